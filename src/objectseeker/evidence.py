@@ -1,0 +1,97 @@
+"""Certificates under the evidence rule: views that agree prove an object together.
+
+Fix an object g and a patch position p. Let B be the masked boxes that prove g (`certification.provable`), carry
+evidence, and whose masks remove p: the attacker cannot change them. If a base box filters one of them, that base box
+itself covers more than T of g. Otherwise all of B reaches clustering. The star of r in B is r and its neighbours in
+B: they are connected through r, so they lie in one cluster; whatever the attacker adds can only merge clusters and
+add evidence. So if some star has evidence of at least 1, a cluster that contains it is output, and its hull covers
+what each of its boxes covers of g.
+
+Stars are at least as good as cliques: the boxes of a clique that are left at p all lie in the star of any one of them.
+And there is one star per box, where there can be exponentially many cliques. (The best possible notion would be
+connected components of B, position by position.)
+
+Position by position: a mask removes p depending on x alone (left, right) or y alone (top, bottom), so a star's
+evidence at (x, y) is cx(x) + cy(y), a step function along each axis that changes only where a line is passed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.bounds import MARGIN
+from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.masks import MaskSet
+from objectseeker.observation import Observation
+from objectseeker.pruning import CLUSTER_DISTANCE, neighbours
+
+# A box of full evidence decides alone, exactly; sums of partial evidence are rounded, so they must clear 1 by MARGIN.
+# Counting a full box as 2 lets one comparison serve both.
+FULL = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stars:
+    """The stars of one object: `evidence[r, m]` is the best evidence under mask m of star r, centred on a box of mask
+    `centre[r]`."""
+
+    masks: MaskSet
+    evidence: Floats
+    centre: Ints
+
+    def prove(self, rectangle: Ints, patch: tuple[int, int]) -> bool:
+        """Is every position of the (inclusive) rectangle proven against a patch of this size? True if it is empty."""
+        if (rectangle[:2] > rectangle[2:]).any():
+            return True
+        if not len(self.centre):
+            return False
+        across, down = (self._along(axis, rectangle, patch[axis])[1] for axis in (0, 1))
+        return bool((across[:, :, None] + down[:, None, :] >= 1 + MARGIN).any(axis=0).all())
+
+    def largest_square(self, at_least: int = 0) -> int:
+        """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
+
+        A smaller square inside a larger one is removed by at least the same masks, so bisection finds it.
+        """
+        width, height = self.masks.width, self.masks.height
+        low, high = at_least, max(width, height)
+        while low < high:
+            side = (low + high + 1) // 2
+            if self.prove(np.array([1 - side, 1 - side, width - 1, height - 1]), (side, side)):
+                low = side
+            else:
+                high = side - 1
+        return low
+
+    def _along(self, axis: int, rectangle: Ints, length: int) -> tuple[Ints, Floats]:
+        """Positions along one axis at which the set of removing masks changes, and each star's evidence there.
+
+        The set is constant from one of these positions to the next. A star whose centre is not among the removing
+        masks does not count: -inf.
+        """
+        first, last = int(rectangle[axis]), int(rectangle[axis + 2])
+        before, after = self.masks.side == axis, self.masks.side == axis + 2
+        starts = np.concatenate([[first], self.masks.line[before] - length + 1, self.masks.line[after]])
+        starts = np.unique(starts[(starts >= first) & (starts <= last)])
+        removes: Bools = np.zeros((len(starts), len(self.masks)), dtype=np.bool_)
+        removes[:, before] = starts[:, None] + length <= self.masks.line[before]
+        removes[:, after] = starts[:, None] >= self.masks.line[after]
+        evidence = self.evidence @ removes.T.astype(np.float64)
+        on_axis = (before | after)[self.centre]
+        return starts, np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
+
+
+def stars_of(observation: Observation, members: Ints, evidence: Floats) -> Stars:
+    """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0."""
+    boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
+    linked = neighbours(boxes, boxes, CLUSTER_DISTANCE - MARGIN)
+    np.fill_diagonal(linked, True)
+    weight = np.where(evidence >= 1, FULL, evidence)
+    best = np.zeros((len(members), len(observation.masks)))
+    for m in np.unique(mask_of):
+        of_mask = np.flatnonzero(mask_of == m)
+        best[:, m] = np.where(linked[:, of_mask], weight[of_mask], 0.0).max(axis=1)
+    _, index = np.unique(np.column_stack([best, mask_of]), axis=0, return_index=True)
+    return Stars(observation.masks, best[np.sort(index)], mask_of[np.sort(index)])

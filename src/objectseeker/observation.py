@@ -1,0 +1,63 @@
+"""What a detector saw of one image: all that inference and certification need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from objectseeker.boxes import Bools, Detections, Ints
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.masks import MaskSet
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Boxes on the untouched image (`base`) and on the image under each mask (`masked`, one entry per mask).
+
+    `boxes` holds all masked boxes in one container, mask by mask, and `mask_of` the mask each of them came from.
+    """
+
+    width: int
+    height: int
+    masks: MaskSet
+    base: Detections
+    masked: Sequence[Detections]
+    boxes: Detections = field(init=False, repr=False, compare=False)
+    mask_of: Ints = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        size = require_count(self.width, "width"), require_count(self.height, "height")
+        if not isinstance(self.masks, MaskSet):
+            raise ObjectSeekerError(f"masks must be a MaskSet as made by halves(), got {self.masks!r}")
+        if size != (self.masks.width, self.masks.height):
+            raise ObjectSeekerError(
+                f"masks are for a {self.masks.width}x{self.masks.height} image, not {size[0]}x{size[1]}"
+            )
+        masked = tuple(self.masked)
+        if len(masked) != len(self.masks):
+            raise ObjectSeekerError(f"masked must hold one entry per mask, {len(self.masks)}, got {len(masked)}")
+        for name, entry in (("base", self.base), *((f"masked[{i}]", d) for i, d in enumerate(masked))):
+            if not isinstance(entry, Detections):
+                raise ObjectSeekerError(f"{name} must be Detections, got {entry!r}")
+        object.__setattr__(self, "masked", masked)
+        object.__setattr__(self, "boxes", Detections.concatenate(masked))
+        object.__setattr__(self, "mask_of", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ObservedImage:
+    """One image of a dataset as observed: what evaluation, certification and the report work on.
+
+    All labels are the dataset's. `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd`
+    marks those of them that stand for any number of objects.
+    """
+
+    id: str
+    path: Path
+    observation: Observation
+    truth: Detections
+    ignore: Bools
+    crowd: Bools

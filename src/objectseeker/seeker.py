@@ -1,0 +1,135 @@
+"""The defended detector: look at the image and at every masked view of it, then prune."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from objectseeker.boxes import Detections, Ints
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.masks import GREY, Image, MaskSet, fill, halves
+from objectseeker.observation import Observation
+from objectseeker.pruning import Rule, prune_with
+
+Detector = Callable[[Sequence[Image]], Sequence[Detections]]
+
+UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everything
+
+
+@runtime_checkable
+class ViewDetector(Protocol):
+    """A detector that masks by itself, usually after its own resize.
+
+    Guarantee asked of it: entry i of the result depends only on the pixels of `image` outside `removed[i]` (and on
+    the image's size), whatever the other views are.
+    """
+
+    def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectSeeker:
+    """Wraps a detector: a callable from a sequence of H x W x 3 uint8 RGB arrays to one `Detections` per image.
+
+    Guarantee: if `certify`, with the same settings and this object's observation of an image, certifies an object
+    against a patch threat, then on that image with any pixels drawn into any one allowed patch, the boxes this
+    object returns contain one of the object's label that covers more than `threshold` of it. It rests on the
+    detector being a pure function of each image at the batch shape used here (`objectseeker check-detector`).
+
+    Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
+    view does not change with what the other views show.
+    """
+
+    detector: Detector
+    lines: int = 30
+    base_score: float = 0.5
+    mask_score: float = 0.7
+    filter_ioa: float = 0.6
+    classwise: bool = True
+    low_score: float | None = None
+    power: float = 1.0
+    edge_factor: float = 1.0
+    fill: int = GREY
+    batch: int = 8
+    rule: Rule = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.detector):
+            raise ObjectSeekerError(f"detector must be callable, got {self.detector!r}")
+        require_count(self.lines, "lines")
+        require_count(self.batch, "batch")
+        if not 0 <= self.fill <= 255:
+            raise ObjectSeekerError(f"fill must be a grey value within [0, 255], got {self.fill!r}")
+        rule = Rule(
+            base_score=self.base_score,
+            mask_score=self.mask_score,
+            filter_ioa=self.filter_ioa,
+            classwise=self.classwise,
+            low_score=self.low_score,
+            power=self.power,
+            edge_factor=self.edge_factor,
+        )
+        object.__setattr__(self, "rule", rule)
+
+    @classmethod
+    def with_rule(
+        cls, detector: Detector, rule: Rule, *, lines: int = 30, fill: int = GREY, batch: int = 8
+    ) -> ObjectSeeker:
+        """A seeker whose output rule is `rule`."""
+        return cls(detector, lines=lines, fill=fill, batch=batch, **asdict(rule))
+
+    def __call__(self, images: Iterable[Image]) -> list[Detections]:
+        """The robust detections of each image."""
+        return [prune_with(self.rule, self._observe(image)) for image in images]
+
+    def observe(self, images: Iterable[Image]) -> list[Observation]:
+        """Everything the detector sees of each image: under no mask and under every mask."""
+        return [self._observe(image) for image in images]
+
+    def _observe(self, image: Image) -> Observation:
+        image = as_image(image)
+        height, width = image.shape[:2]
+        masks = halves(width, height, self.lines)
+        base, *masked = detect_views(self.detector, image, masks, value=self.fill, batch=self.batch)
+        return Observation(width, height, masks, base, masked)
+
+
+def detect_views(
+    detector: Detector, image: Image, masks: MaskSet, *, value: int = GREY, batch: int = 8
+) -> list[Detections]:
+    """Detections on the untouched image, then on the image under each mask."""
+    removed = np.concatenate([np.array([UNTOUCHED], dtype=np.int64), masks.removed])
+    if isinstance(detector, ViewDetector):
+        found = list(detector.detect_views(image, removed, value))
+    else:
+        found = []
+        for start in range(0, len(removed), batch):
+            views = [fill(image, rectangle, value) for rectangle in removed[start : start + batch]]
+            padded = views + [np.full_like(image, value)] * (batch - len(views))
+            found += _detect(detector, padded)[: len(views)]
+    if len(found) != len(removed):
+        raise ObjectSeekerError(f"the detector returned {len(found)} results for {len(removed)} views")
+    return found
+
+
+def as_image(image: Image) -> Image:
+    """`image`, checked to be H x W x 3 uint8 with at least one pixel."""
+    image = np.asarray(image)
+    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or image.size == 0:
+        raise ObjectSeekerError(
+            f"an image must be a non-empty H x W x 3 uint8 array, got {image.dtype} of shape {image.shape}"
+        )
+    return image
+
+
+def _detect(detector: Detector, images: list[Image]) -> list[Detections]:
+    found = list(detector(images))
+    if len(found) != len(images):
+        raise ObjectSeekerError(f"the detector returned {len(found)} results for {len(images)} images")
+    for entry in found:
+        if not isinstance(entry, Detections):
+            raise ObjectSeekerError(f"the detector must return Detections, got {type(entry).__name__}")
+    return found

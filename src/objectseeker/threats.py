@@ -1,0 +1,133 @@
+"""The attacker: which patch, and where it may be."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.boxes import Floats, Ints
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+
+Where = Literal["far", "close", "over", "anywhere"]
+
+FAR = 10  # a patch is far from an object when the gap exceeds 1/FAR of the image's width or height
+LONGEST_ASPECT = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """A rectangle the attacker may fill with any pixels.
+
+    `area` is its share of the image, `aspect` its width divided by its height. A patch of another shape is covered by
+    its bounding rectangle. It may hang over the image border. `where` says which positions are allowed, object by
+    object:
+
+    - over: the patch overlaps the object's box with positive area;
+    - far: it does not, and the gap exceeds 10 % of the image's width sideways or 10 % of its height upright;
+    - close: all other positions that do not overlap;
+    - anywhere: all positions.
+    """
+
+    area: float = 0.01
+    aspect: float = 1.0
+    where: Where = "over"
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if require_fraction(self.area, "patch area") == 0:
+            raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
+        if not 1 / LONGEST_ASPECT <= require_number(self.aspect, "patch aspect") <= LONGEST_ASPECT:
+            raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
+        if self.where not in get_args(Where):
+            raise ObjectSeekerError(f"where must be one of {', '.join(get_args(Where))}, got {self.where!r}")
+        if require_count(self.count, "patch count") > 2:
+            raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
+
+    def size(self, width: int, height: int) -> tuple[int, int]:
+        """Width and height in pixels in an image of that size; both round up."""
+        pixels = self.area * width * height
+        return math.ceil(math.sqrt(pixels * self.aspect)), math.ceil(math.sqrt(pixels / self.aspect))
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Where objects lie among the integer patch positions, independent of the patch: one row per object.
+
+    A patch covers [x, x + w) x [y, y + h). With start = (x, y) and end = (x + w, y + h), per axis:
+    it overlaps the object iff end >= first and start <= last; it is near iff end >= near_first and
+    start <= near_last. All four are exact integers for any float box.
+    """
+
+    limit: Ints  # (N, 2) image width and height
+    first: Ints  # (N, 2)
+    last: Ints
+    near_first: Ints
+    near_last: Ints
+
+    @classmethod
+    def of(cls, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> Surroundings:
+        """`width` and `height`: of the image each object is in, or one for all."""
+        size = (len(truth),)
+        limit = np.stack([np.broadcast_to(np.asarray(v, np.int64), size) for v in (width, height)], axis=1)
+        return cls(
+            limit=limit,
+            first=np.floor(truth[:, :2]).astype(np.int64) + 1,  # end > x1
+            last=np.ceil(truth[:, 2:]).astype(np.int64) - 1,  # start < x2
+            near_first=_ceil_of_sum(truth[:, :2], -limit),  # x1 - end <= limit / 10
+            near_last=-_ceil_of_sum(-truth[:, 2:], -limit),  # start - x2 <= limit / 10
+        )
+
+    def allowed(self, where: Where, patch: Ints) -> Ints:
+        """The positions a patch of size `patch` (N, 2) may take: (N, R, 4), a union of R rectangles per object.
+
+        A rectangle is x_first, y_first, x_last, y_last, all inclusive; it is empty where a first exceeds its last.
+        """
+        all_first, all_last = 1 - patch, self.limit - 1
+        everywhere = np.concatenate([all_first, all_last], axis=1)
+        over = np.concatenate([self.first - patch, self.last], axis=1)
+        if where == "anywhere":
+            rectangles = [everywhere]
+        elif where == "over":
+            rectangles = [over]
+        else:
+            near = np.concatenate([self.near_first - patch, self.near_last], axis=1)
+            outer, inner = (everywhere, near) if where == "far" else (near, over)
+            # outer minus inner, as four rectangles that overlap at the corners: inner always lies within outer or
+            # beyond the image, where clipping below empties what does not exist.
+            rectangles = []
+            for axis in (0, 1):
+                before, after = outer.copy(), outer.copy()
+                before[:, axis + 2] = np.minimum(outer[:, axis + 2], inner[:, axis] - 1)
+                after[:, axis] = np.maximum(outer[:, axis], inner[:, axis + 2] + 1)
+                rectangles += [before, after]
+        clipped = np.stack(rectangles, axis=1)
+        clipped[..., :2] = np.maximum(clipped[..., :2], all_first[:, None])
+        clipped[..., 2:] = np.minimum(clipped[..., 2:], all_last[:, None])
+        return clipped
+
+
+def sizes(patch: Patch, width: npt.ArrayLike, height: npt.ArrayLike, count: int) -> Ints:
+    """The size in pixels of `patch` in the image of each of `count` objects: (count, 2)."""
+    widths = np.broadcast_to(np.asarray(width, np.int64), (count,))
+    heights = np.broadcast_to(np.asarray(height, np.int64), (count,))
+    known = {size: patch.size(*size) for size in set(zip(widths.tolist(), heights.tolist(), strict=True))}
+    found = [known[size] for size in zip(widths.tolist(), heights.tolist(), strict=True)]
+    return np.array(found, dtype=np.int64).reshape(count, 2)
+
+
+def _ceil_of_sum(coordinate: Floats, tenths: Ints) -> Ints:
+    """ceil(coordinate + tenths / FAR) without rounding: float addition may miss an integer by one unit."""
+    exact = [
+        [_exact_ceil(float(c), int(t)) for c, t in zip(row, addends, strict=True)]
+        for row, addends in zip(coordinate, tenths, strict=True)
+    ]
+    return np.array(exact, dtype=np.int64).reshape(coordinate.shape)
+
+
+def _exact_ceil(coordinate: float, tenths: int) -> int:
+    numerator, denominator = coordinate.as_integer_ratio()
+    return -((-numerator * FAR - tenths * denominator) // (denominator * FAR))

@@ -1,0 +1,67 @@
+"""Generated observations: small images, boxes that crowd around a few objects, awkward coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker import Detections, Observation, halves
+
+SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binary fractions, mostly: ties happen
+
+
+@dataclass(frozen=True)
+class Case:
+    observation: Observation
+    truth: Detections
+
+
+def generate(
+    seed: int,
+    *,
+    smallest: int = 8,
+    largest: int = 24,
+    lines: int | None = None,
+    crowd: float = 0.7,
+    generous: float | None = None,
+) -> Case:
+    """`crowd`: share of boxes that lie around an object; `generous`: share of masks that see anything."""
+    rng = np.random.default_rng(seed)
+    width, height = (int(v) for v in rng.integers(smallest, largest + 1, 2))
+    masks = halves(width, height, int(rng.integers(1, 13)) if lines is None else lines)
+    step = rng.choice([1.0, 0.5, 0.125])
+    objects = np.array([_box(rng, width, height, step) for _ in range(rng.integers(1, 4))])
+    labels = rng.integers(0, 2, len(objects))
+
+    def around(count: int) -> Detections:
+        boxes, found = [], []
+        for _ in range(count):
+            n = rng.integers(len(objects))
+            if rng.random() < crowd:
+                jitter = rng.integers(-2, 3, 4) * step * (rng.random(4) < 0.5)
+                box = objects[n] + jitter
+                box = np.concatenate([np.minimum(box[:2], box[2:]), np.maximum(box[:2], box[2:])])
+            else:
+                box = _box(rng, width, height, step)
+            boxes.append(box)
+            found.append(labels[n] if rng.random() < 0.9 else 1 - labels[n])
+        return Detections(np.reshape(boxes, (-1, 4)), rng.choice(SCORES, count), np.array(found, dtype=int))
+
+    generous = rng.random() if generous is None else generous  # some images are seen under every mask, some hardly
+    masked = [around(int(rng.integers(1, 4)) if rng.random() < generous else 0) for _ in range(len(masks))]
+    base = around(int(rng.integers(0, 4)))
+    truth = Detections(objects, np.ones(len(objects)), labels)
+    return Case(Observation(width, height, masks, base, masked), truth)
+
+
+def _box(rng: np.random.Generator, width: int, height: int, step: float) -> np.ndarray:
+    """Any box on a grid of `step`: sometimes degenerate, sometimes over the border, sometimes wholly outside."""
+    reach = 3 if rng.random() < 0.2 else 0
+    x = np.sort(rng.integers(-reach / step, (width + reach) / step + 1, 2)) * step
+    y = np.sort(rng.integers(-reach / step, (height + reach) / step + 1, 2)) * step
+    if rng.random() < 0.03:
+        x[1] = x[0]
+    if rng.random() < 0.02:
+        x += width + 1
+    return np.array([x[0], y[0], x[1], y[1]])

@@ -1,0 +1,103 @@
+"""The bounds: exact is the true minimum, never below the paper's, and both hold in exact arithmetic."""
+
+from fractions import Fraction
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import Detections, ObjectSeekerError
+from objectseeker.bounds import MARGIN, lower_bound
+
+COORDINATE = st.one_of(st.integers(-5, 30).map(float), st.floats(-5, 30, allow_nan=False, width=32))
+FILTER = st.one_of(st.sampled_from([0.5, 0.6, 0.75, 1.0]), st.floats(0.01, 1))
+
+
+@st.composite
+def boxes(draw):
+    x, y = sorted([draw(COORDINATE), draw(COORDINATE)]), sorted([draw(COORDINATE), draw(COORDINATE)])
+    return [x[0], y[0], x[1], y[1]]
+
+
+def fast(m, g, filter_ioa, bound, margin=MARGIN):
+    return lower_bound(np.array([m]), np.array([g]), filter_ioa, bound, margin)[0, 0]
+
+
+def fractions(box):
+    return tuple(Fraction(v) for v in box)
+
+
+@settings(max_examples=3000, deadline=None)
+@given(boxes(), boxes(), FILTER)
+def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):
+    if oracle.size(fractions(g)) <= Fraction(1, 10**9):
+        return
+    exact = oracle.exact_bound(fractions(m), fractions(g), filter_ioa)
+    paper = oracle.paper_bound(fractions(m), fractions(g), filter_ioa)
+    assert Fraction(fast(m, g, filter_ioa, "paper")) <= paper
+    assert Fraction(fast(m, g, filter_ioa, "exact")) <= max(exact, paper) <= max(exact, 0)
+    assert fast(m, g, filter_ioa, "exact") >= fast(m, g, filter_ioa, "paper")
+
+
+@settings(max_examples=1500, deadline=None)
+@given(boxes(), boxes(), FILTER)
+def test_bounds_are_tight(m, g, filter_ioa):
+    area_m, area_g = oracle.size(fractions(m)), oracle.size(fractions(g))
+    if area_g < Fraction(1, 1000):
+        return
+    exact = oracle.exact_bound(fractions(m), fractions(g), filter_ioa)
+    paper = oracle.paper_bound(fractions(m), fractions(g), filter_ioa)
+    lost = 4e-9 * max(1.0, float(area_m / area_g)) + 4e-9 * (30 / min(g[2] - g[0], g[3] - g[1]))
+    assert fast(m, g, filter_ioa, "paper") == pytest.approx(float(paper), abs=lost)
+    assert fast(m, g, filter_ioa, "exact") >= float(exact) - lost
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.3, 0.5, 0.6, 0.9]))
+def test_exact_bound_is_the_minimum_over_all_rectangles(seed, filter_ioa):
+    """Brute force: many widths, the smallest height allowed, every corner and random places inside m."""
+    rng = np.random.default_rng(seed)
+    m = np.sort(rng.integers(0, 12, (2, 2)), axis=0).ravel() + np.array([0, 0, 1, 1])
+    g = np.sort(rng.integers(0, 12, (2, 2)), axis=0).ravel() + np.array([0, 0, 1, 1])
+    wide, tall = m[2:] - m[:2]
+    smallest = np.inf
+    for u in np.linspace(filter_ioa * wide, wide, 400):
+        v = min(filter_ioa * wide * tall / u, tall)
+        x = m[0] + np.concatenate([[0, 1], rng.random(6)])[:, None] * (wide - u)
+        y = m[1] + np.concatenate([[0, 1], rng.random(6)])[None] * (tall - v)
+        width = np.clip(np.minimum(x + u, g[2]) - np.maximum(x, g[0]), 0, None)
+        height = np.clip(np.minimum(y + v, g[3]) - np.maximum(y, g[1]), 0, None)
+        smallest = min(smallest, float((width * height).min()))
+    smallest /= np.prod(g[2:] - g[:2])
+    bound = fast(m.astype(float), g.astype(float), filter_ioa, "exact", margin=0.0)
+    assert bound <= smallest + 1e-9  # no rectangle covers less
+    assert smallest <= bound + 0.05 * wide * tall / np.prod(g[2:] - g[:2])  # and some rectangle covers hardly more
+
+
+def test_a_tie_is_not_above_the_threshold():
+    """m of 10 x 10 reaches 4 columns into g: a slice of 60 % can avoid g exactly."""
+    assert fast([0, 0, 10, 10], [6, 0, 16, 10], 0.6, "exact", margin=0.0) == pytest.approx(0, abs=1e-15)
+    assert not fast([0, 0, 10, 10], [6, 0, 16, 10], 0.6, "exact") > 0
+    assert fast([0, 0, 10, 10], [5.9, 0, 15.9, 10], 0.6, "exact") > 0
+
+
+def test_boxes_without_area_prove_nothing():
+    for m in ([3, 3, 3, 9], [3, 3, 9, 3], [3, 3, 3, 3]):
+        assert fast(m, [0, 0, 10, 10], 0.6, "exact") <= 0
+    assert fast([0, 0, 10, 10], [3, 3, 3, 9], 0.6, "exact") <= 0
+    assert fast([0, 0, 10, 10], [0, 0, 10, 10], 0.0, "exact") <= 0  # a filter that drops whatever it touches
+
+
+def test_exact_certifies_what_paper_cannot():
+    m, g = [0, 0, 10, 10], [0, 0, 10, 5.5]
+    assert fast(m, g, 0.6, "paper") < 0.3 < fast(m, [0, 0, 10, 10], 0.6, "paper")
+    corner = [4, 4, 10, 10]
+    assert fast(m, corner, 0.6, "exact") > fast(m, corner, 0.6, "paper")
+
+
+def test_unknown_bound_is_refused():
+    box = Detections([[0, 0, 1, 1]], [1], [0]).xyxy
+    with pytest.raises(ObjectSeekerError, match="'tight'"):
+        lower_bound(box, box, 0.6, "tight")

@@ -1,0 +1,101 @@
+"""The output rule: edges, evidence, invariants."""
+
+import numpy as np
+import pytest
+from cases import generate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import Detections, Observation, Rule, certify, halves, prune
+from objectseeker.pruning import near_line
+
+NOTHING = Detections.empty()
+
+
+def one(box, score=0.9, label=0):
+    return Detections([box], [score], [label])
+
+
+def observe(masked, base=NOTHING, size=100):
+    masks = halves(size, size, lines=1)
+    return Observation(size, size, masks, base, masked + [NOTHING] * (4 - len(masked)))
+
+
+def test_weak_views_add_up_to_one():
+    views = [one([20, 20, 40, 40], 0.4), one([20, 20, 40, 41], 0.5), one([20, 20, 41, 40], 0.31)]
+    options = {"mask_score": 0.8, "low_score": 0.2}
+    assert len(prune(observe(views), mask_score=0.8)) == 0
+    assert len(prune(observe(views[:2]), **options)) == 0  # 1/3 + 1/2
+    found = prune(observe(views), **options)  # 1/3 + 1/2 + 11/60
+    assert found.xyxy.tolist() == [[20, 20, 41, 41]]
+    assert found.score.tolist() == [0.5]
+
+
+def test_two_boxes_of_one_view_count_once():
+    twice = Detections([[20, 20, 40, 40], [20, 20, 40, 41]], [0.6, 0.6], [0, 0])
+    assert len(prune(observe([twice]), mask_score=0.8, low_score=0.2)) == 0
+
+
+def test_power_makes_weak_views_weaker():
+    views = [one([20, 20, 40, 40], 0.6)] * 2
+    assert len(prune(observe(views), mask_score=0.8, low_score=0.2, power=1.0)) == 1
+    assert len(prune(observe(views), mask_score=0.8, low_score=0.2, power=2.0)) == 0
+
+
+def test_a_low_score_equal_to_the_mask_score_is_the_papers_rule():
+    observation = generate(5).observation
+    assert prune(observation, mask_score=0.5, low_score=0.5) == prune(observation, mask_score=0.5)
+
+
+def test_edge_factor_lowers_boxes_cut_by_their_line():
+    masks = halves(100, 100, lines=1)  # left mask: line at 50
+    boxes = np.array([[51.5, 0, 70, 9], [51.6, 0, 70, 9], [0, 0, 48.5, 9], [0, 0, 48.4, 9], [40, 0, 60, 9]])
+    assert near_line(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
+    cut = observe([one([50, 20, 70, 40], 0.8)])
+    assert len(prune(cut, mask_score=0.7)) == 1
+    assert len(prune(cut, mask_score=0.7, edge_factor=0.8)) == 0
+    g = one([50, 20, 70, 40])
+    assert certify(cut, g, [], mask_score=0.7).safe.any()
+    assert not certify(cut, g, [], mask_score=0.7, edge_factor=0.8).safe.any()
+
+
+def test_label_free_hulls_take_the_label_of_their_best_box():
+    views = [one([20, 20, 40, 40], 0.8, 3), one([20, 20, 40, 41], 0.9, 7)]
+    assert sorted(prune(observe(views), classwise=True).label.tolist()) == [3, 7]
+    merged = prune(observe(views), classwise=False)
+    assert merged.label.tolist() == [7]
+    assert merged.score.tolist() == [0.9]
+
+
+def test_boxes_without_area_are_never_filtered_and_stand_alone():
+    point = one([30, 30, 30, 30], 0.9)
+    base = one([0, 0, 100, 100], 0.9)
+    found = prune(observe([point], base))
+    assert found.xyxy.tolist() == [[0, 0, 100, 100], [30, 30, 30, 30]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_output_is_base_boxes_then_hulls_and_nothing_confident_is_lost(seed, classwise):
+    """Every confident masked box is inside an output box, or explained by a base box: what the proof rests on."""
+    observation = generate(seed).observation
+    rule = Rule(mask_score=0.5, classwise=classwise)
+    found = prune(observation, mask_score=0.5, classwise=classwise)
+    base = observation.base.at_least(rule.base_score)
+    assert found[: len(base)] == base
+    for box, score, label in zip(observation.boxes.xyxy, observation.boxes.score, observation.boxes.label, strict=True):
+        if score < 0.5:
+            continue
+        same = (found.label == label) | (not classwise)
+        around = (found.xyxy[:, :2] <= box[:2]).all(axis=1) & (found.xyxy[:, 2:] >= box[2:]).all(axis=1)
+        extent = np.minimum(base.xyxy[:, 2:], box[2:]) - np.maximum(base.xyxy[:, :2], box[:2])
+        share = np.clip(extent, 0, None).prod(axis=1) / max(np.prod(box[2:] - box[:2]), 1e-12)
+        explained = (share > 0.6) & ((base.label == label) | (not classwise))
+        assert (same & around)[len(base) :].any() or explained.any()
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_images_where_nothing_is_seen(count):
+    views = [one([20, 20, 40, 40], 0.2)] * count
+    assert len(prune(observe(views))) == 0
+    assert not certify(observe(views), one([20, 20, 40, 40]), [], mask_score=0.7).safe.any()

@@ -1,0 +1,99 @@
+"""The defended detector: what it shows the detector, and end to end against a real patch."""
+
+import numpy as np
+
+from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, prune
+from objectseeker.masks import GREY
+
+
+def bright_box(images):
+    """A tiny real detector: the bounding box of pixels brighter than 200, if there are enough of them."""
+    found = []
+    for image in images:
+        ys, xs = np.nonzero(image[..., 0] > 200)
+        if len(xs) < 30:
+            found.append(Detections.empty())
+        else:
+            found.append(Detections([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], [0.9], [0]))
+    return found
+
+
+def scene():
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    return image, Detections([[30, 20, 60, 40]], [1], [0])
+
+
+def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
+    shown = []
+
+    def record(images):
+        shown.append([i.copy() for i in images])
+        return [Detections.empty() for _ in images]
+
+    image, _ = scene()
+    before = image.copy()
+    ObjectSeeker(record, lines=3, batch=5).observe([image])
+    masks = halves(90, 60, lines=3)
+    assert [len(batch) for batch in shown] == [5, 5, 5]
+    views = [view for batch in shown for view in batch]
+    assert np.array_equal(views[0], image)
+    for view, (x1, y1, x2, y2) in zip(views[1 : 1 + len(masks)], masks.removed, strict=True):
+        assert (view[y1:y2, x1:x2] == GREY).all()
+        kept = np.ones(image.shape[:2], bool)
+        kept[y1:y2, x1:x2] = False
+        assert np.array_equal(view[kept], image[kept])
+    assert np.array_equal(image, before)
+
+
+def test_calling_is_observing_then_pruning():
+    image, _ = scene()
+    seeker = ObjectSeeker(bright_box, lines=4, base_score=0.3, mask_score=0.6)
+    (observation,) = seeker.observe([image])
+    assert seeker([image]) == [prune(observation, base_score=0.3, mask_score=0.6)]
+    assert seeker([]) == []
+
+
+def test_a_real_patch_that_blinds_the_detector_does_not_blind_the_seeker():
+    """A dark patch anywhere it may go: the object stays found wherever the certificate says so."""
+    image, truth = scene()
+    seeker = ObjectSeeker(bright_box, lines=14)
+    (observation,) = seeker.observe([image])
+    patch = Patch(0.02, 1.0, "over")
+    verdict = certify(observation, truth, [patch], mask_score=seeker.mask_score)
+    assert verdict.certified.all()
+    w, h = patch.size(90, 60)
+    rng = np.random.default_rng(0)
+    for y in range(20 - h + 1, 40, 3):
+        for x in range(30 - w + 1, 60, 3):
+            attacked = image.copy()
+            attacked[max(y, 0) : y + h, max(x, 0) : x + w] = rng.integers(0, 256, 3)
+            (found,) = seeker([attacked])
+            covered = np.clip(
+                np.minimum(found.xyxy[:, 2:], (60, 40)) - np.maximum(found.xyxy[:, :2], (30, 20)), 0, None
+            )
+            assert (covered.prod(axis=1) > 0).any()
+
+
+def test_detectors_that_mask_by_themselves_are_asked_to():
+    class Masks:
+        def __call__(self, images):
+            raise AssertionError("must not be called")
+
+        def detect_views(self, image, removed, value):
+            self.seen = (image.shape, removed.copy(), value)
+            return [Detections.empty() for _ in removed]
+
+    detector = Masks()
+    image, _ = scene()
+    (observation,) = ObjectSeeker(detector, lines=2, fill=7).observe([image])
+    shape, removed, value = detector.seen
+    assert shape == (60, 90, 3)
+    assert value == 7
+    assert removed.tolist() == [[0, 0, 0, 0], *observation.masks.removed.tolist()]
+
+
+def test_images_smaller_than_the_number_of_lines():
+    tiny = np.full((3, 1, 3), 255, np.uint8)
+    (observation,) = ObjectSeeker(bright_box, lines=30).observe([tiny])
+    assert sorted(observation.masks.line.tolist()) == [1, 1, 2, 2]
