@@ -1,0 +1,257 @@
+"""The families of networks: how each wants its input, and how boxes are read from its outputs.
+
+A `Layout` is a record; `LAYOUTS` holds the known ones by name, and `parse` reads a name with changes, such as
+"mmdeploy,channels=bgr,pad=0".
+
+Decoders see the outputs of one view only, so what one view shows can never change the boxes of another. They drop
+boxes below the score floor before they do anything else, which keeps them fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.detectors.preprocess import Fit, Size
+from objectseeker.detectors.results import Found
+from objectseeker.errors import ObjectSeekerError, require_fraction
+
+Array = npt.NDArray[Any]
+Decode = Callable[[Sequence[Array], Size, float], Found]  # outputs of one view, network input size, score floor
+Channels = Literal["rgb", "bgr"]
+Triple = tuple[float, float, float]
+
+STRIDES = (8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """What lies between an image and a network of one family. The network is given `(pixel - mean) / std`.
+
+    `outputs` are the roles of the network's outputs in the order `decode` takes them; `classes` is the axis of the
+    last of them that lists the classes, and how many other entries that axis begins with. `nms` is the IoU threshold
+    of per-class suppression, None where the network does its own. `trim` cuts a letterbox down to the image, which
+    saves time where the network takes any size. `label_offset` is added to every label and labels below 0 are
+    dropped: with -1, a background class 0 goes away. The sides of the input must be multiples of `stride`.
+    """
+
+    name: str
+    decode: Decode
+    outputs: tuple[str, ...]
+    classes: tuple[int, int] | None = None
+    batched: bool = True
+    stride: int = 1
+    input_size: int = 640
+    fit: Fit = "centred"
+    channels: Channels = "rgb"
+    mean: Triple = (0.0, 0.0, 0.0)
+    std: Triple = (255.0, 255.0, 255.0)
+    pad: int = 114
+    trim: bool = False
+    nms: float | None = None
+    label_offset: int = 0
+
+    def __post_init__(self) -> None:
+        for key, choices in (("fit", get_args(Fit)), ("channels", get_args(Channels))):
+            if getattr(self, key) not in choices:
+                raise ObjectSeekerError(f"{key} must be one of {', '.join(choices)}, got {getattr(self, key)!r}")
+        if not 0 <= self.pad <= 255:
+            raise ObjectSeekerError(f"pad must be a grey value within [0, 255], got {self.pad!r}")
+        if not (np.isfinite([*self.mean, *self.std]).all() and all(self.std)):
+            raise ObjectSeekerError(f"mean and std must be finite and std not 0, got {self.mean} and {self.std}")
+        if self.nms is not None:
+            require_fraction(self.nms, "nms")
+
+    def describe(self) -> str:
+        """The name and whatever differs from the layout known by it."""
+        known = LAYOUTS.get(self.name)
+        now = {key: getattr(self, key) for key in READERS}
+        return ",".join([self.name, *(f"{k}={v}" for k, v in now.items() if known is None or v != getattr(known, k))])
+
+
+def normalise(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLike = np.float32) -> Array:
+    """H x W x 3 RGB pixels as the 3 x H x W input of the network, pixel by pixel."""
+    ordered = pixels[..., ::-1] if layout.channels == "bgr" else pixels
+    values = (ordered.astype(np.float32) - np.array(layout.mean, np.float32)) / np.array(layout.std, np.float32)
+    return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=dtype)
+
+
+# --- decoders ---------------------------------------------------------------------------------------------------
+
+
+def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    """Boxes A x 4 and class scores A x C."""
+    boxes, scores = outputs
+    return _best_class(boxes, scores, floor)
+
+
+def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    """A x (centre, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
+    rows = outputs[0][outputs[0][:, 4] >= floor]
+    return _corners(_best_class(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor))
+
+
+def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    """As YOLOv5, but the centre counts in strides from the grid cell and the sides are logarithms."""
+    cell, stride = grid(size)
+    if len(outputs[0]) != len(cell):
+        raise ObjectSeekerError(
+            f"a yolox graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(outputs[0])}: "
+            "choose another layout"
+        )
+    keep = outputs[0][:, 4] >= floor
+    rows, cell, stride = outputs[0][keep].astype(np.float64), cell[keep], stride[keep]
+    boxes = np.concatenate([(rows[:, :2] + cell) * stride, np.exp(rows[:, 2:4]) * stride], axis=1)
+    return _corners(_best_class(boxes, rows[:, 4:5] * rows[:, 5:], floor))
+
+
+def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    """(centre, sides, class scores) x A."""
+    kept = outputs[0][:, outputs[0][4:].max(axis=0) >= floor].T
+    return _corners(_best_class(kept[:, :4], kept[:, 4:], floor))
+
+
+def _decode_rows(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    """K x (corners, score, label)."""
+    (rows,) = outputs
+    return Found(rows[:, :4], rows[:, 4], rows[:, 5])
+
+
+def _decode_listed(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    labels, boxes, scores = outputs
+    return Found(boxes, scores, labels)
+
+
+def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+    dets, labels = outputs
+    return Found(dets[:, :4], dets[:, 4], labels)
+
+
+def _best_class(boxes: Array, scores: Array, floor: float) -> Found:
+    """Each box with its highest class score."""
+    label = scores.argmax(axis=1)
+    best = scores[np.arange(len(label)), label]
+    keep = best >= floor
+    return Found(boxes[keep], best[keep], label[keep])
+
+
+def _corners(found: Found) -> Found:
+    """Centre and sides as corners."""
+    centre, half = found.xyxy[:, :2].astype(np.float64), found.xyxy[:, 2:].astype(np.float64) / 2
+    return found._replace(xyxy=np.concatenate([centre - half, centre + half], axis=1))
+
+
+@lru_cache(maxsize=16)
+def grid(size: Size) -> tuple[Array, Array]:
+    """Column and row of every grid cell (A x 2), and its stride (A x 1): scale by scale, row by row."""
+    cells, strides = [], []
+    for stride in STRIDES:
+        rows, columns = np.mgrid[: size[1] // stride, : size[0] // stride]
+        cells.append(np.stack([columns.ravel(), rows.ravel()], axis=1))
+        strides.append(np.full((rows.size, 1), stride))
+    return np.concatenate(cells).astype(np.float64), np.concatenate(strides).astype(np.float64)
+
+
+# --- the families -----------------------------------------------------------------------------------------------
+
+_UNIT = (1.0, 1.0, 1.0)
+_LISTED = ("labels", "boxes", "scores")
+
+LAYOUTS = {
+    layout.name: layout
+    for layout in (
+        Layout(
+            name="decoded",
+            decode=_decode_boxes_scores,
+            outputs=("boxes", "scores"),
+            classes=(2, 0),
+            stride=32,
+            input_size=416,
+            fit="top-left",
+            std=_UNIT,
+            nms=0.65,
+        ),
+        Layout(
+            name="yolox",
+            decode=_decode_yolox,
+            outputs=("output",),
+            classes=(2, 5),
+            stride=32,
+            fit="top-left",
+            channels="bgr",
+            std=_UNIT,
+            nms=0.65,
+        ),
+        Layout(
+            name="yolov5",  # and YOLOR, YOLOv7; YOLOv6 as well, though it has YOLOX's shapes
+            decode=_decode_yolov5,
+            outputs=("output",),
+            classes=(2, 5),
+            stride=32,
+            nms=0.65,
+        ),
+        Layout(
+            name="yolov8",  # and YOLOv9, YOLO11
+            decode=_decode_yolov8,
+            outputs=("output",),
+            classes=(1, 4),
+            stride=32,
+            nms=0.65,
+        ),
+        Layout(name="end2end", decode=_decode_rows, outputs=("output",), stride=32),
+        Layout(name="detr", decode=_decode_listed, outputs=_LISTED, fit="stretch"),
+        Layout(
+            name="mmdeploy",
+            decode=_decode_dets_labels,
+            outputs=("dets", "labels"),
+            fit="top-left",
+            mean=(123.675, 116.28, 103.53),
+            std=(58.395, 57.12, 57.375),
+        ),
+        Layout(name="torchvision", decode=_decode_listed, outputs=_LISTED, batched=False, fit="top-left"),
+    )
+}
+
+
+# --- a layout as text -------------------------------------------------------------------------------------------
+
+
+def parse(text: str) -> Layout:
+    """A layout by its name, with changes after commas: "yolov5", "mmdeploy,channels=bgr,mean=103/116/123,pad=0"."""
+    name, *changes = text.split(",")
+    if name not in LAYOUTS:
+        raise ObjectSeekerError(f"unknown layout {name!r}: choose one of {', '.join(LAYOUTS)}")
+    return replace(LAYOUTS[name], **dict(_parse_change(change) for change in changes))
+
+
+def _parse_change(change: str) -> tuple[str, Any]:
+    key, _, value = change.partition("=")
+    if key not in READERS:
+        raise ObjectSeekerError(f"unknown layout option {change!r}: write KEY=VALUE, KEY one of {', '.join(READERS)}")
+    try:
+        return key, READERS[key](value)
+    except (ValueError, KeyError):
+        raise ObjectSeekerError(f"the value of layout option {change!r} cannot be read") from None
+
+
+def _triple(text: str) -> Triple:
+    numbers = [float(part) for part in text.split("/")]
+    red, green, blue = numbers * 3 if len(numbers) == 1 else numbers
+    return red, green, blue
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "fit": str,
+    "channels": str,
+    "mean": _triple,
+    "std": _triple,
+    "pad": int,
+    "trim": {"yes": True, "no": False}.__getitem__,
+    "nms": lambda text: None if text == "none" else float(text),
+    "label_offset": int,
+}

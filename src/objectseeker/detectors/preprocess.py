@@ -1,0 +1,170 @@
+"""From raw image to network input and back, and masks drawn on the network input with a proof.
+
+Resizing is separable, bilinear and antialiased: pixel (i, j) of the resized image is
+
+    sum over (r, c) of  row_weight[i, r] * column_weight[j, c] * raw[r, c]
+
+where row_weight[i] is zero outside the raw rows [first[i], last[i]) of the vertical axis, its support, and likewise
+for columns. We resize with these very tables, not with a library whose internals we would have to trust.
+
+Guarantee: take a removed rectangle of raw pixels and fill, on the network input, every pixel whose row support
+and column support both meet it (`Placement.covered`). Then no removed raw pixel influences the masked input.
+Proof: a network pixel left as it is belongs to the padding, a constant, or is the sum above, and one of its
+supports misses the rectangle. Say the column support does. The rows are resized first, each raw column on its own;
+then the pixel adds up those columns with column_weight[j], which is zero on every removed column. A zero weight
+times a finite number adds exactly zero in floating point, so the pixel keeps its bits whatever the removed pixels
+show. If instead the row support misses the rectangle, the same holds of the first pass. Rounding, channel order and
+normalisation are done pixel by pixel. QED.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.boxes import Floats, Ints
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import Image
+
+Singles = npt.NDArray[np.float32]
+Size = tuple[int, int]  # width, height
+Fit = Literal["top-left", "centred", "stretch"]  # two letterboxes that keep the aspect ratio, and one that does not
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resampling:
+    """How `raw` pixels become `resized` ones along one axis.
+
+    Resized pixel j is the sum of weight[j, k] * raw pixel tap[j, k]; only raw pixels [first[j], last[j]) have a weight
+    other than zero. Both ends of that interval never fall as j rises.
+    """
+
+    raw: int
+    resized: int
+    tap: Ints
+    weight: Singles
+    first: Ints
+    last: Ints
+
+
+@lru_cache(maxsize=256)  # a dataset has few image sizes
+def resampling(raw: int, resized: int) -> Resampling:
+    """Bilinear weights from `raw` to `resized` pixels, widened when shrinking so that every raw pixel counts."""
+    scale = raw / resized
+    reach = max(scale, 1.0)
+    centre = (np.arange(resized) + 0.5) * scale
+    start = np.floor(centre - reach).astype(np.int64)
+    tap = start[:, None] + np.arange(int(np.ceil(2 * reach)) + 2)
+    weight = np.maximum(1 - np.abs(tap + 0.5 - centre[:, None]) / reach, 0)
+    weight[(tap < 0) | (tap >= raw)] = 0
+    weight = (weight / weight.sum(axis=1, keepdims=True)).astype(np.float32)
+    tap = np.clip(tap, 0, raw - 1)
+    used = weight > 0
+    first = np.where(used, tap, raw).min(axis=1)
+    last = np.where(used, tap, -1).max(axis=1) + 1
+    # Rounding could in principle give a neighbour a support that begins earlier or ends later. A wider interval
+    # is still right and keeps both ends sorted, which `covered` relies on.
+    first = np.minimum.accumulate(first[::-1])[::-1]
+    last = np.maximum.accumulate(last)
+    busy = used.any(axis=0)
+    tap, weight = np.ascontiguousarray(tap[:, busy]), np.ascontiguousarray(weight[:, busy])
+    for array in (tap, weight, first, last):
+        array.setflags(write=False)
+    return Resampling(raw, resized, tap, weight, first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the image on the same axis of the network input, which is `length` pixels long."""
+
+    resampling: Resampling
+    offset: int
+    length: int
+
+    def covered(self, start: int, stop: int) -> tuple[int, int]:
+        """The network interval of all pixels whose support meets the raw pixels [start, stop)."""
+        if stop <= start:
+            return 0, 0
+        low = int(np.searchsorted(self.resampling.last, start, side="right"))
+        high = int(np.searchsorted(self.resampling.first, stop, side="left"))
+        return self.offset + low, self.offset + max(low, high)
+
+    def to_raw(self, positions: Floats) -> Floats:
+        """Network coordinates as raw ones, clipped to the image."""
+        raw = (positions - self.offset) * (self.resampling.raw / self.resampling.resized)
+        return np.asarray(np.clip(raw, 0, self.resampling.raw))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an image of one size lies on the network input."""
+
+    x: Axis
+    y: Axis
+
+    @property
+    def size(self) -> Size:
+        """Width and height of the network input."""
+        return self.x.length, self.y.length
+
+    def covered(self, removed: Sequence[int] | Ints) -> tuple[int, int, int, int]:
+        """The network rectangle x1, y1, x2, y2 to fill so that the raw pixels `removed` influence nothing."""
+        x1, y1, x2, y2 = (int(v) for v in removed)
+        if x2 <= x1 or y2 <= y1:
+            return 0, 0, 0, 0
+        (left, right), (top, bottom) = self.x.covered(x1, x2), self.y.covered(y1, y2)
+        return left, top, right, bottom
+
+    def to_raw(self, boxes: Floats) -> Floats:
+        """Boxes on the network input as boxes on the raw image, clipped to it."""
+        raw = np.empty_like(boxes)
+        raw[:, 0::2], raw[:, 1::2] = self.x.to_raw(boxes[:, 0::2]), self.y.to_raw(boxes[:, 1::2])
+        return raw
+
+
+def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) -> Placement:
+    """Place an image of `image` = width, height on a network input of `network` = width, height.
+
+    With `stride`, the network input of a letterbox is cut down to the smallest multiple of it that holds the image.
+    """
+    if fit not in get_args(Fit):
+        raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}, got {fit!r}")
+    if fit == "stretch":
+        return Placement(
+            *(Axis(resampling(raw, length), 0, length) for raw, length in zip(image, network, strict=True))
+        )
+    scale = min(network[0] / image[0], network[1] / image[1])
+    axes = []
+    for raw, length in zip(image, network, strict=True):
+        resized = min(max(round(raw * scale), 1), length)
+        length = length if stride is None else min(length, -(-resized // stride) * stride)
+        offset = (length - resized) // 2 if fit == "centred" else 0
+        axes.append(Axis(resampling(raw, resized), offset, length))
+    return Placement(*axes)
+
+
+def prepare(image: Image, placement: Placement, *, pad: int) -> Image:
+    """The network input as 8-bit pixels: `image` resized, `pad` around it."""
+    rows = _resample_rows(image, placement.y.resampling)
+    columns = _resample_rows(np.ascontiguousarray(rows.transpose(1, 0, 2)), placement.x.resampling)
+    width, height = placement.size
+    canvas = np.full((height, width, 3), pad, np.uint8)
+    x, y = placement.x.offset, placement.y.offset
+    resized = np.rint(np.clip(columns, 0, 255)).astype(np.uint8).transpose(1, 0, 2)
+    canvas[y : y + resized.shape[0], x : x + resized.shape[1]] = resized
+    return canvas
+
+
+def _resample_rows(pixels: npt.NDArray[Any], axis: Resampling) -> npt.NDArray[Any]:
+    """`pixels` resized along their first axis; every other axis is left alone."""
+    if axis.raw == axis.resized:
+        return pixels
+    total = np.zeros((axis.resized, *pixels.shape[1:]), np.float32)
+    for tap, weight in zip(axis.tap.T, axis.weight.T, strict=True):
+        total += pixels[tap] * weight[:, None, None]
+    return total

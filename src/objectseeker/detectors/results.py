@@ -1,0 +1,68 @@
+"""What a network found, on its way to `Detections`: every step is a function of that one image's own boxes."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.boxes import Bools, Detections, Floats, Ints
+from objectseeker.detectors.nms import by_score
+
+SCORE_FLOOR = 0.01  # boxes below are never returned
+MOST_BOXES = 300  # per image
+LARGEST_LABEL = 2**31  # anything above is not a class
+
+
+class Found(NamedTuple):
+    """Boxes of one image before they are cleaned: scores and coordinates may be anything, even not a number."""
+
+    xyxy: npt.NDArray[Any]
+    score: npt.NDArray[Any]
+    label: npt.NDArray[Any]
+
+
+class Clean(NamedTuple):
+    """Boxes with finite coordinates, x1 < x2 and y1 < y2, scores within [floor, 1] and labels of 0 and above."""
+
+    xyxy: Floats
+    score: Floats
+    label: Ints
+
+    def take(self, index: Bools | Ints) -> Clean:
+        return Clean(self.xyxy[index], self.score[index], self.label[index])
+
+
+def clean(found: Found, *, floor: float) -> Clean:
+    """Drop what is no box at all: below the floor, not finite, without area, or without a label."""
+    xyxy = as_array(found.xyxy).astype(np.float64).reshape(-1, 4)
+    score = as_array(found.score).astype(np.float64).reshape(-1)
+    label = as_array(found.label).astype(np.float64).reshape(-1)
+    good = np.isfinite(xyxy).all(axis=1) & np.isfinite(score)
+    xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
+    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & _has_area(xyxy)
+    return Clean(xyxy[good], score[good], label[good].astype(np.int64))
+
+
+def finish(boxes: Clean, *, most: int) -> Detections:
+    """The best `most` boxes with area, best score first. `boxes` must be clipped to the raw image already."""
+    boxes = boxes.take(_has_area(boxes.xyxy))
+    return Detections(*boxes.take(by_score(boxes.score)[:most]))
+
+
+def on_image(found: Found, image: npt.NDArray[np.uint8], *, floor: float, most: int = MOST_BOXES) -> Detections:
+    """Boxes in raw pixels of `image`, from a detector that does its own resizing and suppression."""
+    boxes = clean(found, floor=floor)
+    height, width = image.shape[:2]
+    clipped = np.clip(boxes.xyxy, 0, [width, height, width, height])
+    return finish(boxes._replace(xyxy=clipped), most=most)
+
+
+def as_array(values: Any) -> npt.NDArray[Any]:
+    """A NumPy array of an array, or of a tensor on any device and of any precision."""
+    return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values)
+
+
+def _has_area(xyxy: Floats) -> Bools:
+    return np.asarray((xyxy[:, 0] < xyxy[:, 2]) & (xyxy[:, 1] < xyxy[:, 3]))

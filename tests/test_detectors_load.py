@@ -1,0 +1,213 @@
+"""`load`: what a SPEC may name, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from objectseeker.boxes import Detections
+from objectseeker.detectors import load
+from objectseeker.detectors.names import VOC_20
+from objectseeker.detectors.ultralytics import UltralyticsDetector
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import fill, halves
+from objectseeker.seeker import ViewDetector
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return load("embedded", batch=2, input_size=128)
+
+
+def scene(width: int, height: int, seed: int) -> np.ndarray:
+    """Coarse coloured blocks: more like a picture than noise is."""
+    blocks = np.random.default_rng(seed).integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
+    return blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()
+
+
+def test_the_embedded_detector_is_the_packaged_file(embedded):
+    assert embedded.names == VOC_20
+    assert embedded.identity.startswith("seeker.onnx (decoded 128x128 batch=2 floor=0.01 cpu) sha256:")
+    assert load("embedded").input_size == (416, 416)
+
+
+def test_nothing_drawn_under_a_mask_changes_a_box_of_the_embedded_detector(embedded):
+    image, removed = scene(170, 110, 1), halves(170, 110, 2).removed
+    before = load("embedded", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
+    assert all(len(found) for found in before)
+
+    for number in (0, 3, 5):
+        x1, y1, x2, y2 = removed[number]
+        attacked = image.copy()
+        attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
+        after = load("embedded", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
+        assert after[number] == before[number]
+        assert after != before
+
+
+def test_at_scale_one_network_masks_are_raw_masks(embedded):
+    """Without a resize the support of a pixel is itself, so both ways of masking are the same input."""
+    detector = load("embedded", batch=2, input_size=128, score_floor=0.0)
+    image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
+
+    assert detector.detect_views(image, removed, 114) == detector([fill(image, mask, 114) for mask in removed])
+
+
+@pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "embedded:x", "yolo:file.pt", "embeded"])
+def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
+    with pytest.raises(ObjectSeekerError, match=r"unknown detector .*: write one of embedded, onnx:FILE"):
+        load(spec)
+
+
+def test_an_option_a_detector_does_not_have_is_refused():
+    with pytest.raises(ObjectSeekerError, match="python detectors have no option layout: leave it out"):
+        load("python:module:function", layout="yolox")
+
+
+@pytest.mark.parametrize(
+    ("spec", "missing", "advice"),
+    [
+        ("torchvision:fasterrcnn_resnet50_fpn", "torchvision", r"pip install 'objectseeker\[torchvision\]'"),
+        ("transformers:some/detr", "transformers", r"pip install 'objectseeker\[transformers\]'"),
+        ("ultralytics:{file}", "ultralytics", "pip install ultralytics"),
+    ],
+)
+def test_a_missing_extra_says_what_to_install(spec, missing, advice, tmp_path, monkeypatch):
+    weights = tmp_path / "weights.pt"
+    weights.write_bytes(b"weights")
+    monkeypatch.setitem(sys.modules, missing, None)  # makes the import fail
+
+    with pytest.raises(ObjectSeekerError, match=advice):
+        load(spec.format(file=weights))
+
+
+# --- python: -----------------------------------------------------------------------------------------------------
+
+OWN_DETECTOR = """
+import numpy as np
+from objectseeker import boxes
+
+def corner(images):
+    return [boxes.Detections([(0, 0, 5, 5)], [image[0, 0, 0] / 255], [1]) for image in images]
+
+corner.names = ("nothing", "corner")
+
+class Viewing:
+    def __call__(self, images):
+        return corner(images)
+
+    def detect_views(self, image, removed, value):
+        return [boxes.Detections.empty() for _ in removed]
+
+viewing = Viewing()
+not_callable = 3
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    (tmp_path / "own_detector_module.py").write_text(OWN_DETECTOR)
+    (tmp_path / "broken_detector_module.py").write_text("import no_such_module_anywhere\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    yield tmp_path / "own_detector_module.py"
+    sys.modules.pop("own_detector_module", None)
+
+
+def test_a_python_callable_is_a_detector(own_module):
+    detector = load("python:own_detector_module:corner")
+
+    assert detector([np.full((9, 9, 3), 51, np.uint8)]) == [Detections([(0, 0, 5, 5)], [0.2], [1])]
+    assert detector.names == ("nothing", "corner")
+    assert not isinstance(detector, ViewDetector)
+    identity = detector.identity
+    sys.modules.pop("own_detector_module")
+    own_module.write_text(OWN_DETECTOR + "\n# changed\n")
+    assert load("python:own_detector_module:corner").identity != identity
+
+
+def test_a_python_object_may_mask_by_itself(own_module):
+    detector = load("python:own_detector_module:viewing")
+
+    assert isinstance(detector, ViewDetector)
+    assert detector.names == ()
+    views = detector.detect_views(np.zeros((9, 9, 3), np.uint8), halves(9, 9, 1).removed, 114)
+    assert views == [Detections.empty()] * 4
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("own_detector_module", "write python:MODULE:FUNCTION"),
+        ("own_detector_module:absent", "has no callable named 'absent'"),
+        ("own_detector_module:not_callable", "has no callable named 'not_callable'"),
+        ("module_that_is_absent:f", "importing module_that_is_absent failed: ModuleNotFoundError"),
+        ("broken_detector_module:f", "importing broken_detector_module failed: .*no_such_module_anywhere"),
+        ("sys:exit", "sys has no source file"),
+    ],
+)
+def test_a_python_target_that_cannot_be_used_is_named(target, message, own_module):
+    with pytest.raises(ObjectSeekerError, match=message):
+        load(f"python:{target}")
+
+
+# --- ultralytics: ------------------------------------------------------------------------------------------------
+
+
+class UltralyticsModel:
+    """Answers as ultralytics does: for a BGR image, one result that holds boxes."""
+
+    names = {0: "person", 2: "car"}  # noqa: RUF012
+
+    def __init__(self, file: str = "") -> None:
+        self.file = file
+
+    def predict(self, image: np.ndarray, **options: object) -> list[SimpleNamespace]:
+        assert image.flags["C_CONTIGUOUS"]
+        assert options["imgsz"] == [640, 640]
+        blue, _, red = image[0, 0] / 255
+        xyxy = np.array([(-5.0, 2.0, 8.0, 30.0), (1.0, 1.0, 4.0, 4.0), (1.0, 1.0, 4.0, 4.0)], np.float32)
+        conf = np.array([red, blue, 0.001], np.float32)
+        return [SimpleNamespace(boxes=SimpleNamespace(xyxy=xyxy, conf=conf, cls=np.array([2.0, 0.0, 0.0])))]
+
+
+def test_an_ultralytics_model_is_given_bgr_and_its_boxes_are_clipped(tmp_path):
+    weights = tmp_path / "model.pt"
+    weights.write_bytes(b"weights")
+    detector = UltralyticsDetector(UltralyticsModel(), weights)
+
+    (found,) = detector([np.full((20, 10, 3), (204, 0, 51), np.uint8)])
+
+    assert found.xyxy.tolist() == [[0, 2, 8, 20], [1, 1, 4, 4]]
+    assert found.score == pytest.approx([0.8, 0.2])
+    assert found.label.tolist() == [2, 0]
+    assert detector.names == ("person", "class_1", "car")
+    assert detector.identity.startswith("model.pt (640x640 floor=0.01 cpu) sha256:")
+    assert not isinstance(detector, ViewDetector)
+
+
+def test_ultralytics_is_loaded_by_file(tmp_path, monkeypatch):
+    module = ModuleType("ultralytics")
+    module.YOLO = UltralyticsModel
+    monkeypatch.setitem(sys.modules, "ultralytics", module)
+    weights = tmp_path / "model.pt"
+    weights.write_bytes(b"weights")
+
+    assert load(f"ultralytics:{weights}", score_floor=0.5).names[2] == "car"
+    with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
+        load("ultralytics:absent.pt")
+
+
+def test_loading_no_framework_imports_none():
+    """A core install must stay light: the detectors package itself pulls in no framework."""
+    import subprocess
+
+    code = (
+        "import objectseeker.detectors, sys; print([m for m in ('torch', 'onnxruntime', 'onnx') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
+    assert done.stdout.strip() == "[]"

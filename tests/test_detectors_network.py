@@ -1,0 +1,242 @@
+"""What lies between a network and `Detections`: batches, masks, suppression, and outputs that are no boxes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker.boxes import Detections, iou
+from objectseeker.detectors.layouts import LAYOUTS, normalise, parse
+from objectseeker.detectors.network import NetworkDetector
+from objectseeker.detectors.nms import nms
+from objectseeker.detectors.preprocess import place, prepare
+from objectseeker.detectors.results import Found
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import halves
+
+
+def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> NetworkDetector:
+    return NetworkDetector(
+        names=("a", "b", "c"),
+        identity="test",
+        forward=forward,
+        layout=parse(layout),
+        input_size=(64, 64),
+        batch=batch,
+        **options,
+    )
+
+
+def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetector:
+    """A detector that finds nothing and keeps every input of its network."""
+
+    def forward(batch):
+        seen.append(batch.copy())
+        return [()] * len(batch)
+
+    nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
+    return replace(network(forward, layout=layout), layout=replace(parse(layout), decode=lambda *_: nothing))
+
+
+def noise(width: int, height: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def answer(boxes, scores) -> Detections:
+    """What becomes of these network outputs on a 64 x 64 image."""
+    view = np.asarray(boxes, np.float32), np.asarray(scores, np.float32)
+    return network(lambda batch: [view] * len(batch))([np.zeros((64, 64, 3), np.uint8)])[0]
+
+
+# --- batches and masks ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("views", [1, 4, 5, 8])
+def test_every_batch_is_full(views):
+    seen: list[np.ndarray] = []
+    detector = recording(seen)
+
+    assert len(detector([noise(64, 64, 0)] * views)) == views
+
+    assert {batch.shape for batch in seen} == {(4, 3, 64, 64)}
+    assert len(seen) == -(-views // 4)
+    assert not np.concatenate(seen)[views:].any()  # the rest is zeros, whatever came before
+
+
+def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
+    seen: list[np.ndarray] = []
+    detector = recording(seen, "yolov5")
+    image = noise(100, 50, 1)
+    placement = place((100, 50), (64, 64), "centred")
+    plain = normalise(prepare(image, placement, pad=114), LAYOUTS["yolov5"])
+
+    detector([image])
+    detector.detect_views(image, np.array([(0, 0, 0, 0), (0, 0, 30, 50)]), 200)
+
+    np.testing.assert_array_equal(seen[0][0], plain)
+    np.testing.assert_array_equal(seen[1][0], plain)
+    covered = plain.copy()
+    covered[:, 16:48, :20] = np.float32(200) / np.float32(255)  # 30 raw columns are 19.2 network columns
+    np.testing.assert_array_equal(seen[1][1], covered)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    width=st.integers(2, 90),
+    height=st.integers(2, 90),
+    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "mmdeploy,channels=bgr,fit=centred"]),
+    seed=st.integers(0, 2**32),
+)
+def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout, seed):
+    image, removed = noise(width, height, seed), halves(width, height, 3).removed
+    views: list[np.ndarray] = []
+    recording(views, layout).detect_views(image, removed, 114)
+
+    for number, (x1, y1, x2, y2) in enumerate(removed):
+        attacked, after = image.copy(), []
+        attacked[y1:y2, x1:x2] = noise(x2 - x1, y2 - y1, seed + 1)
+        recording(after, layout).detect_views(attacked, removed, 114)
+        np.testing.assert_array_equal(np.concatenate(views)[number], np.concatenate(after)[number])
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+BOX = (10.0, 10.0, 20.0, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("box", "scores"),
+    [
+        (BOX, (NAN, 0.2, 0.1)),
+        (BOX, (INF, 0.2, 0.1)),
+        (BOX, (-INF, -INF, -INF)),
+        ((NAN, 10, 20, 20), (0.9, 0, 0)),
+        ((10, 10, INF, 20), (0.9, 0, 0)),
+        ((20, 10, 10, 20), (0.9, 0, 0)),
+        ((10, 10, 10, 20), (0.9, 0, 0)),
+        ((-30, 10, -5, 20), (0.9, 0, 0)),
+        (BOX, (0.005, 0.009, 0.0)),
+    ],
+)
+def test_what_is_no_box_is_dropped_and_the_others_stay(box, scores):
+    found = answer([box, (30, 30, 40, 40)], [scores, (0, 0.5, 0)])
+
+    assert found == Detections([(30, 30, 40, 40)], [0.5], [1])
+
+
+def test_scores_are_clipped_and_sorted():
+    found = answer([(30, 30, 40, 40), BOX], [(0.5, 0, 0), (0, 0, 1.5)])
+
+    assert found == Detections([BOX, (30, 30, 40, 40)], [1.0, 0.5], [2, 0])
+
+
+@pytest.mark.parametrize("layout", ["yolox", "yolov5", "yolov8", "end2end", "mmdeploy", "detr"])
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 3e38, -3e38])
+def test_every_decoder_survives_outputs_that_are_not_numbers(layout, value):
+    rows = np.full((84, 8), value, np.float32)
+    outputs = {
+        "yolov8": (rows.T,),
+        "mmdeploy": (rows[:, :5], np.zeros(84, np.int64)),
+        "detr": (np.zeros(84, np.int64), rows[:, :4], rows[:, 4]),
+    }.get(layout, (rows,))
+
+    (found,) = network(lambda batch: [outputs] * len(batch), layout=layout)([noise(64, 64, 0)])
+
+    assert len(found) <= 300
+
+
+def test_at_most_so_many_boxes_are_returned_the_best_ones():
+    boxes = [(x, y, x + 1, y + 1) for y in range(64) for x in range(64)]
+    scores = np.linspace(0.1, 0.9, len(boxes), dtype=np.float32)[:, None]
+
+    found = answer(boxes, scores)
+
+    assert len(found) == 300
+    np.testing.assert_array_equal(found.score, np.sort(scores[:, 0].astype(float))[::-1][:300])
+
+
+# --- suppression ------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def scored_boxes(draw: st.DrawFn):
+    count = draw(st.integers(0, 25))
+    side = st.integers(0, 12)
+    boxes = [(x := draw(side), y := draw(side), x + draw(side) + 1, y + draw(side) + 1) for _ in range(count)]
+    scores = draw(st.lists(st.sampled_from((0.1, 0.5, 0.9)), min_size=count, max_size=count))
+    labels = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
+    return np.array(boxes, float).reshape(-1, 4), np.array(scores, float), np.array(labels, np.int64)
+
+
+@settings(deadline=None)
+@given(case=scored_boxes(), threshold=st.sampled_from((0.0, 0.3, 0.65, 1.0)))
+def test_suppression_is_the_textbook_loop(case, threshold):
+    boxes, scores, labels = case
+    kept: list[int] = []
+    for index in sorted(range(len(scores)), key=lambda i: -scores[i]):  # sorted is stable
+        rivals = [other for other in kept if labels[other] == labels[index]]
+        if all(iou(boxes[[index]], boxes[[other]])[0, 0] <= threshold for other in rivals):
+            kept.append(index)
+
+    assert nms(boxes, scores, labels, threshold=threshold).tolist() == kept
+
+
+def test_labels_never_suppress_each_other_however_large_the_boxes():
+    """Boxes shifted by label * 4096 would overlap here."""
+    boxes = np.array([(0.0, 0.0, 9000.0, 9000.0)] * 3)
+    scores, labels = np.array([0.9, 0.8, 0.7]), np.array([0, 1, 0])
+
+    assert nms(boxes, scores, labels, threshold=0.65).tolist() == [0, 1]
+
+
+@settings(deadline=None)
+@given(case=scored_boxes(), floor=st.sampled_from((0.3, 0.6)))
+def test_dropping_weak_boxes_before_or_after_suppression_is_the_same(case, floor):
+    boxes, scores, labels = case
+    strong = np.flatnonzero(scores >= floor)
+
+    after = [i for i in nms(boxes, scores, labels, threshold=0.5) if scores[i] >= floor]
+    before = strong[nms(boxes[strong], scores[strong], labels[strong], threshold=0.5)]
+
+    assert after == before.tolist()
+
+
+# --- layouts as text --------------------------------------------------------------------------------------------
+
+
+def test_a_layout_is_read_with_its_changes():
+    layout = parse("mmdeploy,channels=bgr,mean=1/2/3,std=2,pad=0,nms=0.5,trim=yes,fit=stretch,label_offset=-1")
+
+    assert (layout.channels, layout.mean, layout.std, layout.pad) == ("bgr", (1.0, 2.0, 3.0), (2.0, 2.0, 2.0), 0)
+    assert (layout.nms, layout.trim, layout.fit, layout.label_offset) == (0.5, True, "stretch", -1)
+    assert parse("yolox").describe() == "yolox"
+    assert parse("yolox,pad=0").describe() == "yolox,pad=0"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yolo", "unknown layout 'yolo': choose one of decoded"),
+        ("yolox,colour=bgr", "unknown layout option 'colour=bgr'"),
+        ("yolox,mean=1/2", "'mean=1/2' cannot be read"),
+        ("yolox,trim=maybe", "'trim=maybe' cannot be read"),
+        ("yolox,pad=300", r"pad must be a grey value within \[0, 255\], got 300"),
+        ("yolox,channels=gbr", "channels must be one of rgb, bgr, got 'gbr'"),
+        ("yolox,std=0", "std not 0"),
+        ("yolox,nms=2", r"nms must lie within \[0, 1\]"),
+    ],
+)
+def test_a_layout_that_cannot_be_read_is_named(text, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize("options", [{"batch": 0}, {"score_floor": 2.0}, {"most_boxes": 0}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ObjectSeekerError, match=next(iter(options))):
+        network(lambda batch: [], **options)

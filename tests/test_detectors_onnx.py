@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from detector_graphs import BUILDERS, CELLS, SIZE, build
+
+from objectseeker.detectors import load, names
+from objectseeker.detectors.layouts import LAYOUTS
+from objectseeker.detectors.onnx import OnnxDetector
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import halves
+from objectseeker.seeker import ObjectSeeker, ViewDetector
+
+RED, GREEN, BLUE = 200, 100, 50
+IMAGE = np.full((100, 200, 3), (RED, GREEN, BLUE), np.uint8)
+RAW_BOX = (50.0, 25.0, 150.0, 75.0)
+
+# Where RAW_BOX and the pixel in the middle of IMAGE lie on a 64 x 64 network input.
+NETWORK = {
+    "top-left": ((16, 8, 48, 24), (32, 16)),
+    "centred": ((16, 24, 48, 40), (32, 32)),
+    "stretch": ((16, 16, 48, 48), (32, 32)),
+}
+
+
+def graph_of(layout: str, folder: Path, **options: object) -> Path:
+    box, probe = NETWORK[LAYOUTS[layout].fit]
+    return build(layout, folder / f"{layout}.onnx", box, probe, **options)
+
+
+@pytest.mark.parametrize("layout", BUILDERS)
+def test_every_layout_is_recognised_and_decoded_into_raw_pixels(layout, tmp_path):
+    detector = load(f"onnx:{graph_of(layout, tmp_path)}")
+
+    (found,) = detector([IMAGE])
+
+    assert detector.layout.name == layout
+    assert found.score[0] == pytest.approx(RED / 255, abs=1e-5)
+    assert found.label[0] == (2 if layout == "yolox" else 0)  # YOLOX is given blue first
+    np.testing.assert_allclose(found.xyxy[0], RAW_BOX, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", BUILDERS)
+def test_a_view_shows_the_fill_value_where_it_is_masked_and_the_image_elsewhere(layout, tmp_path):
+    detector = load(f"onnx:{graph_of(layout, tmp_path)}")
+    left_quarter, left_three_quarters = (0, 0, 50, 100), (0, 0, 150, 100)
+    removed = np.array([(0, 0, 0, 0), left_quarter, left_three_quarters, (0, 90, 200, 100)])
+
+    untouched, quarter, most, bottom = detector.detect_views(IMAGE, removed, 230)
+
+    assert untouched == quarter == bottom == detector([IMAGE])[0]
+    assert most.score[0] == pytest.approx(230 / 255, abs=1e-5)
+    np.testing.assert_allclose(most.xyxy[0], RAW_BOX, atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8"])
+def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
+    (found,) = load(f"onnx:{graph_of(layout, tmp_path)}")([IMAGE])
+    (kept,) = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},nms=none")([IMAGE])
+
+    assert len(found) == 1
+    assert kept.score == pytest.approx([RED / 255, RED / 510], abs=1e-5)
+
+
+def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
+    path = graph_of("detr", tmp_path)
+
+    assert len(load(f"onnx:{path}")([IMAGE])[0]) == 3
+    assert len(load(f"onnx:{path}", score_floor=0.3)([IMAGE])[0]) == 2
+
+
+def test_a_box_is_clipped_to_the_image_and_dropped_if_nothing_is_left(tmp_path):
+    path = build("end2end", tmp_path / "a.onnx", (-10, 0, 32, 64), (32, 32))
+    beside = build("end2end", tmp_path / "b.onnx", (0, 0, 64, 10), (32, 32))  # in the padding above the image
+
+    np.testing.assert_allclose(load(f"onnx:{path}")([IMAGE])[0].xyxy[0], (0, 0, 100, 100), atol=1e-4)
+    assert len(load(f"onnx:{beside}")([IMAGE])[0]) == 0
+
+
+def test_images_of_all_sizes_go_through_one_call(tmp_path):
+    detector = load(f"onnx:{graph_of('end2end', tmp_path)}", batch=2)
+    images = [np.full((height, width, 3), 128, np.uint8) for height, width in ((64, 64), (1, 1), (333, 21), (14, 450))]
+
+    together = detector(images)
+
+    assert together == [detector([image])[0] for image in images]
+    assert [found.score[0] for found in together] == pytest.approx([128 / 255] * 4, abs=1e-5)
+    assert detector([]) == []
+
+
+def test_a_graph_of_batch_one_runs_view_by_view(tmp_path):
+    detector = load(f"onnx:{graph_of('yolox', tmp_path, input_shape=(1, 3, SIZE, SIZE))}")
+
+    assert detector.batch == 1
+    assert len(detector.detect_views(IMAGE, halves(200, 100, 2).removed, 114)) == 8
+
+
+def test_a_graph_of_dynamic_size_takes_the_size_asked_for(tmp_path):
+    path = graph_of("decoded", tmp_path, input_shape=("n", 3, "h", "w"))
+
+    assert load(f"onnx:{path}").input_size == (416, 416)
+    assert load(f"onnx:{path}", input_size=64).input_size == (64, 64)
+    detector = load(f"onnx:{path}", input_size=(64, 32))
+    np.testing.assert_allclose(detector([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
+    with pytest.raises(ObjectSeekerError, match=r"input_size 64x50 .* multiples of 32"):
+        load(f"onnx:{path}", input_size=(64, 50))
+
+
+def test_trimming_cuts_the_padding_and_keeps_the_boxes(tmp_path):
+    path = graph_of("decoded", tmp_path, input_shape=("n", 3, "h", "w"))
+    detector = load(f"onnx:{path}", input_size=64, layout="decoded,trim=yes")
+    shapes = []
+    object.__setattr__(detector, "forward", spy(detector.forward, shapes))
+
+    square = np.full((100, 100, 3), 50, np.uint8)
+    first, second = detector([square, IMAGE])
+
+    assert shapes == [(8, 3, 64, 64), (8, 3, 32, 64)]
+    assert first.score[0] == pytest.approx(50 / 255, abs=1e-5)
+    np.testing.assert_allclose(second.xyxy[0], RAW_BOX, atol=1e-4)
+
+
+def spy(forward, shapes):
+    def recording(batch):
+        shapes.append(batch.shape)
+        return forward(batch)
+
+    return recording
+
+
+def test_candidates_of_unknown_number_need_a_layout_unless_the_exporter_signed(tmp_path):
+    options = {"input_shape": ("n", 3, "h", "w"), "output_shape": ["n", "a", 8]}
+    path = graph_of("yolov5", tmp_path, **options)
+
+    with pytest.raises(ObjectSeekerError, match=r"cannot tell the layout .*output \?x.*x8.*yolov5"):
+        load(f"onnx:{path}")
+    np.testing.assert_allclose(
+        load(f"onnx:{path}", layout="yolov5", input_size=64)([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4
+    )
+    signed = graph_of("yolov5", tmp_path, **options, metadata={"stride": "32", "names": "{0: 'a', 1: 'b', 2: 'c'}"})
+    assert load(f"onnx:{signed}").layout.name == "yolov5"
+
+
+def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
+    path = graph_of("yolov5", tmp_path)
+
+    with pytest.raises(ObjectSeekerError, match=f"yolox graph has {CELLS} rows at input 64x64, got {3 * CELLS}"):
+        load(f"onnx:{path}", layout="yolox")([IMAGE])
+    with pytest.raises(ObjectSeekerError, match="does not have layout detr"):
+        load(f"onnx:{path}", layout="detr")
+    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64, not 96x96"):
+        load(f"onnx:{path}", input_size=96)
+    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim"):
+        load(f"onnx:{path}", layout="yolov5,trim=yes")
+
+
+@pytest.mark.parametrize("shape", [(3, SIZE, SIZE), (1, 3, SIZE, SIZE), ("n", 3, SIZE, SIZE)])
+def test_a_graph_whose_outputs_have_no_batch_axis_runs_image_by_image(shape, tmp_path):
+    detector = load(f"onnx:{graph_of('torchvision', tmp_path, input_shape=shape)}")
+
+    first, second = detector([IMAGE, IMAGE // 2])
+
+    assert first.score[0] == pytest.approx(RED / 255, abs=1e-5)
+    assert second.score[0] == pytest.approx(RED / 510, abs=1e-5)
+
+
+def test_a_background_class_goes_away_with_label_offset(tmp_path):
+    path = graph_of("torchvision", tmp_path)
+
+    assert load(f"onnx:{path}")([IMAGE])[0].label.tolist() == [0, 1, 2]
+    assert load(f"onnx:{path}", layout="torchvision,label_offset=-1")([IMAGE])[0].label.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, ("class_0", "class_1", "class_2")),
+        ({"classes": "cat dog bird"}, ("cat", "dog", "bird")),
+        ({"classes": "cat, hot dog, bird"}, ("cat", "hot dog", "bird")),
+        ({"names": "{0: 'cat', 2: 'bird'}"}, ("cat", "class_1", "bird")),
+        ({"names": "['cat', 'dog', 'bird']"}, ("cat", "dog", "bird")),
+        ({"names": "__import__('os').abort()"}, ("class_0", "class_1", "class_2")),
+        ({"names": "7"}, ("class_0", "class_1", "class_2")),
+    ],
+)
+def test_class_names_come_from_the_metadata_or_are_numbered(metadata, expected, tmp_path):
+    assert load(f"onnx:{graph_of('yolov8', tmp_path, metadata=metadata)}").names == expected
+
+
+def test_class_names_of_graphs_that_only_list_boxes(tmp_path):
+    assert load(f"onnx:{graph_of('detr', tmp_path)}").names == names.COCO_80
+    assert load(f"onnx:{graph_of('torchvision', tmp_path)}").names == names.COCO_91
+    assert load(f"onnx:{graph_of('detr', tmp_path)}", class_names=["a", "b"]).names == ("a", "b")
+    assert names.COCO_91[1] == "person"
+    assert names.COCO_91[90] == "toothbrush"
+
+
+def test_the_identity_changes_with_weights_and_settings(tmp_path):
+    path = graph_of("yolov8", tmp_path)
+    identity = load(f"onnx:{path}").identity
+
+    assert identity == load(f"onnx:{path}").identity
+    assert identity.startswith("yolov8.onnx ")
+    assert identity != load(f"onnx:{path}", layout="yolov8,channels=bgr").identity
+    assert identity != load(f"onnx:{path}", score_floor=0.05).identity
+    other = build("yolov8", tmp_path / "other.onnx", (1, 2, 3, 4), (0, 0))
+    assert identity.split("sha256:")[1] != load(f"onnx:{other}").identity.split("sha256:")[1]
+
+
+def test_bad_files_give_one_clear_sentence(tmp_path):
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(b"not a graph")
+
+    with pytest.raises(ObjectSeekerError, match=r"there is no file .*missing\.onnx"):
+        load("onnx:missing.onnx")
+    with pytest.raises(ObjectSeekerError, match=r"cannot load .*broken\.onnx"):
+        load(f"onnx:{broken}")
+    with pytest.raises(ObjectSeekerError, match="device must be one of cpu, cuda"):
+        load(f"onnx:{broken}", device="tpu")
+
+
+def test_an_onnx_detector_masks_by_itself_inside_the_defended_detector(tmp_path):
+    detector = OnnxDetector(graph_of("decoded", tmp_path))
+
+    assert isinstance(detector, ViewDetector)
+    observation = ObjectSeeker(detector, lines=3).observe([IMAGE])[0]
+    assert observation.base == detector([IMAGE])[0]
+    assert len(observation.masked) == 12

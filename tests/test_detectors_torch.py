@@ -1,0 +1,199 @@
+"""Adapters that need PyTorch, on small modules with random weights and on objects that answer as the libraries do."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from objectseeker.boxes import iou  # noqa: E402
+from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.names import VOC_20  # noqa: E402
+from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
+from objectseeker.detectors.torchvision import TorchvisionDetector  # noqa: E402
+from objectseeker.detectors.transformers import TransformersDetector  # noqa: E402
+from objectseeker.errors import ObjectSeekerError  # noqa: E402
+from objectseeker.masks import halves  # noqa: E402
+from objectseeker.seeker import ViewDetector  # noqa: E402
+
+
+def scene(width: int, height: int, seed: int) -> np.ndarray:
+    blocks = np.random.default_rng(seed).integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
+    return blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()
+
+
+class Corner(torch.nn.Module):
+    """One box; class c scores what channel c shows at the top left. Batch norm would mix views in training mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.BatchNorm2d(3, eps=0.0)
+        self.box = torch.nn.Parameter(torch.tensor([16.0, 8.0, 48.0, 24.0]))
+
+    def forward(self, images):
+        scores = self.norm(images)[:, :, 0, 0] / 255
+        return self.box.expand(len(images), 1, 4), scores[:, None]
+
+
+def test_a_module_is_a_detector_that_masks_by_itself():
+    detector = TorchDetector(Corner(), names=["red", "green", "blue"], input_size=64, batch=2)
+    image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
+
+    untouched, left, right = detector.detect_views(
+        image, np.array([(0, 0, 0, 0), (0, 0, 30, 100), (100, 0, 200, 100)]), 114
+    )
+
+    np.testing.assert_allclose(untouched.xyxy, [(50, 25, 150, 75)], atol=1e-4)
+    assert (untouched.label[0], left.label[0]) == (1, 0)
+    assert untouched.score[0] == pytest.approx(200 / 255, abs=1e-6)
+    assert left.score[0] == pytest.approx(114 / 255, abs=1e-6)
+    assert right == untouched == detector([image])[0]
+    assert isinstance(detector, ViewDetector)
+    assert detector.names == ("red", "green", "blue")
+
+
+def test_the_output_of_a_module_may_be_decoded():
+    class Other(Corner):
+        def forward(self, images):
+            boxes, scores = super().forward(images)
+            return {"scores": scores, "boxes": boxes}
+
+    detector = TorchDetector(Other(), decode=lambda found: (found["boxes"], found["scores"]), input_size=64)
+
+    assert detector([np.full((64, 64, 3), 51, np.uint8)])[0].score == pytest.approx([0.2])
+
+
+def test_the_identity_of_a_module_follows_its_weights():
+    first, second = Corner(), Corner()
+    assert TorchDetector(first).identity == TorchDetector(second).identity
+    with torch.no_grad():
+        second.box += 1
+    assert TorchDetector(first).identity != TorchDetector(second).identity
+
+
+def test_a_module_has_only_one_layout():
+    with pytest.raises(ObjectSeekerError, match="a torch module has layout decoded, got 'yolox'"):
+        TorchDetector(Corner(), layout="yolox")
+
+
+def test_a_device_that_is_not_there_is_named():
+    with pytest.raises(ObjectSeekerError, match="torch cannot use device 'no such device', try cpu"):
+        TorchDetector(Corner(), device="no such device")
+
+
+def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
+    weights = pytest.importorskip("objectseeker.embedded.weights")
+    pytest.importorskip("onnx")
+    in_torch = TorchDetector(weights.load_torch(), names=VOC_20, input_size=128, score_floor=0.0, batch=2)
+    in_onnx = load("embedded", input_size=128, score_floor=0.0, batch=2)
+    image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
+
+    views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)
+    for ours, theirs in views:
+        strongest = ours.score[:5]
+        assert strongest == pytest.approx(theirs.score[:5], abs=1e-4)
+        assert (iou(ours.xyxy[:1], theirs.xyxy[:1]) > 0.99).all()
+
+
+# --- torchvision -------------------------------------------------------------------------------------------------
+
+
+class TorchvisionModel(torch.nn.Module):
+    """Answers as torchvision's detectors do."""
+
+    def forward(self, images):
+        return [
+            {
+                "boxes": torch.tensor([(1.0, 2.0, 500.0, 9.0), (0.0, 0.0, 3.0, 3.0)]),
+                "scores": torch.stack([image[0].mean(), torch.tensor(0.001)]),
+                "labels": torch.tensor([3, 1]),
+            }
+            for image in images
+        ]
+
+
+def test_a_torchvision_model_is_given_rgb_within_one():
+    detector = TorchvisionDetector(TorchvisionModel(), names=["background", "a", "b", "c"])
+
+    (found,) = detector([np.full((10, 20, 3), (51, 0, 0), np.uint8)])
+
+    assert found.xyxy.tolist() == [[1, 2, 20, 9]]
+    assert found.score == pytest.approx([0.2])
+    assert found.label.tolist() == [3]
+    assert not isinstance(detector, ViewDetector)
+
+
+def test_torchvision_models_are_found_by_name(monkeypatch):
+    weights = SimpleNamespace(DEFAULT=SimpleNamespace(meta={"categories": ["__background__", "person"]}))
+    module = ModuleType("torchvision")
+    module.models = SimpleNamespace(
+        detection=None,
+        list_models=lambda module: ["ssd"],
+        get_model_weights=lambda name: weights,
+        get_model=lambda name, weights: TorchvisionModel(),
+    )
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+
+    assert load("torchvision:ssd").names == ("__background__", "person")
+    with pytest.raises(ObjectSeekerError, match="torchvision has no detector 'resnet': choose one of ssd"):
+        load("torchvision:resnet")
+
+
+# --- transformers ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def yolos():
+    """A tiny transformer detector with random weights, and its processor."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.YolosConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=[32, 48],
+        patch_size=16,
+        num_detection_tokens=5,
+        id2label={0: "person", 1: "car", 2: "dog"},
+        label2id={"person": 0, "car": 1, "dog": 2},
+    )
+    processor = transformers.DetrImageProcessor(size={"height": 32, "width": 48}, do_pad=False)
+    return transformers.YolosForObjectDetection(config), processor
+
+
+def test_a_transformers_model_finds_boxes_inside_the_image(yolos):
+    detector = TransformersDetector(*yolos)
+    images = [scene(90, 60, 1), scene(33, 70, 2)]
+
+    together = detector(images)
+
+    assert detector.names == ("person", "car", "dog")
+    assert [len(found) for found in together] == [5, 5]
+    for image, found in zip(images, together, strict=True):
+        height, width = image.shape[:2]
+        assert (found.xyxy >= 0).all()
+        assert (found.xyxy[:, 2] <= width).all()
+        assert (found.xyxy[:, 3] <= height).all()
+    assert together[1] == detector(images[1:])[0]
+    assert not isinstance(detector, ViewDetector)
+
+
+def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path):
+    model, processor = yolos
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+
+    loaded = load(f"transformers:{tmp_path}")
+
+    assert loaded.identity == TransformersDetector(model, processor).identity
+    assert loaded([scene(90, 60, 1)]) == TransformersDetector(model, processor)([scene(90, 60, 1)])
+
+
+def test_a_folder_that_holds_no_transformers_model_is_named(yolos, tmp_path):
+    with pytest.raises(ObjectSeekerError, match="transformers cannot load an object detector from"):
+        load(f"transformers:{tmp_path}")

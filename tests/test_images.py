@@ -1,0 +1,362 @@
+"""Images from disk: every kind a user may have, and every way a file can be wrong."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import LARGEST_IMAGE, find_images, image_size, load_image
+
+pytestmark = pytest.mark.filterwarnings("error")  # no Pillow warning may reach the user
+
+HEIGHT, WIDTH = 24, 40
+
+
+@pytest.fixture
+def photo() -> PIL.Image.Image:
+    """Smooth enough to survive JPEG, different in all four corners."""
+    y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
+    pixels = np.stack([x * 6, y * 10, 255 - x * 3 - y * 4], axis=2)
+    return PIL.Image.fromarray(pixels.astype(np.uint8))
+
+
+def png(width: int, height: int, *, depth: int, kind: int, data: bytes, extra: bytes = b"") -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, kind, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(data))
+        + extra
+        + chunk(b"IEND", b"")
+    )
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def orientation(value: int) -> PIL.Image.Exif:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = value
+    return exif
+
+
+def file_with(folder: Path, content: bytes, name: str = "image.png") -> Path:
+    path = folder / name
+    path.write_bytes(content)
+    return path
+
+
+# What can be read
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "ppm", "webp"])
+def test_lossless_formats_come_back_exactly(tmp_path: Path, photo: PIL.Image.Image, suffix: str) -> None:
+    path = tmp_path / f"photo.{suffix}"
+    photo.save(path, **({"lossless": True} if suffix == "webp" else {}))
+    image = load_image(path)
+    assert image.dtype == np.uint8
+    assert np.array_equal(image, np.asarray(photo))
+    assert image_size(path) == (WIDTH, HEIGHT)
+    image[0, 0] = 7  # the caller's own, writable array
+
+
+def test_jpeg_is_rgb(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    photo.save(tmp_path / "photo.jpg", quality=95)
+    difference = load_image(str(tmp_path / "photo.jpg")).astype(int) - np.asarray(photo)
+    assert np.abs(difference).mean() < 3
+
+
+@pytest.mark.parametrize("value", range(1, 9))
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tiff", "webp"])
+def test_orientation_is_applied(tmp_path: Path, photo: PIL.Image.Image, suffix: str, value: int) -> None:
+    turns = {  # EXIF 2.3, table 6: where the stored rows and columns belong
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: a.transpose(1, 0, 2)[:, ::-1],
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: a.transpose(1, 0, 2)[::-1],
+    }
+    path = tmp_path / f"photo.{suffix}"
+    photo.save(path, exif=orientation(value), **{"jpg": {"quality": 95}, "webp": {"lossless": True}}.get(suffix, {}))
+    image, expected = load_image(path), turns[value](np.asarray(photo))
+    assert image.shape == expected.shape
+    assert np.abs(image.astype(int) - expected).mean() < (3 if suffix == "jpg" else 1e-9)
+    assert image_size(path) == (image.shape[1], image.shape[0])
+
+
+def test_png_orientation_after_the_pixels(tmp_path: Path) -> None:
+    exif = chunk(b"eXIf", orientation(6).tobytes().removeprefix(b"Exif\0\0"))
+    path = file_with(tmp_path, png(3, 1, depth=8, kind=0, data=b"\0\x0a\x14\x1e", extra=exif))
+    assert load_image(path)[:, :, 0].tolist() == [[10], [20], [30]]
+    assert image_size(path) == (1, 3)
+
+
+def test_damaged_exif_does_not_hide_the_photo(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    exif = orientation(6)
+    exif[0x0132] = "2020:01:01 00:00:00"
+    block = exif.tobytes()
+    for position in range(6, len(block)):  # whichever byte is hit, and whatever that makes of the orientation
+        damaged = block[:position] + b"\xff" + block[position + 1 :]
+        path = tmp_path / "photo.jpg"
+        photo.save(path, exif=damaged)
+        assert load_image(path).shape[:2][::-1] == image_size(path)
+    photo.save(path, exif=b"Exif\0\0nothing of the kind")
+    assert load_image(path).shape == (HEIGHT, WIDTH, 3)
+
+
+def test_greyscale_and_one_bit(tmp_path: Path) -> None:
+    grey = np.arange(6, dtype=np.uint8).reshape(2, 3) * 50
+    PIL.Image.fromarray(grey).save(tmp_path / "grey.png")
+    assert np.array_equal(load_image(tmp_path / "grey.png"), np.stack([grey] * 3, axis=2))
+    PIL.Image.fromarray(grey > 100).save(tmp_path / "bits.png")
+    assert np.array_equal(load_image(tmp_path / "bits.png")[..., 1], np.where(grey > 100, 255, 0))
+
+
+def test_palette(tmp_path: Path) -> None:
+    image = PIL.Image.new("P", (2, 1))
+    image.putpalette([10, 20, 30, 200, 100, 50])
+    image.putdata([1, 0])
+    image.save(tmp_path / "palette.png")
+    assert load_image(tmp_path / "palette.png").tolist() == [[[200, 100, 50], [10, 20, 30]]]
+    image.save(tmp_path / "clear.png", transparency=bytes([0, 255]))
+    assert load_image(tmp_path / "clear.png").tolist() == [[[200, 100, 50], [255, 255, 255]]]
+    image.save(tmp_path / "clear.gif", transparency=0)
+    assert load_image(tmp_path / "clear.gif").tolist() == [[[200, 100, 50], [255, 255, 255]]]
+
+
+def test_transparency_is_laid_on_white(tmp_path: Path) -> None:
+    rgba = np.array([[[200, 100, 0, 255], [200, 100, 0, 0], [200, 100, 0, 51]]], np.uint8)
+    PIL.Image.fromarray(rgba).save(tmp_path / "rgba.png")
+    expected = [[[200, 100, 0], [255, 255, 255], [244, 224, 204]]]
+    assert load_image(tmp_path / "rgba.png").tolist() == expected
+    PIL.Image.fromarray(rgba[..., [0, 3]]).save(tmp_path / "la.png")
+    assert load_image(tmp_path / "la.png").tolist() == [[[v[0]] * 3 for v in expected[0]]]
+    PIL.Image.fromarray(rgba[..., :3]).save(tmp_path / "key.png", transparency=(200, 100, 0))
+    assert (load_image(tmp_path / "key.png") == 255).all()
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    PIL.Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "red.jpg", quality=95)
+    PIL.Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / "red.tiff")
+    for name in ("red.jpg", "red.tiff"):
+        red, green, blue = load_image(tmp_path / name)[8, 8].astype(int)
+        assert red > 240
+        assert max(green, blue) < 15
+
+
+@pytest.mark.parametrize("suffix", ["png", "tiff", "pgm"])
+def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
+    values = np.array([[0, 255, 256, 0x7FFF, 0x8000, 0xFFFF]], np.uint16)
+    path = tmp_path / f"deep.{suffix}"
+    if suffix == "pgm":
+        path.write_bytes(b"P5 6 1 65535\n" + values.astype(">u2").tobytes())
+    else:
+        PIL.Image.fromarray(values).save(path)
+    assert load_image(path)[0, :, 2].tolist() == [0, 0, 1, 127, 128, 255]
+
+
+def test_sixteen_bit_colour_and_big_endian(tmp_path: Path) -> None:
+    row = b"\0" + struct.pack(">6H", 0x1234, 0xABCD, 0xFFFF, 0, 0x00FF, 0x8000)
+    path = file_with(tmp_path, png(2, 1, depth=16, kind=2, data=row))
+    assert load_image(path).tolist() == [[[0x12, 0xAB, 0xFF], [0, 0, 0x80]]]
+    PIL.Image.frombytes("I;16B", (2, 1), struct.pack(">2H", 0x1234, 0xFF00)).save(tmp_path / "big.tiff")
+    assert load_image(tmp_path / "big.tiff")[0, :, 0].tolist() == [0x12, 0xFF]
+
+
+def test_wide_integers_and_floats_have_one_meaning(tmp_path: Path) -> None:
+    path = tmp_path / "wide.tiff"
+    PIL.Image.fromarray(np.array([[0, 0x1234, 65535]], np.int32)).save(path)
+    assert load_image(path)[0, :, 0].tolist() == [0, 0x12, 255]
+    PIL.Image.fromarray(np.array([[0, 0.5, 1]], np.float32)).save(path)
+    assert load_image(path)[0, :, 0].tolist() == [0, 128, 255]
+    for values in ([[-1, 5]], [[0, 70000]]):
+        PIL.Image.fromarray(np.array(values, np.int32)).save(path)
+        with pytest.raises(ObjectSeekerError, match="0 to 65535 is understood"):
+            load_image(path)
+    for values in ([[0, 1.5]], [[0.5, float("nan")]], [[-0.1, 0]]):
+        PIL.Image.fromarray(np.array(values, np.float32)).save(path)
+        with pytest.raises(ObjectSeekerError, match="convert it to 8 bits"):
+            load_image(path)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
+def test_first_frame_of_an_animation(tmp_path: Path, suffix: str) -> None:
+    frames = [PIL.Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    path = tmp_path / f"moving.{suffix}"
+    options = {"lossless": True} if suffix == "webp" else {}
+    frames[0].save(path, save_all=True, append_images=frames[1:], **options)
+    assert (load_image(path) == [255, 0, 0]).all()
+
+
+def test_one_pixel(tmp_path: Path) -> None:
+    PIL.Image.new("RGB", (1, 1), (1, 2, 3)).save(tmp_path / "dot.png")
+    assert load_image(tmp_path / "dot.png").tolist() == [[[1, 2, 3]]]
+    assert image_size(tmp_path / "dot.png") == (1, 1)
+
+
+def test_the_suffix_does_not_matter(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    photo.save(tmp_path / "photo.jpg", format="PNG")
+    assert np.array_equal(load_image(tmp_path / "photo.jpg"), np.asarray(photo))
+
+
+# What cannot be read
+
+
+def refused(path: Path | str, match: str) -> None:
+    for read in (load_image, image_size):
+        with pytest.raises(ObjectSeekerError, match=match) as caught:
+            read(path)
+        message = str(caught.value)
+        assert str(path) in message
+        assert "\n" not in message
+
+
+def test_missing_folder_empty_text(tmp_path: Path) -> None:
+    refused(tmp_path / "nowhere.jpg", "there is no such file")
+    refused(tmp_path, "it is a folder")
+    refused(file_with(tmp_path, b"", "empty.jpg"), "it is empty")
+    refused(file_with(tmp_path, b"just some words\n" * 50, "words.jpg"), "not one of JPEG, PNG")
+    refused(str(tmp_path / ("x" * 5000)), "cannot read image")
+    refused("nul\0byte.jpg", "cannot read image")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    refused(tmp_path / "pipe.jpg", "not a regular file")
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="this user may read everything")
+def test_permission(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    photo.save(tmp_path / "secret.png")
+    (tmp_path / "secret.png").chmod(0)
+    refused(tmp_path / "secret.png", "permission denied")
+
+
+def test_permission_error_from_the_system(
+    tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same sentence where the tests run as a user whom no permission stops."""
+    photo.save(tmp_path / "secret.png")
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    refused(tmp_path / "secret.png", "permission denied")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("JPEG", {}),
+        ("JPEG", {"progressive": True}),
+        ("PNG", {}),
+        ("BMP", {}),
+        ("GIF", {}),
+        ("TIFF", {}),
+        ("TIFF", {"compression": "tiff_lzw"}),
+        ("WEBP", {}),
+        ("PPM", {}),
+    ],
+)
+def test_cut_short_is_an_error_never_half_an_image(
+    tmp_path: Path, photo: PIL.Image.Image, kind: str, options: dict[str, object]
+) -> None:
+    buffer = io.BytesIO()
+    photo.save(buffer, format=kind, **options)
+    content = buffer.getvalue()
+    whole = load_image(file_with(tmp_path, content))
+    refusals = 0
+    for length in range(1, len(content), max(1, len(content) // 40)):
+        path = file_with(tmp_path, content[:length])
+        try:
+            image = load_image(path)
+        except ObjectSeekerError as error:
+            refusals += "it is damaged" in str(error)
+        else:
+            assert np.array_equal(image, whole)  # only bytes after the pixels are missing
+    assert refusals >= 38
+
+
+def test_damaged_pixels(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    buffer = io.BytesIO()
+    photo.save(buffer, format="PNG")
+    content = bytearray(buffer.getvalue())
+    middle = content.index(b"IDAT") + 20
+    content[middle : middle + 8] = b"\xff" * 8
+    with pytest.raises(ObjectSeekerError, match="damaged or incomplete"):
+        load_image(file_with(tmp_path, bytes(content)))
+
+
+def test_a_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
+    bomb = file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b""))
+    refused(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 200 million")
+    refused(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 200 million")
+    just_over = png(LARGEST_IMAGE // 10 + 1, 10, depth=8, kind=0, data=b"")
+    refused(file_with(tmp_path, just_over), "20000001x10 pixels")
+
+
+def test_a_large_image_below_the_limit_is_no_bomb(tmp_path: Path) -> None:
+    """Pillow itself would warn from 89 million pixels on and refuse from 179 million."""
+    path = file_with(tmp_path, png(190_000, 1000, depth=1, kind=0, data=(b"\0" + bytes(23_750)) * 1000))
+    assert image_size(path) == (190_000, 1000)
+
+
+@pytest.mark.parametrize("suffix", ["png", "gif", "tiff", "webp"])
+def test_no_check_of_pillow_comes_later(
+    tmp_path: Path, photo: PIL.Image.Image, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / f"photo.{suffix}"
+    photo.save(path)
+    monkeypatch.setattr(PIL.Image, "MAX_IMAGE_PIXELS", 10)  # stands for an image of a hundred million pixels
+    assert load_image(path).shape == (HEIGHT, WIDTH, 3)
+    assert image_size(path) == (WIDTH, HEIGHT)
+    assert PIL.Image.MAX_IMAGE_PIXELS == 10
+
+
+def test_the_callers_warning_filters_and_pillow_limit_survive(tmp_path: Path) -> None:
+    before, limit = list(warnings.filters), PIL.Image.MAX_IMAGE_PIXELS
+    refused(file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b"")), "400.0 million")
+    assert (warnings.filters, PIL.Image.MAX_IMAGE_PIXELS) == (before, limit)
+
+
+# Finding images
+
+
+def test_find_images(tmp_path: Path) -> None:
+    names = ["b.PNG", "a.jpg", "sub/deep/c.webp", "sub/a.tif", "notes.txt", ".hidden.jpg", ".cache/d.jpg"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "folder.jpg").mkdir()
+    inside = [tmp_path / name for name in ("a.jpg", "b.PNG", "sub/a.tif", "sub/deep/c.webp")]
+    assert find_images([tmp_path]) == inside
+    assert find_images(str(tmp_path)) == inside
+    first = tmp_path / "sub" / "deep" / "c.webp"
+    assert find_images([first, tmp_path]) == [first, *inside[:3]]
+    assert find_images([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]
+    assert find_images(tmp_path / ".cache") == [tmp_path / ".cache" / "d.jpg"]
+
+
+def test_find_images_refuses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ObjectSeekerError, match=r"no image in folder .*empty"):
+        find_images([tmp_path / "empty"])
+    with pytest.raises(ObjectSeekerError, match=r"no file or folder .*nowhere"):
+        find_images([tmp_path / "nowhere"])
+    with pytest.raises(ObjectSeekerError, match="no images given"):
+        find_images([])
