@@ -1,0 +1,101 @@
+"""`objectseeker bench core`: certifying and pruning, against bitmaps and loops."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from objectseeker.bench import naive
+from objectseeker.boxes import Detections
+from objectseeker.certification import escape_lines, verdicts
+from objectseeker.masks import halves
+from objectseeker.observation import Observation
+from objectseeker.pruning import prune
+from objectseeker.threats import Patch
+
+WIDTH, HEIGHT, LINES = 640, 480, 30
+
+
+def run(objects: int = 10_000, boxes: int = 4_000, seed: int = 0) -> list[dict[str, Any]]:
+    """One row per job: what was done, our seconds, the naive seconds (on a sample, scaled up) and their ratio."""
+    return [_certify(objects, np.random.default_rng(seed)), _prune(boxes, np.random.default_rng(seed))]
+
+
+def threats() -> list[Patch]:
+    """60 threats: 5 areas x 4 aspects x 3 locations."""
+    return [
+        Patch(area, aspect, where)
+        for area in (0.001, 0.005, 0.01, 0.05, 0.2)
+        for aspect in (0.25, 1.0, 2.0, 4.0)
+        for where in ("far", "close", "over")
+    ]
+
+
+def _certify(objects: int, rng: np.random.Generator) -> dict[str, Any]:
+    masks = halves(WIDTH, HEIGHT, LINES)
+    corner = rng.uniform(0, 0.8, (objects, 2)) * (WIDTH, HEIGHT)
+    truth = np.concatenate([corner, corner + rng.uniform(0.02, 0.2, (objects, 2)) * (WIDTH, HEIGHT)], axis=1)
+    safe = rng.random((objects, len(masks))) < rng.random((objects, 1)) ** 2  # from hardly seen to always seen
+    patches = threats()
+    seconds, certified = _time(lambda: verdicts(escape_lines(safe, masks), truth, WIDTH, HEIGHT, patches)[0])
+    sample = rng.choice(objects, min(10, objects), replace=False)
+    naive_seconds, slow = _time(
+        lambda: [[naive.certified(safe[n], masks, truth[n], patch) for n in sample] for patch in patches], repeats=1
+    )
+    return {
+        "job": f"certify {objects:,} objects x {len(patches)} threats from safe flags",
+        "seconds": seconds,
+        "naive_seconds": naive_seconds * objects / len(sample),
+        "naive_sample": f"{len(sample)} objects",
+        "equal": bool(np.array_equal(certified[:, sample], slow)),
+    }
+
+
+def _prune(boxes: int, rng: np.random.Generator) -> dict[str, Any]:
+    observation = crowded_observation(boxes, rng)
+    seconds, found = _time(lambda: prune(observation))
+    naive_seconds, slow = _time(lambda: naive.prune(observation, 0.5, 0.7, 0.6), repeats=1)
+    ours = sorted([*box, label] for box, label in zip(found.xyxy.tolist(), found.label.tolist(), strict=True))
+    return {
+        "job": f"prune {len(observation.masked) + 1} views, {len(observation.boxes) + len(observation.base):,} boxes",
+        "seconds": seconds,
+        "naive_seconds": naive_seconds,
+        "naive_sample": "all of it",
+        "equal": ours == sorted(slow),
+    }
+
+
+def crowded_observation(boxes: int, rng: np.random.Generator) -> Observation:
+    """An image of about 30 objects seen again and again with some jitter, half of them missing from the base boxes."""
+    masks = halves(WIDTH, HEIGHT, LINES)
+    views = len(masks) + 1
+    per_view = np.full(views, boxes // views)
+    per_view[: boxes % views] += 1
+    count = max(int(per_view.max()), 1)
+    corner = rng.uniform(0, 0.8, (count, 2)) * (WIDTH, HEIGHT)
+    objects = np.concatenate([corner, corner + rng.uniform(0.05, 0.2, (count, 2)) * (WIDTH, HEIGHT)], axis=1)
+    labels = rng.integers(0, 20, count)
+
+    def view(size: int) -> Detections:
+        seen = rng.choice(count, size, replace=False)
+        jitter = rng.normal(0, 1.5, (size, 4))
+        box = objects[seen] + jitter
+        ordered = np.concatenate([np.minimum(box[:, :2], box[:, 2:]), np.maximum(box[:, :2], box[:, 2:])], axis=1)
+        return Detections(ordered, rng.uniform(0.3, 1, size), labels[seen])
+
+    base, *masked = [view(int(size)) for size in per_view]
+    return Observation(WIDTH, HEIGHT, masks, base[: len(base) // 2], masked)
+
+
+def _time(job: Callable[[], Any], repeats: int = 5) -> tuple[float, Any]:
+    """Best of several runs after one to warm up, and the result."""
+    result = job() if repeats > 1 else None
+    best = np.inf
+    for _ in range(repeats):
+        started = time.perf_counter()
+        result = job()
+        best = min(best, time.perf_counter() - started)
+    return float(best), result

@@ -1,0 +1,208 @@
+"""`check-detector`: does a detector keep the contract the certificates rest on?
+
+The proof needs this of a detector, at the batch shapes in use: the boxes of a view depend on that view's own pixels
+only. Not on other images of the batch, not on what came before, not on pixels a mask removed. Tests cannot prove
+that; they can catch every usual way of breaking it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from objectseeker.boxes import Detections, iou
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import GREY, SIDES, Image, halves
+from objectseeker.seeker import Detector, ViewDetector, as_image, detect_views
+
+CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the result. `passed` is None for a line that only informs."""
+
+    name: str
+    passed: bool | None
+    detail: str
+
+
+def check_detector(
+    detector: Detector, image: Image, *, lines: int = 4, batch: int = 8, value: int = GREY, seed: int = 0
+) -> Iterator[Finding]:
+    """Check `detector` on one image, finding by finding.
+
+    `lines` is how many lines per axis the masks are checked at, `batch` the batch shape of detectors that do not
+    batch by themselves.
+    """
+    image = as_image(image)
+    rng = np.random.default_rng(seed)
+    trial = _Trial(detector, image, batch, rng)
+    for name, test in (
+        ("returns valid boxes", trial.valid),
+        ("deterministic", trial.deterministic),
+        ("no memory of earlier images", trial.stateless),
+        ("independent of the other images in a batch", trial.batch_mates),
+        ("independent of the place in a batch", trial.order),
+        ("boxes are x1, y1, x2, y2 in raw pixels", trial.raw_pixels),
+    ):
+        yield _judge(name, test)
+    yield _judge("blind to removed pixels", lambda: _blind(detector, image, lines, batch, value, rng))
+    for size in sorted({1, 2, 2 * batch} - {batch}):
+        yield _judge(f"another batch size ({size})", lambda size=size: trial.other_batch(size), informs=True)  # type: ignore[misc]
+
+
+class _BrokenError(Exception):
+    """A check found what it was looking for."""
+
+
+def _judge(name: str, test: Callable[[], str], informs: bool = False) -> Finding:
+    try:
+        detail = test()
+    except _BrokenError as failure:
+        return Finding(name, False, str(failure))
+    except ObjectSeekerError as error:
+        return Finding(name, False, str(error))
+    except Exception as error:  # the detector is foreign code: whatever it raises is a finding, not a crash
+        return Finding(name, False, f"the detector raised {type(error).__name__}: {error}")
+    return Finding(name, None if informs or detail.startswith("not checked") else True, detail)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    detector: Detector
+    image: Image
+    batch: int
+    rng: np.random.Generator
+
+    def run(self, images: Sequence[Image]) -> list[Detections]:
+        found = list(self.detector(images))
+        if len(found) != len(images):
+            raise _BrokenError(f"{len(found)} results for {len(images)} images")
+        return found
+
+    def valid(self) -> str:
+        (found, *_) = self.run([self.image] * self.batch)
+        if not isinstance(found, Detections):
+            raise _BrokenError(f"returned {type(found).__name__}, not Detections")
+        height, width = self.image.shape[:2]
+        outside = (found.xyxy < -0.5).any() or (found.xyxy > np.array([width, height, width, height]) + 0.5).any()
+        if outside:
+            raise _BrokenError(f"boxes reach outside the {width}x{height} image, up to {found.xyxy.max():.1f}")
+        return f"{len(found)} boxes, {int((found.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
+
+    def deterministic(self) -> str:
+        first = self.run([self.image] * self.batch)
+        for _ in range(3):
+            _require_equal(first, self.run([self.image] * self.batch), "the same batch, run again")
+        return "the same batch four times, equal to the last bit"
+
+    def stateless(self) -> str:
+        first = self.run([self.image] * self.batch)
+        for other in self._others()[:3]:
+            self.run([other] * self.batch)
+            _require_equal(first, self.run([self.image] * self.batch), "the same batch after other images")
+        return "unchanged after other images in between"
+
+    def batch_mates(self) -> str:
+        if self.batch == 1:
+            return "not checked: one image a batch has no mates"
+        first = self.run([self.image] * self.batch)[0]
+        for other in self._others():
+            found = self.run([self.image] + [other] * (self.batch - 1))[0]
+            _require_equal([first], [found], "the same image beside others")
+        return f"unchanged beside {len(self._others())} kinds of other images, {self.batch} a batch"
+
+    def order(self) -> str:
+        if self.batch == 1:
+            return "not checked: one image a batch has one place"
+        others = [self._others()[0]] * self.batch
+        first = self.run([self.image, *others[1:]])[0]
+        for slot in range(1, self.batch):
+            found = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
+            _require_equal([first], [found], f"the same image at place {slot} of the batch")
+        return f"unchanged at all {self.batch} places"
+
+    def raw_pixels(self) -> str:
+        """Move and enlarge the image: boxes must follow. Boxes in network pixels, fractions or xywh do not."""
+        height, width = self.image.shape[:2]
+        before = self.run([self.image] * self.batch)[0].at_least(CONFIDENT)
+        if not len(before):
+            return f"not checked: nothing scored {CONFIDENT} or more in this image, give one with clear objects"
+        dx, dy = width // 3, height // 4
+        canvas = np.full((height + dy, width + dx, 3), GREY, np.uint8)
+        canvas[dy:, dx:] = self.image
+        enlarged = self.image.repeat(2, axis=0).repeat(2, axis=1)
+        for change, picture, expected in (
+            (f"moved by ({dx}, {dy})", canvas, before.xyxy + np.array([dx, dy, dx, dy])),
+            ("enlarged twofold", enlarged, before.xyxy * 2),
+        ):
+            after = self.run([picture] * self.batch)[0]
+            followed = (iou(expected, after.xyxy).max(axis=1, initial=0) > 0.5).mean()
+            if followed < 0.5:
+                raise _BrokenError(f"only {followed:.0%} of {len(before)} boxes follow when the image is {change}")
+        return f"{len(before)} boxes follow when the image is moved or enlarged"
+
+    def other_batch(self, size: int) -> str:
+        first = self.run([self.image] * self.batch)[0]
+        resized = _with_batch(self.detector, size)
+        if resized is None:
+            return "this detector's batch is fixed"
+        found = next(iter(resized([self.image] * size)))
+        if found == first:
+            return "equal to the last bit"
+        if len(found) != len(first):
+            return f"{len(found)} boxes instead of {len(first)}"
+        moved, score = np.abs(found.xyxy - first.xyxy).max(), np.abs(found.score - first.score).max()
+        return f"boxes move by up to {moved:.2g} pixels, scores by up to {score:.2g}"
+
+    def _others(self) -> list[Image]:
+        noise = self.rng.integers(0, 256, self.image.shape, dtype=np.uint8)
+        black, white = np.zeros_like(self.image), np.full_like(self.image, 255)
+        return [noise, self.image[::-1, ::-1].copy(), black, white]
+
+
+def _blind(detector: Detector, image: Image, lines: int, batch: int, value: int, rng: np.random.Generator) -> str:
+    """Rewrite what a mask removes, run all views as in use, and compare the view of that mask.
+
+    Done twice per mask: the whole removed half, and only the row or column beside the line, where a resize would
+    leak.
+    """
+    height, width = image.shape[:2]
+    masks = halves(width, height, lines)
+    clean = detect_views(detector, image, masks, value=value, batch=batch)
+    for number, (x1, y1, x2, y2) in enumerate(masks.removed):
+        side = int(masks.side[number])
+        strips = {0: (x2 - 1, y1, x2, y2), 1: (x1, y2 - 1, x2, y2), 2: (x1, y1, x1 + 1, y2), 3: (x1, y1, x2, y1 + 1)}
+        for left, top, right, bottom in ((x1, y1, x2, y2), strips[side]):
+            changed = image.copy()
+            area = changed[top:bottom, left:right]
+            # Extremes against what is there: the largest change a pixel can make.
+            area[...] = np.where(area > 127, 0, 255) if rng.random() < 0.5 else rng.integers(0, 256, area.shape)
+            view = detect_views(detector, changed, masks, value=value, batch=batch)[number + 1]
+            what = f"the view without the {SIDES[side]} side up to line {masks.line[number]}"
+            _require_equal([clean[number + 1]], [view], f"{what}, after pixels changed inside that side")
+    how = "masked in network space" if isinstance(detector, ViewDetector) else "raw pixels masked"
+    return f"{len(masks)} masks, each half rewritten in two ways, equal to the last bit ({how})"
+
+
+def _require_equal(first: Sequence[Detections], second: Sequence[Detections], what: str) -> None:
+    for a, b in zip(first, second, strict=True):
+        if a != b:
+            if len(a) != len(b):
+                raise _BrokenError(f"{what}: {len(b)} boxes instead of {len(a)}")
+            score = np.abs(a.score - b.score).max()
+            moved = np.abs(a.xyxy - b.xyxy).max()
+            raise _BrokenError(f"{what}: boxes move by up to {moved:.2g} pixels and scores by up to {score:.2g}")
+
+
+def _with_batch(detector: Any, size: int) -> Detector | None:
+    """The same detector at another batch size; None where that cannot be."""
+    change = getattr(detector, "with_batch", None)
+    if change is not None:
+        changed: Detector | None = change(size)
+        return changed
+    return None if isinstance(detector, ViewDetector) else detector

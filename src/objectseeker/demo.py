@@ -1,0 +1,125 @@
+"""`objectseeker demo`: the embedded detector, defended and certified, on the bundled photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from objectseeker import detectors
+from objectseeker.boxes import Bools, Detections, Floats, Ints, area, iou
+from objectseeker.certification import certify
+from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
+from objectseeker.images import load_image
+from objectseeker.jobs import Defended, defend
+from objectseeker.masks import Image
+from objectseeker.samples import Sample, samples
+from objectseeker.seeker import ObjectSeeker
+from objectseeker.threats import Patch, Where
+
+LOCATIONS: tuple[Where, ...] = ("far", "close", "over")
+FOUND_IOU = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """A photograph with what was found and proven for each of its objects (crowds left out)."""
+
+    sample: Sample
+    found: Defended
+    names: tuple[str, ...]
+    label: Ints
+    share: Floats  # of the image area
+    found_vanilla: Bools
+    found_defended: Bools
+    certified: Bools  # (location, object)
+    largest_square: Ints
+    picture: PIL.Image.Image
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        height, width = self.found.image.shape[:2]
+        for n in range(len(self.label)):
+            side = int(self.largest_square[n])
+            yield {
+                "photo": self.sample.name,
+                "object": self.names[self.label[n]],
+                "share_of_image": float(self.share[n]),
+                "found_vanilla": bool(self.found_vanilla[n]),
+                "found_defended": bool(self.found_defended[n]),
+                "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(LOCATIONS)},
+                "largest_certified_square": side,
+                "largest_certified_area": side * side / (width * height),
+            }
+
+
+def run(*, lines: int = 30, patch_area: float = 0.01) -> Iterator[Verdicts]:
+    """The embedded detector with its recommended settings, photograph by photograph."""
+    detector = detectors.load("embedded")
+    seeker = ObjectSeeker.with_rule(detector, RECOMMENDED, lines=lines)
+    for sample in samples():
+        yield judge(seeker, detector.names, sample, patch_area)
+
+
+def judge(seeker: ObjectSeeker, names: tuple[str, ...], sample: Sample, patch_area: float) -> Verdicts:
+    """Detect, certify against a square patch of `patch_area`, and draw."""
+    image = load_image(sample.path)
+    found = defend(seeker, image)
+    truth = sample.truth[~sample.crowd]
+    height, width = image.shape[:2]
+    rule = seeker.rule
+    certificates = certify(
+        found.observation,
+        truth,
+        [Patch(patch_area, 1.0, where) for where in LOCATIONS],
+        mask_score=rule.mask_score,
+        filter_ioa=rule.filter_ioa,
+        low_score=rule.low_score,
+        power=rule.power,
+        edge_factor=rule.edge_factor,
+    )
+
+    vanilla, recovered = _matched(truth, found.base), _matched(truth, found.recovered)
+    return Verdicts(
+        sample=sample,
+        found=found,
+        names=names,
+        label=truth.label,
+        share=area(truth.xyxy) / (width * height),
+        found_vanilla=vanilla,
+        found_defended=vanilla | recovered,
+        certified=certificates.certified,
+        largest_square=certificates.largest_square,
+        picture=draw_verdicts(image, truth.xyxy, truth.label, names, certificates.certified),
+    )
+
+
+def draw_verdicts(
+    image: Image, boxes: Floats, label: Ints, names: tuple[str, ...], certified: Bools
+) -> PIL.Image.Image:
+    """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red)."""
+    over = certified[LOCATIONS.index("over")]
+    away = certified.any(axis=0) & ~over
+    layers = []
+    for chosen, colour, dashed in ((~over & ~away, VULNERABLE, True), (away, ORANGE, False), (over, CERTIFIED, False)):
+        captions = [names[c] for c in label[chosen]]
+        layers.append(Layer(boxes[chosen], captions, colour=colour, dashed=dashed))
+    return annotate(image, layers)
+
+
+def _matched(truth: Detections, found: Detections) -> Bools:
+    """Which objects a box of their label overlaps well."""
+    match = (iou(truth.xyxy, found.xyxy) >= FOUND_IOU) & (truth.label[:, None] == found.label[None])
+    return np.asarray(match.any(axis=1))
+
+
+def save(out: Path, verdicts: Verdicts) -> Path:
+    """Write the annotated photograph; its path."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{verdicts.sample.name}.jpg"
+    verdicts.picture.save(path, quality=90)
+    return path

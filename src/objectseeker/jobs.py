@@ -1,0 +1,96 @@
+"""What `objectseeker detect` does: defend a detector on files, one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from objectseeker.boxes import Detections
+from objectseeker.drawing import draw
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import load_image
+from objectseeker.masks import Image
+from objectseeker.observation import Observation
+from objectseeker.pruning import prune_with
+from objectseeker.seeker import ObjectSeeker
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Defended:
+    """One image: the base boxes, and the boxes that only masking found."""
+
+    image: Image
+    observation: Observation
+    base: Detections
+    recovered: Detections
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """One file that is no image, and why."""
+
+    reason: str
+
+
+def defend(seeker: ObjectSeeker, image: Image) -> Defended:
+    """The robust detections of one image, kept apart by who found them."""
+    (observation,) = seeker.observe([image])
+    found = prune_with(seeker.rule, observation)
+    count = len(observation.base.at_least(seeker.rule.base_score))
+    return Defended(image, observation, found[:count], found[count:])
+
+
+def defend_files(seeker: ObjectSeeker, paths: Iterable[Path]) -> Iterator[tuple[Path, Defended | Unreadable]]:
+    """Each file with its detections; a file that cannot be read does not stop the others."""
+    for path in paths:
+        try:
+            image = load_image(path)
+        except ObjectSeekerError as error:
+            yield path, Unreadable(str(error))
+        else:
+            yield path, defend(seeker, image)
+
+
+def coco_results(name: str, found: Defended, names: Sequence[str]) -> list[dict[str, Any]]:
+    """COCO results of one image. `found_by` tells base boxes ("image") from those only masking found ("masks")."""
+    rows = []
+    for detections, source in ((found.base, "image"), (found.recovered, "masks")):
+        for (x1, y1, x2, y2), score, label in zip(
+            detections.xyxy.tolist(), detections.score.tolist(), detections.label.tolist(), strict=True
+        ):
+            rows.append(
+                {
+                    "image_id": name,
+                    "category_id": label,
+                    "category_name": names[label] if 0 <= label < len(names) else str(label),
+                    "bbox": [x1, y1, x2 - x1, y2 - y1],
+                    "score": score,
+                    "found_by": source,
+                }
+            )
+    return rows
+
+
+def save_annotated(path: Path, found: Defended, names: Sequence[str]) -> None:
+    """The image with base boxes solid and the boxes that only masking found dashed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw(found.image, found.base, names, recovered=found.recovered).save(path, quality=90)
+
+
+def save_json(path: Path, content: Any) -> None:
+    """Written whole or not at all."""
+    temporary = path.with_name(path.name + ".partial")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def output_names(paths: Sequence[Path]) -> list[str]:
+    """A name for every file: its path below the folder all files share, so that equal file names stay apart."""
+    parents = [path.resolve().parent for path in paths]
+    shared = parents[0] if parents else Path()
+    while any(not parent.is_relative_to(shared) for parent in parents):
+        shared = shared.parent
+    return [path.resolve().relative_to(shared).as_posix() for path in paths]
