@@ -1,0 +1,120 @@
+"""COCO: one JSON file with images, annotations (x, y, width, height) and categories, and a folder of images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from objectseeker.boxes import LARGEST_COORDINATE
+from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.files import read_bytes, require_folder
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import image_size
+
+FORM = "coco:ANNOTATIONS.json:IMAGES"
+
+Item = dict[str, Any]
+
+
+def read(spec: str, rest: str) -> Dataset:
+    """Labels are the categories in file order; crowd annotations are ignored; images without objects are kept."""
+    file, images = _split(spec, rest)
+    content = _content(file)
+    names = {key: _text(item, "name", source) for key, item, source in _items(content, "categories", file)}
+    if not names:
+        raise ObjectSeekerError(f"{file} has no categories, so its objects have no names")
+    records = {key: _record(key, item, images, source) for key, item, source in _items(content, "images", file)}
+    for _, item, source in _items(content, "annotations", file):
+        key = _id(item, "image_id", source)
+        if key not in records:
+            raise ObjectSeekerError(f"{source} is for image {key}, which the file does not list")
+        records[key].boxes.append(_box(item, names, source))
+    return build(spec, tuple(names.values()), records.values())
+
+
+def _split(spec: str, rest: str) -> tuple[Path, Path]:
+    """Annotation file and image folder; paths may hold colons themselves, so the file that exists decides."""
+    parts = rest.rstrip(":").split(":")
+    if len(parts) < 2:
+        raise ObjectSeekerError(f"{spec!r} names no image folder; give {FORM}")
+    for place in range(1, len(parts)):
+        file = Path(":".join(parts[:place])).expanduser()
+        if file.is_file():
+            images = Path(":".join(parts[place:])).expanduser()
+            return file, require_folder(images, f"{spec!r}: {str(images)!r} is not a folder; give {FORM}")
+    raise ObjectSeekerError(f"{spec!r}: there is no annotation file at that path; give {FORM}")
+
+
+def _content(file: Path) -> Item:
+    try:
+        content = json.loads(read_bytes(file))
+    except (ValueError, RecursionError) as error:
+        raise ObjectSeekerError(f"{file} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ObjectSeekerError(f"{file} is not a COCO annotation file: it must hold an object, not a list or value")
+    return content
+
+
+def _items(content: Item, key: str, file: Path) -> Iterator[tuple[str, Item, str]]:
+    """Each item of one of the file's lists with its id and, for messages, where it stands; no id may come twice."""
+    items = content.get(key)
+    if not isinstance(items, list):
+        raise ObjectSeekerError(f"{file} is not a COCO annotation file: it has no list {key!r}")
+    seen: set[str] = set()
+    for place, item in enumerate(items):
+        source = f"{file}, {key}[{place}]"
+        if not isinstance(item, dict):
+            raise ObjectSeekerError(f"{source} must be an object with keys, got {item!r}")
+        # Evaluation never uses an annotation's id, and some tools leave it out.
+        identity = source if key == "annotations" and "id" not in item else _id(item, "id", source)
+        if identity in seen:
+            raise ObjectSeekerError(f"{source} has the id {identity} of an earlier one; give each its own")
+        seen.add(identity)
+        yield identity, item, source if identity is source else f"{source} (id {identity})"
+
+
+def _record(key: str, item: Item, images: Path, source: str) -> Record:
+    path = images / _text(item, "file_name", source)
+    if "width" not in item or "height" not in item:
+        return Record(key, path, image_size(path), [])
+    size = item["width"], item["height"]
+    if not all(type(side) is int and 0 < side <= LARGEST_COORDINATE for side in size):
+        raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {size[0]!r} x {size[1]!r}")
+    return Record(key, path, size, [])
+
+
+def _box(item: Item, names: dict[str, str], source: str) -> Box:
+    category = _id(item, "category_id", source)
+    if category not in names:
+        raise ObjectSeekerError(f"{source} is of category {category}, which the file does not list")
+    x, y, width, height = _bbox(item, source)
+    crowd = item.get("iscrowd", 0)
+    if crowd not in (0, 1):
+        raise ObjectSeekerError(f"{source} has iscrowd {crowd!r}; it must be 0 or 1")
+    return Box(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
+
+
+def _bbox(item: Item, source: str) -> list[float]:
+    bbox = item.get("bbox")
+    try:
+        if isinstance(bbox, list) and len(bbox) == 4 and all(type(value) in (int, float) for value in bbox):
+            return [float(value) for value in bbox]
+    except OverflowError:  # a whole number beyond any float
+        pass
+    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {bbox!r}")
+
+
+def _id(item: Item, key: str, source: str) -> str:
+    value = item.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {value!r}")
+    return str(value)
+
+
+def _text(item: Item, key: str, source: str) -> str:
+    value = item.get(key)
+    if not isinstance(value, str) or not value:
+        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {value!r}")
+    return value

@@ -1,0 +1,195 @@
+"""What every reader returns, and the checks that every format shares."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from objectseeker.boxes import LARGEST_COORDINATE, Bools, Detections
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import load_image
+from objectseeker.masks import Image
+
+Xyxy = tuple[float, float, float, float]
+
+OVERHANG = 1.0  # pixels a box may reach outside its image without a warning: annotations are rounded, some are 0-based
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entry:
+    """One image and its objects.
+
+    `truth` has labels into the dataset's names. `ignore` marks the objects that are neither to be found nor false
+    alarms when found (VOC difficult, COCO crowd, KITTI DontCare); `crowd`, a subset of it, those that stand for any
+    number of objects, so that a detection belongs to one by how much of the detection lies inside, not by IoU.
+    """
+
+    id: str
+    path: Path
+    size: tuple[int, int] | None  # width and height the annotation speaks of; None where there is no annotation
+    truth: Detections
+    ignore: Bools
+    crowd: Bools
+
+    def load(self) -> Image:
+        """The image's pixels; refuses one whose size is not the one its boxes were drawn on."""
+        image = load_image(self.path)
+        size = image.shape[1], image.shape[0]
+        if self.size is not None and size != self.size:
+            raise ObjectSeekerError(
+                f"{self.path} is {size[0]}x{size[1]} pixels when upright but its annotation says "
+                f"{self.size[0]}x{self.size[1]}; correct one of them"
+            )
+        return image
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dataset:
+    """Images with their objects, in a fixed order.
+
+    `identity` is a SHA-256 over names, image ids, image file sizes in bytes, boxes, labels and flags: two datasets
+    with the same identity hold the same ground truth, wherever they lie on disk. `names` is empty where there is no
+    ground truth. `warnings` are sentences for the user.
+    """
+
+    spec: str
+    names: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    identity: str
+    warnings: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    @property
+    def annotated(self) -> bool:
+        """Whether there is ground truth at all."""
+        return bool(self.names)
+
+    @property
+    def objects(self) -> int:
+        """The number of objects that count: all but the ignored ones."""
+        return sum(int((~entry.ignore).sum()) for entry in self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """One annotated object as a reader found it; `source` says where, for messages."""
+
+    name: str
+    xyxy: Xyxy
+    source: str
+    ignore: bool = False
+    crowd: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One image as a reader found it."""
+
+    id: str
+    path: Path
+    size: tuple[int, int] | None
+    boxes: list[Box]
+
+
+def build(spec: str, names: Sequence[str], records: Iterable[Record], warnings: Sequence[str] = ()) -> Dataset:
+    """The dataset of what a reader found, once all of it has been checked."""
+    _refuse_repeats(names, f"{spec} names the class")
+    records = list(records)
+    if not records:
+        raise ObjectSeekerError(f"{spec} holds no images")
+    _refuse_repeats([record.id for record in records], f"{spec} lists the image")
+    labels = {name: label for label, name in enumerate(names)}
+    digest = hashlib.sha256(_line(names))
+    entries = []
+    for record in records:
+        entry = _entry(record, labels)
+        digest.update(_line([entry.id, _file_size(record)]))
+        digest.update(_line([entry.truth.xyxy.tolist(), entry.truth.label.tolist()]))
+        digest.update(_line([entry.ignore.tolist(), entry.crowd.tolist()]))
+        entries.append(entry)
+    return Dataset(
+        spec=spec,
+        names=tuple(names),
+        entries=tuple(entries),
+        identity=digest.hexdigest(),
+        warnings=(*warnings, *_overhang_warnings(records)),
+    )
+
+
+def _entry(record: Record, labels: dict[str, int]) -> Entry:
+    for box in record.boxes:
+        _check_box(box, record.size)
+    count = len(record.boxes)
+    crowd = np.array([box.crowd for box in record.boxes], dtype=np.bool_)
+    ignore = np.array([box.ignore or box.crowd for box in record.boxes], dtype=np.bool_)
+    for flags in (crowd, ignore):
+        flags.setflags(write=False)
+    truth = Detections([box.xyxy for box in record.boxes], np.ones(count), [labels[box.name] for box in record.boxes])
+    return Entry(record.id, record.path, record.size, truth, ignore, crowd)
+
+
+def _check_box(box: Box, size: tuple[int, int] | None) -> None:
+    x1, y1, x2, y2 = box.xyxy
+    if not all(math.isfinite(value) and abs(value) <= LARGEST_COORDINATE for value in box.xyxy):
+        raise ObjectSeekerError(f"{box.source} has a box with an impossible coordinate: {list(box.xyxy)}")
+    if not (x1 < x2 and y1 < y2):
+        raise ObjectSeekerError(
+            f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
+        )
+    if size is not None and not (x1 < size[0] and y1 < size[1] and x2 > 0 and y2 > 0):
+        raise ObjectSeekerError(
+            f"{box.source} has a box wholly outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
+        )
+
+
+def _file_size(record: Record) -> int:
+    """Bytes of the image file: the check that it is there, and a cheap sign that it is still the same image."""
+    try:
+        if record.path.is_file():
+            return record.path.stat().st_size
+    except (OSError, ValueError):  # a name the file system cannot hold
+        pass
+    raise ObjectSeekerError(f"image {record.id!r} has no file at {record.path}")
+
+
+def _overhang_warnings(records: Iterable[Record]) -> list[str]:
+    """One sentence on the boxes that reach outside their image; they are kept as they are."""
+    total, worst, example = 0, OVERHANG, ""
+    for record in records:
+        for box in record.boxes:
+            overhang = _overhang(box.xyxy, record.size)
+            total += overhang > OVERHANG
+            if overhang > worst:
+                worst, example = overhang, box.source
+    if not total:
+        return []
+    return [
+        f"boxes that reach more than {OVERHANG:g} pixel outside their image, kept as annotated: {total}, the furthest "
+        f"by {worst:.1f} pixels ({example}); many or far ones mean that images were resized or cropped after they "
+        "were annotated"
+    ]
+
+
+def _overhang(xyxy: Xyxy, size: tuple[int, int] | None) -> float:
+    return 0.0 if size is None else max(-xyxy[0], -xyxy[1], xyxy[2] - size[0], xyxy[3] - size[1])
+
+
+def _refuse_repeats(values: Sequence[str], opening: str) -> None:
+    seen: set[str] = set()
+    for value in values:
+        if value in seen:
+            raise ObjectSeekerError(f"{opening} {value!r} twice; rename or remove one")
+        seen.add(value)
+
+
+def _line(value: object) -> bytes:
+    """One canonical line of JSON: the same on every machine, since Python prints floats so that they read back."""
+    return json.dumps(value, separators=(",", ":")).encode() + b"\n"

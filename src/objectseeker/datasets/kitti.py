@@ -1,0 +1,66 @@
+"""KITTI object detection: image_2 with the frames, label_2 with one text file each.
+
+A line is `type truncated occluded alpha x1 y1 x2 y2 ...`, 15 columns. Coordinates are 0-based pixels and
+taken as they are. Classes are merged to three as in the ObjectSeeker paper.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.files import images_by_stem, number, read_lines, require_folder
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import image_size
+
+NAMES = ("car", "pedestrian", "cyclist")
+MERGED = {  # type in lower case -> the class it counts as
+    **dict.fromkeys(("car", "van", "truck", "tram"), "car"),
+    **dict.fromkeys(("pedestrian", "person_sitting"), "pedestrian"),
+    "cyclist": "cyclist",
+}
+REGION, LEFT_OUT = "dontcare", "misc"
+COLUMNS = 15
+
+
+def read(spec: str, rest: str) -> Dataset:
+    """Labels are car, pedestrian, cyclist. Misc objects are left out, with a warning that says how many.
+
+    A DontCare region is of no class: it becomes one ignored crowd box of each class, so that it forgives
+    detections of every class.
+    """
+    root = Path(rest).expanduser()
+    require_folder(root, f"{spec!r}: {rest!r} is not a folder; give kitti:DIR")
+    root = root / "training" if (root / "training").is_dir() else root
+    folder = require_folder(root / "image_2", f"{spec!r}: {root} has no folder image_2")
+    labels = require_folder(root / "label_2", f"{spec!r}: {root} has no folder label_2 with the annotation")
+    images = images_by_stem(folder)
+    for file in sorted(labels.glob("*.txt")):
+        if file.stem not in images:
+            raise ObjectSeekerError(f"{file} has no image {file.stem!r} in {folder}")
+    records, left_out = [], 0
+    for stem, path in images.items():
+        boxes = _boxes(labels / f"{stem}.txt")
+        kept = [box for box in boxes if box.name != LEFT_OUT]
+        left_out += len(boxes) - len(kept)
+        records.append(Record(stem, path, image_size(path), kept))
+    warnings = [f"objects of type Misc left out: {left_out}"] if left_out else []
+    return build(spec, NAMES, records, warnings)
+
+
+def _boxes(file: Path) -> list[Box]:
+    boxes = []
+    for line, text in read_lines(file):
+        source = f"{file} line {line}"
+        columns = text.split()
+        if len(columns) != COLUMNS:
+            raise ObjectSeekerError(f"{source} has {len(columns)} columns; a KITTI label has {COLUMNS}")
+        x1, y1, x2, y2 = (number(columns[place], "a box coordinate", source) for place in range(4, 8))
+        kind = columns[0].lower()
+        if kind == REGION:
+            boxes += [Box(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
+        elif kind in MERGED or kind == LEFT_OUT:
+            boxes.append(Box(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source))
+        else:
+            raise ObjectSeekerError(f"{source} has the unknown type {columns[0]!r}; use one of {', '.join(MERGED)}")
+    return boxes
