@@ -101,12 +101,15 @@ def judge(seeker: ObjectSeeker, names: tuple[str, ...], sample: Sample, patch_ar
 def draw_verdicts(
     image: Image, boxes: Floats, label: Ints, names: tuple[str, ...], certified: Bools
 ) -> PIL.Image.Image:
-    """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red)."""
+    """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red).
+
+    Objects without a certificate are often tiny and many, so they go without a caption.
+    """
     over = certified[LOCATIONS.index("over")]
     away = certified.any(axis=0) & ~over
     layers = []
     for chosen, colour, dashed in ((~over & ~away, VULNERABLE, True), (away, ORANGE, False), (over, CERTIFIED, False)):
-        captions = [names[c] for c in label[chosen]]
+        captions = [names[c] for c in label[chosen]] if colour != VULNERABLE else []
         layers.append(Layer(boxes[chosen], captions, colour=colour, dashed=dashed))
     return annotate(image, layers)
 

@@ -1,0 +1,161 @@
+"""check-detector: passes what is pure, and names what is broken."""
+
+import numpy as np
+import pytest
+
+from objectseeker import Detections
+from objectseeker.check import check_detector
+from objectseeker.detectors.preprocess import place, prepare
+
+
+def scene():
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    return image
+
+
+def bright(image, scale=1.0):
+    """Box of what is bright, scored by how bright its surroundings are: sees every pixel."""
+    ys, xs = np.nonzero(image[..., 0] > 200)
+    if len(xs) < 20:
+        return Detections.empty()
+    box = np.array([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]) * scale
+    return Detections([box], [0.5 + float(image.mean()) / 1000], [0])
+
+
+def pure(images):
+    return [bright(image) for image in images]
+
+
+class Stateful:
+    calls = 0
+
+    def __call__(self, images):
+        self.calls += 1
+        return [bright(image, 1 - min(self.calls, 50) * 1e-6) for image in images]
+
+
+class Remembers:
+    """Deterministic on repeated input, but it carries the last batch's mean along."""
+
+    last = 0.0
+
+    def __call__(self, images):
+        found = [bright(image) for image in images]
+        shifted = [Detections(d.xyxy, d.score * (1 - self.last / 1e6), d.label) for d in found]
+        previous, self.last = self.last, float(np.mean([i.mean() for i in images]))
+        return shifted if previous else found
+
+
+def batch_dependent(images):
+    mean = np.mean([image.mean() for image in images])
+    return [Detections(d.xyxy, d.score * (1 - mean / 1e6), d.label) for d in pure(images)]
+
+
+def place_dependent(images):
+    return [Detections(d.xyxy, d.score * (1 - slot / 1e9), d.label) for slot, d in enumerate(pure(images))]
+
+
+def random(images):
+    rng = np.random.default_rng()
+    return [Detections(d.xyxy, d.score * rng.uniform(0.9, 1), d.label) for d in pure(images)]
+
+
+def in_fractions(images):
+    return [
+        Detections(d.xyxy / np.array([i.shape[1], i.shape[0]] * 2), d.score, d.label)
+        for i, d in zip(images, pure(images), strict=True)
+    ]
+
+
+def in_network_pixels(images):
+    return [
+        Detections(d.xyxy * np.array([60 / i.shape[1], 40 / i.shape[0]] * 2), d.score, d.label)
+        for i, d in zip(images, pure(images), strict=True)
+    ]
+
+
+def as_xywh(images):
+    return [
+        Detections(
+            np.column_stack([d.xyxy[:, :2], np.maximum(d.xyxy[:, 2:] - d.xyxy[:, :2], d.xyxy[:, :2])]), d.score, d.label
+        )
+        for d in pure(images)
+    ]
+
+
+class Resizing:
+    """Masks after a resize to 50 x 33: soundly, or by rounding the line as if pixels did not blend."""
+
+    def __init__(self, leaks):
+        self.leaks = leaks
+
+    def __call__(self, images):
+        return pure(images)
+
+    def detect_views(self, image, removed, value):
+        placement = place((image.shape[1], image.shape[0]), (50, 33), "stretch")
+        prepared = prepare(image, placement, pad=value)
+        found = []
+        for rectangle in removed:
+            x1, y1, x2, y2 = placement.covered(rectangle)
+            if self.leaks:
+                scale = np.array([50 / image.shape[1], 33 / image.shape[0]] * 2)
+                x1, y1, x2, y2 = np.round(rectangle * scale).astype(int)
+            view = prepared.copy()
+            view[y1:y2, x1:x2] = value
+            found.append(Detections([[0, 0, 1, 1]], [float(view.mean()) / 255], [0]))
+        return found
+
+
+def raises(images):
+    raise RuntimeError("no such layer")
+
+
+def failures(detector):
+    return [finding.name for finding in check_detector(detector, scene(), lines=3) if finding.passed is False]
+
+
+def test_a_pure_detector_passes_everything():
+    findings = list(check_detector(pure, scene(), lines=3))
+    assert [f.name for f in findings if f.passed is False] == []
+    assert sum(f.passed is True for f in findings) == 7
+    assert [f.detail for f in findings if f.passed is None] == ["equal to the last bit"] * 3
+
+
+@pytest.mark.parametrize(
+    ("detector", "line"),
+    [
+        (random, "deterministic"),
+        (Stateful(), "deterministic"),
+        (Remembers(), "no memory of earlier images"),
+        (batch_dependent, "independent of the other images in a batch"),
+        (place_dependent, "independent of the place in a batch"),
+        (in_fractions, "boxes are x1, y1, x2, y2 in raw pixels"),
+        (in_network_pixels, "boxes are x1, y1, x2, y2 in raw pixels"),
+        (as_xywh, "boxes are x1, y1, x2, y2 in raw pixels"),
+        (Resizing(leaks=True), "blind to removed pixels"),
+        (raises, "returns valid boxes"),
+        (lambda images: [None] * len(images), "returns valid boxes"),
+        (lambda images: [], "returns valid boxes"),
+    ],
+)
+def test_what_is_broken_fails_at_its_line(detector, line):
+    assert line in failures(detector)
+
+
+def test_masking_after_a_resize_passes_with_the_support_margin():
+    assert failures(Resizing(leaks=False)) == []
+
+
+def test_a_batch_dependent_detector_also_leaks_removed_pixels():
+    """The mates of a masked view show the pixels it does not: this is why batch-mates matter."""
+    assert "blind to removed pixels" in failures(batch_dependent)
+
+
+def test_an_image_with_nothing_in_it_is_said_to_check_less():
+    dark = np.zeros((40, 40, 3), np.uint8)
+    findings = {f.name: f for f in check_detector(pure, dark, lines=2)}
+    geometry = findings["boxes are x1, y1, x2, y2 in raw pixels"]
+    assert geometry.passed is None
+    assert "not checked" in geometry.detail

@@ -1,0 +1,158 @@
+"""The command line as a user calls it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from objectseeker.samples import samples
+
+DETECTOR = """
+import numpy as np
+from objectseeker import Detections
+
+names = ("bright",)
+
+def detect(images):
+    found = []
+    for image in images:
+        ys, xs = np.nonzero(image[..., 0] > 200)
+        few = len(xs) < 5
+        box = [] if few else [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]]
+        found.append(Detections(box, [0.9] * len(box), [0] * len(box)))
+    return found
+
+detect.names = names
+
+def broken(images):
+    mean = float(np.mean([i.mean() for i in images]))
+    return [Detections(d.xyxy, d.score - mean / 1e6, d.label) for d in detect(images)]
+
+broken.names = names
+"""
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    (tmp_path / "mine.py").write_text(DETECTOR)
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    (tmp_path / "photos").mkdir()
+    PIL.Image.fromarray(image).save(tmp_path / "photos" / "one.png")
+    PIL.Image.fromarray(image[::-1]).save(tmp_path / "photos" / "two.png")
+    return tmp_path
+
+
+def run(folder, *arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "objectseeker.cli", *map(str, arguments)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def test_every_verb_has_help_with_an_example(tmp_path):
+    listed = run(tmp_path, "--help").stdout
+    for verb in (["demo"], ["detect"], ["check-detector"], ["bench", "core"]):
+        assert verb[0] in listed
+        text = run(tmp_path, *verb, "--help").stdout
+        assert f"Example:  objectseeker {' '.join(verb)}" in " ".join(text.split()).replace("Example: ", "Example:  ")
+        assert "--json" in text
+
+
+def test_detect_writes_coco_results_and_pictures(workplace):
+    done = run(workplace, "detect", "photos", "--detector", "python:mine:detect", "--lines", 3, "--out", "found")
+    assert "2 boxes in 2 images" in done.stdout
+    rows = json.loads((workplace / "found" / "detections.json").read_text())
+    assert [row["image_id"] for row in rows] == ["one.png", "two.png"]
+    assert rows[0]["bbox"] == [30, 20, 30, 20]
+    assert rows[0]["category_name"] == "bright"
+    assert {row["found_by"] for row in rows} == {"image"}
+    picture = np.asarray(PIL.Image.open(workplace / "found" / "annotated" / "one.png.jpg"))
+    assert picture.shape == (60, 90, 3)
+
+
+def test_detect_marks_what_only_masking_found(workplace):
+    """A detector that is blind as long as it sees the corner: masks that hide the corner give it back its sight."""
+    (workplace / "shy.py").write_text(
+        "from mine import detect as see\nfrom objectseeker import Detections\n"
+        "def detect(images):\n"
+        "    return [Detections.empty() if i[0, 0, 0] == 7 else see([i])[0] for i in images]\n"
+    )
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    image[:3, :3] = 7
+    PIL.Image.fromarray(image).save(workplace / "attacked.png")
+    done = run(workplace, "detect", "attacked.png", "-d", "python:shy:detect", "--lines", 5, "--out", "o", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["found_by_masks_only"] == answer["detections"] == 1
+    (row,) = json.loads((workplace / "o" / "detections.json").read_text())
+    assert row["found_by"] == "masks"
+    assert row["bbox"] == [30, 20, 30, 20]
+
+
+def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
+    (workplace / "photos" / "text.jpg").write_text("not a picture")
+    (workplace / "photos" / "empty.png").write_bytes(b"")
+    done = run(workplace, "detect", "photos", "-d", "python:mine:detect", "--lines", 2, "--out", "o", code=1)
+    assert "2 boxes in 2 images" in done.stdout
+    assert "text.jpg" in done.stderr
+    assert "empty.png" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["detect", "nowhere", "--out", "o"], "nowhere"),
+        (["detect", "photos", "--out", "o", "-d", "yolo"], "unknown detector 'yolo'"),
+        (["detect", "photos", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
+        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--lines", "0"], "lines must be at least 1"),
+        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-score", "7"], "mask_score"),
+        (["check-detector", "python:nothere:f"], "nothere"),
+        (["demo", "--patch", "3", "--lines", "1"], "patch area"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message):
+    done = run(workplace, *arguments, code=2)
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_check_detector_passes_and_fails(workplace):
+    done = run(workplace, "check-detector", "python:mine:detect", "photos/one.png", "--lines", 2)
+    assert "All checks passed." in done.stdout
+    assert "FAIL" not in done.stdout
+    done = run(workplace, "check-detector", "python:mine:broken", "photos/one.png", "--lines", 2, "--json", code=1)
+    answer = json.loads(done.stdout)
+    assert not answer["passed"]
+    assert any(f["passed"] is False and "batch" in f["name"] for f in answer["findings"])
+
+
+def test_demo_certifies_the_photographs(tmp_path):
+    """With few masks, to be quick; the printed table and the page come from the same rows."""
+    answer = json.loads(run(tmp_path, "demo", "--out", "d", "--lines", 2, "--json").stdout)
+    assert len(answer["objects"]) == sum(int((~s.crowd).sum()) for s in samples())
+    assert any(row["found_vanilla"] for row in answer["objects"])
+    assert any(row["certified"]["far"] for row in answer["objects"])
+    page = (tmp_path / "d" / "report.html").read_text()
+    assert page.count("<section>") == len(samples())
+    assert "http" not in page.replace("http-equiv", "")
+    assert {p.name for p in (tmp_path / "d").iterdir()} == {"report.html", *(f"{s.name}.jpg" for s in samples())}
+
+
+def test_bench_core_agrees_with_the_naive_way(tmp_path):
+    rows = json.loads(run(tmp_path, "bench", "core", "--objects", 40, "--boxes", 600, "--json").stdout)
+    assert [row["equal"] for row in rows] == [True, True]
+
+
+def test_version(tmp_path):
+    assert run(tmp_path, "--version").stdout.startswith("objectseeker 0.")
