@@ -1,0 +1,402 @@
+"""The long job: stopped at any point it goes on, and ends as if nothing had happened."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+from observe_job import LINES, Spots, content_of, kill_until_done, make_dataset, run_here
+
+from objectseeker import Detections, ObjectSeeker, ObjectSeekerError
+from objectseeker.datasets import match_classes, open_dataset, relabel
+from objectseeker.observe import estimate, observe, plan
+from objectseeker.store import open_run
+
+BATCHES = 2  # per image: 1 + 4 * LINES views, 8 at a time
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory):
+    return make_dataset(tmp_path_factory.mktemp("images"), 4)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(spec, tmp_path_factory):
+    """Every file of a run that nothing happened to."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    run_here(spec, folder)
+    return content_of(folder)
+
+
+class FailsAt(Spots):
+    """Raises on one call; before and after that it is the detector it stands for."""
+
+    def __call__(self, images):
+        if self.calls == self.failing:
+            raise RuntimeError("out of luck")
+        return super().__call__(images)
+
+
+def failing_at(call):
+    detector = FailsAt()
+    detector.failing = call
+    return detector
+
+
+def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
+    dataset = open_dataset(spec)
+    run = run_here(spec, tmp_path / "run", fill=9, base_floor=0.3, mask_floor=0.2)
+    match = match_classes(dataset.names, Spots().names)
+    images = run.images()
+    assert run.complete
+    assert len(images) == len(dataset)
+    for image, entry in zip(images, dataset.entries, strict=True):
+        (seen,) = ObjectSeeker(Spots(), lines=LINES, fill=9).observe([entry.load()])
+        assert image.observation.masks == seen.masks
+        assert image.observation.base == relabel(seen.base.at_least(0.3), match.to_dataset)
+        assert list(image.observation.masked) == [relabel(v.at_least(0.2), match.to_dataset) for v in seen.masked]
+        assert len(image.observation.boxes)
+        known = match.known[entry.truth.label]
+        assert image.truth == entry.truth[known]
+        assert image.ignore.tolist() == entry.ignore[known].tolist()
+        assert image.crowd.tolist() == entry.crowd[known].tolist()
+        assert (image.id, image.path) == (entry.id, entry.path)
+
+
+def test_the_manifest_records_the_job(spec, tmp_path):
+    manifest = run_here(spec, tmp_path / "run", fill=9, base_floor=0.3, mask_floor=0.2, limit=2).manifest
+    dataset = open_dataset(spec)
+    assert (manifest.detector, manifest.detector_names) == ("spots sha256:0123", ("gadget", "thing", "shadow"))
+    assert (manifest.lines, manifest.fill, manifest.batch) == (LINES, 9, 8)
+    assert (manifest.base_floor, manifest.mask_floor, manifest.limit) == (0.3, 0.2, 2)
+    assert (manifest.dataset, manifest.dataset_identity) == (dataset.spec, dataset.identity)
+    assert manifest.dataset_names == ("thing", "gadget", "rarity")
+    assert (manifest.to_dataset, manifest.excluded) == ((1, 0, -1), ("rarity",))
+    assert {"python", "objectseeker", "numpy", "PIL", "pyarrow"} <= manifest.software.keys()
+    assert [image.size for image in manifest.images] == [entry.size for entry in dataset.entries[:2]]
+
+
+def test_progress_starts_with_what_is_done_already(spec, tmp_path):
+    seen = []
+    with pytest.raises(ObjectSeekerError, match="out of luck"):
+        run_here(spec, tmp_path / "run", failing_at(2 * BATCHES), on_progress=lambda *step: seen.append(step))
+    assert seen == [(0, 4), (1, 4), (2, 4)]
+    seen.clear()
+    run_here(spec, tmp_path / "run", on_progress=lambda *step: seen.append(step))
+    assert seen == [(2, 4), (3, 4), (4, 4)]
+    seen.clear()
+    again = Spots()
+    assert run_here(spec, tmp_path / "run", again, on_progress=lambda *step: seen.append(step)).complete
+    assert seen == [(4, 4)]
+    assert again.calls == 0
+
+
+@pytest.mark.parametrize("call", range(4 * BATCHES))
+def test_a_detector_that_fails_costs_one_image_at_most(spec, undisturbed, tmp_path, call):
+    out = tmp_path / "run"
+    image = call // BATCHES
+    with pytest.raises(ObjectSeekerError, match=rf"the detector failed on .*{image}\.png: out of luck"):
+        run_here(spec, out, failing_at(call))
+    assert open_run(out).finished == image
+    rest = Spots()
+    run_here(spec, out, rest)
+    assert rest.calls == (4 - image) * BATCHES  # nothing finished was computed again
+    assert content_of(out) == undisturbed
+
+
+class Crash(BaseException):
+    """The machine stops."""
+
+
+def crash_before(number, monkeypatch):
+    """Stop right before the given one of all the operations that change the disk, tearing what was not yet safe."""
+    count = iter(range(10_000))
+
+    def stopping(operation, torn=lambda *a: None):
+        def wrapped(*arguments, **options):
+            if next(count) == number:
+                torn(*arguments)
+                raise Crash
+            return operation(*arguments, **options)
+
+        return wrapped
+
+    def tear(descriptor):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # not a folder
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+
+    monkeypatch.setattr(os, "fsync", stopping(os.fsync, tear))
+    for name in ("replace", "mkdir", "unlink"):
+        monkeypatch.setattr(Path, name, stopping(getattr(Path, name)))
+
+
+def test_a_crash_between_any_two_disk_operations(spec, undisturbed, tmp_path):
+    crashes = 0
+    for number in range(100):
+        out = tmp_path / str(number)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            crash_before(number, monkeypatch)
+            try:
+                run_here(spec, out)
+            except Crash:
+                crashes += 1
+            else:
+                break
+        with pytest.MonkeyPatch.context() as monkeypatch:  # and once more while it picks up the pieces
+            crash_before(2, monkeypatch)
+            with contextlib.suppress(Crash):
+                run_here(spec, out)
+        assert run_here(spec, out).complete
+        assert content_of(out) == undisturbed
+    assert crashes >= 3 * (1 + 4)  # for run.json and each part: file to disk, rename, name to disk
+
+
+def test_killed_for_real_at_random_moments(tmp_path):
+    spec = make_dataset(tmp_path / "images", 12)
+    run_here(spec, tmp_path / "undisturbed")
+    expected = content_of(tmp_path / "undisturbed")
+    assert len(expected) == 12 + len(("run.json", "lock"))
+    seen = kill_until_done(spec, tmp_path / "killed", expected, kills=5, seconds=0.02, rng=np.random.default_rng())
+    assert len(seen) == 5
+
+
+def test_a_running_job_keeps_others_out(spec, tmp_path):
+    out = tmp_path / "run"
+    refused = []
+
+    def intrude(done, total):
+        with pytest.raises(ObjectSeekerError, match="another process is writing") as caught:
+            run_here(spec, out)
+        refused.append(caught)
+
+    assert run_here(spec, out, on_progress=intrude).complete
+    assert len(refused) == 5
+
+
+def truncate(content):
+    return content[:-1]
+
+
+def flip_a_bit(content):
+    return bytes([*content[:99], content[99] ^ 16, *content[100:]])
+
+
+@pytest.mark.parametrize("harm", [truncate, flip_a_bit])
+def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm):
+    out = tmp_path / "run"
+    run_here(spec, out)
+    damaged = [next(out.glob(f"parts/{number:06d}-*")) for number in (1, 3)]
+    for part in damaged:
+        part.write_bytes(harm(part.read_bytes()))
+    assert list(open_run(out).damaged) == damaged
+    detector, warnings = Spots(), []
+    run_here(spec, out, detector, on_warning=warnings.append)
+    assert detector.calls == 2 * BATCHES
+    for part in damaged:
+        assert f"{part.name} was damaged: its image is observed again" in warnings
+    assert content_of(out) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"lines": 4}, "lines was 3, now 4"),
+        ({"fill": 0}, "fill was 114, now 0"),
+        ({"base_floor": 0.05}, "base floor was 0.01, now 0.05"),
+        ({"mask_floor": 0.2}, "mask floor was 0.1, now 0.2"),
+        ({"batch": 4}, "batch was 8, now 4"),
+        ({"limit": 3}, "limit was none, now 3"),
+        ({"detector": Spots(identity="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
+        (
+            {"detector": Spots(names=("gadget", "thing", "ghost"))},
+            "detector classes was gadget, thing, shadow, now gadget, thing, ghost",
+        ),
+        ({"lines": 5, "fill": 1}, "lines was 3, now 5; fill was 114, now 1"),
+    ],
+)
+def test_other_settings_are_refused_and_named(spec, undisturbed, tmp_path, changes, named):
+    out = tmp_path / "run"
+    run_here(spec, out)
+    with pytest.raises(ObjectSeekerError) as caught:
+        run_here(spec, out, **changes)
+    assert str(caught.value) == (f"{out} holds another run ({named}): use what it was begun with, or another folder")
+    assert content_of(out) == undisturbed
+
+
+def test_another_dataset_is_refused_and_the_same_one_elsewhere_is_not(spec, tmp_path):
+    run = run_here(spec, tmp_path / "run")
+    other = make_dataset(tmp_path / "other", 5)
+    with pytest.raises(ObjectSeekerError, match=f"dataset was {run.manifest.dataset_identity}, now [0-9a-f]+"):
+        run_here(other, tmp_path / "run")
+    assert run_here(make_dataset(tmp_path / "moved", 4), tmp_path / "run").complete
+
+
+def test_other_software_may_read_a_finished_run_but_not_go_on_with_one(spec, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with pytest.raises(ObjectSeekerError):
+        run_here(spec, out, failing_at(3))
+    with monkeypatch.context() as changed:
+        changed.setattr("numpy.__version__", "9.9.9")
+        with pytest.raises(ObjectSeekerError, match=r"numpy was .*, now 9\.9\.9"):
+            run_here(spec, out)
+    run_here(spec, out)
+    monkeypatch.setattr("numpy.__version__", "9.9.9")
+    assert run_here(spec, out).complete
+
+
+def test_images_that_cannot_be_read_are_recorded_and_skipped(tmp_path):
+    spec = make_dataset(tmp_path / "images", 6)
+    torn = tmp_path / "images" / "2.png"
+    torn.write_bytes(torn.read_bytes()[:-200])
+    PIL.Image.new("RGB", (99, 3)).save(tmp_path / "images" / "4.png")  # not the size its boxes were drawn on
+    warnings, detector = [], Spots()
+    run = run_here(spec, tmp_path / "run", detector, on_warning=warnings.append)
+    assert run.complete
+    assert [image.id for image in run.images()] == ["0", "1", "3", "5"]
+    assert [(image.id, image.path) for image in run.broken] == [("2", torn), ("4", torn.with_name("4.png"))]
+    assert "damaged or incomplete" in run.broken[0].reason
+    assert "99x3" in run.broken[1].reason
+    entries = open_dataset(spec).entries
+    for image in run.broken:
+        truth, ignore = entries[int(image.id)].truth, entries[int(image.id)].ignore
+        assert image.objects == int(((truth.label != 2) & ~ignore).sum())  # the detector does not know label 2
+        assert f"left out (objects lost: {image.objects}): {image.reason}" in warnings
+    assert detector.calls == 4 * BATCHES
+    before = content_of(tmp_path / "run")
+    seen = []
+    again = run_here(spec, tmp_path / "run", on_progress=lambda *step: seen.append(step))
+    assert [broken.id for broken in again.broken] == ["2", "4"]
+    assert seen == [(6, 6)]
+    assert content_of(tmp_path / "run") == before
+
+
+def test_an_image_that_goes_away_stops_the_job(tmp_path):
+    """A disk that is pulled out must not turn the rest of the dataset into broken images."""
+    dataset = open_dataset(make_dataset(tmp_path / "images", 3))
+    (tmp_path / "images" / "1.png").rename(tmp_path / "away.png")
+    with pytest.raises(ObjectSeekerError, match=r"1\.png: there is no such file: bring it back"):
+        observe(dataset, Spots(), tmp_path / "run", lines=LINES)
+    (tmp_path / "away.png").rename(tmp_path / "images" / "1.png")
+    run = observe(dataset, Spots(), tmp_path / "run", lines=LINES)
+    assert run.complete
+    assert run.broken == ()
+
+
+def test_classes_the_detector_does_not_know(spec, tmp_path):
+    warnings = []
+    run = run_here(spec, tmp_path / "run", on_warning=warnings.append)
+    assert warnings == ["classes left out because the detector does not know them: rarity"]
+    assert run.manifest.excluded == ("rarity",)
+    assert any((entry.truth.label == 2).any() for entry in open_dataset(spec).entries)
+    assert not any((image.truth.label == 2).any() for image in run.images())
+    with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
+        run_here(spec, tmp_path / "none", Spots(names=("a", "b", "c")))
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_folder_of_images_has_no_truth(tmp_path):
+    make_dataset(tmp_path / "images", 3)
+    (tmp_path / "images" / "1.png").write_bytes(b"nothing like an image")
+    run = run_here(str(tmp_path / "images"), tmp_path / "run")
+    assert run.complete
+    assert run.manifest.names == Spots().names
+    assert [broken.id for broken in run.broken] == ["1.png"]
+    assert run.manifest.images[1].size is None
+    for image in run.images():
+        assert len(image.truth) == len(image.ignore) == 0
+        picture = np.array(PIL.Image.open(image.path))
+        assert (image.observation.width, image.observation.height) == (picture.shape[1], picture.shape[0])
+        (seen,) = Spots()([picture])
+        assert image.observation.base == seen.at_least(0.01)
+
+
+def test_an_image_that_changes_its_size_during_the_run(tmp_path):
+    make_dataset(tmp_path / "images", 2)
+
+    def swap(done, total):
+        PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "1.png")
+
+    run = run_here(str(tmp_path / "images"), tmp_path / "run", on_progress=swap)
+    assert [broken.id for broken in run.broken] == ["1.png"]
+    assert "is 50x60 pixels but was" in run.broken[0].reason
+
+
+def test_a_limit_takes_the_first_images(spec, tmp_path):
+    run = run_here(spec, tmp_path / "run", limit=2)
+    assert [image.id for image in run.images()] == ["0", "1"]
+    assert run.complete
+    assert run_here(spec, tmp_path / "all", limit=99).manifest.limit is None
+
+
+class Masks(Spots):
+    """One that masks by itself."""
+
+    def detect_views(self, image, removed, value) -> Sequence[Detections]:
+        self.calls += 1
+        return [Detections([[0, 0, 1 + value, 1 + number]], [0.5], [0]) for number in range(len(removed))]
+
+
+def test_detectors_that_mask_by_themselves_make_their_own_batches(spec, tmp_path):
+    detector = Masks()
+    run = run_here(spec, tmp_path / "run", detector, batch=4)
+    assert run.manifest.batch is None
+    assert detector.calls == 4
+    assert run_here(spec, tmp_path / "run", Masks(), batch=5).complete
+    assert run.images()[0].observation.masked[6].xyxy.tolist() == [[0, 0, 115, 8]]
+
+
+def test_the_plan(spec):
+    dataset = open_dataset(spec)
+    whole = plan(dataset, lines=30)
+    assert (whole.images, whole.views_per_image, whole.passes) == (4, 121, 484)
+    assert plan(dataset, lines=30, limit=3).passes == 363
+    with pytest.raises(ObjectSeekerError, match="limit must be at least 1, got 0"):
+        plan(dataset, limit=0)
+
+
+def test_the_estimate_comes_from_a_few_views(spec):
+    dataset, detector = open_dataset(spec), Spots(seconds=0.02)
+    found = estimate(dataset, detector, lines=30, sample=2, batch=4)
+    assert detector.calls == 2 * (1 + 2)  # two batches of each image, and of the first once more to warm up
+    assert 0.02 / 4 <= found.seconds_per_view < 0.1
+    assert found.hours == found.seconds_per_view * 484 / 3600
+
+
+def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
+    spec = make_dataset(tmp_path, 2)
+    (tmp_path / "0.png").write_bytes(b"no")
+    detector = Spots()
+    estimate(open_dataset(spec), detector, lines=1)
+    assert detector.calls == 2
+    (tmp_path / "1.png").write_bytes(b"no")
+    with pytest.raises(ObjectSeekerError, match=r"none of the 2 images can be read, the first is .*0\.png"):
+        estimate(open_dataset(spec), detector)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"lines": 0}, "lines must be at least 1, got 0"),
+        ({"lines": 8192}, "lines must be at most 8191, got 8192"),
+        ({"fill": 256}, "fill must be a grey value within 0 to 255, got 256"),
+        ({"fill": 0.5}, "fill must be a grey value within 0 to 255, got 0.5"),
+        ({"base_floor": 1.5}, "base_floor must lie within"),
+        ({"mask_floor": float("nan")}, "mask_floor must be finite"),
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"limit": -1}, "limit must be at least 1, got -1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_written(spec, tmp_path, changes, named):
+    with pytest.raises(ObjectSeekerError) as caught:
+        run_here(spec, tmp_path / "run", **changes)
+    assert named in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_numbers_of_any_type_are_the_same_settings(spec, undisturbed, tmp_path):
+    run_here(spec, tmp_path / "run", lines=np.int64(LINES), fill=np.uint8(114), batch=8.0, limit=np.int32(4))
+    assert content_of(tmp_path / "run") == undisturbed
