@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 import objectseeker
 from objectseeker import ObjectSeeker, ObjectSeekerError, Rule, detectors
+
+if TYPE_CHECKING:
+    from objectseeker.evaluation import Settings
+    from objectseeker.store import Run
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +47,14 @@ app.add_typer(bench, name="bench")
 printed = Console(soft_wrap=True, highlight=False)
 notes = Console(stderr=True, soft_wrap=True, highlight=False)
 
+DATASETS = "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, or a folder of images."
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
+Alpha = Annotated[float | None, typer.Option(help="Lowest mask_score, whatever the base_score.")]
+Beta = Annotated[float | None, typer.Option(help="mask_score = max(alpha, base_score + (1 - base_score) * beta).")]
+LowAlpha = Annotated[float | None, typer.Option(help="Evidence rule: alpha of low_score.")]
+LowBeta = Annotated[float | None, typer.Option(help="Evidence rule: beta of low_score.")]
+CleanRecall = Annotated[float | None, typer.Option(help="r of CertR@r, a fraction. Default: 0.8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 Spec = Annotated[str, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}.")]
 Lines = Annotated[int, typer.Option(help="Mask lines per axis; 4 masks each.")]
@@ -77,11 +100,11 @@ def demo(
     count = len(samples())
     out.mkdir(parents=True, exist_ok=True)
     results = []
-    with _progress("certifying photographs", count) as advance:
+    with _progress("certifying photographs", count) as bar:
         for verdicts in job.run(lines=lines, patch_area=patch):
             job.save(out, verdicts)
             results.append(verdicts)
-            advance()
+            bar.advance()
     rows = [row for verdicts in results for row in verdicts.rows()]
     summary = {where: sum(row["certified"][where] for row in rows) for where in job.LOCATIONS}
     found = sum(row["found_vanilla"] for row in rows)
@@ -167,7 +190,7 @@ def detect(
     out.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
-    with _progress("detecting", len(paths)) as advance:
+    with _progress("detecting", len(paths)) as bar:
         for name, (path, found) in zip(names, jobs.defend_files(seeker, paths), strict=True):
             if isinstance(found, jobs.Unreadable):
                 failed[str(path)] = found.reason
@@ -175,7 +198,7 @@ def detect(
                 results += jobs.coco_results(name, found, loaded.names)
                 if annotate:
                     jobs.save_annotated(out / "annotated" / f"{name}.jpg", found, loaded.names)
-            advance()
+            bar.advance()
     jobs.save_json(out / "detections.json", results)
     recovered = sum(row["found_by"] == "masks" for row in results)
     if as_json:
@@ -243,6 +266,173 @@ def check_detector(
         raise typer.Exit(1)
 
 
+@app.command()
+def observe(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASETS)],
+    out: Annotated[Path, typer.Option(help="Folder of the run; an unfinished one is continued.")],
+    detector: Spec = "embedded",
+    lines: Lines = 30,
+    limit: Annotated[int | None, typer.Option(help="Only the first so many images.")] = None,
+    base_floor: Annotated[float, typer.Option(help="Smallest score of a base box that is stored.")] = 0.01,
+    mask_floor: Annotated[float, typer.Option(help="Smallest score of a masked box that is stored.")] = 0.1,
+    fill: Annotated[int, typer.Option(help="Grey value of removed pixels.")] = 114,
+    layout: Layout = None,
+    input_size: InputSize = None,
+    batch: Batch = None,
+    device: Device = None,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Say how long it would take, and leave.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a detector every masked view of every image and store what it finds, for evaluate, tune and figures.
+
+    It may be killed at any moment: the same command goes on where it stopped.
+
+    Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
+    Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
+    """
+    from objectseeker import observe as job
+    from objectseeker.datasets import open_dataset
+
+    data = open_dataset(dataset)
+    loaded = detectors.load(detector, layout=layout, input_size=input_size, batch=batch, device=device)
+    if estimate:
+        found = job.estimate(data, loaded, lines=lines, fill=fill, batch=batch or 8, limit=limit)
+        size = found.plan
+        if as_json:
+            _print_json({"images": size.images, "passes": size.passes, "hours": found.hours})
+        else:
+            printed.print(
+                f"{size.images:,} images x {size.views_per_image} views = {size.passes:,} forward passes, "
+                f"{found.seconds_per_view * 1000:.1f} ms each here: {found.hours:.2f} hours"
+            )
+        return
+    for warning in data.warnings:
+        _warn(warning)
+    with _progress("observing", 0) as bar:
+        run = job.observe(
+            data,
+            loaded,
+            out,
+            lines=lines,
+            fill=fill,
+            base_floor=base_floor,
+            mask_floor=mask_floor,
+            batch=batch or 8,
+            limit=limit,
+            on_progress=bar.update,
+            on_warning=_warn,
+        )
+    broken = {str(image.path): image.reason for image in run.broken}
+    if as_json:
+        _print_json({"run": str(out), "images": len(run.parts), "broken": broken, "complete": run.complete})
+    else:
+        printed.print(f"{len(run.parts)} images observed in {out}" + (f", {len(broken)} left out" if broken else ""))
+
+
+@app.command()
+def evaluate(
+    run: RunFolder,
+    out: Annotated[Path | None, typer.Option(help="Folder for evaluation.json, .csv and .md.")] = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    low_alpha: LowAlpha = None,
+    low_beta: LowBeta = None,
+    power: Annotated[float | None, typer.Option(help="Evidence rule: exponent.")] = None,
+    filter_ioa: Annotated[float | None, typer.Option(help="Share of a masked box a base box must explain.")] = None,
+    edge_factor: Annotated[float | None, typer.Option(help="Factor on scores of boxes cut by their line.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="T: share of an object that must stay covered.")] = None,
+    bound: Annotated[str | None, typer.Option(help="exact or paper.")] = None,
+    patch: Annotated[float | None, typer.Option(help="Patch area as a share of the image.")] = None,
+    aspect: Annotated[float | None, typer.Option(help="Patch width divided by its height.")] = None,
+    clean_recall: CleanRecall = None,
+    lines: Annotated[int | None, typer.Option(help="Use only so many of the stored lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Clean AP and certified recall of a run, by the paper's protocol.
+
+    Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
+    Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --low-alpha 0.2 --low-beta 0.15 --json
+    """
+    from objectseeker import evaluation, tables
+
+    given: dict[str, Any] = {
+        "alpha": alpha,
+        "beta": beta,
+        "low_alpha": low_alpha,
+        "low_beta": low_beta,
+        "power": power,
+        "filter_ioa": filter_ioa,
+        "edge_factor": edge_factor,
+        "threshold": threshold,
+        "bound": bound,
+        "patch_area": patch,
+        "patch_aspect": aspect,
+        "clean_recall": clean_recall,
+    }
+    settings = evaluation.Settings(**{key: value for key, value in given.items() if value is not None})
+    stored = _open_run(run, settings)
+    images = stored.images(lines=lines)
+    found = evaluation.evaluate(images, stored.manifest.names, settings)
+    if out is not None:
+        tables.save(out, found)
+    if as_json:
+        _print_json(found)
+        return
+    for table in tables.for_terminal(found):
+        printed.print(table)
+
+
+@app.command()
+def tune(
+    run: RunFolder,
+    loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
+    clean_recall: CleanRecall = None,
+    where: Annotated[list[str] | None, typer.Option(help="What to maximise; default: far, close and over.")] = None,
+    filter_ioa: Annotated[list[float] | None, typer.Option(help="Values of filter_ioa to choose from.")] = None,
+    edge_factor: Annotated[list[float] | None, typer.Option(help="Values of edge_factor to choose from.")] = None,
+    patch: Annotated[float, typer.Option(help="Patch area as a share of the image.")] = 0.01,
+    seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for tuning.json and frontier.csv.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Search the scores that certify most within a clean AP loss, on one half of the images; report the other half.
+
+    Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8
+    """
+    from objectseeker import evaluation, tables
+
+    settings = evaluation.Settings(patch_area=patch, clean_recall=0.8 if clean_recall is None else clean_recall)
+    stored = _open_run(run)
+    images = stored.images()
+    with _progress("settings tried", 0) as bar:
+        tried = 0
+
+        def count(_: object) -> None:
+            nonlocal tried
+            tried += 1
+            bar.update(tried, 0)
+
+        found = evaluation.tune(
+            images,
+            stored.manifest.names,
+            settings,
+            mask_floor=stored.manifest.mask_floor,
+            wheres=where or ("far", "close", "over"),  # type: ignore[arg-type]
+            most_loss=loss,
+            filter_ioas=filter_ioa or (),
+            edge_factors=edge_factor or (),
+            seed=seed,
+            on_attempt=count,
+        )
+    if out is not None:
+        tables.save_tuning(out, found)
+    if as_json:
+        _print_json(found.to_json())
+        return
+    for table in tables.tuning_for_terminal(found):
+        printed.print(table)
+
+
 @bench.command(name="core")
 def bench_core(
     objects: Annotated[int, typer.Option(help="Objects to certify.")] = 10_000,
@@ -278,20 +468,63 @@ def bench_core(
 # --- helpers -------------------------------------------------------------------------------------------------------
 
 
+class _Bar:
+    """A progress bar that can be told where it stands or be moved on by one."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def advance(self) -> None:
+        self._bar.advance(self._task)
+
+    def update(self, done: int, total: int) -> None:
+        self._bar.update(self._task, completed=done, total=total)
+
+
 @contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar with time left on the error stream, so that results can be piped."""
+def _progress(what: str, total: int) -> Iterator[_Bar]:
+    """A bar with rate and time left on the error stream, so that results can be piped."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        _Rate(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bar:
-        task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+        yield _Bar(bar, bar.add_task(what, total=total))
+
+
+class _Rate(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        if not task.speed:
+            return Text("")
+        return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
+
+
+def _open_run(folder: Path, settings: Settings | None = None) -> Run:
+    """The run, with a word on what is missing from it; refuses settings that look below what was stored."""
+    from objectseeker.store import open_run
+
+    run = open_run(folder)
+    if not run.complete:
+        _warn(f"{folder} is unfinished: {run.finished} of {len(run.manifest.images)} images are used")
+    for image in run.broken:
+        _warn(f"left out: {image.reason}")
+    if run.manifest.excluded:
+        _warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.excluded)}")
+    if settings is not None and settings.floor < run.manifest.mask_floor:
+        raise ObjectSeekerError(
+            f"the run keeps masked boxes from a score of {run.manifest.mask_floor} on, but these settings look from "
+            f"{settings.floor} on: raise alpha and beta, or observe with a lower --mask-floor"
+        )
+    return run
+
+
+def _warn(sentence: str) -> None:
+    notes.print(f"[bold yellow]note:[/] {_escape(sentence)}")
 
 
 def _rule(spec: str, given: dict[str, Any]) -> Rule:

@@ -1,0 +1,106 @@
+"""observe, evaluate and tune on the command line, on a small dataset made here."""
+
+import csv
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from test_cli import DETECTOR, run
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Twelve photographs with one bright box each, as COCO annotations; one class the detector does not know."""
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "mine.py").write_text(DETECTOR)
+    (folder / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    for number in range(12):
+        image = np.full((60, 90, 3), 30, np.uint8)
+        x, y = int(rng.integers(5, 50)), int(rng.integers(5, 30))
+        image[y : y + 20, x : x + 30] = 255
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
+        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 30, 20], "iscrowd": 0})
+    annotations.append({"id": 99, "image_id": 0, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 0})
+    categories = [{"id": 1, "name": "bright"}, {"id": 2, "name": "dark"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "truth.json").write_text(json.dumps(content))
+    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", 6]
+    done = run(folder, *arguments)
+    assert "12 images observed" in done.stdout
+    assert "dark" in done.stderr  # excluded, and said so
+    return folder
+
+
+def test_estimate_says_what_it_would_cost_and_does_nothing(workplace):
+    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "never", "--lines", 6]
+    answer = json.loads(run(workplace, *arguments, "--estimate", "--json").stdout)
+    assert answer["images"] == 12
+    assert answer["passes"] == 12 * 25
+    assert answer["hours"] > 0
+    assert not (workplace / "never").exists()
+
+
+def test_evaluate_prints_what_machines_need(workplace):
+    answer = json.loads(run(workplace, "evaluate", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
+    assert answer["images"] == answer["objects"] == 12
+    assert answer["vanilla"].keys() >= {"ap50", "ap50_coco"}
+    assert answer["vanilla"]["ap50_coco"] == pytest.approx(100)
+    defended = answer["objectseeker"]
+    wanted = {"ap50", "base_score", "mask_score", "clean_recall", "certified_recall", "vacuous_far"}
+    assert defended.keys() >= wanted
+    assert defended["certified_recall"].keys() >= {"far", "close", "over"}
+    assert defended["ap50"] == pytest.approx(100)
+    assert defended["certified_recall"]["far"] >= defended["certified_recall"]["over"] > 50
+
+
+def test_evaluate_writes_json_csv_and_markdown(workplace):
+    done = run(workplace, "evaluate", "run", "--alpha", 0.5, "--beta", 0, "--out", "tables", "--patch", 0.3)
+    assert "certified far" in done.stdout
+    found = json.loads((workplace / "tables" / "evaluation.json").read_text())
+    assert found["settings"]["patch_area"] == 0.3
+    (row,) = csv.DictReader((workplace / "tables" / "evaluation.csv").open())
+    assert row["class"] == "bright"
+    assert float(row["far"]) == pytest.approx(found["per_class"][0]["certified_recall"]["far"], abs=0.06)
+    text = (workplace / "tables" / "evaluation.md").read_text()
+    assert "| vanilla |" in text
+    assert "12 images, 12 objects" in text
+
+
+def test_a_smaller_number_of_lines_certifies_no_more(workplace):
+    def over(*more):
+        done = run(workplace, "evaluate", "run", "--alpha", 0.5, "--beta", 0, "--patch", 0.05, "--json", *more)
+        return json.loads(done.stdout)["objectseeker"]["certified_recall"]["over"]
+
+    assert over("--lines", 2) <= over()
+
+
+def test_tune_reports_both_halves_and_both_rules(workplace):
+    answer = json.loads(run(workplace, "tune", "run", "--clean-recall", 0.5, "--out", "tuned", "--json").stdout)
+    assert set(answer["families"]) == {"paper", "evidence"}
+    for found in answer["families"].values():
+        assert found["searched"]["certified_far"] is not None
+        assert found["held_out"]["ap50"] > 0
+    assert (workplace / "tuned" / "tuning.md").read_text().count("held out") == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["evaluate", "nothing"], "there is no run in nothing"),
+        (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "from a score of 0.1 on"),
+        (["evaluate", "run", "--low-alpha", "0.2"], "both low_alpha and low_beta"),
+        (["evaluate", "run", "--bound", "best"], "'best'"),
+        (["evaluate", "run", "--lines", "7"], "at most 6"),
+        (["tune", "run", "--where", "near"], "near"),
+        (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
+        (["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", "5"], "lines"),
+    ],
+)
+def test_bad_input_is_one_sentence(workplace, arguments, message):
+    done = run(workplace, *arguments, code=2)
+    assert message in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("error: ")
