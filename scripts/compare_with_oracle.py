@@ -1,0 +1,61 @@
+"""Certificates of a stored run against the literal oracle of the tests, on a random sample of its objects.
+
+    python scripts/compare_with_oracle.py RUN [--objects 200] [--mask-score 0.5] [--patch 0.01] [--seed 0]
+
+Prints how many verdicts were compared, how many differ (exit code 1 if any), and the certified share of both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from objectseeker import Patch, certify
+from objectseeker.store import open_run
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+import oracle
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--objects", type=int, default=200)
+    parser.add_argument("--mask-score", type=float, default=0.5)
+    parser.add_argument("--patch", type=float, default=0.01)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    images = open_run(options.run).images()
+    everything = [(i, n) for i, image in enumerate(images) for n in np.flatnonzero(~image.ignore)]
+    rng = np.random.default_rng(options.seed)
+    chosen = rng.permutation(len(everything))[: options.objects]
+    threats = [Patch(options.patch, 1.0, where) for where in ("far", "close", "over")]
+    ours = np.zeros((len(chosen), len(threats)), dtype=bool)
+    literal = np.zeros_like(ours)
+    seconds = [0.0, 0.0]
+    for row, number in enumerate(chosen):
+        index, n = everything[number]
+        image = images[index]
+        started = time.perf_counter()
+        found = certify(image.observation, image.truth[int(n)], threats, mask_score=options.mask_score)
+        ours[row] = found.certified[:, 0]
+        seconds[0] += time.perf_counter() - started
+        started = time.perf_counter()
+        safe = oracle.safe_masks(image.observation, image.truth, n, mask_score=options.mask_score)
+        g = oracle.boxes_of(image.truth)[n]
+        literal[row] = [oracle.certify(image.observation, g, patch, safe)[0] for patch in threats]
+        seconds[1] += time.perf_counter() - started
+    different = int((ours != literal).sum())
+    print(f"{len(chosen)} objects x {len(threats)} threats: {different} verdicts differ")
+    for p, patch in enumerate(threats):
+        print(f"  certified {patch.where}: {ours[:, p].mean():.1%}, oracle {literal[:, p].mean():.1%}")
+    print(f"  {seconds[0]:.1f} s, oracle {seconds[1]:.1f} s")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
