@@ -61,7 +61,8 @@ def run(folder, *arguments, code=0):
 
 def test_every_verb_has_help_with_an_example(tmp_path):
     listed = run(tmp_path, "--help").stdout
-    for verb in (["demo"], ["detect"], ["check-detector"], ["bench", "core"]):
+    verbs = ["demo", "detect", "check-detector", "observe", "evaluate", "tune", "figures"]
+    for verb in [*([name] for name in verbs), ["bench", "core"]]:
         assert verb[0] in listed
         text = run(tmp_path, *verb, "--help").stdout
         assert f"Example:  objectseeker {' '.join(verb)}" in " ".join(text.split()).replace("Example: ", "Example:  ")

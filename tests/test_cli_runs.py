@@ -104,3 +104,15 @@ def test_bad_input_is_one_sentence(workplace, arguments, message):
     done = run(workplace, *arguments, code=2)
     assert message in done.stderr.splitlines()[-1]
     assert done.stderr.splitlines()[-1].startswith("error: ")
+
+
+def test_figures_are_written_from_the_run(workplace):
+    arguments = ["figures", "run", "--out", "figures", "--alpha", 0.5, "--beta", 0, "--only", "patch-area", "--json"]
+    answer = json.loads(run(workplace, *arguments).stdout)
+    names = {"patch-area.csv", "patch-area.svg", "patch-area.png", "figures.json"}
+    assert {name for name in names if (workplace / "figures" / name).is_file()} == names
+    assert len(answer["files"]) == len(names)
+    rows = list(csv.DictReader((workplace / "figures" / "patch-area.csv").open()))
+    assert {"k", "patch_area", "certified_over"} <= rows[0].keys()
+    done = run(workplace, "figures", "run", "--out", "figures", "--only", "pie", code=2)
+    assert "patch-area" in done.stderr

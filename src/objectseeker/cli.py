@@ -54,6 +54,13 @@ Alpha = Annotated[float | None, typer.Option(help="Lowest mask_score, whatever t
 Beta = Annotated[float | None, typer.Option(help="mask_score = max(alpha, base_score + (1 - base_score) * beta).")]
 LowAlpha = Annotated[float | None, typer.Option(help="Evidence rule: alpha of low_score.")]
 LowBeta = Annotated[float | None, typer.Option(help="Evidence rule: beta of low_score.")]
+Power = Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")]
+FilterIoa = Annotated[float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")]
+EdgeFactor = Annotated[float | None, typer.Option(help="Factor on scores of boxes cut by their line. Default: 1.")]
+Threshold = Annotated[float | None, typer.Option(help="T: share of an object that must stay covered. Default: 0.")]
+WhichBound = Annotated[str | None, typer.Option("--bound", help="exact (default) or paper.")]
+PatchArea = Annotated[float | None, typer.Option("--patch", help="Patch area, a share of the image. Default: 0.01.")]
+PatchAspect = Annotated[float | None, typer.Option("--aspect", help="Patch width divided by height. Default: 1.")]
 CleanRecall = Annotated[float | None, typer.Option(help="r of CertR@r, a fraction. Default: 0.8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 Spec = Annotated[str, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}.")]
@@ -149,13 +156,9 @@ def detect(
     low_score: Annotated[
         float | None, typer.Option(help="Evidence rule: score from which masked boxes add up. Default: off.")
     ] = None,
-    power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None,
-    filter_ioa: Annotated[
-        float | None, typer.Option(help="Share of a masked box that a base box must explain. Default: 0.6.")
-    ] = None,
-    edge_factor: Annotated[
-        float | None, typer.Option(help="Factor on scores of boxes cut by their mask's line. Default: 1.")
-    ] = None,
+    power: Power = None,
+    filter_ioa: FilterIoa = None,
+    edge_factor: EdgeFactor = None,
     classwise: Annotated[bool, typer.Option(help="Prune label by label.")] = True,
     layout: Layout = None,
     input_size: InputSize = None,
@@ -337,13 +340,13 @@ def evaluate(
     beta: Beta = None,
     low_alpha: LowAlpha = None,
     low_beta: LowBeta = None,
-    power: Annotated[float | None, typer.Option(help="Evidence rule: exponent.")] = None,
-    filter_ioa: Annotated[float | None, typer.Option(help="Share of a masked box a base box must explain.")] = None,
-    edge_factor: Annotated[float | None, typer.Option(help="Factor on scores of boxes cut by their line.")] = None,
-    threshold: Annotated[float | None, typer.Option(help="T: share of an object that must stay covered.")] = None,
-    bound: Annotated[str | None, typer.Option(help="exact or paper.")] = None,
-    patch: Annotated[float | None, typer.Option(help="Patch area as a share of the image.")] = None,
-    aspect: Annotated[float | None, typer.Option(help="Patch width divided by its height.")] = None,
+    power: Power = None,
+    filter_ioa: FilterIoa = None,
+    edge_factor: EdgeFactor = None,
+    threshold: Threshold = None,
+    bound: WhichBound = None,
+    patch: PatchArea = None,
+    aspect: PatchAspect = None,
     clean_recall: CleanRecall = None,
     lines: Annotated[int | None, typer.Option(help="Use only so many of the stored lines.")] = None,
     as_json: Json = False,
@@ -355,24 +358,22 @@ def evaluate(
     """
     from objectseeker import evaluation, tables
 
-    given: dict[str, Any] = {
-        "alpha": alpha,
-        "beta": beta,
-        "low_alpha": low_alpha,
-        "low_beta": low_beta,
-        "power": power,
-        "filter_ioa": filter_ioa,
-        "edge_factor": edge_factor,
-        "threshold": threshold,
-        "bound": bound,
-        "patch_area": patch,
-        "patch_aspect": aspect,
-        "clean_recall": clean_recall,
-    }
-    settings = evaluation.Settings(**{key: value for key, value in given.items() if value is not None})
+    settings = _settings(
+        alpha=alpha,
+        beta=beta,
+        low_alpha=low_alpha,
+        low_beta=low_beta,
+        power=power,
+        filter_ioa=filter_ioa,
+        edge_factor=edge_factor,
+        threshold=threshold,
+        bound=bound,
+        patch_area=patch,
+        patch_aspect=aspect,
+        clean_recall=clean_recall,
+    )
     stored = _open_run(run, settings)
-    images = stored.images(lines=lines)
-    found = evaluation.evaluate(images, stored.manifest.names, settings)
+    found = evaluation.evaluate(stored.images(lines=lines), stored.manifest.names, settings)
     if out is not None:
         tables.save(out, found)
     if as_json:
@@ -383,6 +384,71 @@ def evaluate(
 
 
 @app.command()
+def figures(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")],
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this figure; may be repeated. An unknown name lists all.")
+    ] = None,
+    alpha: Alpha = None,
+    beta: Beta = None,
+    low_alpha: LowAlpha = None,
+    low_beta: LowBeta = None,
+    power: Power = None,
+    filter_ioa: FilterIoa = None,
+    edge_factor: EdgeFactor = None,
+    threshold: Threshold = None,
+    bound: WhichBound = None,
+    patch: PatchArea = None,
+    aspect: PatchAspect = None,
+    clean_recall: CleanRecall = None,
+    as_json: Json = False,
+) -> None:
+    """Every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
+
+    Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5
+    Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
+    """
+    from objectseeker import figures as job
+    from objectseeker import plots
+    from objectseeker.evaluation import Scene
+
+    settings = _settings(
+        alpha=alpha,
+        beta=beta,
+        low_alpha=low_alpha,
+        low_beta=low_beta,
+        power=power,
+        filter_ioa=filter_ioa,
+        edge_factor=edge_factor,
+        threshold=threshold,
+        bound=bound,
+        patch_area=patch,
+        patch_aspect=aspect,
+        clean_recall=clean_recall,
+    )
+    stored = _open_run(run, settings)
+    manifest = stored.manifest
+    with _progress("drawing figures", 0) as bar:
+        files = job.write_figures(
+            Scene.of(stored.images(), manifest.names),
+            settings,
+            out,
+            lines=manifest.lines,
+            mask_floor=manifest.mask_floor,
+            only=only,
+            on_progress=bar.update,
+        )
+    note = plots.missing()
+    if note is not None:
+        _warn(note)
+    if as_json:
+        _print_json({"out": str(out), "files": [str(file) for file in files]})
+    else:
+        printed.print(f"{len(files)} files in {out}")
+
+
+@app.command()
 def tune(
     run: RunFolder,
     loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
@@ -390,7 +456,7 @@ def tune(
     where: Annotated[list[str] | None, typer.Option(help="What to maximise; default: far, close and over.")] = None,
     filter_ioa: Annotated[list[float] | None, typer.Option(help="Values of filter_ioa to choose from.")] = None,
     edge_factor: Annotated[list[float] | None, typer.Option(help="Values of edge_factor to choose from.")] = None,
-    patch: Annotated[float, typer.Option(help="Patch area as a share of the image.")] = 0.01,
+    patch: PatchArea = None,
     seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder for tuning.json and frontier.csv.")] = None,
     as_json: Json = False,
@@ -401,7 +467,7 @@ def tune(
     """
     from objectseeker import evaluation, tables
 
-    settings = evaluation.Settings(patch_area=patch, clean_recall=0.8 if clean_recall is None else clean_recall)
+    settings = _settings(patch_area=patch, clean_recall=clean_recall)
     stored = _open_run(run)
     images = stored.images()
     with _progress("settings tried", 0) as bar:
@@ -502,6 +568,13 @@ class _Rate(ProgressColumn):
         if not task.speed:
             return Text("")
         return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
+
+
+def _settings(**given: Any) -> Settings:
+    """The settings given, the rest by default."""
+    from objectseeker.evaluation import Settings
+
+    return Settings(**{key: value for key, value in given.items() if value is not None})
 
 
 def _open_run(folder: Path, settings: Settings | None = None) -> Run:

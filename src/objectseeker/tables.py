@@ -110,8 +110,7 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
         for half, row in (("searched", tuned.searched), ("held out", tuned.held_out)):
             rows.append(
                 {
-                    "rule": family,
-                    "half": half,
+                    "rule, half": f"{family}, {half}",
                     "alpha": f"{settings.alpha:g}",
                     "beta": f"{settings.beta:g}",
                     "low alpha": "" if settings.low_alpha is None else f"{settings.low_alpha:g}",
@@ -144,7 +143,7 @@ def tuning_for_terminal(tuning: Tuning) -> list[Any]:
     """What `tune` prints."""
     return [
         _table("AP50 loss against certified recall, searched half", frontier_rows(tuning)),
-        _table("The best setting of each rule", tuned_rows(tuning)),
+        _table("The best setting of each rule", _turned(tuned_rows(tuning))),
     ]
 
 

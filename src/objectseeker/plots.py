@@ -1,0 +1,254 @@
+"""Line and bar charts as SVG and PNG: the same bytes for the same numbers, and readable without colour vision."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from objectseeker.drawing import BLACK, GREEN, ORANGE, VERMILION, Colour
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Value = float | None  # None leaves a gap
+
+BLUE: Colour = (0, 114, 178)
+PURPLE: Colour = (204, 121, 167)
+GREY: Colour = (110, 110, 110)
+
+STYLE = {
+    "svg.hashsalt": "objectseeker",  # names inside the file are random otherwise
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.8,
+    "hatch.linewidth": 0.8,
+}
+PNG_DPI = 160
+
+# Inches and points. The legend and the note get the height they need below the panels.
+PANEL_HEIGHT, SINGLE_WIDTH, DOUBLE_WIDTH = 3.3, 6.6, 9.8
+MARGIN, TITLE_HEIGHT, LEGEND_LINE, NOTE_LINE = 0.12, 0.42, 0.22, 0.15
+NOTE_SIZE, NOTE_CHARACTERS_PER_INCH = 7.5, 18.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A colour, and a marker and dashes that tell lines apart without it.
+
+    A hollow marker is large: it shows that another line lies beneath.
+    """
+
+    colour: Colour
+    marker: str = ""
+    dash: str = "-"
+    hollow: bool = False
+
+
+LOOKS: Mapping[str, Look] = {
+    "far": Look(BLUE, "o", "-"),
+    "close": Look(ORANGE, "s", "--"),
+    "over": Look(VERMILION, "^", "-."),
+    "anywhere": Look(BLACK, "D", ":", hollow=True),
+    "vanilla": Look(GREY, "", "--"),
+    "defended": Look(GREEN, "v", "-"),
+    "without pruning": Look(PURPLE, "X", "-."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    x: Sequence[Value]
+    y: Sequence[Value]
+    look: Look
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """One bar per position 0, 1, ... of the x axis; several `Bars` of a panel stand side by side."""
+
+    label: str
+    heights: Sequence[Value]
+    colours: Sequence[Colour]
+    hatch: str = ""
+    form: str = "{:.1f}"  # of the number above each bar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """`ticks` are positions and texts of the x axis (empty: chosen by itself), `marked` is the setting in use."""
+
+    x_label: str
+    y_label: str
+    series: Sequence[Line | Bars]
+    title: str = ""
+    x_scale: str = "linear"
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    x_limits: tuple[float, float] | None = None
+    y_limits: tuple[float, float] | None = None
+    marked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """Panels, two to a row, with one legend and a note for them all."""
+
+    title: str
+    panels: Sequence[Panel]
+    note: str
+    legend_columns: int = 6
+
+
+def missing() -> str | None:
+    """Why nothing can be plotted; None if it can."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        return "matplotlib is not installed, so there are tables but no plots: pip install 'objectseeker[plots]'"
+    return None
+
+
+def save(plot: Plot, stem: Path) -> list[Path]:
+    """Write the plot as `stem`.svg and `stem`.png."""
+    from matplotlib import style
+
+    svg, png = (stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png"))
+    with style.context(["default", STYLE]):  # whatever the user's own defaults are
+        figure = _drawn(plot)
+        figure.savefig(svg, metadata={"Date": None})
+        figure.savefig(png, dpi=PNG_DPI)
+    return [svg, png]
+
+
+def from_zero(values: Sequence[Value]) -> tuple[float, float]:
+    """Limits for percentages: from 0 to a round number above the highest."""
+    highest = max((value for value in values if value is not None), default=0.0)
+    step = 5 if highest <= 30 else 10
+    return 0.0, min(100.0, step * max(1, math.ceil(highest / step)))
+
+
+def close_up(values: Sequence[Value], least: float = 10.0) -> tuple[float, float]:
+    """Limits around percentages, at least `least` points apart so that small differences look small."""
+    known = [value for value in values if value is not None] or [0.0]
+    middle, span = (min(known) + max(known)) / 2, max(least, 1.2 * (max(known) - min(known)))
+    low = min(max(0.0, middle - span / 2), max(0.0, 100 - span))
+    return low, min(100.0, low + span)
+
+
+def _drawn(plot: Plot) -> Any:
+    from matplotlib.figure import Figure
+
+    labels = {one.label for panel in plot.panels for one in panel.series if one.label}
+    rows, columns = math.ceil(len(plot.panels) / 2), min(2, len(plot.panels))
+    width = SINGLE_WIDTH if columns == 1 else DOUBLE_WIDTH
+    marked = " Grey band: the setting in use." if any(panel.marked is not None for panel in plot.panels) else ""
+    note = textwrap.wrap(plot.note + marked, int((width - 2 * MARGIN) * NOTE_CHARACTERS_PER_INCH))
+    note_top = MARGIN + NOTE_LINE * len(note)
+    below = note_top + MARGIN + LEGEND_LINE * math.ceil(len(labels) / plot.legend_columns)
+    height = TITLE_HEIGHT + rows * PANEL_HEIGHT + below
+    figure = Figure(figsize=(width, height), layout="constrained")
+    engine: Any = figure.get_layout_engine()
+    engine.set(rect=(0.0, below / height, 1.0, rows * PANEL_HEIGHT / height), w_pad=0.1, h_pad=0.08)
+    handles: dict[str, Any] = {}
+    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, plot.panels, strict=False):
+        for label, handle in _draw_panel(axes, panel).items():
+            handles.setdefault(label, handle)
+    left = MARGIN / width
+    figure.text(left, 1 - MARGIN / height, plot.title, size=12, weight="bold", va="top")
+    figure.text(left, note_top / height, "\n".join(note), size=NOTE_SIZE, color="0.35", va="top", linespacing=1.35)
+    if handles:
+        figure.legend(
+            list(handles.values()),
+            list(handles),
+            loc="lower center",
+            bbox_to_anchor=(0.5, note_top / height),
+            ncols=plot.legend_columns,
+            frameon=False,
+            handlelength=3.2,
+            columnspacing=1.6,
+            borderaxespad=0.2,
+            labelspacing=0.35,
+        )
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
+    """Draw one panel and return what its legend needs."""
+    handles: dict[str, Any] = {}
+    groups = [one for one in panel.series if isinstance(one, Bars)]
+    for one in panel.series:
+        drawn = _draw_line(axes, one) if isinstance(one, Line) else _draw_bars(axes, one, groups)
+        if one.label:
+            handles[one.label] = drawn
+    if panel.marked is not None:
+        axes.axvline(panel.marked, color="0.75", linewidth=5, alpha=0.5, zorder=0)
+    axes.set_xscale(panel.x_scale)
+    if panel.ticks:
+        axes.set_xticks(list(panel.ticks), list(panel.ticks.values()), minor=False)
+        axes.set_xticks([], minor=True)
+    if panel.x_limits is not None:
+        axes.set_xlim(*panel.x_limits)
+    if panel.y_limits is not None:
+        axes.set_ylim(*panel.y_limits)
+    if groups:
+        axes.grid(visible=False, axis="x")
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_title(panel.title, loc="left", size=10.5)
+    return handles
+
+
+def _draw_line(axes: Axes, line: Line) -> Any:
+    look, colour = line.look, _rgb(line.look.colour)
+    (drawn,) = axes.plot(
+        _numbers(line.x),
+        _numbers(line.y),
+        color=colour,
+        linestyle=look.dash,
+        linewidth=1.1 if look.hollow else 1.7,
+        marker=look.marker,
+        markersize=8 if look.hollow else 6.5,
+        markevery=max(1, len(line.x) // 12),
+        markerfacecolor="none" if look.hollow else colour,
+        markeredgecolor=colour if look.hollow else "white",
+        markeredgewidth=1.1 if look.hollow else 0.6,
+        clip_on=False,  # a marker on the border stays whole
+        zorder=3 if look.dash == "-" else 4,  # where lines coincide, what is solid shows between dashes
+    )
+    return drawn
+
+
+def _draw_bars(axes: Axes, bars: Bars, groups: Sequence[Bars]) -> Any:
+    width = 0.8 / len(groups)
+    offset = (groups.index(bars) - (len(groups) - 1) / 2) * width
+    drawn = axes.bar(
+        [position + offset for position in range(len(bars.heights))],
+        _numbers(bars.heights),
+        width=0.94 * width,
+        color=[_rgb(colour) for colour in bars.colours],
+        hatch=bars.hatch,
+        edgecolor="white",
+        linewidth=0,
+    )
+    texts = ["" if height is None else bars.form.format(height) for height in bars.heights]
+    axes.bar_label(drawn, texts, size=8, padding=1.5)
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=_rgb(GREY), hatch=bars.hatch, edgecolor="white", linewidth=0)
+
+
+def _numbers(values: Sequence[Value]) -> list[float]:
+    return [math.nan if value is None else value for value in values]
+
+
+def _rgb(colour: Colour) -> tuple[float, float, float]:
+    red, green, blue = colour
+    return red / 255, green / 255, blue / 255

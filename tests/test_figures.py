@@ -1,0 +1,281 @@
+"""The paper's figures from one run: tables that are the sweeps' rows, and plots that are always the same."""
+
+import csv
+import dataclasses
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import PIL.Image
+import pytest
+from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
+
+from objectseeker import ObjectSeekerError, plots
+from objectseeker.evaluation import WHERES, Scene, evaluate, sweeps
+from objectseeker.figures import FIGURES, line_counts, write_figures
+from objectseeker.store import restrict
+
+LINES = 6
+FLOOR = 0.1
+OUTCOME = [
+    *("ap50", "base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall"),
+    *(f"certified_{where}" for where in WHERES),
+    "vacuous_far",
+]
+CERTIFIED = OUTCOME[-5:-1]
+COLUMNS = {
+    "precision-recall": ["detector", "base_score", "precision", "recall", "clean_recall"],
+    "clean-recall": ["asked_clean_recall", *OUTCOME],
+    "lines": ["k", "forward_passes", *OUTCOME, "vanilla_ap50"],
+    "cost": ["k", "forward_passes", *CERTIFIED, "vacuous_far"],
+    "alpha": ["alpha", *OUTCOME, "vanilla_ap50"],
+    "beta": ["beta", *OUTCOME, "vanilla_ap50"],
+    "filter-ioa": ["filter_ioa", *OUTCOME, "vanilla_ap50"],
+    "threshold": ["threshold", *OUTCOME],
+    "patch-area": ["k", "patch_area", *OUTCOME],
+    "patch-aspect": ["patch_aspect", *OUTCOME],
+    "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED],
+    "splits": ["split", "images", "objects", "vanilla_ap50", *OUTCOME],
+}
+
+
+@pytest.fixture(scope="module")
+def images():
+    all_over = image([(0, 0, 100, 100, 0.9, 0)], [(2, 2, 98, 98, 0)], lines=LINES, number=7)  # nothing is far from it
+    return [*run(33, 7, generous=1.0, lines=LINES, crowd=0.9), all_over]
+
+
+@pytest.fixture(scope="module")
+def scene(images):
+    return Scene.of(images, NAMES)
+
+
+@pytest.fixture(scope="module")
+def written(scene, tmp_path_factory):
+    out = tmp_path_factory.mktemp("figures") / "new"
+    progress = []
+    options = {"lines": LINES, "mask_floor": FLOOR, "on_progress": lambda *step: progress.append(step)}
+    files = write_figures(scene, PAPER, out, **options)
+    return out, files, progress
+
+
+def table(out, name):
+    with (out / f"{name}.csv").open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def as_text(row):
+    return {name: "" if value is None else str(value) for name, value in row.items()}
+
+
+def write(scene, out, settings=PAPER, lines=LINES, mask_floor=FLOOR, **options):
+    return write_figures(scene, settings, out, lines=lines, mask_floor=mask_floor, **options)
+
+
+def test_every_figure_is_a_table_and_two_plots(written):
+    out, files, progress = written
+    assert files == [out / "figures.json"] + [
+        out / f"{name}.{kind}" for name in FIGURES for kind in ("csv", "svg", "png")
+    ]
+    assert sorted(out.iterdir()) == sorted(files)
+    assert progress == [(done, len(FIGURES)) for done in range(len(FIGURES) + 1)]
+    assert {name: list(table(out, name)[0]) for name in FIGURES} == COLUMNS
+    for name in FIGURES:
+        assert ET.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
+        with PIL.Image.open(out / f"{name}.png") as picture:
+            assert picture.width >= 1000
+            assert np.ptp(np.asarray(picture.convert("L"))) > 200
+
+
+def test_tables_are_the_rows_of_the_sweeps(written, scene):
+    out, _, _ = written
+    thresholds = sweeps.by_threshold(scene, PAPER)
+    expected = {
+        "precision-recall": sweeps.precision_recall(scene, PAPER),
+        "clean-recall": sweeps.by_clean_recall(scene, PAPER, [step / 20 for step in range(2, 20)]),
+        "threshold": [
+            *thresholds,
+            dict.fromkeys(thresholds[0]) | {"threshold": "mean"} | sweeps.mean_over_thresholds(thresholds),
+        ],
+        "patch-area": sweeps.by_patch_area(scene, PAPER, ks=[2, 4, 6], restrict=restrict),
+        "patch-aspect": sweeps.by_patch_aspect(scene, PAPER),
+        "object-size": sweeps.by_object_size(scene, PAPER),
+        "splits": sweeps.by_split(scene, PAPER),
+    }
+    for name, rows in expected.items():
+        assert table(out, name) == [as_text(row) for row in rows], name
+
+
+def test_sweeps_of_one_setting_have_the_vanilla_detector_beside_them(written, scene, images):
+    out, _, _ = written
+    vanilla = {"vanilla_ap50": evaluate(images, NAMES, PAPER)["vanilla"]["ap50"]}
+    tenths = [step / 10 for step in range(10)]
+    lines = sweeps.by_lines(scene, PAPER, [1, 2, 3, 4, 5, 6], restrict)
+    expected = {
+        "lines": lines,
+        "alpha": sweeps.by_alpha(scene, PAPER, tenths[1:]),  # no score below the floor
+        "filter-ioa": sweeps.by_filter_ioa(scene, PAPER, tenths[3:]),
+        "beta": [
+            {"beta": beta} | sweeps.by_alpha(scene, dataclasses.replace(PAPER, beta=beta), [PAPER.alpha])[0]
+            for beta in tenths
+        ],
+    }
+    for name, rows in expected.items():
+        assert table(out, name) == [as_text({key: row[key] for key in COLUMNS[name][:-1]} | vanilla) for row in rows]
+    assert table(out, "cost") == [as_text({key: row[key] for key in COLUMNS["cost"]}) for row in lines]
+
+
+def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypatch):
+    monkeypatch.setattr(plots, "missing", lambda: "tables will do")
+    settings = dataclasses.replace(EVIDENCE, alpha=0.77, beta=0.33, filter_ioa=0.55, patch_area=0.03, patch_aspect=3.0)
+    names = {
+        "alpha": "alpha",
+        "beta": "beta",
+        "filter-ioa": "filter_ioa",
+        "patch-area": "patch_area",
+        "patch-aspect": "patch_aspect",
+    }
+    write(scene, tmp_path, settings, mask_floor=0.2, only=names)
+    ours = evaluate(scene.images, NAMES, settings)["objectseeker"]
+    for name, column in names.items():
+        (row,) = [
+            row
+            for row in table(tmp_path, name)
+            if row[column] == str(getattr(settings, column)) and row.get("k", str(LINES)) == str(LINES)
+        ]
+        assert row["ap50"] == str(ours["ap50"])
+        assert {where: row[f"certified_{where}"] for where in WHERES} == as_text(ours["certified_recall"])
+    assert min(float(row["alpha"]) for row in table(tmp_path, "alpha")) == 0.2
+
+
+def test_no_score_below_the_floor_is_tried(scene, tmp_path, monkeypatch):
+    """With a beta above the floor alpha may lie below it; then a smaller beta would look at boxes never stored."""
+    monkeypatch.setattr(plots, "missing", lambda: "tables will do")
+    settings = dataclasses.replace(PAPER, alpha=0.05, beta=0.5)
+    write(scene, tmp_path, settings, mask_floor=0.35, only=["alpha", "beta"])
+    assert [row["alpha"] for row in table(tmp_path, "alpha")] == ["0.05", *(f"0.{n}" for n in range(4, 10))]
+    assert [row["beta"] for row in table(tmp_path, "beta")] == [f"0.{n}" for n in range(4, 10)]
+    with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.6 on, but these settings look from 0\.5 on"):
+        write(scene, tmp_path, settings, mask_floor=0.6)
+
+
+def test_what_the_figures_were_made_with_lies_beside_them(written, scene, images):
+    out, _, _ = written
+    about = json.loads((out / "figures.json").read_text(encoding="utf-8"))
+    ours = evaluate(images, NAMES, PAPER)
+    assert about == {
+        "images": ours["images"],
+        "objects": ours["objects"],
+        "vacuous_far": ours["objectseeker"]["vacuous_far"],
+        "lines": LINES,
+        "mask_floor": FLOOR,
+        "settings": ours["settings"],
+        "figures": dict(FIGURES),
+    }
+    assert about["vacuous_far"] > 0
+
+
+def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
+    shown = {}
+    monkeypatch.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
+    write(scene, tmp_path, dataclasses.replace(PAPER, clean_recall=0.9))
+    assert list(shown) == list(FIGURES)
+    for name, plot in shown.items():
+        for line in [one for panel in plot.panels for one in panel.series if isinstance(one, plots.Line)]:
+            where, *k = line.label.replace(" (", ", (").split(", ")
+            if where in WHERES:
+                rows = [row for row in table(tmp_path, name) if row.get("threshold") != "mean"]
+                rows = [row for row in rows if name != "patch-area" or k == [f"k = {row['k']}"]]
+                assert [as_text({"y": y})["y"] for y in line.y] == [row[f"certified_{where}"] for row in rows]
+                assert line.look.colour == plots.LOOKS[where].colour
+        assert ("1 of the objects have no far position" in plot.note) == (name != "precision-recall")
+    gaps = {name for name, plot in shown.items() if "Gaps: clean recall 90 % is not reached" in plot.note}
+    assert gaps == {
+        name
+        for name in FIGURES
+        if name not in ("precision-recall", "clean-recall")
+        and any(row["certified_far"] == "" and row.get("objects") != "0" for row in table(tmp_path, name))
+    }
+    assert {"lines", "alpha"} <= gaps
+
+
+def test_only_some_figures(scene, tmp_path):
+    files = write(scene, tmp_path, only=["cost", "clean-recall", "cost"])
+    names = [f"{name}.{kind}" for name in ("clean-recall", "cost") for kind in ("csv", "svg", "png")]
+    assert [file.name for file in files] == ["figures.json", *names]
+    with pytest.raises(ObjectSeekerError, match=r"no figure 'costs': choose from precision-recall, .*splits"):
+        write(scene, tmp_path, only=["cost", "costs"])
+
+
+def test_the_same_numbers_give_the_same_files(scene, tmp_path, monkeypatch):
+    """At another time and with other defaults."""
+    import matplotlib
+
+    write(scene, tmp_path / "a", only=["object-size", "lines"])
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "savefig.dpi": 7}):
+        write(scene, tmp_path / "b", only=["object-size", "lines"])
+        assert matplotlib.rcParams["font.size"] == 20
+    for file in (tmp_path / "a").iterdir():
+        assert file.read_bytes() == (tmp_path / "b" / file.name).read_bytes(), file.name
+
+
+def test_plotting_leaves_the_callers_figures_alone(tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from objectseeker.plots import *;"
+        "panel = Panel(x_label='x', y_label='y', series=[Line('far', [1, None, 3], [1, 2, None], LOOKS['far'])]);"
+        "save(Plot('title', [panel], 'note'), Path(sys.argv[1]) / 'v1.0');"
+        "assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["v1.0.png", "v1.0.svg"]
+
+
+def test_without_matplotlib_there_are_tables(scene, tmp_path, monkeypatch):
+    assert plots.missing() is None
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    files = write(scene, tmp_path, only=["clean-recall", "splits"])
+    assert [file.name for file in files] == ["figures.json", "clean-recall.csv", "splits.csv"]
+    assert sorted(tmp_path.iterdir()) == sorted(files)
+    assert table(tmp_path, "splits") == [as_text(row) for row in sweeps.by_split(scene, PAPER)]
+    assert "pip install 'objectseeker[plots]'" in plots.missing()
+
+
+def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
+    blind = [image([], [(40, 40, 60, 60, 0)], lines=2, number=n) for n in range(2)]
+    names = ["precision-recall", "lines", "threshold", "patch-area", "object-size", "splits"]
+    write(Scene.of(blind, NAMES), tmp_path, lines=2, only=names)
+    assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
+    assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
+    assert all((tmp_path / f"{name}.png").exists() for name in names)
+
+
+def test_a_folder_that_cannot_be_written(scene, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ObjectSeekerError, match=r"cannot write into .*file"):
+        write(scene, tmp_path / "file", only=["cost"])
+
+
+def test_numbers_of_lines():
+    assert line_counts(30, 6) == [5, 10, 15, 20, 25, 30]
+    assert line_counts(30, 3) == [10, 20, 30]
+    assert line_counts(1, 6) == [1]
+    assert line_counts(4, 6) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("values", "from_zero", "close_up"),
+    [
+        ([None, 12.1, 41.0], (0, 50), (9.21, 43.89)),
+        ([0.0], (0, 5), (0, 10)),
+        ([100.0, None], (0, 100), (90, 100)),
+        ([0.0, 100.0], (0, 100), (0, 100)),
+        ([70.0, 71.0], (0, 80), (65.5, 75.5)),
+        ([None], (0, 5), (0, 10)),
+    ],
+)
+def test_limits_hold_all_values(values, from_zero, close_up):
+    assert plots.from_zero(values) == from_zero
+    assert plots.close_up(values) == pytest.approx(close_up)
