@@ -1,0 +1,139 @@
+"""Which objects are certified, for all images and many settings at once.
+
+What a masked box proves about an object does not depend on any score, so it is found once. The verdicts are those of
+`certify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.bounds import MARGIN, Bound, lower_bound
+from objectseeker.boxes import Bools, Floats, Ints, area
+from objectseeker.certification import verdicts
+from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.evaluation.scene import Scene
+from objectseeker.evidence import stars_of
+from objectseeker.observation import ObservedImage
+from objectseeker.pruning import Rule
+from objectseeker.threats import Patch, Surroundings, sizes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proofs:
+    """The masked boxes that prove something about a counted object: one row per box and object, object by object."""
+
+    scene: Scene
+    object: Ints  # a position in `scene.counted`
+    box: Ints  # a position among the masked boxes of the object's image
+    share: Floats  # lower bound of what is covered of the object
+    score: Floats  # after the edge factor
+    side: Ints  # of the box's mask
+    line: Ints
+    first: Ints  # each object's first row, and the end of the last object
+    rule: Rule  # its filter_ioa, classwise and edge_factor hold for the rows
+
+    def objects(self) -> tuple[Floats, Ints, Ints]:
+        """The counted objects' boxes, and width and height of the image of each."""
+        truth, counted = self.scene.truth, self.scene.counted
+        image = truth.image[counted]
+        return truth.detections.xyxy[counted], self.scene.width[image], self.scene.height[image]
+
+    def visible_area(self) -> Floats:
+        """Each counted object's area inside its image."""
+        truth, width, height = self.objects()
+        return area(np.clip(truth, 0, np.stack([width, height, width, height], axis=1)))
+
+    def image_of(self, n: int) -> ObservedImage:
+        """The image of one counted object."""
+        return self.scene.images[int(self.scene.truth.image[self.scene.counted[n]])]
+
+
+def find_proofs(scene: Scene, rule: Rule, bound: Bound) -> Proofs:
+    """What every rule with the same filter_ioa, classwise and edge_factor needs to certify."""
+    parts: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
+    start = 0
+    for image in scene.images:
+        observation, boxes = image.observation, image.observation.boxes
+        truth = image.truth[~image.ignore]
+        share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
+        proves = share > MARGIN
+        if rule.classwise:
+            proves &= boxes.label[:, None] == truth.label[None]
+        n, box = np.nonzero(proves.T)
+        mask = observation.mask_of[box]
+        score = rule.scores(observation)[box]
+        parts.append((n + start, box, share[box, n], score, observation.masks.side[mask], observation.masks.line[mask]))
+        start += len(truth)
+    objects, box, share, score, side, line = (np.concatenate(column) for column in zip(*parts, strict=True))
+    first = np.searchsorted(objects, np.arange(start + 1))
+    return Proofs(scene, objects, box, share, score, side, line, first, rule)
+
+
+def certified_objects(
+    proofs: Proofs, rule: Rule, patches: Sequence[Patch], *, threshold: float = 0.0
+) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (patches, counted objects), as `certify` has them with the same settings."""
+    require_fraction(threshold, "threshold")
+    _check(rule, proofs.rule)
+    truth, width, height = proofs.objects()
+    evidence = np.where(proofs.share > threshold + MARGIN, rule.evidence(proofs.score), 0.0)
+    vulnerable = _escape_lines(proofs, evidence >= 1)
+    certified, vacuous = verdicts(vulnerable, truth, width, height, patches)
+    if rule.low_score is not None:
+        # A position that no mask of any such box removes is proven by none of them, together or alone.
+        possible, _ = verdicts(_escape_lines(proofs, evidence > 0), truth, width, height, patches)
+        certified |= _certified_together(proofs, evidence, vulnerable, patches, possible & ~certified)
+    visible = proofs.visible_area() > 0
+    return certified & visible, vacuous & visible
+
+
+def _certified_together(
+    proofs: Proofs, evidence: Floats, vulnerable: Ints, patches: Sequence[Patch], undecided: Bools
+) -> Bools:
+    """Which of the `undecided` (patches, objects) are certified by views that no one of them decides alone."""
+    truth, width, height = proofs.objects()
+    surroundings = Surroundings.of(truth, width, height)
+    size = [sizes(patch, width, height, len(truth)) for patch in patches]
+    allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
+    proven = np.zeros_like(undecided)
+    for n in np.flatnonzero(undecided.any(axis=0)).tolist():
+        rows = np.arange(proofs.first[n], proofs.first[n + 1])
+        rows = rows[evidence[rows] > 0]
+        stars = stars_of(proofs.image_of(n).observation, proofs.box[rows], evidence[rows])
+        for p in np.flatnonzero(undecided[:, n]):
+            # The positions that escape every mask which decides alone form one rectangle: only there must stars help.
+            patch = size[p][n]
+            escaping = np.concatenate([vulnerable[n, :2] - patch + 1, vulnerable[n, 2:] - 1])
+            left = _meet(allowed[p][n], escaping)
+            proven[p, n] = all(stars.prove(rectangle, (int(patch[0]), int(patch[1]))) for rectangle in left)
+    return proven
+
+
+def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
+    """`Certificates.vulnerable` of every object: furthest safe left and top mask, nearest safe right and bottom."""
+    _, width, height = proofs.objects()
+    border = np.stack([width, height], axis=1)
+    lines = np.concatenate([np.zeros_like(border), border], axis=1)
+    n, side, line = proofs.object[decisive], proofs.side[decisive], proofs.line[decisive]
+    before = side < 2
+    np.maximum.at(lines, (n[before], side[before]), line[before])
+    np.minimum.at(lines, (n[~before], side[~before]), line[~before])
+    return lines
+
+
+def _meet(rectangles: Ints, other: Ints) -> Ints:
+    """What each of the (inclusive) rectangles shares with the other one."""
+    first, last = np.maximum(rectangles[:, :2], other[:2]), np.minimum(rectangles[:, 2:], other[2:])
+    return np.concatenate([first, last], axis=1)
+
+
+def _check(rule: Rule, prepared: Rule) -> None:
+    for name in ("filter_ioa", "classwise", "edge_factor"):
+        if getattr(rule, name) != getattr(prepared, name):
+            raise ObjectSeekerError(
+                f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"
+            )

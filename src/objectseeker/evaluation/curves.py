@@ -1,0 +1,104 @@
+"""Right and wrong boxes at every base_score: what AP, clean recall and precision-recall curves are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.boxes import Detections, Floats, Ints
+from objectseeker.evaluation.average_precision import envelope_area
+from objectseeker.evaluation.matching import Pairs, count, match, overlapping
+from objectseeker.evaluation.replay import Candidates, replay
+from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
+from objectseeker.pruning import Rule
+
+ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
+NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """One detector at one base_score per row; classes are columns. All values are percentages but the counts."""
+
+    scene: Scene
+    base_scores: Floats
+    right: Ints  # objects found
+    wrong: Ints  # boxes that found nothing
+
+    @property
+    def recall(self) -> Floats:
+        """Per class; NaN for a class without objects."""
+        objects = self.scene.objects_per_class
+        return np.asarray(100 * self.right / np.where(objects > 0, objects, np.nan))
+
+    @property
+    def clean_recall(self) -> Floats:
+        """The mean recall over classes, at every base_score."""
+        return self.scene.macro(self.recall)
+
+    @property
+    def ap50(self) -> Floats:
+        """The paper's AP at IoU 0.5, per class: the area under the precision envelope of all settings."""
+        boxes = self.right + self.wrong
+        precision = np.divide(self.right, boxes, out=np.zeros(boxes.shape), where=boxes > 0)  # no boxes: recall is 0
+        return envelope_area(self.recall, precision)
+
+    @property
+    def mean_ap50(self) -> float:
+        return float(self.scene.macro(self.ap50))
+
+    def row_at_recall(self, clean_recall: float) -> int | None:
+        """The row of the highest base_score whose clean recall is at least the fraction `clean_recall`, if any."""
+        rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - ROUNDING)
+        return int(rows[np.argmax(self.base_scores[rows])]) if len(rows) else None
+
+
+def vanilla_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:
+    """The undefended detector."""
+    return _curve(scene, base_scores, (NO_BOXES for _ in base_scores))
+
+
+def defended_curve(
+    scene: Scene, candidates: Candidates, settings: Settings, base_scores: Floats = BASE_SCORES
+) -> Curve:
+    """The defended detector, label-wise or label-free as the candidates are."""
+    rules = (settings.rule(float(score), classwise=candidates.rule.classwise) for score in base_scores)
+    return _curve(scene, base_scores, replay(candidates, rules))
+
+
+def unpruned_curve(scene: Scene, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
+    """What pruning is for: base boxes and every masked box of at least mask_score, as they are."""
+    return _curve(scene, base_scores, _unpruned(scene, [settings.rule(float(score)) for score in base_scores]))
+
+
+def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
+    everything = Boxes.gather([image.observation.boxes for image in scene.images])
+    score = {}
+    for rule in rules:
+        if rule.edge_factor not in score:
+            score[rule.edge_factor] = np.concatenate([rule.scores(image.observation) for image in scene.images])
+        yield everything.select(score[rule.edge_factor] >= rule.mask_score)
+
+
+def _curve(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> Curve:
+    """Base boxes, and what the defence adds to them at each base_score."""
+    base, known = scene.base, overlapping(scene.base, scene)
+    right, wrong = [], []
+    for base_score, added in zip(base_scores, additions, strict=True):
+        kept = base.detections.score >= base_score
+        place = np.cumsum(kept) - 1
+        rows = kept[known.box]
+        new = overlapping(added, scene)
+        pairs = Pairs(
+            box=np.concatenate([place[known.box[rows]], new.box + kept.sum()]),
+            object=np.concatenate([known.object[rows], new.object]),
+            overlap=np.concatenate([known.overlap[rows], new.overlap]),
+        )
+        boxes = base.select(kept).followed_by(added).detections
+        found, missed = count(boxes.label, match(boxes.score, pairs, scene), scene)
+        right.append(found)
+        wrong.append(missed)
+    return Curve(scene, base_scores, np.array(right), np.array(wrong))

@@ -1,0 +1,67 @@
+"""The defended detector on a scene: its curve, and what is certified where its clean recall is what was asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from objectseeker.boxes import Bools, Floats
+from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
+from objectseeker.evaluation.curves import Curve, defended_curve
+from objectseeker.evaluation.replay import Candidates, find_candidates
+from objectseeker.evaluation.scene import Scene
+from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.pruning import Rule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatingPoint:
+    """The defended detector at one base_score. Verdicts are (WHERES, counted objects); recalls are percentages."""
+
+    rule: Rule
+    clean_recall: float
+    recall_per_class: Floats
+    certified: Bools
+    vacuous: Bools
+
+    def certified_recall(self, objects: Bools | None = None) -> dict[str, float | None]:
+        """The certified share of the objects (or of some of them), where by where; None if there are none."""
+        certified = self.certified if objects is None else self.certified[:, objects]
+        shares = 100 * certified.mean(axis=1) if certified.shape[1] else [None] * len(WHERES)
+        return {where: None if share is None else float(share) for where, share in zip(WHERES, shares, strict=True)}
+
+    @property
+    def vacuous_far(self) -> int:
+        """Objects that count as certified against far patches because no position is far from them."""
+        return int(self.vacuous[WHERES.index("far")].sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Defence:
+    """What all settings with the same filter_ioa, edge_factor and bound share."""
+
+    scene: Scene
+    candidates: Candidates
+    proofs: Proofs
+
+    @classmethod
+    def prepare(
+        cls, scene: Scene, settings: Settings, *, classwise: bool = True, floor: float | None = None
+    ) -> Defence:
+        """`floor`: the lowest masked score any of the settings will use; by default that of `settings`."""
+        rule = settings.rule(0.0, classwise=classwise)
+        candidates = find_candidates(scene, rule, settings.floor if floor is None else floor)
+        return cls(scene, candidates, find_proofs(scene, rule, settings.bound))
+
+    def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
+        return defended_curve(self.scene, self.candidates, settings, base_scores)
+
+    def at(self, settings: Settings, curve: Curve, row: int) -> OperatingPoint:
+        """Certify at one row of the curve of these settings."""
+        rule = settings.rule(float(curve.base_scores[row]), classwise=self.candidates.rule.classwise)
+        certified, vacuous = certified_objects(self.proofs, rule, settings.patches(), threshold=settings.threshold)
+        return OperatingPoint(rule, float(curve.clean_recall[row]), curve.recall[row], certified, vacuous)
+
+    def at_recall(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
+        """Certify at the highest base_score that reaches `settings.clean_recall`; None if none does."""
+        row = curve.row_at_recall(settings.clean_recall)
+        return None if row is None else self.at(settings, curve, row)

@@ -1,0 +1,146 @@
+"""Inference from stored boxes, at many settings of one rule, for all images at once.
+
+`prune_with` run anew for every image and every base_score would spend its time on what does not change: which base box
+explains a masked box, and which masked boxes are neighbours. Both are found once. A setting then decides which masked
+boxes are alive (they carry evidence and nothing explains them), and only images where that changed are clustered again.
+The outcome is that of `prune_with`, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.boxes import Detections, Floats, Ints, ioa
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.observation import Observation
+from objectseeker.pruning import Rule, cluster_evidence, hulls, neighbours
+
+NOTHING = -1.0  # the score of the base box that explains a masked box which none explains
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The masked boxes that can be output at some base_score, image by image.
+
+    A masked box only counts from a score of base_score on, so one that a base box of at least its own score explains
+    is never output: most boxes of most runs end here.
+    """
+
+    boxes: Boxes  # scores after the edge factor
+    mask_of: Ints
+    masks: Ints  # how many masks the image of each box has
+    explained: Floats  # the highest score of a base box that explains the box
+    linked: list[int]  # the box's neighbours: bit i stands for the image's i-th candidate
+    first: list[int]  # each image's first candidate, and the end of the last image
+    rule: Rule  # its filter_ioa, classwise and edge_factor hold for the candidates; scores and power are free
+    floor: float  # the lowest masked score that was looked at
+
+
+def find_candidates(scene: Scene, rule: Rule, floor: float) -> Candidates:
+    """What every rule with the same filter_ioa, classwise and edge_factor needs, for masked scores from `floor` on."""
+    kept: list[Ints] = []
+    boxes: list[Detections] = []
+    explained: list[Floats] = []
+    linked: list[int] = []
+    for image in scene.images:
+        observation = image.observation
+        score = rule.scores(observation)
+        best = explaining_score(rule, observation)
+        index = np.flatnonzero((best < score) & (score >= floor))
+        found = observation.boxes
+        kept.append(index)
+        boxes.append(Detections(found.xyxy[index], score[index], found.label[index]))
+        explained.append(best[index])
+        linked += neighbours_as_bits(rule, boxes[-1])
+    counts = [len(index) for index in kept]
+    return Candidates(
+        boxes=Boxes.gather(boxes),
+        mask_of=np.concatenate([image.observation.mask_of[i] for image, i in zip(scene.images, kept, strict=True)]),
+        masks=np.repeat([len(image.observation.masks) for image in scene.images], counts),
+        explained=np.concatenate(explained),
+        linked=linked,
+        first=[0, *np.cumsum(counts).tolist()],
+        rule=rule,
+        floor=floor,
+    )
+
+
+def explaining_score(rule: Rule, observation: Observation) -> Floats:
+    """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
+    base, boxes = observation.base, observation.boxes
+    inside = ioa(boxes.xyxy, base.xyxy) > rule.filter_ioa
+    if rule.classwise:
+        inside &= boxes.label[:, None] == base.label[None]
+    return np.asarray(np.where(inside, base.score[None], NOTHING).max(axis=1, initial=NOTHING))
+
+
+def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
+    """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
+    near = neighbours(boxes.xyxy, boxes.xyxy)
+    if rule.classwise:
+        near &= boxes.label[:, None] == boxes.label[None]
+    rows = np.packbits(near, axis=1, bitorder="little")
+    return [int.from_bytes(row.tobytes(), "little") for row in rows]
+
+
+def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
+    """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune_with` has them."""
+    boxes = candidates.boxes
+    score = boxes.detections.score
+    cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
+    before = np.zeros(len(boxes), np.bool_)
+    for rule in rules:
+        _check(rule, candidates)
+        evidence = rule.evidence(score)
+        alive = (evidence > 0) & (candidates.explained < rule.base_score)
+        for image in np.unique(boxes.image[alive != before]).tolist():
+            start, end = candidates.first[image : image + 2]
+            _join(candidates.linked, np.flatnonzero(alive[start:end]).tolist(), start, cluster)
+        before = alive
+        kept = np.flatnonzero(alive)
+        if rule.low_score is not None:
+            kept = kept[_enough(cluster[kept], candidates.mask_of[kept], candidates.masks[kept], evidence[kept])]
+        yield Boxes(hulls(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
+
+
+def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> None:
+    """Write the clusters of the boxes `members` of the image whose candidates begin at `start`."""
+    left = sum(1 << member for member in members)
+    for seed in members:
+        if not left >> seed & 1:
+            continue
+        left ^= 1 << seed
+        reached = [seed]
+        for member in reached:
+            cluster[start + member] = start + seed
+            new = linked[start + member] & left
+            left ^= new
+            while new:
+                lowest = new & -new
+                reached.append(lowest.bit_length() - 1)
+                new ^= lowest
+
+
+def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints:
+    """Which boxes lie in a cluster that is output. (By number of masks: a sum rounds differently with more terms.)"""
+    output = np.zeros(len(cluster), np.bool_)
+    for many in np.unique(masks):
+        rows = np.flatnonzero(masks == many)
+        _, number = np.unique(cluster[rows], return_inverse=True)
+        output[rows] = (cluster_evidence(number, mask_of[rows], evidence[rows], int(many)) >= 1)[number]
+    return np.flatnonzero(output)
+
+
+def _check(rule: Rule, candidates: Candidates) -> None:
+    for name in ("filter_ioa", "classwise", "edge_factor"):
+        wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
+        if wanted != prepared:
+            raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
+    lowest = rule.mask_score if rule.low_score is None else rule.low_score
+    needed = max(rule.base_score, candidates.floor)
+    if lowest < needed:
+        raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {lowest!r}")

@@ -1,0 +1,148 @@
+"""Small runs for the tests of evaluation, and slow, literal versions of what is measured on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from cases import generate
+
+from objectseeker import Detections, Observation, halves
+from objectseeker.evaluation import BASE_SCORES, Settings
+from objectseeker.observation import ObservedImage
+from objectseeker.pruning import prune_with
+
+NAMES = ("cat", "dog")
+PAPER = Settings(alpha=0.4, beta=0.3, clean_recall=0.5)
+EVIDENCE = Settings(alpha=0.7, beta=0.4, low_alpha=0.2, low_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5)
+
+
+def run(seed: int, count: int = 6, *, flagged: float = 0.2, **options) -> list[ObservedImage]:
+    """`count` generated images; a share of their objects is ignored, half of those are crowds."""
+    rng = np.random.default_rng(seed)
+    images = []
+    for number in range(count):
+        case = generate(int(rng.integers(2**32)), **options)
+        ignore = rng.random(len(case.truth)) < flagged
+        crowd = ignore & (rng.random(len(case.truth)) < 0.5)
+        images.append(ObservedImage(str(number), Path("unused"), case.observation, case.truth, ignore, crowd))
+    if not any((~image.ignore).any() for image in images):
+        images[0] = replace(images[0], ignore=~images[0].ignore, crowd=np.zeros_like(images[0].crowd))
+    return images
+
+
+def noisy(seed: int, count: int) -> list[ObservedImage]:
+    """Images whose views show the object and now and then something that is not there: low scores cost precision."""
+    rng = np.random.default_rng(seed)
+    images = []
+    for number in range(count):
+        corner = rng.uniform(5, 60, 2)
+        box = np.concatenate([corner, corner + rng.uniform(20, 35, 2)])
+        label = int(rng.integers(2))
+
+        strength = rng.uniform(0.4, 1)
+
+        def view(loss, noise, box=box, label=label, strength=strength):
+            rows = [(*(box + rng.normal(0, 1, 4)), strength - rng.uniform(0, loss), label)]
+            if rng.random() < noise:
+                corner = rng.uniform(0, 70, 2)
+                rows.append((*corner, *(corner + rng.uniform(10, 30, 2)), rng.uniform(0, 0.8), int(rng.integers(2))))
+            return rows
+
+        masked = [view(0.3, 0.2) for _ in range(24)]
+        images.append(image(view(0.0, 0.0), [(*box, label)], masked, lines=6, number=number))
+    return images
+
+
+def image(base, truth, masked=(), *, size=100, lines=1, ignore=None, crowd=None, number=0) -> ObservedImage:
+    """An image by hand: boxes are (x1, y1, x2, y2, score, label), objects (x1, y1, x2, y2, label)."""
+    masks = halves(size, size, lines)
+    views = [boxes(rows) for rows in masked]
+    views += [Detections.empty()] * (len(masks) - len(views))
+    objects = boxes([(*row[:4], 1.0, row[4]) for row in truth])
+    none = np.zeros(len(objects), dtype=bool)
+    crowd = none if crowd is None else np.array(crowd)
+    return ObservedImage(
+        str(number),
+        Path("unused"),
+        Observation(size, size, masks, boxes(base), views),
+        objects,
+        (none if ignore is None else np.array(ignore)) | crowd,
+        crowd,
+    )
+
+
+def boxes(rows) -> Detections:
+    return Detections([row[:4] for row in rows], [row[4] for row in rows], [row[5] for row in rows])
+
+
+@dataclass
+class Literal:
+    """Right and wrong boxes per class, counted the slow way."""
+
+    right: dict[int, int]
+    wrong: dict[int, int]
+
+
+def outputs(observed: ObservedImage, settings: Settings, base_score: float, classwise: bool) -> Detections:
+    return prune_with(settings.rule(base_score, classwise=classwise), observed.observation)
+
+
+def count_literally(pairs: list[tuple[ObservedImage, Detections]]) -> Literal:
+    """Box by box, object by object."""
+    result = Literal(dict.fromkeys(range(len(NAMES)), 0), dict.fromkeys(range(len(NAMES)), 0))
+    for observed, found in pairs:
+        free = set(range(len(observed.truth)))
+        for i in sorted(range(len(found)), key=lambda i: (-found.score[i], i)):
+            label = int(found.label[i])
+            best = None
+            for n in sorted(free):
+                if observed.truth.label[n] != label:
+                    continue
+                overlap = _overlap(found.xyxy[i], observed.truth.xyxy[n], bool(observed.crowd[n]))
+                key = (not observed.ignore[n], overlap)
+                if overlap >= 0.5 and (best is None or key >= best[0]):
+                    best = key, n
+            if best is None:
+                result.wrong[label] += 1
+                continue
+            n = best[1]
+            if not observed.crowd[n]:
+                free.remove(n)
+            if not observed.ignore[n]:
+                result.right[label] += 1
+    return result
+
+
+def ap_literally(points: list[tuple[float, float]]) -> float:
+    """The area under the envelope of (recall, precision) points, strip by strip."""
+    total, before = 0.0, 0.0
+    for recall in sorted({recall for recall, _ in points}):
+        total += (recall - before) * max(precision for other, precision in points if other >= recall)
+        before = recall
+    return total
+
+
+def protocol_literally(images: list[ObservedImage], settings: Settings, classwise: bool) -> tuple[float, list[float]]:
+    """The paper's AP50 and the clean recall at every base_score, through `prune_with`."""
+    objects = {c: sum(int((~one.ignore & (one.truth.label == c)).sum()) for one in images) for c in range(len(NAMES))}
+    points: dict[int, list[tuple[float, float]]] = {c: [] for c in objects if objects[c]}
+    recalls = []
+    for base_score in BASE_SCORES:
+        counted = count_literally([(one, outputs(one, settings, float(base_score), classwise)) for one in images])
+        for c, of_class in points.items():
+            right, all_boxes = counted.right[c], counted.right[c] + counted.wrong[c]
+            of_class.append((right / objects[c], right / all_boxes if all_boxes else 1.0))
+        recalls.append(sum(of_class[-1][0] for of_class in points.values()) / len(points))
+    return sum(ap_literally(of_class) for of_class in points.values()) / len(points), recalls
+
+
+def _overlap(box, truth, crowd: bool) -> float:
+    width = min(box[2], truth[2]) - max(box[0], truth[0])
+    height = min(box[3], truth[3]) - max(box[1], truth[1])
+    shared = max(width, 0.0) * max(height, 0.0)
+    whole = (box[2] - box[0]) * (box[3] - box[1])
+    if not crowd:
+        whole += (truth[2] - truth[0]) * (truth[3] - truth[1]) - shared
+    return shared / whole if whole > 0 else 0.0

@@ -1,0 +1,78 @@
+"""The fast way to run inference at many settings gives, bit for bit, what `prune_with` gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from evaluation_cases import EVIDENCE, NAMES, PAPER, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import Detections, ObjectSeekerError, Rule
+from objectseeker.evaluation import BASE_SCORES, Scene, Settings
+from objectseeker.evaluation.replay import find_candidates, replay
+from objectseeker.pruning import prune_with
+
+scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
+any_settings = st.builds(
+    Settings,
+    alpha=scores,
+    beta=scores,
+    filter_ioa=st.sampled_from([0.0, 0.5, 0.6, 0.9, 1.0]),
+    edge_factor=st.sampled_from([1.0, 0.8, 0.5, 0.0]),
+)
+evidence_settings = st.builds(
+    dataclasses.replace, any_settings, low_alpha=scores, low_beta=scores, power=st.sampled_from([0.5, 1.0, 2.0])
+)
+
+
+def check_against_prune(images, chosen, classwise, floor=None):
+    scene = Scene.of(images, NAMES)
+    rules = [chosen.rule(float(score), classwise=classwise) for score in BASE_SCORES]
+    candidates = find_candidates(scene, rules[0], chosen.floor if floor is None else floor)
+    different = 0
+    for rule, added in zip(rules, replay(candidates, rules), strict=True):
+        for number, image in enumerate(images):
+            hulls = added.detections[added.image == number]
+            found = Detections.concatenate([image.observation.base.at_least(rule.base_score), hulls])
+            assert found == prune_with(rule, image.observation)
+            different += len(hulls)
+    return different
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), any_settings | evidence_settings, st.booleans())
+def test_replay_is_prune_at_every_base_score(seed, chosen, classwise):
+    check_against_prune(run(seed, count=3), chosen, classwise)
+
+
+@pytest.mark.parametrize("classwise", [True, False])
+@pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
+def test_replay_is_prune_on_larger_images_and_from_a_lower_floor(chosen, classwise):
+    images = run(3, count=4, smallest=60, largest=90, lines=14, generous=1.0)
+    assert check_against_prune(images, chosen, classwise, floor=0.05) > 100  # there is something to get wrong
+
+
+def test_a_base_box_explains_up_to_its_own_score():
+    images = run(11, count=5, generous=1.0)
+    candidates = find_candidates(Scene.of(images, NAMES), Rule(), 0.0)
+    assert (candidates.explained < candidates.boxes.detections.score).all()
+    assert (candidates.explained >= 0).any()
+
+
+def test_rules_that_the_candidates_were_not_found_for_are_refused():
+    candidates = find_candidates(Scene.of(run(1), NAMES), Rule(), 0.3)
+    good = Rule(base_score=0.2, mask_score=0.3)
+    assert len(list(replay(candidates, [good]))) == 1
+    for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_score": 0.29}):
+        with pytest.raises(ObjectSeekerError, match=r"candidates were found|must count from"):
+            next(replay(candidates, [dataclasses.replace(good, **bad)]))
+    with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.4 on, not from 0\.35"):
+        next(replay(candidates, [Rule(base_score=0.4, mask_score=0.35)]))
+
+
+def test_images_without_masked_boxes():
+    images = run(5, generous=0.0)
+    candidates = find_candidates(Scene.of(images, NAMES), Rule(), 0.0)
+    assert [len(added) for added in replay(candidates, [Rule()])] == [0]
+    assert np.array_equal(candidates.first, np.zeros(len(images) + 1))

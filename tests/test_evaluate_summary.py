@@ -1,0 +1,153 @@
+"""The table of one run."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
+
+from objectseeker import ObjectSeekerError, certify
+from objectseeker.evaluation import WHERES, Scene, Settings, evaluate
+from objectseeker.evaluation.average_precision import coco_ap50
+from objectseeker.evaluation.curves import vanilla_curve
+from objectseeker.evaluation.defence import Defence
+
+
+@pytest.mark.parametrize("settings", [PAPER, EVIDENCE, dataclasses.replace(PAPER, threshold=0.5, bound="paper")])
+def test_the_table_is_what_its_parts_say(settings):
+    images = run(21, 12, generous=1.0, lines=8)
+    scene = Scene.of(images, NAMES)
+    result = evaluate(images, NAMES, settings)
+    assert json.loads(json.dumps(result)) == result
+    assert result["images"] == 12
+    assert result["objects"] == sum(int((~one.ignore).sum()) for one in images)
+    assert result["objects"] + result["ignored_objects"] == sum(len(one.truth) for one in images)
+    assert result["vanilla"]["ap50"] == vanilla_curve(scene).mean_ap50
+    assert result["vanilla"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
+    ours = result["objectseeker"]
+    for classwise, at, ap50, certified in (
+        (True, ours, ours["ap50"], ours["certified_recall"]),
+        (False, ours["label_free"], ours["ap50_label_free"], ours["certified_recall_label_free"]),
+    ):
+        curve = Defence.prepare(scene, settings, classwise=classwise).curve(settings)
+        assert ap50 == curve.mean_ap50
+        row = np.flatnonzero(curve.base_scores == at["base_score"])[0]
+        assert at["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
+        assert (curve.clean_recall[row + 1 :] < 100 * settings.clean_recall).all()
+        rule = settings.rule(at["base_score"])
+        assert (at["mask_score"], at["low_score"]) == (rule.mask_score, rule.low_score)
+        verdicts = [
+            certify(
+                one.observation,
+                one.truth[~one.ignore],
+                settings.patches(),
+                mask_score=rule.mask_score,
+                low_score=rule.low_score,
+                power=rule.power,
+                edge_factor=rule.edge_factor,
+                classwise=classwise,
+                threshold=settings.threshold,
+                bound=settings.bound,
+            )
+            for one in images
+        ]
+        shares = 100 * np.concatenate([found.certified for found in verdicts], axis=1).mean(axis=1)
+        assert list(certified.values()) == pytest.approx(shares.tolist())
+        assert list(certified) == list(WHERES)
+        assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
+
+
+def test_label_free_certificates_accept_any_label():
+    """Seen as a dog under every mask that shows it, a cat is certified only if labels do not matter."""
+    truth = [(40, 40, 60, 60, 0), (70, 40, 90, 60, 1)]
+    view = [(40, 40, 60, 60, 0.99, 1), (70, 40, 90, 60, 0.99, 1)]
+    observed = image([(*row[:4], 0.9, row[4]) for row in truth], truth, [view] * 28, lines=7)
+    result = evaluate([observed], NAMES, PAPER)
+    assert result["objectseeker"]["certified_recall"]["far"] == 50
+    assert result["objectseeker"]["certified_recall_label_free"]["far"] == 100
+    cat, dog = result["per_class"]
+    assert (cat["certified_recall"]["far"], dog["certified_recall"]["far"]) == (0, 100)
+    assert cat["certified_recall_label_free"]["far"] == dog["certified_recall_label_free"]["far"] == 100
+
+
+def test_classes_add_up_to_the_whole():
+    images = run(4, 12, generous=1.0)
+    result = evaluate(images, NAMES, PAPER)
+    rows, ours = result["per_class"], result["objectseeker"]
+    assert [row["class"] for row in rows] == list(NAMES)
+    assert sum(row["objects"] for row in rows) == result["objects"]
+    for column, whole in (
+        ("ap50", ours["ap50"]),
+        ("ap50_label_free", ours["ap50_label_free"]),
+        ("vanilla_ap50", result["vanilla"]["ap50"]),
+        ("vanilla_ap50_coco", result["vanilla"]["ap50_coco"]),
+        ("clean_recall", ours["clean_recall"]),
+    ):
+        assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
+    for column in ("certified_recall", "certified_recall_label_free"):
+        for where in WHERES:
+            certified = sum(row["objects"] * row[column][where] for row in rows)
+            assert certified / result["objects"] == pytest.approx(ours[column][where])
+
+
+def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
+    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    result = evaluate([unseen], NAMES, dataclasses.replace(PAPER, clean_recall=0.9))
+    ours = result["objectseeker"]
+    assert ours["highest_clean_recall"] == 50
+    assert ours["base_score"] is ours["mask_score"] is ours["clean_recall"] is ours["vacuous_far"] is None
+    assert set(ours["certified_recall"].values()) == {None}
+    assert result["per_class"][0]["certified_recall"] == dict.fromkeys(WHERES)
+    assert ours["ap50"] == 50
+    json.dumps(result)
+
+
+def test_an_object_seen_only_in_the_untouched_image_is_not_certified():
+    found = evaluate([image([(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)])], NAMES, PAPER)["objectseeker"]
+    assert found["clean_recall"] == 100
+    assert found["base_score"] == 0.9
+    assert set(found["certified_recall"].values()) == {0.0}
+
+
+def test_mask_and_low_scores_follow_the_base_score():
+    settings = Settings(alpha=0.6, beta=0.5, low_alpha=0.5, low_beta=0.25)
+    assert (settings.rule(0.0).mask_score, settings.rule(0.0).low_score) == (0.6, 0.5)
+    assert (settings.rule(0.5).mask_score, settings.rule(0.5).low_score) == (0.75, 0.625)
+    swapped = Settings(alpha=0.2, beta=0.0, low_alpha=0.4, low_beta=0.9)
+    assert swapped.rule(0.1).low_score == swapped.rule(0.1).mask_score == 0.2
+    for base_score in np.arange(100) / 100:
+        assert Settings(beta=1.0).rule(float(base_score)).mask_score == 1.0
+        assert Settings(alpha=0.0, beta=0.0).rule(float(base_score)).mask_score == base_score
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.2}, "alpha must lie"),
+        ({"beta": float("nan")}, "beta must be finite"),
+        ({"low_alpha": 0.2}, "both low_alpha and low_beta"),
+        ({"low_alpha": 0.2, "low_beta": -1}, "low_beta must lie"),
+        ({"bound": "best"}, "bound must be one of exact, paper"),
+        ({"power": 0}, "power"),
+        ({"patch_area": 0}, "patch area"),
+        ({"filter_ioa": 2}, "filter_ioa"),
+        ({"clean_recall": 80}, "clean_recall must lie"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        Settings(**options)
+
+
+def test_runs_without_anything_to_measure_are_refused():
+    with pytest.raises(ObjectSeekerError, match="no images"):
+        evaluate([], NAMES, PAPER)
+    empty = image([], [(0, 0, 9, 9, 0)], ignore=[True])
+    with pytest.raises(ObjectSeekerError, match="none of the 1 images has an object that counts"):
+        evaluate([empty], NAMES, PAPER)
+    with pytest.raises(ObjectSeekerError, match=r"labels from 0 to 5 but there are 2"):
+        evaluate([image([(0, 0, 1, 1, 0.5, 5)], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 5)])], NAMES, PAPER)
+    wrong = dataclasses.replace(run(1, 1)[0], ignore=np.zeros(9, bool), crowd=np.zeros(9, bool))
+    with pytest.raises(ObjectSeekerError, match="one entry per object"):
+        evaluate([wrong], NAMES, PAPER)
