@@ -1,5 +1,7 @@
 """The fast code equals the literal one."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import oracle
 import pytest
@@ -121,6 +123,19 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power):
         assert component or not star
         if len(observation.boxes) <= 24:
             assert star or not oracle.certify_by_evidence(observation, truth, patch, n, **options, notion="clique")
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_the_largest_square_under_evidence_equals_the_oracle(seed):
+    case = generate(seed, largest=12, lines=1 + seed % 4, crowd=0.9, generous=1.0)
+    options = {"mask_score": 0.75, "low_score": 0.1}
+    fast = certify(case.observation, case.truth, [], **options)
+    for n, side in enumerate(fast.largest_square.tolist()):
+        for tried in (side, side + 1):
+            square = SimpleNamespace(where="anywhere", size=lambda width, height, tried=tried: (tried, tried))
+            expected = oracle.certify_by_evidence(case.observation, case.truth, square, n, **options)
+            assert expected == (tried <= side) or tried == 0
 
 
 def test_generated_cases_cover_what_matters():

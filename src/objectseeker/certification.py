@@ -21,7 +21,7 @@ import numpy.typing as npt
 from objectseeker.bounds import MARGIN, Bound, lower_bound
 from objectseeker.boxes import Bools, Detections, Floats, Ints, area
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.evidence import Stars, stars_of
+from objectseeker.evidence import stars_of
 from objectseeker.masks import SIDES, MaskSet
 from objectseeker.observation import Observation
 from objectseeker.pruning import Rule
@@ -91,15 +91,15 @@ def certify(
     certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
     square = largest_square(vulnerable)
     if low_score is not None:
+        surroundings = Surroundings.of(truth.xyxy, width, height)
+        size = [patch.size(width, height) for patch in patches]
+        allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
         for n in range(len(truth)):
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
             stars = stars_of(observation, members, evidence[members])
-            undecided = np.flatnonzero(~certified[:, n])
-            together = _verdicts_by_evidence(
-                stars, truth.xyxy[n : n + 1], width, height, [patches[p] for p in undecided]
-            )
-            certified[undecided, n] = together
-            square[n] = stars.largest_square(at_least=int(square[n]))
+            for p in np.flatnonzero(~certified[:, n]):
+                certified[p, n] = stars.prove_all(allowed[p][n], size[p], vulnerable[n])
+            square[n] = stars.largest_square(vulnerable[n], at_least=int(square[n]))
     visible = visible_area(truth.xyxy, width, height) > 0
     return Certificates(certified & visible, vacuous & visible, safe, vulnerable, np.where(visible, square, 0))
 
@@ -168,13 +168,3 @@ def visible_area(truth: Floats, width: int, height: int) -> Floats:
     """Area of each object inside the image."""
     inside = np.clip(truth, 0, np.array([width, height, width, height], dtype=np.float64))
     return area(inside)
-
-
-def _verdicts_by_evidence(stars: Stars, truth: Floats, width: int, height: int, patches: Sequence[Patch]) -> Bools:
-    surroundings = Surroundings.of(truth, width, height)
-    proven = np.empty(len(patches), dtype=np.bool_)
-    for p, patch in enumerate(patches):
-        size = sizes(patch, width, height, 1)
-        allowed = surroundings.allowed(patch.where, size)[0]
-        proven[p] = all(stars.prove(rectangle, (int(size[0, 0]), int(size[0, 1]))) for rectangle in allowed)
-    return proven

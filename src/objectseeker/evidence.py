@@ -47,10 +47,20 @@ class Stars:
             return True
         if not len(self.centre):
             return False
-        across, down = (self._along(axis, rectangle, patch[axis])[1] for axis in (0, 1))
+        across, down = (self._along(axis, rectangle, patch[axis]) for axis in (0, 1))
         return bool((across[:, :, None] + down[:, None, :] >= 1 + MARGIN).any(axis=0).all())
 
-    def largest_square(self, at_least: int = 0) -> int:
+    def prove_all(self, allowed: Ints, patch: tuple[int, int], vulnerable: Ints) -> bool:
+        """Is every position of the rectangles `allowed` (R, 4) proven, by one mask alone or by views together?
+
+        `vulnerable` are the lines of the masks that decide alone: only positions that escape those need stars.
+        """
+        size = np.array(patch)
+        first = np.maximum(allowed[:, :2], vulnerable[:2] - size + 1)
+        last = np.minimum(allowed[:, 2:], vulnerable[2:] - 1)
+        return all(self.prove(rectangle, patch) for rectangle in np.concatenate([first, last], axis=1))
+
+    def largest_square(self, vulnerable: Ints, at_least: int = 0) -> int:
         """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
 
         A smaller square inside a larger one is removed by at least the same masks, so bisection finds it.
@@ -59,14 +69,15 @@ class Stars:
         low, high = at_least, max(width, height)
         while low < high:
             side = (low + high + 1) // 2
-            if self.prove(np.array([1 - side, 1 - side, width - 1, height - 1]), (side, side)):
+            anywhere = np.array([[1 - side, 1 - side, width - 1, height - 1]])
+            if self.prove_all(anywhere, (side, side), vulnerable):
                 low = side
             else:
                 high = side - 1
         return low
 
-    def _along(self, axis: int, rectangle: Ints, length: int) -> tuple[Ints, Floats]:
-        """Positions along one axis at which the set of removing masks changes, and each star's evidence there.
+    def _along(self, axis: int, rectangle: Ints, length: int) -> Floats:
+        """Each star's evidence at the positions along one axis at which the set of removing masks changes.
 
         The set is constant from one of these positions to the next. A star whose centre is not among the removing
         masks does not count: -inf.
@@ -80,7 +91,7 @@ class Stars:
         removes[:, after] = starts[:, None] >= self.masks.line[after]
         evidence = self.evidence @ removes.T.astype(np.float64)
         on_axis = (before | after)[self.centre]
-        return starts, np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
+        return np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
 
 
 def stars_of(observation: Observation, members: Ints, evidence: Floats) -> Stars:
@@ -93,5 +104,6 @@ def stars_of(observation: Observation, members: Ints, evidence: Floats) -> Stars
     for m in np.unique(mask_of):
         of_mask = np.flatnonzero(mask_of == m)
         best[:, m] = np.where(linked[:, of_mask], weight[of_mask], 0.0).max(axis=1)
-    _, index = np.unique(np.column_stack([best, mask_of]), axis=0, return_index=True)
-    return Stars(observation.masks, best[np.sort(index)], mask_of[np.sort(index)])
+    distinct = {(m, row.tobytes()): r for r, (m, row) in enumerate(zip(mask_of.tolist(), best, strict=True))}
+    kept = list(distinct.values())
+    return Stars(observation.masks, best[kept], mask_of[kept])

@@ -105,11 +105,8 @@ def _certified_together(
         rows = rows[evidence[rows] > 0]
         stars = stars_of(proofs.image_of(n).observation, proofs.box[rows], evidence[rows])
         for p in np.flatnonzero(undecided[:, n]):
-            # The positions that escape every mask which decides alone form one rectangle: only there must stars help.
-            patch = size[p][n]
-            escaping = np.concatenate([vulnerable[n, :2] - patch + 1, vulnerable[n, 2:] - 1])
-            left = _meet(allowed[p][n], escaping)
-            proven[p, n] = all(stars.prove(rectangle, (int(patch[0]), int(patch[1]))) for rectangle in left)
+            patch = (int(size[p][n, 0]), int(size[p][n, 1]))
+            proven[p, n] = stars.prove_all(allowed[p][n], patch, vulnerable[n])
     return proven
 
 
@@ -123,12 +120,6 @@ def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
     np.maximum.at(lines, (n[before], side[before]), line[before])
     np.minimum.at(lines, (n[~before], side[~before]), line[~before])
     return lines
-
-
-def _meet(rectangles: Ints, other: Ints) -> Ints:
-    """What each of the (inclusive) rectangles shares with the other one."""
-    first, last = np.maximum(rectangles[:, :2], other[:2]), np.minimum(rectangles[:, 2:], other[2:])
-    return np.concatenate([first, last], axis=1)
 
 
 def _check(rule: Rule, prepared: Rule) -> None:
