@@ -4,6 +4,7 @@ import contextlib
 import os
 import stat
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_the_manifest_records_the_job(spec, tmp_path):
     assert (manifest.dataset, manifest.dataset_identity) == (dataset.spec, dataset.identity)
     assert manifest.dataset_names == ("thing", "gadget", "rarity")
     assert (manifest.to_dataset, manifest.excluded) == ((1, 0, -1), ("rarity",))
-    assert {"python", "objectseeker", "numpy", "PIL", "pyarrow"} <= manifest.software.keys()
+    assert {"python", "objectseeker", "numpy", "pillow", "pyarrow"} <= manifest.software.keys()
     assert [image.size for image in manifest.images] == [entry.size for entry in dataset.entries[:2]]
 
 
@@ -239,12 +240,17 @@ def test_other_software_may_read_a_finished_run_but_not_go_on_with_one(spec, tmp
     out = tmp_path / "run"
     with pytest.raises(ObjectSeekerError):
         run_here(spec, out, failing_at(3))
+    installed = metadata.version
+
+    def another_numpy(name: str) -> str:
+        return "9.9.9" if name == "numpy" else installed(name)
+
     with monkeypatch.context() as changed:
-        changed.setattr("numpy.__version__", "9.9.9")
+        changed.setattr(metadata, "version", another_numpy)
         with pytest.raises(ObjectSeekerError, match=r"numpy was .*, now 9\.9\.9"):
             run_here(spec, out)
     run_here(spec, out)
-    monkeypatch.setattr("numpy.__version__", "9.9.9")
+    monkeypatch.setattr(metadata, "version", another_numpy)
     assert run_here(spec, out).complete
 
 

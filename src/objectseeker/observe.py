@@ -7,10 +7,10 @@ same bytes as one that was left alone.
 from __future__ import annotations
 
 import platform
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,9 @@ from objectseeker.store import MOST_LINES, Run, open_run, write_boxes, write_bro
 
 BASE_FLOOR, MASK_FLOOR = 0.01, 0.1
 
-# Whatever of these a process has loaded may have had a hand in the boxes.
-PACKAGES = ("objectseeker", "numpy", "PIL", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
+# What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
+# same run, whatever else the process has imported.
+PACKAGES = ("objectseeker", "numpy", "pillow", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
 
 Progress = Callable[[int, int], None]
 Warn = Callable[[str], None]
@@ -234,5 +235,10 @@ def _require_lines(lines: int) -> int:
 
 
 def _software() -> dict[str, str]:
-    loaded = {name: getattr(sys.modules.get(name), "__version__", None) for name in PACKAGES}
-    return {"python": platform.python_version()} | {name: str(value) for name, value in loaded.items() if value}
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
