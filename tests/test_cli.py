@@ -155,5 +155,11 @@ def test_bench_core_agrees_with_the_naive_way(tmp_path):
     assert [row["equal"] for row in rows] == [True, True]
 
 
+def test_bench_evaluate_measures_both_rules(tmp_path):
+    rows = json.loads(run(tmp_path, "bench", "evaluate", "--images", 6, "--lines", 4, "--json").stdout)
+    assert len(rows) == 2
+    assert all(row["seconds"] > 0 and row["peak_memory_gb"] > 0 for row in rows)
+
+
 def test_version(tmp_path):
     assert run(tmp_path, "--version").stdout.startswith("objectseeker 0.")

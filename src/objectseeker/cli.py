@@ -511,24 +511,22 @@ def bench_core(
     """
     from objectseeker.bench import core
 
-    rows = core.run(objects=objects, boxes=boxes)
-    if as_json:
-        _print_json(rows)
-        return
-    table = Table()
-    for column in ("job", "seconds", "naive seconds", "naive measured on", "ratio", "same result"):
-        table.add_column(column, justify="right" if "seconds" in column or column == "ratio" else "left")
-    for row in rows:
-        ratio = row["naive_seconds"] / row["seconds"]
-        table.add_row(
-            row["job"],
-            f"{row['seconds']:.4f}",
-            f"{row['naive_seconds']:.2f}",
-            row["naive_sample"],
-            f"{ratio:,.0f}x",
-            "yes" if row["equal"] else "NO",
-        )
-    printed.print(table)
+    _print_bench(core.run(objects=objects, boxes=boxes), as_json)
+
+
+@bench.command(name="evaluate")
+def bench_evaluate(
+    images: Annotated[int, typer.Option(help="Synthetic images to evaluate.")] = 700,
+    lines: Lines = 30,
+    as_json: Json = False,
+) -> None:
+    """A whole evaluation from stored boxes, against pruning anew for every threshold.
+
+    Example:  objectseeker bench evaluate --images 700
+    """
+    from objectseeker.bench import evaluation
+
+    _print_bench(evaluation.run(images=images, lines=lines), as_json)
 
 
 # --- helpers -------------------------------------------------------------------------------------------------------
@@ -619,6 +617,27 @@ def _demo_cells(row: dict[str, Any], columns: list[str]) -> dict[str, Any]:
         "largest patch": f"{side} px, {row['largest_certified_area']:.1%}" if side else "-",
     }
     return {column: cells[column] for column in columns}
+
+
+def _print_bench(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        _print_json(rows)
+        return
+    table = Table()
+    for column in ("job", "seconds", "naive seconds", "naive measured on", "ratio", "check"):
+        table.add_column(column, justify="right" if "seconds" in column or column == "ratio" else "left")
+    for row in rows:
+        checks = [] if "equal" not in row else ["same result" if row["equal"] else "RESULT DIFFERS"]
+        checks += [] if "peak_memory_gb" not in row else [f"peak {row['peak_memory_gb']:.2f} GB"]
+        table.add_row(
+            row["job"],
+            f"{row['seconds']:.4f}",
+            f"{row['naive_seconds']:.2f}",
+            row["naive_sample"],
+            f"{row['naive_seconds'] / row['seconds']:,.0f}x",
+            ", ".join(checks),
+        )
+    printed.print(table)
 
 
 def _mark(cell: Any) -> str:

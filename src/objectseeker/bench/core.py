@@ -69,12 +69,11 @@ def _prune(boxes: int, rng: np.random.Generator) -> dict[str, Any]:
 
 
 def crowded_observation(boxes: int, rng: np.random.Generator) -> Observation:
-    """An image of about 30 objects seen again and again with some jitter, half of them missing from the base boxes."""
+    """An image of about 30 objects seen under every mask with some jitter; the base boxes have only half of them."""
     masks = halves(WIDTH, HEIGHT, LINES)
-    views = len(masks) + 1
-    per_view = np.full(views, boxes // views)
-    per_view[: boxes % views] += 1
-    count = max(int(per_view.max()), 1)
+    count = max(boxes // (len(masks) + 1), 2)
+    per_mask = np.diff(np.linspace(0, boxes - count // 2, len(masks) + 1).astype(int))
+    count = max(count, int(per_mask.max()))
     corner = rng.uniform(0, 0.8, (count, 2)) * (WIDTH, HEIGHT)
     objects = np.concatenate([corner, corner + rng.uniform(0.05, 0.2, (count, 2)) * (WIDTH, HEIGHT)], axis=1)
     labels = rng.integers(0, 20, count)
@@ -86,8 +85,8 @@ def crowded_observation(boxes: int, rng: np.random.Generator) -> Observation:
         ordered = np.concatenate([np.minimum(box[:, :2], box[:, 2:]), np.maximum(box[:, :2], box[:, 2:])], axis=1)
         return Detections(ordered, rng.uniform(0.3, 1, size), labels[seen])
 
-    base, *masked = [view(int(size)) for size in per_view]
-    return Observation(WIDTH, HEIGHT, masks, base[: len(base) // 2], masked)
+    masked = [view(int(size)) for size in per_mask]
+    return Observation(WIDTH, HEIGHT, masks, view(boxes - int(per_mask.sum())), masked)
 
 
 def _time(job: Callable[[], Any], repeats: int = 5) -> tuple[float, Any]:
