@@ -112,11 +112,12 @@ class Surroundings:
 
 def sizes(patch: Patch, width: npt.ArrayLike, height: npt.ArrayLike, count: int) -> Ints:
     """The size in pixels of `patch` in the image of each of `count` objects: (count, 2)."""
-    widths = np.broadcast_to(np.asarray(width, np.int64), (count,))
-    heights = np.broadcast_to(np.asarray(height, np.int64), (count,))
-    known = {size: patch.size(*size) for size in set(zip(widths.tolist(), heights.tolist(), strict=True))}
-    found = [known[size] for size in zip(widths.tolist(), heights.tolist(), strict=True)]
-    return np.array(found, dtype=np.int64).reshape(count, 2)
+    images = np.stack(np.broadcast_arrays(np.asarray(width, np.int64), np.asarray(height, np.int64)), axis=-1)
+    if images.ndim == 1:  # one image for all
+        return np.tile(np.array(patch.size(*images.tolist()), dtype=np.int64), (count, 1))
+    distinct, which = np.unique(images, axis=0, return_inverse=True)
+    found = np.array([patch.size(*size) for size in distinct.tolist()], dtype=np.int64).reshape(-1, 2)
+    return found[which.reshape(-1)]
 
 
 def _ceil_of_sum(coordinate: Floats, tenths: Ints) -> Ints:
