@@ -36,7 +36,7 @@ COLUMNS = {
     "threshold": ["threshold", *OUTCOME],
     "patch-area": ["k", "patch_area", *OUTCOME],
     "patch-aspect": ["patch_aspect", *OUTCOME],
-    "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED],
+    "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED, "vacuous_far"],
     "splits": ["split", "images", "objects", "vanilla_ap50", *OUTCOME],
 }
 

@@ -56,6 +56,7 @@ def per_class(found: Row) -> list[dict[str, str]]:
             "AP50": _percent(row["ap50"]),
             "clean recall": _percent(row["clean_recall"]),
             **{where: _percent(row["certified_recall"][where]) for where in LOCATIONS},
+            "vacuous": "-" if row["vacuous_far"] is None else str(row["vacuous_far"]),
         }
         for row in found["per_class"]
     ]
@@ -85,7 +86,7 @@ def for_terminal(found: Row) -> list[Any]:
     return [
         _table(f"AP50, and certified recall at clean recall {asked:g}, in percent", _turned(overview(found))),
         *remarks(found),
-        _table("By class: AP50, clean recall, certified recall", per_class(found)),
+        _table("By class: AP50, clean recall, certified recall, vacuously far objects", per_class(found)),
     ]
 
 

@@ -29,10 +29,10 @@ class OperatingPoint:
         shares = 100 * certified.mean(axis=1) if certified.shape[1] else [None] * len(WHERES)
         return {where: None if share is None else float(share) for where, share in zip(WHERES, shares, strict=True)}
 
-    @property
-    def vacuous_far(self) -> int:
-        """Objects that count as certified against far patches because no position is far from them."""
-        return int(self.vacuous[WHERES.index("far")].sum())
+    def vacuous_far(self, objects: Bools | None = None) -> int:
+        """Objects (all, or of some) that count as certified against far because no position is far from them."""
+        vacuous = self.vacuous[WHERES.index("far")]
+        return int((vacuous if objects is None else vacuous[objects]).sum())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

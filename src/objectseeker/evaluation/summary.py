@@ -41,7 +41,7 @@ def evaluate(images: Sequence[ObservedImage], names: Sequence[str], settings: Se
         curve = defence.curve(settings)
         sides.append((curve, defence.at_recall(settings, curve)))
     (curve, point), (free_curve, free_point) = sides
-    vacuous = next((found.vacuous_far for found in (point, free_point) if found is not None), None)
+    vacuous = next((found.vacuous_far() for found in (point, free_point) if found is not None), None)
     return {
         "images": len(scene.images),
         "objects": len(scene.counted),
@@ -95,6 +95,7 @@ def _per_class(
                 "ap50_label_free": float(free_curve.ap50[c]),
                 "clean_recall": None if point is None else float(point.recall_per_class[c]),
                 "certified_recall": certified_row(None) if point is None else point.certified_recall(mine),
+                "vacuous_far": None if point is None else point.vacuous_far(mine),
                 "certified_recall_label_free": (
                     certified_row(None) if free_point is None else free_point.certified_recall(mine)
                 ),

@@ -112,6 +112,7 @@ def by_object_size(scene: Scene, settings: Settings, bins: Sequence[float] = SIZ
         rows.append(
             {"from": low, "to": high, "objects": int(mine.sum()), "objects_share": 100 * float(mine.mean())}
             | _certified_columns(certified_row(None) if point is None else point.certified_recall(mine))
+            | {"vacuous_far": None if point is None else point.vacuous_far(mine)}
         )
     return rows
 
@@ -158,7 +159,7 @@ def outcome(curve: Curve, point: OperatingPoint | None) -> Row:
         "ap50": curve.mean_ap50,
         **operating_row(curve, point),
         **_certified_columns(certified_row(point)),
-        "vacuous_far": None if point is None else point.vacuous_far,
+        "vacuous_far": None if point is None else point.vacuous_far(),
     }
 
 
