@@ -61,7 +61,7 @@ def run(folder, *arguments, code=0):
 
 def test_every_verb_has_help_with_an_example(tmp_path):
     listed = run(tmp_path, "--help").stdout
-    verbs = ["demo", "detect", "check-detector", "observe", "evaluate", "tune", "figures"]
+    verbs = ["demo", "detect", "check-detector", "observe", "evaluate", "certify", "tune", "figures"]
     for verb in [*([name] for name in verbs), ["bench", "core"]]:
         assert verb[0] in listed
         text = run(tmp_path, *verb, "--help").stdout

@@ -116,3 +116,17 @@ def test_figures_are_written_from_the_run(workplace):
     assert {"k", "patch_area", "certified_over"} <= rows[0].keys()
     done = run(workplace, "figures", "run", "--out", "figures", "--only", "pie", code=2)
     assert "patch-area" in done.stderr
+
+
+def test_certify_lists_every_object(workplace):
+    arguments = ["certify", "run", "--mask-score", 0.5, "--patch", 0.05]
+    rows = json.loads(run(workplace, *arguments, "--json").stdout)
+    assert len(rows) == 12
+    assert {row["class"] for row in rows} == {"bright"}
+    assert any(row["over"] for row in rows)
+    assert all(row["over"] or not row["anywhere"] for row in rows)
+    done = run(workplace, *arguments, "--out", "certificates.csv")
+    written = list(csv.DictReader((workplace / "certificates.csv").open()))
+    assert [row["largest_square"] for row in written] == [str(row["largest_square"]) for row in rows]
+    assert f"certified over: {sum(row['over'] for row in rows)} of 12" in done.stdout
+    assert "0.05" in run(workplace, "certify", "run", "--mask-score", 0.05, code=2).stderr

@@ -1,4 +1,4 @@
-"""What `objectseeker detect` does: defend a detector on files, one after the other."""
+"""What `objectseeker detect` and `certify` do: defend a detector on files, certify the objects of a run."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from objectseeker.bounds import Bound
 from objectseeker.boxes import Detections
+from objectseeker.certification import certify
 from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
 from objectseeker.masks import Image
-from objectseeker.observation import Observation
-from objectseeker.pruning import prune_with
+from objectseeker.observation import Observation, ObservedImage
+from objectseeker.pruning import Rule, prune_with
 from objectseeker.seeker import ObjectSeeker
+from objectseeker.threats import Patch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,6 +55,48 @@ def defend_files(seeker: ObjectSeeker, paths: Iterable[Path]) -> Iterator[tuple[
             yield path, Unreadable(str(error))
         else:
             yield path, defend(seeker, image)
+
+
+def certify_images(
+    images: Iterable[ObservedImage],
+    names: Sequence[str],
+    rule: Rule,
+    patches: Sequence[Patch],
+    *,
+    threshold: float = 0.0,
+    bound: Bound = "exact",
+) -> Iterator[list[dict[str, Any]]]:
+    """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
+    for image in images:
+        found = certify(
+            image.observation,
+            image.truth,
+            patches,
+            mask_score=rule.mask_score,
+            filter_ioa=rule.filter_ioa,
+            threshold=threshold,
+            bound=bound,
+            classwise=rule.classwise,
+            low_score=rule.low_score,
+            power=rule.power,
+            edge_factor=rule.edge_factor,
+        )
+        yield [
+            {
+                "image": image.id,
+                "object": n,
+                "class": names[label],
+                "box": box,
+                "ignored": bool(image.ignore[n]),
+                **{patch.where: bool(found.certified[p, n]) for p, patch in enumerate(patches)},
+                "vacuous_far": any(
+                    bool(found.vacuous[p, n]) for p, patch in enumerate(patches) if patch.where == "far"
+                ),
+                "largest_square": int(found.largest_square[n]),
+                "vulnerable": found.vulnerable[n].tolist(),
+            }
+            for n, (box, label) in enumerate(zip(image.truth.xyxy.tolist(), image.truth.label.tolist(), strict=True))
+        ]
 
 
 def coco_results(name: str, found: Defended, names: Sequence[str]) -> list[dict[str, Any]]:
