@@ -8,7 +8,7 @@ from objectseeker.embedded import ONNX_FILE
 from objectseeker.pruning import Rule
 
 # The evidence rule at base_score 0.2, mask_score following it with alpha .22, beta .1 and low_score with .15, .08: no
-# loss of clean AP on held-out VOC images, and the most certified recall found there (docs/reproduce.md).
+# loss of clean AP on VOC images it was not trained on, and high certified recall (docs/reproduce.md).
 RECOMMENDED = Rule(base_score=0.2, mask_score=0.28, low_score=0.264, edge_factor=0.85)
 
 
