@@ -117,6 +117,7 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         (["detect", "photos", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
         (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--lines", "0"], "lines must be at least 1"),
         (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-score", "7"], "mask_score"),
+        (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check-detector", "python:nothere:f"], "nothere"),
         (["demo", "--patch", "3", "--lines", "1"], "patch area"),
     ],

@@ -76,6 +76,19 @@ def certify(
         power=power,
         edge_factor=edge_factor,
     )
+    return certify_with(rule, observation, truth, patches, threshold=threshold, bound=bound)
+
+
+def certify_with(
+    rule: Rule,
+    observation: Observation,
+    truth: Detections,
+    patches: Patch | Sequence[Patch],
+    *,
+    threshold: float = 0.0,
+    bound: Bound = "exact",
+) -> Certificates:
+    """`certify` under the settings of `rule`, with its guarantee; `rule.base_score` is not used."""
     patches = [patches] if isinstance(patches, Patch) else list(patches)
     for patch in patches:
         if not isinstance(patch, Patch):
@@ -90,7 +103,7 @@ def certify(
     width, height = observation.width, observation.height
     certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
     square = largest_square(vulnerable)
-    if low_score is not None:
+    if rule.low_score is not None:
         surroundings = Surroundings.of(truth.xyxy, width, height)
         size = [patch.size(width, height) for patch in patches]
         allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
@@ -164,7 +177,7 @@ def largest_square(vulnerable: Ints) -> Ints:
     return np.asarray(np.maximum(overlap.max(axis=1), 0))
 
 
-def visible_area(truth: Floats, width: int, height: int) -> Floats:
-    """Area of each object inside the image."""
-    inside = np.clip(truth, 0, np.array([width, height, width, height], dtype=np.float64))
-    return area(inside)
+def visible_area(truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> Floats:
+    """Area of each object inside its image; `width` and `height` are one for all, or one per object."""
+    limit = np.stack(np.broadcast_arrays(width, height, width, height), axis=-1)
+    return area(np.clip(truth, 0, limit))

@@ -110,11 +110,11 @@ class _Trial:
     def batch_mates(self) -> str:
         if self.batch == 1:
             return "not checked: one image a batch has no mates"
-        first = self.run([self.image] * self.batch)[0]
-        for other in self._others():
+        first, others = self.run([self.image] * self.batch)[0], self._others()
+        for other in others:
             found = self.run([self.image] + [other] * (self.batch - 1))[0]
             _require_equal([first], [found], "the same image beside others")
-        return f"unchanged beside {len(self._others())} kinds of other images, {self.batch} a batch"
+        return f"unchanged beside {len(others)} kinds of other images, {self.batch} a batch"
 
     def order(self) -> str:
         if self.batch == 1:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -76,8 +76,9 @@ def main() -> None:
     try:
         app()
     except ObjectSeekerError as error:
-        notes.print(f"[bold red]error:[/] {_escape(str(error))}")
-        sys.exit(2)
+        _fail(str(error))
+    except OSError as error:  # a folder that is a file, a full disk, no permission
+        _fail(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error))
 
 
 @app.callback(invoke_without_command=True)
@@ -374,7 +375,7 @@ def evaluate(
         patch_aspect=aspect,
         clean_recall=clean_recall,
     )
-    stored = _open_run(run, settings)
+    stored = _open_run(run, settings.floor)
     found = evaluation.evaluate(stored.images(lines=lines), stored.manifest.names, settings)
     if out is not None:
         tables.save(out, found)
@@ -406,19 +407,13 @@ def certify(
     Example:  objectseeker certify runs/voc --mask-score 0.7 --patch 0.01 --out certificates.csv
     """
     from objectseeker import Patch, jobs, tables
-    from objectseeker.threats import Where
+    from objectseeker.evaluation import WHERES
 
-    stored = _open_run(run)
-    lowest = mask_score if low_score is None else low_score
-    if lowest < stored.manifest.mask_floor:
-        raise ObjectSeekerError(
-            f"the run keeps masked boxes from a score of {stored.manifest.mask_floor} on, not from {lowest}"
-        )
+    stored = _open_run(run, mask_score if low_score is None else low_score)
     given = {"power": power, "filter_ioa": filter_ioa, "edge_factor": edge_factor}
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     rule = Rule(mask_score=mask_score, low_score=low_score, classwise=classwise, **chosen)
-    where: tuple[Where, ...] = ("far", "close", "over", "anywhere")
-    threats = [Patch(patch, aspect, place) for place in where]
+    threats = [Patch(patch, aspect, where) for where in WHERES]
     rows: list[dict[str, Any]] = []
     with _progress("certifying", len(stored.parts)) as bar:
         for found in jobs.certify_images(
@@ -432,14 +427,14 @@ def certify(
             rows += found
             bar.advance()
     if out is not None:
-        out.write_text(tables.as_csv([{key: str(value) for key, value in row.items()} for row in rows]))
+        jobs.save_text(out, tables.as_csv([{key: str(value) for key, value in row.items()} for row in rows]))
     if as_json:
         _print_json(rows)
         return
     counted = [row for row in rows if not row["ignored"]]
-    for place in where:
-        number = sum(row[place] for row in counted)
-        printed.print(f"certified {place}: {number} of {len(counted)} objects")
+    for where in WHERES:
+        number = sum(row[where] for row in counted)
+        printed.print(f"certified {where}: {number} of {len(counted)} objects")
     printed.print(
         f"{sum(row['vacuous_far'] for row in counted)} objects have no far position and count as certified there"
     )
@@ -491,7 +486,7 @@ def figures(
         patch_aspect=aspect,
         clean_recall=clean_recall,
     )
-    stored = _open_run(run, settings)
+    stored = _open_run(run, settings.floor)
     manifest = stored.manifest
     with _progress("drawing figures", 0) as bar:
         files = job.write_figures(
@@ -639,8 +634,8 @@ def _settings(**given: Any) -> Settings:
     return Settings(**{key: value for key, value in given.items() if value is not None})
 
 
-def _open_run(folder: Path, settings: Settings | None = None) -> Run:
-    """The run, with a word on what is missing from it; refuses settings that look below what was stored."""
+def _open_run(folder: Path, lowest: float | None = None) -> Run:
+    """The run, with a word on what is missing from it; refuses a `lowest` masked score below what was stored."""
     from objectseeker.store import open_run
 
     run = open_run(folder)
@@ -650,10 +645,10 @@ def _open_run(folder: Path, settings: Settings | None = None) -> Run:
         _warn(f"left out: {image.reason}")
     if run.manifest.excluded:
         _warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.excluded)}")
-    if settings is not None and settings.floor < run.manifest.mask_floor:
+    if lowest is not None and lowest < run.manifest.mask_floor:
         raise ObjectSeekerError(
             f"the run keeps masked boxes from a score of {run.manifest.mask_floor} on, but these settings look from "
-            f"{settings.floor} on: raise alpha and beta, or observe with a lower --mask-floor"
+            f"{lowest} on: raise the scores, or observe with a lower --mask-floor"
         )
     return run
 
@@ -706,6 +701,11 @@ def _print_bench(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _mark(cell: Any) -> str:
     return ("[green]yes[/]" if cell else "[red]no[/]") if isinstance(cell, bool) else str(cell)
+
+
+def _fail(sentence: str) -> NoReturn:
+    notes.print(f"[bold red]error:[/] {_escape(sentence)}")
+    sys.exit(2)
 
 
 def _escape(text: str) -> str:

@@ -12,7 +12,7 @@ import PIL.Image
 
 from objectseeker import detectors
 from objectseeker.boxes import Bools, Detections, Floats, Ints, area, iou
-from objectseeker.certification import certify
+from objectseeker.certification import certify_with
 from objectseeker.detectors.embedded import RECOMMENDED
 from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.images import load_image
@@ -71,17 +71,8 @@ def judge(seeker: ObjectSeeker, names: tuple[str, ...], sample: Sample, patch_ar
     found = defend(seeker, image)
     truth = sample.truth[~sample.crowd]
     height, width = image.shape[:2]
-    rule = seeker.rule
-    certificates = certify(
-        found.observation,
-        truth,
-        [Patch(patch_area, 1.0, where) for where in LOCATIONS],
-        mask_score=rule.mask_score,
-        filter_ioa=rule.filter_ioa,
-        low_score=rule.low_score,
-        power=rule.power,
-        edge_factor=rule.edge_factor,
-    )
+    patches = [Patch(patch_area, 1.0, where) for where in LOCATIONS]
+    certificates = certify_with(seeker.rule, found.observation, truth, patches)
 
     vanilla, recovered = _matched(truth, found.base), _matched(truth, found.recovered)
     return Verdicts(

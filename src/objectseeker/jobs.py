@@ -10,7 +10,7 @@ from typing import Any
 
 from objectseeker.bounds import Bound
 from objectseeker.boxes import Detections
-from objectseeker.certification import certify
+from objectseeker.certification import certify_with
 from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
@@ -68,19 +68,7 @@ def certify_images(
 ) -> Iterator[list[dict[str, Any]]]:
     """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
     for image in images:
-        found = certify(
-            image.observation,
-            image.truth,
-            patches,
-            mask_score=rule.mask_score,
-            filter_ioa=rule.filter_ioa,
-            threshold=threshold,
-            bound=bound,
-            classwise=rule.classwise,
-            low_score=rule.low_score,
-            power=rule.power,
-            edge_factor=rule.edge_factor,
-        )
+        found = certify_with(rule, image.observation, image.truth, patches, threshold=threshold, bound=bound)
         yield [
             {
                 "image": image.id,
@@ -125,11 +113,15 @@ def save_annotated(path: Path, found: Defended, names: Sequence[str]) -> None:
     draw(found.image, found.base, names, recovered=found.recovered).save(path, quality=90)
 
 
-def save_json(path: Path, content: Any) -> None:
+def save_text(path: Path, text: str) -> None:
     """Written whole or not at all."""
     temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
+
+
+def save_json(path: Path, content: Any) -> None:
+    save_text(path, json.dumps(content, indent=1) + "\n")
 
 
 def output_names(paths: Sequence[Path]) -> list[str]:

@@ -11,10 +11,10 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from objectseeker.evaluation import Tuning
-from objectseeker.jobs import save_json
+from objectseeker.evaluation import WHERES, Tuning
+from objectseeker.jobs import save_json, save_text
 
-LOCATIONS = ("far", "close", "over", "anywhere")
+LOCATIONS: tuple[str, ...] = WHERES
 Row = Mapping[str, Any]
 
 
@@ -95,13 +95,13 @@ def save(out: Path, found: Row) -> None:
     """evaluation.json with everything, evaluation.csv by class, evaluation.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "evaluation.json", found)
-    (out / "evaluation.csv").write_text(as_csv(per_class(found)), encoding="utf-8")
+    save_text(out / "evaluation.csv", as_csv(per_class(found)))
     text = [
         as_markdown(overview(found)),
         "\n".join(f"- {line}" for line in remarks(found)),
         as_markdown(per_class(found)),
     ]
-    (out / "evaluation.md").write_text("\n\n".join(text) + "\n", encoding="utf-8")
+    save_text(out / "evaluation.md", "\n\n".join(text) + "\n")
 
 
 def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
@@ -153,9 +153,9 @@ def save_tuning(out: Path, tuning: Tuning) -> None:
     """tuning.json with every setting tried, frontier.csv, tuning.md."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "tuning.json", tuning.to_json())
-    (out / "frontier.csv").write_text(as_csv(frontier_rows(tuning)), encoding="utf-8")
+    save_text(out / "frontier.csv", as_csv(frontier_rows(tuning)))
     text = as_markdown(tuned_rows(tuning)) + "\n\n" + as_markdown(frontier_rows(tuning)) + "\n"
-    (out / "tuning.md").write_text(text, encoding="utf-8")
+    save_text(out / "tuning.md", text)
 
 
 def as_csv(rows: Sequence[Mapping[str, str]]) -> str:

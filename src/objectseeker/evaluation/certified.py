@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.bounds import MARGIN, Bound, lower_bound
-from objectseeker.boxes import Bools, Floats, Ints, area
-from objectseeker.certification import verdicts
+from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.certification import verdicts, visible_area
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evidence import stars_of
@@ -41,11 +41,6 @@ class Proofs:
         truth, counted = self.scene.truth, self.scene.counted
         image = truth.image[counted]
         return truth.detections.xyxy[counted], self.scene.width[image], self.scene.height[image]
-
-    def visible_area(self) -> Floats:
-        """Each counted object's area inside its image."""
-        truth, width, height = self.objects()
-        return area(np.clip(truth, 0, np.stack([width, height, width, height], axis=1)))
 
     def image_of(self, n: int) -> ObservedImage:
         """The image of one counted object."""
@@ -87,7 +82,7 @@ def certified_objects(
         # A position that no mask of any such box removes is proven by none of them, together or alone.
         possible, _ = verdicts(_escape_lines(proofs, evidence > 0), truth, width, height, patches)
         certified |= _certified_together(proofs, evidence, vulnerable, patches, possible & ~certified)
-    visible = proofs.visible_area() > 0
+    visible = visible_area(truth, width, height) > 0
     return certified & visible, vacuous & visible
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from objectseeker.boxes import Ints
+from objectseeker.certification import visible_area
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.evaluation.certified import certified_objects
 from objectseeker.evaluation.curves import Curve, unpruned_curve, vanilla_curve
@@ -104,8 +105,8 @@ def by_object_size(scene: Scene, settings: Settings, bins: Sequence[float] = SIZ
         raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
     defence = Defence.prepare(scene, settings)
     point = defence.at_recall(settings, defence.curve(settings))
-    _, width, height = defence.proofs.objects()
-    share = defence.proofs.visible_area() / (width * height)
+    truth, width, height = defence.proofs.objects()
+    share = visible_area(truth, width, height) / (width * height)
     rows = []
     for low, high in pairwise(bins):
         mine = (share > low) & (share <= high)

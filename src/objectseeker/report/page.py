@@ -14,6 +14,8 @@ from typing import Any
 
 import PIL.Image
 
+from objectseeker.jobs import save_text
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
@@ -34,9 +36,7 @@ def write_page(
         summary="".join(f"<dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd>" for k, v in summary.items()),
         pictures="\n".join(_section(picture, columns) for picture in pictures),
     )
-    temporary = path.with_name(path.name + ".partial")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    save_text(path, text)
 
 
 def _section(picture: Picture, columns: Sequence[str]) -> str:
