@@ -175,7 +175,7 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
     observation, truth = case.observation, case.truth
-    keys = ("mask_score", "filter_ioa", "classwise", "low_score", "power", "edge_factor")
+    keys = ("mask_score", "filter_ioa", "classwise", "low_score", "power", "edge_factor", "cluster_distance")
     shared = {key: options[key] for key in keys if key in options}
     certificates = certify(observation, truth, [patch], threshold=options["threshold"], bound=bound, **shared)
     width, height = observation.width, observation.height
@@ -247,6 +247,7 @@ def campaign(
         }
         if evidence if evidence is not None else rng.random() < 0.5:
             options |= {"low_score": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            options["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3, 0.5]))
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),

@@ -39,7 +39,14 @@ def ioa(a: Box, b: Box) -> Fraction:
 
 
 def prune(
-    observation, base_score=0.5, mask_score=0.7, filter_ioa=0.6, classwise=True, low_score=None, power=1.0
+    observation,
+    base_score=0.5,
+    mask_score=0.7,
+    filter_ioa=0.6,
+    classwise=True,
+    low_score=None,
+    power=1.0,
+    cluster_distance=0.1,
 ) -> list[tuple]:
     """Robust detections as a sorted list of (x1, y1, x2, y2, score, label)."""
     base = [(box, score, label) for box, score, label in rows(observation.base) if score >= base_score]
@@ -63,7 +70,7 @@ def prune(
         distances = np.array(
             [[float(1 - max(ioa(a[0], b[0]), ioa(b[0], a[0]))) if a is not b else 0.0 for b in group] for a in group]
         )
-        found = DBSCAN(eps=0.1, min_samples=1, metric="precomputed").fit(distances).labels_
+        found = DBSCAN(eps=cluster_distance, min_samples=1, metric="precomputed").fit(distances).labels_
         for number in range(found.max() + 1):
             members = [entry for entry, cluster in zip(group, found, strict=True) if cluster == number]
             strongest: dict[int, float] = {}
@@ -228,6 +235,7 @@ def certify_by_evidence(
     threshold=0.0,
     bound="exact",
     classwise=True,
+    cluster_distance=0.1,
     notion="star",
 ) -> bool:
     """Object n under the evidence rule; `notion`: which sets of agreeing boxes count (clique, star, component)."""
@@ -240,7 +248,8 @@ def certify_by_evidence(
         for mask, _, box, score in proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
     ]
     proofs = [proof for proof in proofs if proof[2] > 0]
-    linked = [[a is b or max(ioa(a[1], b[1]), ioa(b[1], a[1])) >= Fraction(9, 10) for b in proofs] for a in proofs]
+    close = 1 - Fraction(str(cluster_distance))  # a tie does not count: inference may round it away
+    linked = [[a is b or max(ioa(a[1], b[1]), ioa(b[1], a[1])) > close for b in proofs] for a in proofs]
     removing = removed(observation, pixels)
     ok = allowed(patch.where, g, observation.width, observation.height, pixels)
     decided: dict[tuple[int, ...], bool] = {}

@@ -1,4 +1,4 @@
-"""Attack the certificates for a long time: python tests/soak.py --trials 1000000 [--workers 2] [--seed 0]
+"""Attack the certificates for a long time: python tests/soak.py --trials 1000000 [--workers 2] [--seed 0] [--rule evidence]
 
 Exits 1 if a certified object was ever hidden.
 """
@@ -9,7 +9,7 @@ import argparse
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from itertools import repeat
+from functools import partial
 
 from adversary import STRATEGIES, campaign, with_class_maximum, with_extra_nms
 
@@ -21,12 +21,14 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rule", choices=("any", "paper", "evidence"), default="any")
     options = parser.parse_args()
+    evidence = {"any": None, "paper": False, "evidence": True}[options.rule]
     started = time.time()
     total = {name: dict.fromkeys(("certified", "certified hidden", "open", "open hidden"), 0) for name in STRATEGIES}
     with ProcessPoolExecutor(options.workers) as pool:
         seeds = range(options.seed * 10**6, options.seed * 10**6 + -(-options.trials // CHUNK))
-        for done, score in enumerate(pool.map(campaign, seeds, repeat(CHUNK)), start=1):
+        for done, score in enumerate(pool.map(partial(campaign, trials=CHUNK, evidence=evidence), seeds), start=1):
             for name, row in score.items():
                 for key, value in row.items():
                     total[name][key] += value

@@ -16,6 +16,7 @@ from objectseeker.pruning import clusters
 
 WHERE = ("far", "close", "over", "anywhere")
 SEEDS = st.integers(0, 2**32 - 1)
+DISTANCES = st.sampled_from([0.1, 0.1, 0.25, 0.5])
 
 
 def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
@@ -85,36 +86,36 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
 
 
 @settings(max_examples=1500, deadline=None)
-@given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]))
-def test_pruning_equals_the_oracle(seed, classwise, low_score, power):
+@given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]), DISTANCES)
+def test_pruning_equals_the_oracle(seed, classwise, low_score, power, distance):
     observation = generate(seed, largest=16).observation
     options = {"base_score": 0.5, "mask_score": 0.625, "filter_ioa": 0.6, "classwise": classwise}
-    options |= {"low_score": low_score, "power": power}
+    options |= {"low_score": low_score, "power": power, "cluster_distance": distance}
     fast = prune(observation, **options)
     rows = sorted((*box, s, c) for box, s, c in zip(fast.xyxy, fast.score, fast.label.tolist(), strict=True))
     assert rows == oracle.prune(observation, **options)
 
 
 @settings(max_examples=300, deadline=None)
-@given(SEEDS, st.integers(1, 60))
-def test_clusters_are_dbscan_with_one_sample(seed, count):
+@given(SEEDS, st.integers(1, 60), DISTANCES)
+def test_clusters_are_dbscan_with_one_sample(seed, count, eps):
     rng = np.random.default_rng(seed)
     corner = rng.integers(0, 12, (count, 2))
     boxes = np.concatenate([corner, corner + rng.integers(0, 20, (count, 2))], axis=1).astype(float)
     overlap = ioa(boxes, boxes)
     distance = 1 - np.maximum(overlap, overlap.T)
     np.fill_diagonal(distance, 0)
-    reference = DBSCAN(eps=0.1, min_samples=1, metric="precomputed").fit(distance).labels_
-    assert np.array_equal(clusters(boxes, np.zeros(count, int)), reference)
+    reference = DBSCAN(eps=eps, min_samples=1, metric="precomputed").fit(distance).labels_
+    assert np.array_equal(clusters(boxes, np.zeros(count, int), eps), reference)
 
 
 @settings(max_examples=250, deadline=None)
-@given(SEEDS, st.sampled_from(WHERE), st.sampled_from([1.0, 2.0]))
-def test_evidence_certificates_equal_the_oracle(seed, where, power):
+@given(SEEDS, st.sampled_from(WHERE), st.sampled_from([1.0, 2.0]), DISTANCES)
+def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=14, lines=1 + seed % 4, crowd=0.9)
     observation, truth = case.observation, case.truth
     patch = Patch(0.05, 1.0, where)
-    options = {"mask_score": 0.75, "low_score": 0.1, "power": power}
+    options = {"mask_score": 0.75, "low_score": 0.1, "power": power, "cluster_distance": distance}
     fast = certify(observation, truth, [patch], **options)
     for n in range(len(truth)):
         star = oracle.certify_by_evidence(observation, truth, patch, n, **options)

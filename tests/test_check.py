@@ -97,7 +97,7 @@ class Resizing:
         placement = place((image.shape[1], image.shape[0]), (50, 33), "stretch")
         prepared = prepare(image, placement, pad=value)
         found = []
-        for rectangle in removed:
+        for (rectangle,) in removed:
             x1, y1, x2, y2 = placement.covered(rectangle)
             if self.leaks:
                 scale = np.array([50 / image.shape[1], 33 / image.shape[0]] * 2)

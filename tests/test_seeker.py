@@ -90,7 +90,7 @@ def test_detectors_that_mask_by_themselves_are_asked_to():
     shape, removed, value = detector.seen
     assert shape == (60, 90, 3)
     assert value == 7
-    assert removed.tolist() == [[0, 0, 0, 0], *observation.masks.removed.tolist()]
+    assert removed.tolist() == [[[0, 0, 0, 0]], *([mask] for mask in observation.masks.removed.tolist())]
 
 
 def test_images_smaller_than_the_number_of_lines():

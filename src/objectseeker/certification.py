@@ -60,6 +60,7 @@ def certify(
     low_score: float | None = None,
     power: float = 1.0,
     edge_factor: float = 1.0,
+    cluster_distance: float = 0.1,
 ) -> Certificates:
     """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
 
@@ -75,6 +76,7 @@ def certify(
         low_score=low_score,
         power=power,
         edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
     )
     return certify_with(rule, observation, truth, patches, threshold=threshold, bound=bound)
 
@@ -109,7 +111,7 @@ def certify_with(
         allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
         for n in range(len(truth)):
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
-            stars = stars_of(observation, members, evidence[members])
+            stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
             for p in np.flatnonzero(~certified[:, n]):
                 certified[p, n] = stars.prove_all(allowed[p][n], size[p], vulnerable[n])
             square[n] = stars.largest_square(vulnerable[n], at_least=int(square[n]))

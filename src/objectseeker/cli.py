@@ -57,6 +57,9 @@ LowBeta = Annotated[float | None, typer.Option(help="Evidence rule: beta of low_
 Power = Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")]
 FilterIoa = Annotated[float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")]
 EdgeFactor = Annotated[float | None, typer.Option(help="Factor on scores of boxes cut by their line. Default: 1.")]
+ClusterDistance = Annotated[
+    float | None, typer.Option(help="Boxes whose IoA is at least 1 minus this are one cluster. Default: 0.1.")
+]
 Threshold = Annotated[float | None, typer.Option(help="T: share of an object that must stay covered. Default: 0.")]
 WhichBound = Annotated[str | None, typer.Option("--bound", help="exact (default) or paper.")]
 PatchArea = Annotated[float | None, typer.Option("--patch", help="Patch area, a share of the image. Default: 0.01.")]
@@ -160,6 +163,7 @@ def detect(
     power: Power = None,
     filter_ioa: FilterIoa = None,
     edge_factor: EdgeFactor = None,
+    cluster_distance: ClusterDistance = None,
     classwise: Annotated[bool, typer.Option(help="Prune label by label.")] = True,
     layout: Layout = None,
     input_size: InputSize = None,
@@ -190,6 +194,7 @@ def detect(
         "power": power,
         "filter_ioa": filter_ioa,
         "edge_factor": edge_factor,
+        "cluster_distance": cluster_distance,
         "classwise": classwise,
     }
     seeker = ObjectSeeker.with_rule(loaded, _rule(detector, given), lines=lines, batch=batch or 8)
@@ -346,6 +351,7 @@ def evaluate(
     power: Power = None,
     filter_ioa: FilterIoa = None,
     edge_factor: EdgeFactor = None,
+    cluster_distance: ClusterDistance = None,
     threshold: Threshold = None,
     bound: WhichBound = None,
     patch: PatchArea = None,
@@ -369,6 +375,7 @@ def evaluate(
         power=power,
         filter_ioa=filter_ioa,
         edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
         threshold=threshold,
         bound=bound,
         patch_area=patch,
@@ -394,6 +401,7 @@ def certify(
     power: Power = None,
     filter_ioa: FilterIoa = None,
     edge_factor: EdgeFactor = None,
+    cluster_distance: ClusterDistance = None,
     classwise: Annotated[bool, typer.Option(help="Certify label by label.")] = True,
     threshold: Annotated[float, typer.Option(help="T: share of an object that must stay covered.")] = 0.0,
     bound: Annotated[str, typer.Option(help="exact or paper.")] = "exact",
@@ -410,7 +418,12 @@ def certify(
     from objectseeker.evaluation import WHERES
 
     stored = _open_run(run, mask_score if low_score is None else low_score)
-    given = {"power": power, "filter_ioa": filter_ioa, "edge_factor": edge_factor}
+    given = {
+        "power": power,
+        "filter_ioa": filter_ioa,
+        "edge_factor": edge_factor,
+        "cluster_distance": cluster_distance,
+    }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     rule = Rule(mask_score=mask_score, low_score=low_score, classwise=classwise, **chosen)
     threats = [Patch(patch, aspect, where) for where in WHERES]
@@ -456,6 +469,7 @@ def figures(
     power: Power = None,
     filter_ioa: FilterIoa = None,
     edge_factor: EdgeFactor = None,
+    cluster_distance: ClusterDistance = None,
     threshold: Threshold = None,
     bound: WhichBound = None,
     patch: PatchArea = None,
@@ -480,6 +494,7 @@ def figures(
         power=power,
         filter_ioa=filter_ioa,
         edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
         threshold=threshold,
         bound=bound,
         patch_area=patch,

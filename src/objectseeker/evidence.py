@@ -25,11 +25,13 @@ from objectseeker.bounds import MARGIN
 from objectseeker.boxes import Bools, Floats, Ints
 from objectseeker.masks import MaskSet
 from objectseeker.observation import Observation
-from objectseeker.pruning import CLUSTER_DISTANCE, neighbours
+from objectseeker.pruning import neighbours
 
-# A box of full evidence decides alone, exactly; sums of partial evidence are rounded, so they must clear 1 by MARGIN.
-# Counting a full box as 2 lets one comparison serve both.
+# A box of full evidence decides alone, exactly; sums of partial evidence are rounded at inference, so here they must
+# clear 1 by MARGIN. Counting a full box as 2 lets one comparison serve both. Partial evidence is rounded down to whole
+# units: every sum is then exact, and the same in whatever order, language or device it is added up.
 FULL = 2.0
+UNIT = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +96,20 @@ class Stars:
         return np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
 
 
-def stars_of(observation: Observation, members: Ints, evidence: Floats) -> Stars:
-    """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0."""
+def weights(evidence: Floats) -> Floats:
+    """What each box counts for in a certificate: its evidence in whole units, rounded down."""
+    return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
+
+
+def stars_of(observation: Observation, members: Ints, evidence: Floats, distance: float) -> Stars:
+    """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0.
+
+    `distance` is the rule's cluster_distance.
+    """
     boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
-    linked = neighbours(boxes, boxes, CLUSTER_DISTANCE - MARGIN)
+    linked = neighbours(boxes, boxes, distance - MARGIN)
     np.fill_diagonal(linked, True)
-    weight = np.where(evidence >= 1, FULL, evidence)
+    weight = weights(evidence)
     best = np.zeros((len(members), len(observation.masks)))
     for m in np.unique(mask_of):
         of_mask = np.flatnonzero(mask_of == m)

@@ -95,9 +95,9 @@ def line_positions(length: int, lines: int) -> list[int]:
     return sorted({-(-t * length // (lines + 1)) for t in range(1, lines + 1)} - {length})
 
 
-def fill(image: Image, removed: Sequence[int] | Ints, value: int = GREY) -> Image:
-    """A copy of `image` whose pixels inside the rectangle `removed` are `value`."""
-    x1, y1, x2, y2 = (int(v) for v in removed)
+def fill(image: Image, removed: Sequence[int] | Sequence[Sequence[int]] | Ints, value: int = GREY) -> Image:
+    """A copy of `image` whose pixels inside the rectangles `removed` (one, or R x 4) are `value`."""
     masked = image.copy()
-    masked[y1:y2, x1:x2] = value
+    for x1, y1, x2, y2 in np.asarray(removed, np.int64).reshape(-1, 4).tolist():
+        masked[y1:y2, x1:x2] = value
     return masked

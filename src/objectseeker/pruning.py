@@ -14,7 +14,6 @@ from objectseeker.errors import ObjectSeekerError, require_fraction, require_num
 from objectseeker.masks import MaskSet
 from objectseeker.observation import Observation
 
-CLUSTER_DISTANCE = 0.1  # boxes a, b are neighbours iff 1 - max(IoA(a, b), IoA(b, a)) <= this
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
 
 
@@ -24,7 +23,8 @@ class Rule:
 
     With `low_score=None` (the paper's rule) one masked box of at least `mask_score` decides alone. Otherwise a masked
     box of score s carries evidence clip((s - low_score) / (mask_score - low_score), 0, 1) ** power, and a cluster is
-    output once the evidence of its views adds up to 1.
+    output once the evidence of its views adds up to 1. Boxes are clustered whose IoA, either way, is at least
+    1 - cluster_distance.
     """
 
     base_score: float = 0.5
@@ -34,10 +34,13 @@ class Rule:
     low_score: float | None = None
     power: float = 1.0
     edge_factor: float = 1.0
+    cluster_distance: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor"):
+        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance"):
             require_fraction(getattr(self, name), name)
+        if self.cluster_distance == 1:  # boxes that share no area would be neighbours
+            raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
         if require_number(self.power, "power") <= 0:
             raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
         if self.low_score is not None and require_fraction(self.low_score, "low_score") > self.mask_score:
@@ -68,6 +71,7 @@ def prune(
     low_score: float | None = None,
     power: float = 1.0,
     edge_factor: float = 1.0,
+    cluster_distance: float = 0.1,
 ) -> Detections:
     """Robust detections: base boxes of at least `base_score`, then one hull per cluster of unexplained masked boxes.
 
@@ -81,6 +85,7 @@ def prune(
         low_score=low_score,
         power=power,
         edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
     )
     return prune_with(rule, observation)
 
@@ -93,7 +98,8 @@ def prune_with(rule: Rule, observation: Observation) -> Detections:
     kept = np.flatnonzero(evidence > 0)
     kept = kept[~explained(rule, observation.boxes[kept], base)]
     boxes = Detections(observation.boxes.xyxy[kept], score[kept], observation.boxes.label[kept])
-    cluster = clusters(boxes.xyxy, boxes.label if rule.classwise else np.zeros_like(boxes.label))
+    label = boxes.label if rule.classwise else np.zeros_like(boxes.label)
+    cluster = clusters(boxes.xyxy, label, rule.cluster_distance)
     enough = cluster_evidence(cluster, observation.mask_of[kept], evidence[kept], len(observation.masks)) >= 1
     return Detections.concatenate([base, hulls(boxes, cluster)[enough]])
 
@@ -114,12 +120,12 @@ def near_line(boxes: Floats, mask_of: Ints, masks: MaskSet) -> Bools:
     return np.asarray(gap <= EDGE * np.where(axis == 0, masks.width, masks.height))
 
 
-def neighbours(a: Floats, b: Floats, distance: float = CLUSTER_DISTANCE) -> Bools:
-    """Which boxes of `a` and `b` are within the clustering distance of each other."""
+def neighbours(a: Floats, b: Floats, distance: float) -> Bools:
+    """Which boxes a, b are so close that 1 - max(IoA(a, b), IoA(b, a)) <= distance. Boxes apart never are."""
     return np.asarray(1 - np.maximum(ioa(a, b), ioa(b, a).T) <= distance)
 
 
-def clusters(boxes: Floats, label: Ints) -> Ints:
+def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
     """Cluster number of every box: connected components of `neighbours` among boxes of equal label.
 
     This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box.
@@ -137,7 +143,7 @@ def clusters(boxes: Floats, label: Ints) -> Ints:
             low, high = boxes[frontier, :2].min(axis=0), boxes[frontier, 2:].max(axis=0)
             rest = boxes[open_boxes]
             meets = np.flatnonzero((rest[:, :2] < high).all(axis=1) & (rest[:, 2:] > low).all(axis=1))
-            reached = meets[neighbours(boxes[frontier], rest[meets]).any(axis=0)]
+            reached = meets[neighbours(boxes[frontier], rest[meets], distance).any(axis=0)]
             frontier = open_boxes[reached]
             number[frontier] = count
             open_boxes = np.delete(open_boxes, reached)

@@ -23,8 +23,9 @@ UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everyth
 class ViewDetector(Protocol):
     """A detector that masks by itself, usually after its own resize.
 
-    Guarantee asked of it: entry i of the result depends only on the pixels of `image` outside `removed[i]` (and on
-    the image's size), whatever the other views are.
+    `removed` is N x R x 4: view i does not show the R rectangles x1, y1, x2, y2 of `removed[i]`; an empty rectangle
+    removes nothing. Guarantee asked of it: entry i of the result depends only on the pixels of `image` outside all
+    of them (and on the image's size), whatever the other views are.
     """
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]: ...
@@ -52,6 +53,7 @@ class ObjectSeeker:
     low_score: float | None = None
     power: float = 1.0
     edge_factor: float = 1.0
+    cluster_distance: float = 0.1
     fill: int = GREY
     batch: int = 8
     rule: Rule = field(init=False, repr=False)
@@ -71,6 +73,7 @@ class ObjectSeeker:
             low_score=self.low_score,
             power=self.power,
             edge_factor=self.edge_factor,
+            cluster_distance=self.cluster_distance,
         )
         object.__setattr__(self, "rule", rule)
 
@@ -101,13 +104,15 @@ def detect_views(
     detector: Detector, image: Image, masks: MaskSet, *, value: int = GREY, batch: int = 8
 ) -> list[Detections]:
     """Detections on the untouched image, then on the image under each mask."""
-    removed = np.concatenate([np.array([UNTOUCHED], dtype=np.int64), masks.removed])
+    masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)
+    untouched = np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:]))
+    removed = np.concatenate([untouched, masked])
     if isinstance(detector, ViewDetector):
         found = list(detector.detect_views(image, removed, value))
     else:
         found = []
         for start in range(0, len(removed), batch):
-            views = [fill(image, rectangle, value) for rectangle in removed[start : start + batch]]
+            views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
             padded = views + [np.full_like(image, value)] * (batch - len(views))
             found += _detect(detector, padded)[: len(views)]
     if len(found) != len(removed):

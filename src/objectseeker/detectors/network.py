@@ -74,21 +74,22 @@ class NetworkDetector:
         return [found[number] for number in range(len(images))]
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> list[Detections]:
-        """The boxes of `image` under each removed rectangle x1, y1, x2, y2; an empty one leaves the image as it is.
+        """The boxes of `image` without the rectangles x1, y1, x2, y2 of each view: N x R x 4, empty ones remove nothing.
 
         Guarantee: entry i depends only on the pixels outside `removed[i]` (and on the image's size). The image is
         resized once and each view is masked on the network input, `preprocess` proves why that is enough.
         """
         image = as_image(image)
-        removed = np.asarray(removed, np.int64).reshape(-1, 4)
+        removed = as_rectangles(removed)
         placement = self._place(image)
         prepared = self._prepare(image, placement)
         filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
 
         def write(slot: Array, view: int) -> None:
-            x1, y1, x2, y2 = placement.covered(removed[view])
             slot[...] = prepared
-            slot[:, y1:y2, x1:x2] = filling
+            for rectangle in removed[view]:
+                x1, y1, x2, y2 = placement.covered(rectangle)
+                slot[:, y1:y2, x1:x2] = filling
 
         return [self._decode(outputs, placement) for outputs in self._run(placement.size, len(removed), write)]
 
@@ -117,6 +118,12 @@ class NetworkDetector:
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
         return finish(boxes._replace(xyxy=placement.to_raw(boxes.xyxy)), most=self.most_boxes)
+
+
+def as_rectangles(removed: Ints) -> Ints:
+    """Removed rectangles as N x R x 4; N x 4 is one rectangle a view."""
+    removed = np.asarray(removed, np.int64)
+    return removed[:, None] if removed.ndim == 2 else removed
 
 
 def as_size(size: int | tuple[int, int]) -> Size:

@@ -14,7 +14,8 @@ supports misses the rectangle. Say the column support does. The rows are resized
 then the pixel adds up those columns with column_weight[j], which is zero on every removed column. A zero weight
 times a finite number adds exactly zero in floating point, so the pixel keeps its bits whatever the removed pixels
 show. If instead the row support misses the rectangle, the same holds of the first pass. Rounding, channel order and
-normalisation are done pixel by pixel. QED.
+normalisation are done pixel by pixel. QED. A view without a union of rectangles is filled for each of them: a pixel
+left as it is misses every one, so by the same proof none influences it.
 """
 
 from __future__ import annotations

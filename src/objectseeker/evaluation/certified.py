@@ -81,13 +81,13 @@ def certified_objects(
     if rule.low_score is not None:
         # A position that no mask of any such box removes is proven by none of them, together or alone.
         possible, _ = verdicts(_escape_lines(proofs, evidence > 0), truth, width, height, patches)
-        certified |= _certified_together(proofs, evidence, vulnerable, patches, possible & ~certified)
+        certified |= _certified_together(proofs, rule, evidence, vulnerable, patches, possible & ~certified)
     visible = visible_area(truth, width, height) > 0
     return certified & visible, vacuous & visible
 
 
 def _certified_together(
-    proofs: Proofs, evidence: Floats, vulnerable: Ints, patches: Sequence[Patch], undecided: Bools
+    proofs: Proofs, rule: Rule, evidence: Floats, vulnerable: Ints, patches: Sequence[Patch], undecided: Bools
 ) -> Bools:
     """Which of the `undecided` (patches, objects) are certified by views that no one of them decides alone."""
     truth, width, height = proofs.objects()
@@ -98,7 +98,7 @@ def _certified_together(
     for n in np.flatnonzero(undecided.any(axis=0)).tolist():
         rows = np.arange(proofs.first[n], proofs.first[n + 1])
         rows = rows[evidence[rows] > 0]
-        stars = stars_of(proofs.image_of(n).observation, proofs.box[rows], evidence[rows])
+        stars = stars_of(proofs.image_of(n).observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
         for p in np.flatnonzero(undecided[:, n]):
             patch = (int(size[p][n, 0]), int(size[p][n, 1]))
             proven[p, n] = stars.prove_all(allowed[p][n], patch, vulnerable[n])

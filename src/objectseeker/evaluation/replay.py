@@ -19,6 +19,9 @@ from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.observation import Observation
 from objectseeker.pruning import Rule, cluster_evidence, hulls, neighbours
 
+# Settings that decide which masked boxes are candidates and neighbours: found once, they hold for rules that share them.
+SHARED = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
+
 NOTHING = -1.0  # the score of the base box that explains a masked box which none explains
 
 
@@ -36,12 +39,12 @@ class Candidates:
     explained: Floats  # the highest score of a base box that explains the box
     linked: list[int]  # the box's neighbours: bit i stands for the image's i-th candidate
     first: list[int]  # each image's first candidate, and the end of the last image
-    rule: Rule  # its filter_ioa, classwise and edge_factor hold for the candidates; scores and power are free
+    rule: Rule  # what it has of SHARED holds for the candidates; scores and power are free
     floor: float  # the lowest masked score that was looked at
 
 
 def find_candidates(scene: Scene, rule: Rule, floor: float) -> Candidates:
-    """What every rule with the same filter_ioa, classwise and edge_factor needs, for masked scores from `floor` on."""
+    """What every rule that shares SHARED with `rule` needs, for masked scores from `floor` on."""
     kept: list[Ints] = []
     boxes: list[Detections] = []
     explained: list[Floats] = []
@@ -80,7 +83,7 @@ def explaining_score(rule: Rule, observation: Observation) -> Floats:
 
 def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
-    near = neighbours(boxes.xyxy, boxes.xyxy)
+    near = neighbours(boxes.xyxy, boxes.xyxy, rule.cluster_distance)
     if rule.classwise:
         near &= boxes.label[:, None] == boxes.label[None]
     rows = np.packbits(near, axis=1, bitorder="little")
@@ -136,7 +139,7 @@ def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints
 
 
 def _check(rule: Rule, candidates: Candidates) -> None:
-    for name in ("filter_ioa", "classwise", "edge_factor"):
+    for name in SHARED:
         wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
         if wanted != prepared:
             raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")

@@ -38,6 +38,7 @@ class Settings:
     filter_ioa: float = 0.6
     threshold: float = 0.0
     edge_factor: float = 1.0
+    cluster_distance: float = 0.1
     bound: Bound = "exact"
     patch_area: float = 0.01
     patch_aspect: float = 1.0
@@ -72,6 +73,7 @@ class Settings:
             low_score=low_score,
             power=self.power,
             edge_factor=self.edge_factor,
+            cluster_distance=self.cluster_distance,
         )
 
     def patches(self) -> list[Patch]:
