@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Detections, Observation, halves
+from objectseeker import Detections, MaskPairs, MaskSet, Observation, halves
 
 SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binary fractions, mostly: ties happen
 
@@ -25,11 +26,16 @@ def generate(
     lines: int | None = None,
     crowd: float = 0.7,
     generous: float | None = None,
+    make: Callable[[int, int, int], MaskSet | MaskPairs] = halves,
+    sure: float = 0.0,
+    torn: float = 0.0,
 ) -> Case:
-    """`crowd`: share of boxes that lie around an object; `generous`: share of masks that see anything."""
+    """`crowd`: share of boxes that lie around an object; `generous`: share of masks that see anything; `sure`: share
+    of masks under which an object is seen as it is, at some score; `torn`: share of those that see one half of it,
+    so that boxes which prove the object need not be neighbours."""
     rng = np.random.default_rng(seed)
     width, height = (int(v) for v in rng.integers(smallest, largest + 1, 2))
-    masks = halves(width, height, int(rng.integers(1, 13)) if lines is None else lines)
+    masks = make(width, height, int(rng.integers(1, 13)) if lines is None else lines)
     step = rng.choice([1.0, 0.5, 0.125])
     objects = np.array([_box(rng, width, height, step) for _ in range(rng.integers(1, 4))])
     labels = rng.integers(0, 2, len(objects))
@@ -51,6 +57,13 @@ def generate(
     generous = rng.random() if generous is None else generous  # some images are seen under every mask, some hardly
     masked = [around(int(rng.integers(1, 4)) if rng.random() < generous else 0) for _ in range(len(masks))]
     base = around(int(rng.integers(0, 4)))
+    if sure:
+        for m, n in zip(*np.nonzero(rng.random((len(masks), len(objects))) < sure), strict=True):
+            box = objects[n].copy()
+            if rng.random() < torn:
+                box[2 * rng.integers(2)] = box[[0, 2]].mean()
+            seen = Detections([box], rng.choice(SCORES, 1), labels[n : n + 1])
+            masked[m] = Detections.concatenate([masked[m], seen])
     truth = Detections(objects, np.ones(len(objects)), labels)
     return Case(Observation(width, height, masks, base, masked), truth)
 

@@ -1,4 +1,4 @@
-"""Attack the certificates for a long time: python tests/soak.py --trials 1000000 [--workers 2] [--seed 0] [--rule evidence]
+"""Attack the certificates for a long time: python tests/soak.py --trials 1000000 [--rule evidence] [--patches 2]
 
 Exits 1 if a certified object was ever hidden.
 """
@@ -11,7 +11,9 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
-from adversary import STRATEGIES, campaign, with_class_maximum, with_extra_nms
+import adversary
+import adversary_two_patches
+from adversary import STRATEGIES, with_class_maximum, with_extra_nms
 
 CHUNK = 2000
 
@@ -22,7 +24,9 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rule", choices=("any", "paper", "evidence"), default="any")
+    parser.add_argument("--patches", type=int, choices=(1, 2), default=1)
     options = parser.parse_args()
+    campaign = (adversary if options.patches == 1 else adversary_two_patches).campaign
     evidence = {"any": None, "paper": False, "evidence": True}[options.rule]
     started = time.time()
     total = {name: dict.fromkeys(("certified", "certified hidden", "open", "open hidden"), 0) for name in STRATEGIES}

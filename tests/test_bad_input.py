@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from objectseeker import Detections, ObjectSeeker, ObjectSeekerError, Observation, Patch, certify, halves, prune
+from objectseeker import (
+    Detections,
+    MaskPairs,
+    ObjectSeeker,
+    ObjectSeekerError,
+    Observation,
+    Patch,
+    certify,
+    halves,
+    prune,
+)
 
 GOOD = Detections([[0, 0, 5, 5]], [0.9], [0])
 MASKS = halves(20, 20, lines=1)
@@ -50,10 +60,13 @@ SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
         (lambda: certify(SEEN, GOOD, Patch(), mask_score=0.5, threshold=-1), "threshold.*-1"),
         (lambda: certify(SEEN, GOOD, Patch(), mask_score=0.5, bound="best"), "bound.*'best'"),
         (lambda: certify(SEEN, GOOD, ["over"], mask_score=0.5), "Patch objects, got 'over'"),
-        (lambda: certify(SEEN, GOOD, Patch(count=2), mask_score=0.5), "count=2"),
         (lambda: ObjectSeeker("detector"), "callable, got 'detector'"),
         (lambda: ObjectSeeker(list, lines=0), "lines.*0"),
         (lambda: ObjectSeeker(list, batch=0), "batch.*0"),
+        (lambda: ObjectSeeker(list, masks="thirds"), "masks must be one of halves, pairs, got 'thirds'"),
+        (lambda: MaskPairs(MASKS, [[0, 4]]), r"pair \[0, 4\].*below 4"),
+        (lambda: MaskPairs(MASKS, [[1, 0]]), r"pair \[1, 0\] must be two ascending"),
+        (lambda: MaskPairs(MASKS, [[0, 1], [0, 2]]), r"pair \[0, 2\] removes the whole image"),
         (lambda: ObjectSeeker(list, fill=300), "fill.*300"),
     ],
 )

@@ -8,7 +8,7 @@ from evaluation_cases import EVIDENCE, NAMES, PAPER, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import ObjectSeekerError, Patch, certify
+from objectseeker import ObjectSeekerError, Patch, certify, halves, pairs
 from objectseeker.evaluation import WHERES, Scene
 from objectseeker.evaluation.certified import certified_objects, find_proofs
 
@@ -31,6 +31,7 @@ def by_certify(images, chosen, base_score, classwise, patches):
             low_score=rule.low_score,
             power=rule.power,
             edge_factor=rule.edge_factor,
+            cluster_distance=rule.cluster_distance,
         )
         parts.append((found.certified, found.vacuous))
     return tuple(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
@@ -55,6 +56,37 @@ def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score,
     expected = by_certify(images, chosen, base_score, classwise, patches)
     assert np.array_equal(found[0], expected[0])
     assert np.array_equal(found[1], expected[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    chosen=st.sampled_from([PAPER, EVIDENCE]),
+    make=st.sampled_from([pairs, pairs, halves]),
+    sure=st.sampled_from([0.5, 0.9, 1.0]),
+    classwise=st.booleans(),
+)
+def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed, chosen, make, sure, classwise):
+    images = run(seed, 3, make=make, sure=sure, lines=1 + seed % 4, largest=16)
+    threats = [Patch(area=SMALL, aspect=0.5, where=where, count=count) for count in (2, 1) for where in WHERES]
+    rule = chosen.rule(0.3, classwise=classwise)
+    proofs = find_proofs(Scene.of(images, NAMES), chosen.rule(0.0, classwise=classwise), "exact")
+    found = certified_objects(proofs, rule, threats)
+    expected = by_certify(images, chosen, 0.3, classwise, threats)
+    assert np.array_equal(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
+def test_two_patches_certify_less_but_something(chosen):
+    images = run(5, 25, make=pairs, generous=0.05, sure=0.9, lines=2)
+    rule = chosen.rule(0.3)
+    proofs = find_proofs(Scene.of(images, NAMES), rule, "exact")
+    threats = [Patch(area=SMALL, where=where, count=count) for count in (1, 2) for where in WHERES]
+    certified, vacuous = certified_objects(proofs, rule, threats)
+    once, twice = (certified & ~vacuous)[:4], (certified & ~vacuous)[4:]
+    assert not (twice & ~once).any()
+    assert 0 < twice[:3].sum(axis=1).min() <= twice.sum() < once.sum()
 
 
 @pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])

@@ -388,6 +388,8 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
     [
         ({"lines": 0}, "lines must be at least 1, got 0"),
         ({"lines": 8192}, "lines must be at most 8191, got 8192"),
+        ({"lines": 81, "masks": "pairs"}, "lines must be at most 80, got 81"),
+        ({"masks": "thirds"}, "masks must be one of halves, pairs, got 'thirds'"),
         ({"fill": 256}, "fill must be a grey value within 0 to 255, got 256"),
         ({"fill": 0.5}, "fill must be a grey value within 0 to 255, got 0.5"),
         ({"base_floor": 1.5}, "base_floor must lie within"),

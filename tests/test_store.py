@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, ObjectSeekerError, Observation, halves
+from objectseeker import Detections, ObjectSeekerError, Observation, halves, pairs
 from objectseeker.datasets import relabel
 from objectseeker.manifest import ImageRecord, Manifest, decode, encode
 from objectseeker.masks import line_positions
@@ -34,6 +34,7 @@ def manifest(sizes=((20, 10),), **changes):
         detector="toy sha256:00ff",
         detector_names=DETECTOR_NAMES,
         lines=2,
+        masks="halves",
         fill=114,
         batch=8,
         base_floor=0.0,
@@ -289,11 +290,31 @@ def test_every_flipped_byte_of_the_manifest_is_noticed():
 
 def test_another_format_is_refused():
     content, identity = encode(manifest())
-    body = content.split(b"\n", 2)[2].replace(b'"format": 1', b'"format": 2')
-    content = content.split(b"\n", 2)[:2]
-    content = b"\n".join([*content, body]).replace(identity.encode(), hashlib.sha256(body).hexdigest().encode())
-    with pytest.raises(ObjectSeekerError, match="format 2, this objectseeker reads format 1"):
+    content = rewritten(content, identity, b'"format": 2', b'"format": 3')
+    with pytest.raises(ObjectSeekerError, match="format 3, this objectseeker reads format 2"):
         decode(content, Path("run.json"))
+
+
+def rewritten(content, identity, old, new):
+    """The manifest as another version would have written it."""
+    first, second, body = content.split(b"\n", 2)
+    assert old in body
+    body = body.replace(old, new)
+    return b"\n".join([first, second, body]).replace(identity.encode(), hashlib.sha256(body).hexdigest().encode())
+
+
+def test_a_run_from_before_there_were_pairs_of_masks_still_opens(tmp_path):
+    made = manifest([(20, 10)])
+    content, identity = encode(made)
+    old = rewritten(content, identity, b'"format": 2,\n', b'"format": 1,\n')
+    old = rewritten(old, hashlib.sha256(old.split(b"\n", 2)[2]).hexdigest(), b'"masks": "halves",\n', b"")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_bytes(old)
+    assert decode(old, Path("run.json"))[0].masks == "halves"
+    with writing(tmp_path / "run", made) as run:  # and is gone on with
+        write_boxes(run, 0, Detections.empty(), [Detections.empty()] * 8)
+    (image,) = open_run(tmp_path / "run").images()
+    assert image.observation.masks == halves(20, 10, 2)
 
 
 def test_where_there_is_no_run(tmp_path):
@@ -419,3 +440,23 @@ def test_a_run_restricted_is_its_observations_restricted(tmp_path):
     for whole, part in zip(run.images(), run.images(lines=4), strict=True):
         assert part.observation == restrict(whole.observation, 4)
         assert part.observation != whole.observation
+
+
+def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
+    made = manifest([(50, 40)], masks="pairs", lines=5)
+    views = some_views(3, 1 + len(pairs(50, 40, 5)))
+    with writing(tmp_path, made) as run:
+        write_boxes(run, 0, views[0], views[1:])
+    run = open_run(tmp_path)
+    (image,) = run.images()
+    assert image.observation.masks == pairs(50, 40, 5)
+    assert [len(view) for view in image.observation.masked] == [int((view.label != 2).sum()) for view in views[1:]]
+    fewer = run.images(lines=2)[0].observation  # lines 2 and 4 of 5 are those of 2 lines
+    expected = pairs(50, 40, 2)
+    assert np.array_equal(fewer.masks.removed, expected.removed)
+    where = {tuple(rectangles.ravel()): m for m, rectangles in enumerate(image.observation.masks.removed)}
+    for rectangles, found in zip(expected.removed, fewer.masked, strict=True):
+        assert found == image.observation.masked[where[tuple(rectangles.ravel())]]
+    others = writing(tmp_path, replace(made, masks="halves"))
+    with pytest.raises(ObjectSeekerError, match="masks was pairs, now halves"), others:
+        pass

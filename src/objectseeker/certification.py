@@ -8,6 +8,7 @@ image, so this holds for patches that hang over the border, too):
     left: x + w <= line    right: x >= line    top: y + h <= line    bottom: y >= line
 
 Allowed positions are unions of integer rectangles (`threats`), so every position is decided without visiting it.
+Two patches at once need views that remove both: every pair of positions is decided by their classes (`positions`).
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from objectseeker.bounds import MARGIN, Bound, lower_bound
 from objectseeker.boxes import Bools, Detections, Floats, Ints, area
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evidence import stars_of
-from objectseeker.masks import SIDES, MaskSet
+from objectseeker.masks import SIDES, Masks
 from objectseeker.observation import Observation
+from objectseeker.positions import Classes, removed_together
 from objectseeker.pruning import Rule
 from objectseeker.threats import Patch, Surroundings, sizes
 
@@ -32,12 +34,13 @@ from objectseeker.threats import Patch, Surroundings, sizes
 class Certificates:
     """Verdicts for the objects of one image, threat by threat.
 
-    - certified (P, N): no allowed position of patch p hides object n. Vacuously true where no position is allowed.
+    - certified (P, N): no allowed position of patch p (of both patches, if its count is 2) hides object n. Vacuously
+      true where no position is allowed.
     - vacuous (P, N): the certified pairs that have no allowed position.
     - safe (N, M): under mask m alone, a masked box proves object n, whatever the base boxes are.
-    - vulnerable (N, 4): lines XL, YT, XR, YB; a patch escapes every safe mask iff x + w > XL, y + h > YT, x < XR and
-      y < YB.
-    - largest_square (N,): side in pixels of the largest square that cannot hide the object anywhere.
+    - vulnerable (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe mask iff x + w > XL, y + h > YT,
+      x < XR and y < YB.
+    - largest_square (N,): side in pixels of the largest square that cannot hide the object anywhere, alone.
     """
 
     certified: Bools
@@ -64,10 +67,11 @@ def certify(
 ) -> Certificates:
     """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
 
-    Guarantee: if object g is certified against patch p, then for every allowed position of p and whatever the
-    attacker draws there, `prune` with the same settings and any `base_score` outputs a box (of g's label, if
-    classwise) that covers more than `threshold` of g. It holds in exact arithmetic, for a detector that is a pure
-    function of the pixels a mask keeps; ties are not certified. An object with no visible area is never certified.
+    Guarantee: if object g is certified against patch p, then for every allowed position of p (any two of them, if its
+    count is 2) and whatever the attacker draws there, `prune` with the same settings and any `base_score` outputs a
+    box (of g's label, if classwise) that covers more than `threshold` of g. It holds in exact arithmetic, for a
+    detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
+    area is never certified. Any masks certify any count; against two patches `pairs` certify most.
     """
     rule = Rule(
         mask_score=mask_score,
@@ -95,28 +99,39 @@ def certify_with(
     for patch in patches:
         if not isinstance(patch, Patch):
             raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
-        if patch.count != 1:
-            raise ObjectSeekerError(f"half masks certify one patch at a time, got count={patch.count!r}")
     safe_boxes = provable(observation, truth, rule, threshold=threshold, bound=bound)
     evidence = rule.evidence(rule.scores(observation))
     decisive = safe_boxes & (evidence >= 1)[:, None]
-    safe = any_box_of_mask(decisive, observation.mask_of, len(observation.masks))
-    vulnerable = escape_lines(safe, observation.masks)
-    width, height = observation.width, observation.height
+    masks, width, height = observation.masks, observation.width, observation.height
+    safe = any_box_of_mask(decisive, observation.mask_of, len(masks))
+    vulnerable = escape_lines(safe, masks)
     certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
     square = largest_square(vulnerable)
+    surroundings = Surroundings.of(truth.xyxy, width, height)
+    size = [patch.size(width, height) for patch in patches]
+    allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
+    twice = {p: Classes.of(masks, size[p]) for p, patch in enumerate(patches) if patch.count == 2}
+    for p, classes in twice.items():
+        for n in np.flatnonzero(certified[p]).tolist():  # what one patch can hide, two can
+            certified[p, n] = proven_twice(classes, allowed[p][n], safe[n])
     if rule.low_score is not None:
-        surroundings = Surroundings.of(truth.xyxy, width, height)
-        size = [patch.size(width, height) for patch in patches]
-        allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
         for n in range(len(truth)):
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
             stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
-            for p in np.flatnonzero(~certified[:, n]):
-                certified[p, n] = stars.prove_all(allowed[p][n], size[p], vulnerable[n])
+            for p in np.flatnonzero(~certified[:, n]).tolist():
+                certified[p, n] = (
+                    stars.prove_pairs(allowed[p][n], twice[p], safe[n])
+                    if p in twice
+                    else stars.prove_all(allowed[p][n], size[p], vulnerable[n])
+                )
             square[n] = stars.largest_square(vulnerable[n], at_least=int(square[n]))
     visible = visible_area(truth.xyxy, width, height) > 0
     return Certificates(certified & visible, vacuous & visible, safe, vulnerable, np.where(visible, square, 0))
+
+
+def proven_twice(classes: Classes, allowed: Ints, safe: Bools) -> bool:
+    """Does some mask that decides alone (`safe`, (M,)) remove both patches, wherever in `allowed` (R, 4) they are?"""
+    return bool(removed_together(classes.hardest(allowed, np.flatnonzero(safe))).all())
 
 
 def provable(
@@ -138,12 +153,19 @@ def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
     return found
 
 
-def escape_lines(safe: Bools, masks: MaskSet) -> Ints:
-    """The four lines of `Certificates.vulnerable`: furthest safe left and top mask, nearest safe right and bottom."""
+def escape_lines(safe: Bools, masks: Masks) -> Ints:
+    """The four lines of `Certificates.vulnerable`: furthest safe left and top mask, nearest safe right and bottom.
+
+    A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
+    """
+    halves = masks.halves
+    safe_half = np.zeros((len(safe), len(halves)), dtype=np.bool_)
+    n, mask = np.nonzero(safe)
+    safe_half[n[:, None], masks.members[mask]] = True
     lines = np.empty((len(safe), 4), np.int64)
     for side in range(len(SIDES)):
-        of_side = np.flatnonzero(masks.side == side)
-        found, line = safe[:, of_side], masks.line[of_side]
+        of_side = np.flatnonzero(halves.side == side)
+        found, line = safe_half[:, of_side], halves.line[of_side]
         if side < 2:
             lines[:, side] = np.where(found, line, 0).max(axis=1, initial=0)
         else:
@@ -156,6 +178,8 @@ def verdicts(
     vulnerable: Ints, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (P, N) of objects with the given escape lines, each in the image of its size.
+
+    For one patch each, whatever the count: an object that one patch can hide, two can hide.
 
     The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
     none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.

@@ -11,8 +11,11 @@ Stars are at least as good as cliques: the boxes of a clique that are left at p 
 And there is one star per box, where there can be exponentially many cliques. (The best possible notion would be
 connected components of B, position by position.)
 
-Position by position: a mask removes p depending on x alone (left, right) or y alone (top, bottom), so a star's
+Position by position: a half mask removes p depending on x alone (left, right) or y alone (top, bottom), so a star's
 evidence at (x, y) is cx(x) + cy(y), a step function along each axis that changes only where a line is passed.
+
+With two patches B are the boxes whose masks remove both; nothing else changes. What pairs of half masks remove does
+not separate by axis, and neither does what two patches leave: there the classes of `positions` are gone through.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ import numpy as np
 
 from objectseeker.bounds import MARGIN
 from objectseeker.boxes import Bools, Floats, Ints
-from objectseeker.masks import MaskSet
+from objectseeker.masks import Masks, MaskSet
 from objectseeker.observation import Observation
+from objectseeker.positions import Classes, removed_together
 from objectseeker.pruning import neighbours
 
 # A box of full evidence decides alone, exactly; sums of partial evidence are rounded at inference, so here they must
@@ -33,13 +37,16 @@ from objectseeker.pruning import neighbours
 FULL = 2.0
 UNIT = 2.0**-40
 
+# Sets of views and stars that are compared at a time: the first stars settle most sets, and memory stays small.
+SETS_AT_ONCE, STARS_AT_ONCE = 1024, 16
+
 
 @dataclass(frozen=True, slots=True)
 class Stars:
     """The stars of one object: `evidence[r, m]` is the best evidence under mask m of star r, centred on a box of mask
     `centre[r]`."""
 
-    masks: MaskSet
+    masks: Masks
     evidence: Floats
     centre: Ints
 
@@ -49,8 +56,13 @@ class Stars:
             return True
         if not len(self.centre):
             return False
-        across, down = (self._along(axis, rectangle, patch[axis]) for axis in (0, 1))
-        return bool((across[:, :, None] + down[:, None, :] >= 1 + MARGIN).any(axis=0).all())
+        if isinstance(self.masks, MaskSet):
+            across, down = (self._along(self.masks, axis, rectangle, patch[axis]) for axis in (0, 1))
+            return bool((across[:, :, None] + down[:, None, :] >= 1 + MARGIN).any(axis=0).all())
+        views = self._views()
+        removes = Classes.of(self.masks, patch).hardest(rectangle[None], views)
+        each = np.arange(len(removes))
+        return self._prove_sets(removes, each, each, views)
 
     def prove_all(self, allowed: Ints, patch: tuple[int, int], vulnerable: Ints) -> bool:
         """Is every position of the rectangles `allowed` (R, 4) proven, by one mask alone or by views together?
@@ -61,6 +73,17 @@ class Stars:
         first = np.maximum(allowed[:, :2], vulnerable[:2] - size + 1)
         last = np.minimum(allowed[:, 2:], vulnerable[2:] - 1)
         return all(self.prove(rectangle, patch) for rectangle in np.concatenate([first, last], axis=1))
+
+    def prove_pairs(self, allowed: Ints, classes: Classes, safe: Bools) -> bool:
+        """Are any two positions of the rectangles `allowed` (R, 4), equal or not, proven together?
+
+        `classes` are those of the patch; `safe` (M,) are the masks that decide alone. Pairs of classes that one of
+        these removes need no stars.
+        """
+        views = self._views()
+        removes = classes.hardest(allowed, views)
+        c, d = np.nonzero(np.triu(~removed_together(removes[:, safe[views]])))
+        return self._prove_sets(removes, c, d, views)
 
     def largest_square(self, vulnerable: Ints, at_least: int = 0) -> int:
         """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
@@ -78,22 +101,52 @@ class Stars:
                 high = side - 1
         return low
 
-    def _along(self, axis: int, rectangle: Ints, length: int) -> Floats:
+    def _along(self, masks: MaskSet, axis: int, rectangle: Ints, length: int) -> Floats:
         """Each star's evidence at the positions along one axis at which the set of removing masks changes.
 
         The set is constant from one of these positions to the next. A star whose centre is not among the removing
         masks does not count: -inf.
         """
         first, last = int(rectangle[axis]), int(rectangle[axis + 2])
-        before, after = self.masks.side == axis, self.masks.side == axis + 2
-        starts = np.concatenate([[first], self.masks.line[before] - length + 1, self.masks.line[after]])
+        before, after = masks.side == axis, masks.side == axis + 2
+        starts = np.concatenate([[first], masks.line[before] - length + 1, masks.line[after]])
         starts = np.unique(starts[(starts >= first) & (starts <= last)])
-        removes: Bools = np.zeros((len(starts), len(self.masks)), dtype=np.bool_)
-        removes[:, before] = starts[:, None] + length <= self.masks.line[before]
-        removes[:, after] = starts[:, None] >= self.masks.line[after]
+        removes: Bools = np.zeros((len(starts), len(masks)), dtype=np.bool_)
+        removes[:, before] = starts[:, None] + length <= masks.line[before]
+        removes[:, after] = starts[:, None] >= masks.line[after]
         evidence = self.evidence @ removes.T.astype(np.float64)
         on_axis = (before | after)[self.centre]
         return np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
+
+    def _views(self) -> Ints:
+        """The masks that play a part."""
+        return np.union1d(np.flatnonzero(self.evidence.any(axis=0)), self.centre)
+
+    def _prove_sets(self, removes: Bools, c: Ints, d: Ints, views: Ints) -> bool:
+        """For every i, are the views that remove both class c[i] and class d[i] enough for some star?"""
+        if not len(c) or not len(self.centre):
+            return not len(c)
+        evidence, centre = self.evidence[:, views], np.searchsorted(views, self.centre)
+        strongest = np.argsort(-evidence.sum(axis=1), kind="stable")
+        evidence, centre = evidence[strongest], centre[strongest]
+        # What a set would carry if every view gave its best to one star: too little settles it, and else the sets
+        # that have least come first, where a set that fails is most likely found.
+        most = (removes * evidence.max(axis=0)) @ removes.T.astype(np.float64)
+        weakest = np.argsort(most[c, d], kind="stable")
+        if most[c[weakest[0]], d[weakest[0]]] < 1 + MARGIN:
+            return False
+        for start in range(0, len(c), SETS_AT_ONCE):
+            some = weakest[start : start + SETS_AT_ONCE]
+            left = removes[c[some]] & removes[d[some]]
+            for star in range(0, len(centre), STARS_AT_ONCE):
+                stars = slice(star, star + STARS_AT_ONCE)
+                enough = left.astype(np.float64) @ evidence[stars].T >= 1 + MARGIN
+                left = left[~(enough & left[:, centre[stars]]).any(axis=1)]
+                if not len(left):
+                    break
+            else:
+                return False
+        return True
 
 
 def weights(evidence: Floats) -> Floats:

@@ -17,8 +17,9 @@ import numpy as np
 
 from objectseeker.boxes import Bools, Detections
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import MaskChoice
 
-FORMAT = 1
+FORMAT = 2  # 1 had half masks only, and did not say so
 FIRST_LINES = re.compile(rb'\{\n"sha256": "([0-9a-f]{64})",\n')
 
 # What must be the same for a run to go on: everything else follows from these, or is only for the reader.
@@ -26,6 +27,7 @@ SETTINGS = {
     "detector": "detector",
     "detector_names": "detector classes",
     "lines": "lines",
+    "masks": "masks",
     "fill": "fill",
     "batch": "batch",
     "base_floor": "base floor",
@@ -60,6 +62,7 @@ class Manifest:
     detector: str
     detector_names: tuple[str, ...]
     lines: int
+    masks: MaskChoice
     fill: int
     batch: int | None
     base_floor: float
@@ -103,7 +106,9 @@ def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
         )
     found = json.loads(content)
     identity = found.pop("sha256")
-    if (written_as := found.pop("format")) != FORMAT:
+    if (written_as := found.pop("format")) == 1:
+        found["masks"] = "halves"
+    elif written_as != FORMAT:
         raise ObjectSeekerError(
             f"{source} has format {written_as}, this objectseeker reads format {FORMAT}: use the version that wrote it"
         )

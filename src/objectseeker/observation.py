@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.boxes import Bools, Detections, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.masks import MaskSet
+from objectseeker.masks import MaskPairs, Masks, MaskSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Observation:
 
     width: int
     height: int
-    masks: MaskSet
+    masks: Masks
     base: Detections
     masked: Sequence[Detections]
     boxes: Detections = field(init=False, repr=False, compare=False)
@@ -30,8 +30,8 @@ class Observation:
 
     def __post_init__(self) -> None:
         size = require_count(self.width, "width"), require_count(self.height, "height")
-        if not isinstance(self.masks, MaskSet):
-            raise ObjectSeekerError(f"masks must be a MaskSet as made by halves(), got {self.masks!r}")
+        if not isinstance(self.masks, MaskSet | MaskPairs):
+            raise ObjectSeekerError(f"masks must be what halves() or pairs() makes, got {self.masks!r}")
         if size != (self.masks.width, self.masks.height):
             raise ObjectSeekerError(
                 f"masks are for a {self.masks.width}x{self.masks.height} image, not {size[0]}x{size[1]}"

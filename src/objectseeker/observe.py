@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Lock
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,11 +24,12 @@ from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.images import image_size
 from objectseeker.manifest import ImageRecord, Manifest
-from objectseeker.masks import GREY, Image, MaskSet, halves
+from objectseeker.masks import GREY, Image, MaskChoice, make_masks, pair_counts, require_choice
 from objectseeker.seeker import ViewDetector, detect_views
 from objectseeker.store import MOST_LINES, Run, open_run, write_boxes, write_broken, writing
 
 BASE_FLOOR, MASK_FLOOR = 0.01, 0.1
+SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.
@@ -41,6 +46,7 @@ class Plan:
     images: int
     views_per_image: int
     passes: int
+    why: str  # one sentence on where the views come from
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,16 @@ class Estimate:
         return self.plan.passes * self.seconds_per_view / 3600
 
 
-def plan(dataset: Dataset, *, lines: int = 30, limit: int | None = None) -> Plan:
+def plan(dataset: Dataset, *, lines: int = 30, masks: MaskChoice = "halves", limit: int | None = None) -> Plan:
     """The size of the job, without doing anything."""
-    images, views = len(_entries(dataset, limit)), 1 + 4 * _require_lines(lines)
-    return Plan(images, views, images * views)
+    half_masks = 4 * _require_lines(lines, masks)
+    views, why = 1 + half_masks, f"{lines} lines per axis are {half_masks} half masks"
+    if masks == "pairs":
+        unordered, distinct = pair_counts(lines)
+        views = 1 + distinct
+        why += f", {unordered:,} pairs of them, {distinct:,} of which remove something different and leave something"
+    images = len(_entries(dataset, limit))
+    return Plan(images, views, images * views, why)
 
 
 def estimate(
@@ -66,6 +78,7 @@ def estimate(
     detector: LoadedDetector,
     *,
     lines: int = 30,
+    masks: MaskChoice = "halves",
     fill: int = GREY,
     batch: int = 8,
     limit: int | None = None,
@@ -76,15 +89,17 @@ def estimate(
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
-        two_batches = 2 * int(getattr(detector, "batch", batch))
-        masks = MaskSet(width, height, halves(width, height, lines).removed[: two_batches - 1])
+        every = make_masks(masks, width, height, lines)
+        own = max(SAMPLED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
+        others = (own if isinstance(detector, ViewDetector) else 2 * batch) - 1  # than the untouched view
+        timed = every.subset(slice(None, None, max(-(-len(every) // others), 1)))  # spread: some masks leave less
         begin = time.perf_counter()
-        detect_views(detector, image, masks, value=fill, batch=batch)
-        return time.perf_counter() - begin, 1 + len(masks)
+        detect_views(detector, image, timed, value=fill, batch=batch)
+        return time.perf_counter() - begin, 1 + len(timed)
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
     seconds, views = zip(*(time_views(image) for image in images), strict=True)
-    return Estimate(plan(dataset, lines=lines, limit=limit), sum(seconds) / sum(views))
+    return Estimate(plan(dataset, lines=lines, masks=masks, limit=limit), sum(seconds) / sum(views))
 
 
 def observe(
@@ -92,7 +107,9 @@ def observe(
     detector: LoadedDetector,
     out: str | Path,
     *,
+    others: Sequence[LoadedDetector] = (),
     lines: int = 30,
+    masks: MaskChoice = "halves",
     fill: int = GREY,
     base_floor: float = BASE_FLOOR,
     mask_floor: float = MASK_FLOOR,
@@ -106,11 +123,18 @@ def observe(
     Boxes scored below the floors are not stored. `batch` is for detectors that do not make their own batches.
     `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
     after every image. An image that cannot be read is recorded as broken and skipped.
+
+    Images are shared out among `detector` and `others`, one thread each: the same detector on several GPUs. Which of
+    them observes an image changes nothing, so they must have the same identity.
     """
+    for other in others:
+        if other.identity != detector.identity:
+            raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
     manifest = describe(
         dataset,
         detector,
         lines=lines,
+        masks=masks,
         fill=fill,
         base_floor=base_floor,
         mask_floor=mask_floor,
@@ -124,11 +148,15 @@ def observe(
             on_warning(f"{file.name} was damaged: its image is observed again")
         done, total = run.finished, len(run.manifest.images)
         on_progress(done, total)
-        for index, entry in enumerate(_entries(dataset, limit)):
-            if index not in run.parts and index not in run.unreadable:
-                _observe_image(run, index, entry, detector)
-                done += 1
-                on_progress(done, total)
+        todo = [
+            (index, entry)
+            for index, entry in enumerate(_entries(dataset, limit))
+            if index not in run.parts and index not in run.unreadable
+        ]
+        writer = Lock()
+        for _ in _share_out(lambda item, free: _observe_image(run, *item, free, writer), todo, (detector, *others)):
+            done += 1
+            on_progress(done, total)
     run = open_run(out)
     for image in run.broken:
         on_warning(f"left out (objects lost: {image.objects}): {image.reason}")
@@ -140,6 +168,7 @@ def describe(
     detector: LoadedDetector,
     *,
     lines: int,
+    masks: MaskChoice,
     fill: int,
     base_floor: float,
     mask_floor: float,
@@ -155,7 +184,8 @@ def describe(
     return Manifest(
         detector=detector.identity,
         detector_names=tuple(detector.names),
-        lines=_require_lines(lines),
+        lines=_require_lines(lines, masks),
+        masks=masks,
         fill=int(fill),
         batch=None if isinstance(detector, ViewDetector) else batch,
         base_floor=require_fraction(base_floor, "base_floor"),
@@ -174,7 +204,35 @@ def describe(
     )
 
 
-def _observe_image(run: Run, index: int, entry: Entry, detector: LoadedDetector) -> None:
+_Item = TypeVar("_Item")
+
+
+def _share_out(
+    job: Callable[[_Item, LoadedDetector], None], items: Sequence[_Item], detectors: Sequence[LoadedDetector]
+) -> Iterator[None]:
+    """Do `job` on every item with whichever detector is free; yields after each."""
+    free: SimpleQueue[LoadedDetector] = SimpleQueue()
+    for detector in detectors:
+        free.put(detector)
+
+    def run(item: _Item) -> None:
+        detector = free.get()
+        try:
+            job(item, detector)
+        finally:
+            free.put(detector)
+
+    if len(detectors) == 1:
+        yield from map(run, items)
+        return
+    pool = ThreadPoolExecutor(len(detectors))
+    try:
+        yield from pool.map(run, items)
+    finally:
+        pool.shutdown(cancel_futures=True)  # what failed or was interrupted must not wait for the rest
+
+
+def _observe_image(run: Run, index: int, entry: Entry, detector: LoadedDetector, writer: Lock) -> None:
     try:
         image = entry.load()
         height, width = image.shape[:2]
@@ -182,15 +240,17 @@ def _observe_image(run: Run, index: int, entry: Entry, detector: LoadedDetector)
     except ObjectSeekerError as error:
         if not entry.path.is_file():  # the disk went away: everything after it would be recorded as broken
             raise ObjectSeekerError(f"{error}: bring it back and start again, finished images are kept") from None
-        write_broken(run, index, str(error))
+        with writer:
+            write_broken(run, index, str(error))
         return
-    masks = halves(width, height, run.manifest.lines)
+    masks = make_masks(run.manifest.masks, width, height, run.manifest.lines)
     batch = run.manifest.batch or 1  # without one the detector makes its own batches, and this is not looked at
     try:
         base, *masked = detect_views(detector, image, masks, value=run.manifest.fill, batch=batch)
     except Exception as error:  # foreign code: whatever it raises, say where
         raise ObjectSeekerError(f"the detector failed on {entry.path}: {str(error) or type(error).__name__}") from error
-    write_boxes(run, index, base, masked)
+    with writer:
+        write_boxes(run, index, base, masked)
 
 
 def _entries(dataset: Dataset, limit: int | None) -> tuple[Entry, ...]:
@@ -227,10 +287,10 @@ def _require_size(record: ImageRecord, size: tuple[int, int]) -> None:
         raise ObjectSeekerError(f"{record.path} is {size[0]}x{size[1]} pixels but was {before} when the run began")
 
 
-def _require_lines(lines: int) -> int:
-    count = require_count(lines, "lines")
-    if count > MOST_LINES:
-        raise ObjectSeekerError(f"lines must be at most {MOST_LINES}, got {lines}")
+def _require_lines(lines: int, masks: MaskChoice) -> int:
+    count, most = require_count(lines, "lines"), MOST_LINES[require_choice(masks)]
+    if count > most:
+        raise ObjectSeekerError(f"lines must be at most {most}, got {lines}")
     return count
 
 

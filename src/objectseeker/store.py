@@ -7,8 +7,9 @@
 
 A file appears under its name only when it is whole and on the disk. Labels are the detector's, coordinates and scores
 are kept to the last bit (float64: resized-back boxes do not fit float32), and masks are not stored, since they follow
-from the image size and the number of lines. The checksum is the start of a SHA-256 over the run's identity, the
-image's number and the file's content: a damaged part, or one of another image or run, is told by its name.
+from the image size, the number of lines and the choice of half masks or pairs of them. The checksum is the start of a
+SHA-256 over the run's identity, the image's number and the file's content: a damaged part, or one of another image or
+run, is told by its name.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ import pyarrow.parquet as pq
 from objectseeker.boxes import Detections, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.manifest import Manifest, decode, encode, setting_differences, software_differences
-from objectseeker.masks import MaskSet, halves
+from objectseeker.masks import MaskChoice, Masks, make_masks, pair_counts
 from objectseeker.observation import Observation, ObservedImage
 
 MANIFEST, PARTS, BROKEN, LOCK = "run.json", "parts", "broken", "lock"
 UNFINISHED = ".tmp"  # ends the name of a file that is being written
 
-MOST_LINES = (2**15 - 1) // 4  # four masks a line, numbered in 16 bits
+MOST_MASKS = 2**15 - 1  # numbered in 16 bits
+MOST_LINES: dict[MaskChoice, int] = {
+    "halves": MOST_MASKS // 4,
+    "pairs": max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS),
+}
 LARGEST_LABEL = 2**15 - 1
 COORDINATES = ("x1", "y1", "x2", "y2")
 SCHEMA = pa.schema(
@@ -103,14 +108,14 @@ class Run:
             )
         if lines is not None:
             line_subset(self.manifest.lines, lines)  # refuses too many before anything is read
-        masks: dict[tuple[int, int], MaskSet] = {}
+        masks: dict[tuple[int, int], Masks] = {}
         return [self._image(index, lines, masks) for index in sorted(self.parts)]
 
-    def _image(self, index: int, lines: int | None, masks: dict[tuple[int, int], MaskSet]) -> ObservedImage:
+    def _image(self, index: int, lines: int | None, masks: dict[tuple[int, int], Masks]) -> ObservedImage:
         record = self.manifest.images[index]
         assert record.size is not None  # a part is only written for an image of known size
         if record.size not in masks:
-            masks[record.size] = halves(*record.size, self.manifest.lines)
+            masks[record.size] = make_masks(self.manifest.masks, *record.size, self.manifest.lines)
         boxes, mask = _read_boxes(self.parts[index], self.identity, index, self.manifest.to_dataset)
         ends = np.searchsorted(mask, np.arange(-1, len(masks[record.size])), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
@@ -208,20 +213,21 @@ def restrict(observation: Observation, lines: int) -> Observation:
 
     An axis that has no more lines than that, because the image is only a few pixels long, keeps all of them.
     """
-    masks = observation.masks
-    vertical = masks.side % 2 == 0
-    kept = np.zeros(len(masks), np.bool_)
+    masks, halves = observation.masks, observation.masks.halves
+    vertical = halves.side % 2 == 0
+    kept_half = np.zeros(len(halves), np.bool_)
     for axis in (vertical, ~vertical):
-        positions = np.unique(masks.line[axis])
+        positions = np.unique(halves.line[axis])
         if len(positions) > require_count(lines, "lines"):
             positions = positions[np.array(line_subset(len(positions), lines)) - 1]
-        kept |= axis & np.isin(masks.line, positions)
+        kept_half |= axis & np.isin(halves.line, positions)
+    kept = np.flatnonzero(kept_half[masks.members].all(axis=1))
     return Observation(
         observation.width,
         observation.height,
-        MaskSet(masks.width, masks.height, masks.removed[kept]),
+        masks.subset(kept),
         observation.base,
-        [observation.masked[index] for index in np.flatnonzero(kept).tolist()],
+        [observation.masked[index] for index in kept.tolist()],
     )
 
 

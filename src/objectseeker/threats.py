@@ -20,11 +20,11 @@ LONGEST_ASPECT = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """A rectangle the attacker may fill with any pixels.
+    """A rectangle the attacker may fill with any pixels, or two of them (`count`).
 
-    `area` is its share of the image, `aspect` its width divided by its height. A patch of another shape is covered by
-    its bounding rectangle. It may hang over the image border. `where` says which positions are allowed, object by
-    object:
+    `area` is its share of the image, `aspect` its width divided by its height; of two patches each has that size. A
+    patch of another shape is covered by its bounding rectangle. It may hang over the image border. `where` says which
+    positions are allowed, object by object; of two patches each may take any of them, apart, overlapping or the same:
 
     - over: the patch overlaps the object's box with positive area;
     - far: it does not, and the gap exceeds 10 % of the image's width sideways or 10 % of its height upright;

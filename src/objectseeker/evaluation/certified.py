@@ -13,11 +13,12 @@ import numpy as np
 
 from objectseeker.bounds import MARGIN, Bound, lower_bound
 from objectseeker.boxes import Bools, Floats, Ints
-from objectseeker.certification import verdicts, visible_area
+from objectseeker.certification import proven_twice, verdicts, visible_area
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evidence import stars_of
 from objectseeker.observation import ObservedImage
+from objectseeker.positions import Classes
 from objectseeker.pruning import Rule
 from objectseeker.threats import Patch, Surroundings, sizes
 
@@ -31,7 +32,7 @@ class Proofs:
     box: Ints  # a position among the masked boxes of the object's image
     share: Floats  # lower bound of what is covered of the object
     score: Floats  # after the edge factor
-    side: Ints  # of the box's mask
+    side: Ints  # of the half masks that the box's mask is made of: one or two columns
     line: Ints
     first: Ints  # each object's first row, and the end of the last object
     rule: Rule  # its filter_ioa, classwise and edge_factor hold for the rows
@@ -50,6 +51,7 @@ class Proofs:
 def find_proofs(scene: Scene, rule: Rule, bound: Bound) -> Proofs:
     """What every rule with the same filter_ioa, classwise and edge_factor needs to certify."""
     parts: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
+    columns = max(image.observation.masks.members.shape[1] for image in scene.images)
     start = 0
     for image in scene.images:
         observation, boxes = image.observation, image.observation.boxes
@@ -59,9 +61,11 @@ def find_proofs(scene: Scene, rule: Rule, bound: Bound) -> Proofs:
         if rule.classwise:
             proves &= boxes.label[:, None] == truth.label[None]
         n, box = np.nonzero(proves.T)
-        mask = observation.mask_of[box]
+        half = observation.masks.members[observation.mask_of[box]]
+        half = np.broadcast_to(half, (len(half), columns))
+        halves = observation.masks.halves
         score = rule.scores(observation)[box]
-        parts.append((n + start, box, share[box, n], score, observation.masks.side[mask], observation.masks.line[mask]))
+        parts.append((n + start, box, share[box, n], score, halves.side[half], halves.line[half]))
         start += len(truth)
     objects, box, share, score, side, line = (np.concatenate(column) for column in zip(*parts, strict=True))
     first = np.searchsorted(objects, np.arange(start + 1))
@@ -78,30 +82,48 @@ def certified_objects(
     evidence = np.where(proofs.share > threshold + MARGIN, rule.evidence(proofs.score), 0.0)
     vulnerable = _escape_lines(proofs, evidence >= 1)
     certified, vacuous = verdicts(vulnerable, truth, width, height, patches)
+    possible = certified
     if rule.low_score is not None:
         # A position that no mask of any such box removes is proven by none of them, together or alone.
         possible, _ = verdicts(_escape_lines(proofs, evidence > 0), truth, width, height, patches)
-        certified |= _certified_together(proofs, rule, evidence, vulnerable, patches, possible & ~certified)
+    twice = np.array([patch.count == 2 for patch in patches], dtype=np.bool_)
+    certified = np.where(twice[:, None], vacuous, certified)  # those were verdicts on one patch
+    certified |= _certified_one_by_one(proofs, rule, evidence, vulnerable, patches, possible & ~certified)
     visible = visible_area(truth, width, height) > 0
     return certified & visible, vacuous & visible
 
 
-def _certified_together(
+def _certified_one_by_one(
     proofs: Proofs, rule: Rule, evidence: Floats, vulnerable: Ints, patches: Sequence[Patch], undecided: Bools
 ) -> Bools:
-    """Which of the `undecided` (patches, objects) are certified by views that no one of them decides alone."""
+    """Which of the `undecided` (patches, objects) are certified: against two patches, or by views together."""
+    proven = np.zeros_like(undecided)
+    if not undecided.any():
+        return proven
     truth, width, height = proofs.objects()
     surroundings = Surroundings.of(truth, width, height)
     size = [sizes(patch, width, height, len(truth)) for patch in patches]
     allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
-    proven = np.zeros_like(undecided)
+    known: dict[tuple[int, tuple[int, int]], Classes] = {}  # by the masks (images of one size share theirs) and patch
     for n in np.flatnonzero(undecided.any(axis=0)).tolist():
+        observation = proofs.image_of(n).observation
         rows = np.arange(proofs.first[n], proofs.first[n + 1])
         rows = rows[evidence[rows] > 0]
-        stars = stars_of(proofs.image_of(n).observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
-        for p in np.flatnonzero(undecided[:, n]):
+        safe = np.zeros(len(observation.masks), dtype=np.bool_)
+        safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
+        stars = None
+        if rule.low_score is not None:
+            stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
+        for p in np.flatnonzero(undecided[:, n]).tolist():
             patch = (int(size[p][n, 0]), int(size[p][n, 1]))
-            proven[p, n] = stars.prove_all(allowed[p][n], patch, vulnerable[n])
+            if patches[p].count == 2:
+                key = id(observation.masks), patch
+                of_patch = known[key] = known.get(key) or Classes.of(observation.masks, patch)
+                proven[p, n] = proven_twice(of_patch, allowed[p][n], safe) or (
+                    stars is not None and stars.prove_pairs(allowed[p][n], of_patch, safe)
+                )
+            elif stars is not None:
+                proven[p, n] = stars.prove_all(allowed[p][n], patch, vulnerable[n])
     return proven
 
 
@@ -110,7 +132,8 @@ def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
     _, width, height = proofs.objects()
     border = np.stack([width, height], axis=1)
     lines = np.concatenate([np.zeros_like(border), border], axis=1)
-    n, side, line = proofs.object[decisive], proofs.side[decisive], proofs.line[decisive]
+    side, line = proofs.side[decisive], proofs.line[decisive]
+    n = np.broadcast_to(proofs.object[decisive][:, None], side.shape)
     before = side < 2
     np.maximum.at(lines, (n[before], side[before]), line[before])
     np.minimum.at(lines, (n[~before], side[~before]), line[~before])

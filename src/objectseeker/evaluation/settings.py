@@ -42,6 +42,7 @@ class Settings:
     bound: Bound = "exact"
     patch_area: float = 0.01
     patch_aspect: float = 1.0
+    patch_count: int = 1
     clean_recall: float = 0.8
 
     def __post_init__(self) -> None:
@@ -78,7 +79,7 @@ class Settings:
 
     def patches(self) -> list[Patch]:
         """The threat at every place, in the order of WHERES."""
-        return [Patch(area=self.patch_area, aspect=self.patch_aspect, where=where) for where in WHERES]
+        return [Patch(self.patch_area, self.patch_aspect, where, self.patch_count) for where in WHERES]
 
     @property
     def floor(self) -> float:

@@ -46,7 +46,12 @@ def by_clean_recall(scene: Scene, settings: Settings, recalls: Iterable[float]) 
 
 def by_lines(scene: Scene, settings: Settings, ks: Iterable[int], restrict: Restrict) -> list[Row]:
     """The effect, and with `forward_passes` the cost, of the number of lines per axis."""
-    return [{"k": k, "forward_passes": 4 * k + 1} | _measured(with_lines(scene, k, restrict), settings) for k in ks]
+    rows = []
+    for k in ks:
+        of_k = with_lines(scene, k, restrict)
+        masks = max(len(image.observation.masks) for image in of_k.images)  # an image of few pixels has fewer
+        rows.append({"k": k, "forward_passes": 1 + masks} | _measured(of_k, settings))
+    return rows
 
 
 def by_alpha(scene: Scene, settings: Settings, alphas: Iterable[float]) -> list[Row]:
@@ -190,7 +195,11 @@ def _by_patch(scene: Scene, settings: Settings, shapes: Sequence[tuple[float, fl
     point = defence.at_recall(settings, curve)
     if point is None:
         return [outcome(curve, None) for _ in shapes]
-    patches = [Patch(area=one, aspect=aspect, where=where) for one, aspect in shapes for where in WHERES]
+    patches = [
+        Patch(area=one, aspect=aspect, where=where, count=settings.patch_count)
+        for one, aspect in shapes
+        for where in WHERES
+    ]
     certified, vacuous = certified_objects(defence.proofs, point.rule, patches, threshold=settings.threshold)
     return [
         outcome(curve, replace(point, certified=certified[i : i + len(WHERES)], vacuous=vacuous[i : i + len(WHERES)]))

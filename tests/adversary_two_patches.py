@@ -1,0 +1,116 @@
+"""The attacker of tests/adversary.py with two patches: she writes every view that shows a pixel of either.
+
+She picks the two allowed positions that leave least of what proves the object, two at random, or one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import oracle
+import oracle_two_patches
+from adversary import STRATEGIES, Target, every_harmless_box, play
+from cases import Case, generate
+
+from objectseeker import Detections, Observation, Patch, Rule, halves, pairs, prune
+from objectseeker.certification import certify_with, provable
+
+Defence = Callable[[dict], Callable[[Observation], Detections]]
+
+
+def targets(
+    case: Case, rng: np.random.Generator, rule: Rule, threshold: float, patch: Patch, bound: str
+) -> Iterator[tuple[bool, Target]]:
+    """(certified?, Target) for every visible object the patches may be placed for."""
+    observation, truth = case.observation, case.truth
+    width, height = observation.width, observation.height
+    certificates = certify_with(rule, observation, truth, [patch], threshold=threshold, bound=bound)
+    proves = provable(observation, truth, rule, threshold=threshold, bound=bound)
+    evidence = rule.evidence(rule.scores(observation))
+    size = patch.size(width, height)
+    gone = oracle_two_patches.removed(observation, size)
+    for n, g in enumerate(oracle.boxes_of(truth)):
+        ok = oracle.allowed(patch.where, g, width, height, size)
+        if not ok.any() or oracle.size(g) == 0 or not oracle.seen(g, width, height):
+            continue
+        removes = gone[:, ok].T  # (position, view)
+        strength = np.zeros(len(observation.masks))
+        np.maximum.at(strength, observation.mask_of, proves[:, n] * evidence)
+        first, second = _positions(rng, removes, strength)
+        fixed = removes[first] & removes[second]
+        yield (
+            bool(certificates.certified[0, n]),
+            Target(
+                observation,
+                truth.xyxy[n],
+                int(truth.label[n]),
+                np.flatnonzero(fixed).tolist(),
+                np.flatnonzero(~fixed).tolist(),
+                rule.filter_ioa,
+                threshold,
+                rule.classwise,
+            ),
+        )
+
+
+def _positions(rng: np.random.Generator, removes: np.ndarray, strength: np.ndarray) -> tuple[int, int]:
+    choice = rng.random()
+    if choice < 0.7:
+        left = (removes * strength) @ removes.T.astype(float)
+        weakest = np.argwhere(left == left.min())
+        return tuple(weakest[rng.integers(len(weakest))])
+    first, second = rng.integers(len(removes), size=2)
+    return (first, first) if choice < 0.8 else (first, second)
+
+
+def campaign(
+    seed: int, trials: int, defence: Defence | None = None, *, evidence: bool | None = None
+) -> dict[str, dict[str, int]]:
+    """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
+    rng = np.random.default_rng(seed)
+    score = {name: {"certified": 0, "certified hidden": 0, "open": 0, "open hidden": 0} for name in STRATEGIES}
+    played = 0
+    while played < trials:
+        small = rng.random() < 0.3
+        case = generate(
+            int(rng.integers(2**32)),
+            smallest=5,
+            largest=8 if small else 14,
+            lines=int(rng.choice([1, 1, 2, 2, 3])),
+            make=halves if rng.random() < 0.2 else pairs,
+            generous=0.3,
+            sure=float(rng.choice([0.5, 0.9, 0.97, 1.0])),
+            torn=float(rng.choice([0.0, 0.0, 1.0])),
+        )
+        settings = {
+            "base_score": 0.5,
+            "mask_score": float(rng.choice([0.25, 0.5])),
+            "filter_ioa": float(rng.choice([0.6, 0.5, 0.75])),
+            "classwise": bool(rng.random() < 0.7),
+            "edge_factor": float(rng.choice([1.0, 0.8])),
+        }
+        if rng.random() < 0.5 if evidence is None else evidence:
+            settings |= {"mask_score": 0.75, "low_score": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            settings["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3]))
+        patch = Patch(
+            float(rng.choice([0.004, 0.03, 0.1])),
+            float(rng.choice([0.3, 1.0, 1.0, 3.0])),
+            str(rng.choice(["far", "close", "over", "anywhere"])),
+            count=2,
+        )
+        defend = (defence or _defence)(settings)
+        threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), str(rng.choice(["exact", "paper"]))
+        for certified, target in targets(case, rng, Rule(**settings), threshold, patch, bound):
+            for name, strategy in STRATEGIES.items():
+                if strategy is every_harmless_box and (not small or rng.random() < 0.8):
+                    continue
+                hidden = play(target, strategy(target, rng), defend)
+                score[name]["certified" if certified else "open"] += 1
+                score[name]["certified hidden" if certified else "open hidden"] += hidden
+                played += 1
+    return score
+
+
+def _defence(settings: dict) -> Callable[[Observation], Detections]:
+    return lambda observation: prune(observation, **settings)

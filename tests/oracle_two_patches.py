@@ -1,0 +1,96 @@
+"""Two patches, slowly and literally: every pair of pixel positions, bitmaps of what each view removes, fractions.
+
+Written from the definitions, like tests/oracle.py, whose bounds and location models it uses. Nothing here knows of
+classes of positions, or that a removed patch lies in one of two halves.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+import oracle
+
+from objectseeker import Observation, Patch
+
+allowed = lru_cache(64)(oracle.allowed)  # one patch and two are asked about in turn
+
+
+def kept_pixels(observation: Observation) -> np.ndarray:
+    """Bitmap (view, row, column): does the view show the pixel?"""
+    shown = np.ones((len(observation.masks), observation.height, observation.width), dtype=bool)
+    for bitmap, rectangles in zip(shown, observation.masks.removed.reshape(len(shown), -1, 4), strict=True):
+        for x1, y1, x2, y2 in rectangles:
+            bitmap[y1:y2, x1:x2] = False
+    return shown
+
+
+def removed(observation: Observation, patch: tuple[int, int]) -> np.ndarray:
+    """Bitmap (view, y, x): does the view show no pixel of the patch at that position?"""
+    shown = kept_pixels(observation)
+    xs, ys = oracle.positions(observation.width, observation.height, patch)
+    return np.array(
+        [[~shown[:, max(y, 0) : y + patch[1], max(x, 0) : x + patch[0]].any(axis=(1, 2)) for x in xs] for y in ys]
+    ).transpose(2, 0, 1)
+
+
+def certify(observation: Observation, g: oracle.Box, patch: Patch, safe: list[int], gone: np.ndarray) -> tuple:
+    """(certified, vacuous): is there, wherever the patches are, a safe view that shows none? `gone`: as `removed`."""
+    if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
+        return False, False
+    pixels = patch.size(observation.width, observation.height)
+    ok = allowed(patch.where, g, observation.width, observation.height, pixels)
+    hides = gone[safe][:, ok]  # (safe view, allowed position)
+    if patch.count == 1:
+        return bool(hides.any(axis=0).all()), not ok.any()
+    pairs_of_first = ((hides[:, [first]] & hides[:, first:]).any(axis=0) for first in range(hides.shape[1]))
+    return all(pairs.all() for pairs in pairs_of_first), not ok.any()
+
+
+def evidence_proofs(
+    observation,
+    truth,
+    n,
+    *,
+    mask_score,
+    low_score,
+    power=1.0,
+    filter_ioa=0.6,
+    threshold=0.0,
+    bound="exact",
+    classwise=True,
+    cluster_distance=0.1,
+) -> tuple[list, list]:
+    """The boxes (view, box, evidence) that prove object n, and which of them are linked."""
+    proofs = [
+        (mask, box, oracle.evidence_of(score, mask_score, low_score, power))
+        for mask, _, box, score in oracle.proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
+    ]
+    proofs = [proof for proof in proofs if proof[2] > 0]
+    close = 1 - Fraction(str(cluster_distance))
+    boxes = [box for _, box, _ in proofs]
+    near = {(a, b): max(oracle.ioa(a, b), oracle.ioa(b, a)) > close for a in set(boxes) for b in set(boxes)}
+    linked = [[i == j or near[a, b] for j, b in enumerate(boxes)] for i, a in enumerate(boxes)]
+    return proofs, linked
+
+
+def certify_by_evidence(
+    observation: Observation, g: oracle.Box, patch: Patch, proofs: list, linked: list, gone: np.ndarray
+) -> bool:
+    """Under the evidence rule: wherever the patches are, is the evidence left to some star enough?"""
+    if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
+        return False
+    pixels = patch.size(observation.width, observation.height)
+    ok = allowed(patch.where, g, observation.width, observation.height, pixels)
+    untouched = gone[[mask for mask, _, _ in proofs]][:, ok]  # (proof, allowed position)
+    as_number = {sum(1 << i for i in np.flatnonzero(column).tolist()) for column in untouched.T}
+    left = {a & b for a, b in product(as_number, repeat=2)} if patch.count == 2 else as_number
+    return all(
+        any(
+            oracle.enough([proofs[i] for i in group])
+            for group in oracle.groups(tuple(i for i in range(len(proofs)) if number >> i & 1), linked, "star")
+        )
+        for number in left
+    )

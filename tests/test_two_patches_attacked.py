@@ -1,0 +1,32 @@
+"""Soundness by attack with two patches: a few thousand games here, more by tests/soak.py --patches 2."""
+
+import pytest
+from adversary import with_class_maximum, with_extra_nms
+from adversary_two_patches import campaign
+
+import objectseeker.certification as certification
+
+
+def total(score, key):
+    return sum(row[key] for row in score.values())
+
+
+@pytest.mark.parametrize("evidence", [False, True])
+def test_no_certified_object_is_ever_hidden(evidence):
+    score = campaign(21, 900, evidence=evidence)
+    assert total(score, "certified") > 100
+    assert total(score, "certified hidden") == 0
+    assert score["slicer"]["open hidden"] > 0.5 * score["slicer"]["open"]  # the attacker is strong
+
+
+@pytest.mark.parametrize("unsound", [with_extra_nms, with_class_maximum])
+def test_the_attacker_breaks_unsound_defences(unsound):
+    assert total(campaign(22, 900, unsound), "certified hidden") > 0
+
+
+def test_the_attacker_breaks_certificates_that_take_each_patch_on_its_own(monkeypatch):
+    """A view for each of the patches is not a view for both."""
+    monkeypatch.setattr(
+        certification, "proven_twice", lambda classes, allowed, safe: True
+    )  # one patch is still checked
+    assert total(campaign(23, 500, evidence=False), "certified hidden") > 0

@@ -1,0 +1,79 @@
+"""Two patches on the command line: a run of pairs of masks, and what is read from it."""
+
+import csv
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from test_cli import DETECTOR, run
+
+OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "pairs")
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Four photographs with one bright box each."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "mine.py").write_text(DETECTOR)
+    (folder / "photos").mkdir()
+    images, annotations = [], []
+    for number, (x, y) in enumerate([(5, 5), (30, 20), (55, 30), (10, 35)]):
+        image = np.full((60, 90, 3), 30, np.uint8)
+        image[y : y + 20, x : x + 30] = 255
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
+        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 30, 20], "iscrowd": 0})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
+    (folder / "truth.json").write_text(json.dumps(content))
+    done = run(folder, *OBSERVE, "--lines", 6, "--out", "run")
+    assert "24 half masks, 300 pairs of them, 198 of which" in done.stderr  # before it starts
+    assert "4 images x 199 views = 796 forward passes" in done.stderr
+    assert "4 images observed" in done.stdout
+    return folder
+
+
+def test_the_cost_of_pairs_is_said_before_anything_is_done(workplace):
+    done = run(workplace, *OBSERVE, "--out", "never", "--estimate")
+    assert "10 lines per axis are 40 half masks, 820 pairs of them, 530 of which" in done.stdout
+    assert "4 images x 531 views = 2,124 forward passes" in done.stdout
+    assert not (workplace / "never").exists()
+
+
+def test_evaluate_and_certify_against_two_patches_agree(workplace):
+    def certified(count):
+        arguments = ["--patch", 0.03, "--patches", count, "--alpha", 0.5, "--beta", 0, "--json"]
+        found = json.loads(run(workplace, "evaluate", "run", *arguments).stdout)
+        assert found["settings"]["patch_count"] == count
+        arguments = ["--patch", 0.03, "--patches", count, "--mask-score", found["objectseeker"]["mask_score"]]
+        run(workplace, "certify", "run", *arguments, "--out", f"{count}.csv")
+        rows = list(csv.DictReader((workplace / f"{count}.csv").open()))
+        shares = found["objectseeker"]["certified_recall"]
+        for where in ("far", "close", "over"):
+            assert shares[where] == 100 * np.mean([row[where] == "True" for row in rows])
+        return shares
+
+    once, twice = certified(1), certified(2)
+    assert all(twice[where] <= once[where] for where in once)
+    assert twice["far"] > 0
+    assert twice != once
+
+
+def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
+    run(workplace, *OBSERVE[:-1], "halves", "--lines", 6, "--out", "halves")
+    done = run(workplace, "certify", "halves", "--patches", 2, "--mask-score", 0.5)
+    assert "half masks only" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((*OBSERVE[:-1], "thirds", "--out", "x"), "masks must be one of halves, pairs, got 'thirds'"),
+        ((*OBSERVE, "--lines", 81, "--out", "x"), "lines must be at most 80, got 81"),
+        (("evaluate", "run", "--patches", 3), "patch count must be 1 or 2, got 3"),
+        ((*OBSERVE[:-1], "halves", "--lines", 6, "--out", "run"), "masks was pairs, now halves"),
+    ],
+)
+def test_what_cannot_work_is_one_sentence(workplace, arguments, sentence):
+    done = run(workplace, *arguments, code=2)
+    assert sentence in done.stderr
