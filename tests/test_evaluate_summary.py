@@ -26,10 +26,8 @@ def test_the_table_is_what_its_parts_say(settings):
     assert result["vanilla"]["ap50"] == vanilla_curve(scene).mean_ap50
     assert result["vanilla"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
     ours = result["objectseeker"]
-    for classwise, at, ap50, certified in (
-        (True, ours, ours["ap50"], ours["certified_recall"]),
-        (False, ours["label_free"], ours["ap50_label_free"], ours["certified_recall_label_free"]),
-    ):
+    for classwise, at, suffix in ((True, ours, ""), (False, ours["label_free"], "_label_free")):
+        ap50, certified = ours[f"ap50{suffix}"], ours[f"certified_recall{suffix}"]
         curve = Defence.prepare(scene, settings, classwise=classwise).curve(settings)
         assert ap50 == curve.mean_ap50
         row = np.flatnonzero(curve.base_scores == at["base_score"])[0]
@@ -56,6 +54,11 @@ def test_the_table_is_what_its_parts_say(settings):
         assert list(certified.values()) == pytest.approx(shares.tolist())
         assert list(certified) == list(WHERES)
         assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
+        rule = settings.rule(at["base_score"], classwise=classwise)
+        flagged = sum(
+            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_score)) for one in images
+        )
+        assert ours[f"false_alerts{suffix}"] == {"images": flagged, "rate": pytest.approx(100 * flagged / 12)}
 
 
 def test_label_free_certificates_accept_any_label():
@@ -83,6 +86,7 @@ def test_classes_add_up_to_the_whole():
         ("vanilla_ap50", result["vanilla"]["ap50"]),
         ("vanilla_ap50_coco", result["vanilla"]["ap50_coco"]),
         ("clean_recall", ours["clean_recall"]),
+        ("clean_recall_label_free", ours["label_free"]["clean_recall"]),
     ):
         assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
     for column in ("certified_recall", "certified_recall_label_free"):
@@ -97,6 +101,7 @@ def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
     ours = result["objectseeker"]
     assert ours["highest_clean_recall"] == 50
     assert ours["base_score"] is ours["mask_score"] is ours["clean_recall"] is ours["vacuous_far"] is None
+    assert ours["false_alerts"] == ours["false_alerts_label_free"] == {"images": None, "rate": None}
     assert set(ours["certified_recall"].values()) == {None}
     assert result["per_class"][0]["certified_recall"] == dict.fromkeys(WHERES)
     assert ours["ap50"] == 50

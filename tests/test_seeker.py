@@ -1,9 +1,14 @@
 """The defended detector: what it shows the detector, and end to end against a real patch."""
 
 import numpy as np
+import pytest
 
-from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, prune
+from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, pairs, prune
+from objectseeker.detectors import load
+from objectseeker.images import load_image
 from objectseeker.masks import GREY
+from objectseeker.samples import samples
+from objectseeker.seeker import detect_views
 
 
 def bright_box(images):
@@ -73,6 +78,61 @@ def test_a_real_patch_that_blinds_the_detector_does_not_blind_the_seeker():
                 np.minimum(found.xyxy[:, 2:], (60, 40)) - np.maximum(found.xyxy[:, :2], (30, 20)), 0, None
             )
             assert (covered.prod(axis=1) > 0).any()
+
+
+def test_two_real_patches_that_blind_the_detector_do_not_blind_a_seeker_with_pairs():
+    """Two dark patches wherever they may go: the object stays found, as certified. Half masks do not certify it."""
+    image, truth = scene()
+    seeker = ObjectSeeker(bright_box, lines=9, masks="pairs")
+    (observation,) = seeker.observe([image])
+    assert observation.masks == pairs(90, 60, 9)
+    threat = Patch(0.001, 1.0, "over", count=2)
+    assert certify(observation, truth, threat, mask_score=seeker.mask_score).certified.all()
+    (with_halves,) = ObjectSeeker(bright_box, lines=9).observe([image])
+    assert not certify(with_halves, truth, threat, mask_score=seeker.mask_score).certified.any()
+    w, h = threat.size(90, 60)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        attacked = image.copy()
+        for x, y in zip(rng.integers(30 - w + 1, 60, 2), rng.integers(20 - h + 1, 40, 2), strict=True):
+            attacked[y : y + h, x : x + w] = rng.integers(0, 256, 3)
+        (found,) = seeker([attacked])
+        covered = np.clip(np.minimum(found.xyxy[:, 2:], (60, 40)) - np.maximum(found.xyxy[:, :2], (30, 20)), 0, None)
+        assert (covered.prod(axis=1) > 0).any()
+
+
+def test_views_of_pairs_show_what_both_halves_leave():
+    shown = []
+
+    def record(images):
+        shown.extend(i.copy() for i in images)
+        return [Detections.empty() for _ in images]
+
+    image, _ = scene()
+    (observation,) = ObjectSeeker(record, lines=2, masks="pairs").observe([image])
+    for view, rectangles in zip(shown[1:], observation.masks.removed, strict=False):
+        kept = np.ones(image.shape[:2], bool)
+        for x1, y1, x2, y2 in rectangles:
+            kept[y1:y2, x1:x2] = False
+        assert np.array_equal(view[kept], image[kept])
+        assert (view[~kept] == GREY).all()
+        assert kept.any()
+    assert len(observation.masked) == 26
+
+
+@pytest.mark.parametrize("view", [23, 24])  # left and right with a gap; left and bottom
+def test_a_real_detector_does_not_see_what_a_pair_removes(view):
+    detector, image = load("embedded"), load_image(samples()[0].path)
+    masks = pairs(image.shape[1], image.shape[0], 3).subset(slice(view, view + 1))
+    rng = np.random.default_rng(view)
+    inside, outside = image.copy(), image.copy()
+    for x1, y1, x2, y2 in masks.removed[0]:
+        inside[y1:y2, x1:x2] = rng.integers(0, 256, (y2 - y1, x2 - x1, 3))
+    outside[:] = np.where(inside == image, 0, image)
+    _, honest = detect_views(detector, image, masks)
+    assert len(honest)
+    assert detect_views(detector, inside, masks)[1] == honest
+    assert detect_views(detector, outside, masks)[1] != honest
 
 
 def test_detectors_that_mask_by_themselves_are_asked_to():

@@ -3,7 +3,8 @@
 from objectseeker.boxes import Detections
 from objectseeker.certification import Certificates, certify
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import MaskSet, halves
+from objectseeker.iou_variant import IouRule, iou_certify, iou_prune
+from objectseeker.masks import MaskPairs, MaskSet, halves, pairs
 from objectseeker.observation import Observation
 from objectseeker.pruning import Rule, prune
 from objectseeker.seeker import ObjectSeeker
@@ -14,6 +15,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Certificates",
     "Detections",
+    "IouRule",
+    "MaskPairs",
     "MaskSet",
     "ObjectSeeker",
     "ObjectSeekerError",
@@ -22,5 +25,8 @@ __all__ = [
     "Rule",
     "certify",
     "halves",
+    "iou_certify",
+    "iou_prune",
+    "pairs",
     "prune",
 ]

@@ -13,10 +13,12 @@ import numpy as np
 from objectseeker import plots
 from objectseeker.certification import verdicts
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.evaluation import WHERES, Scene, Settings, sweeps
+from objectseeker.evaluation import WHERES, Scene, Settings, evaluate, sweeps
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence
+from objectseeker.evaluation.iou import IouDefence
 from objectseeker.evaluation.summary import Row
+from objectseeker.iou_variant import IOU_THRESHOLD, TAU_IOU
 from objectseeker.jobs import save_json
 from objectseeker.plots import GREY, LOOKS, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
 from objectseeker.store import restrict
@@ -29,6 +31,7 @@ LINE_STEPS = 6  # how many numbers of lines are compared; of 30 stored lines: 5,
 LINE_STEPS_OF_AREAS = 3  # likewise where each of them gets a line of its own: 10, 20, 30
 
 CERTIFIED = "certified recall, %"
+HATCHES = ("", "....", "////", "xxxx")
 LOOKS_OF_LINES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of LINE_STEPS_OF_AREAS numbers of lines
 
 
@@ -158,6 +161,38 @@ def _patch_aspect_rows(study: Study) -> list[Row]:
     return sweeps.by_patch_aspect(study.scene, study.settings, aspects)
 
 
+def _variant_rows(study: Study) -> list[Row]:
+    """Every way to prune, label by label and without labels, beside the undefended detector."""
+    found = evaluate(study.scene.images, study.scene.names, study.settings)
+    rows: list[Row] = [{"detector": "vanilla", "ap50": found["vanilla"]["ap50"]}]
+    for name, key in (("IoA", "objectseeker"), ("IoU", "iou_variant")):
+        for detector, suffix in ((name, ""), (f"{name}, label-free", "_label_free")):
+            point = found[key] if not suffix else found[key]["label_free"]
+            certified = found[key][f"certified_recall{suffix}"]
+            rows.append(
+                {
+                    "detector": detector,
+                    "ap50": found[key][f"ap50{suffix}"],
+                    "base_score": point["base_score"],
+                    "mask_score": point["mask_score"],
+                    "clean_recall": point["clean_recall"],
+                    **{f"certified_{where}": certified[where] for where in WHERES},
+                    "vacuous_far": found[key]["vacuous_far"],
+                    "false_alerts": found[key][f"false_alerts{suffix}"]["images"],
+                    "false_alert_rate": found[key][f"false_alerts{suffix}"]["rate"],
+                }
+            )
+    return [{column: row.get(column) for column in rows[1]} for row in rows]
+
+
+def _iou_threshold_rows(study: Study) -> list[Row]:
+    defence = IouDefence.prepare(study.scene, study.settings)
+    curve = defence.curve(study.settings)
+    return [
+        {"threshold": t} | sweeps.outcome(curve, defence.at_recall(study.settings, curve, t)) for t in sweeps.THRESHOLDS
+    ]
+
+
 def _cost_rows(study: Study) -> list[Row]:
     columns = ["k", "forward_passes", *(f"certified_{where}" for where in WHERES), "vacuous_far"]
     return [{column: row[column] for column in columns} for row in study.by_lines]
@@ -222,6 +257,34 @@ def _threshold(study: Study, rows: list[Row]) -> Plot:
         series.append(line if value is None else replace(line, label=f"{where} (mean {value:.1f})"))
     note = _note(study, each, hide=("T",))
     return Plot("Effect of the coverage asked for", [replace(panel, series=series)], note, legend_columns=2)
+
+
+def _variants(study: Study, rows: list[Row]) -> Plot:
+    wheres = WHERES[:3]  # four bars a group leave no room for more
+    columns = {"ap50": "AP50", **{f"certified_{where}": f"certified\n{where}" for where in wheres}}
+    columns["false_alert_rate"] = "flagged\nclean images"
+    colours = [LOOKS["defended"].colour, *(LOOKS[where].colour for where in wheres), GREY]
+    bars = [
+        Bars(row["detector"], [row[column] for column in columns], colours, hatch, form="{:.0f}")
+        for row, hatch in zip(rows[1:], HATCHES, strict=False)
+    ]
+    panel = Panel(
+        title=f"vanilla AP50: {rows[0]['ap50']:.1f} %",
+        x_label="",
+        y_label="%",
+        series=bars,
+        ticks={float(n): name for n, name in enumerate(columns.values())},
+        y_limits=from_zero([value for one in bars for value in one.heights]),
+    )
+    note = f"IoU: certified for boxes with an IoU above {IOU_THRESHOLD:g}; IoA: that cover more than T of the object. "
+    note += _note(study, rows[1:])
+    return Plot("IoA or IoU, label by label or without labels", [panel], note)
+
+
+def _iou_threshold(study: Study, rows: list[Row]) -> Plot:
+    panel = _certified(rows, "threshold", "T, IoU with the object that stays exceeded", marked=IOU_THRESHOLD)
+    note = f"IoU variant, tau_iou {TAU_IOU:g}. {_note(study, rows, hide=('T',))}"
+    return Plot("IoU variant: effect of the IoU asked for", [panel], note)
 
 
 def _patch_area(study: Study, rows: list[Row]) -> Plot:
@@ -407,6 +470,14 @@ _FIGURES: dict[str, Figure] = {
     "beta": Figure("AP and certified recall against beta, which ties mask_score to base_score", _beta_rows, _beta),
     "filter-ioa": Figure("AP and certified recall against filter_ioa", _filter_ioa_rows, _filter_ioa),
     "threshold": Figure("certified recall against T, and its mean over T from 0 to 0.9", _threshold_rows, _threshold),
+    "variants": Figure(
+        "AP, certified recall and false alerts of every way to prune: IoA or IoU, label by label or without labels",
+        _variant_rows,
+        _variants,
+    ),
+    "iou-threshold": Figure(
+        "certified recall of the IoU variant against T, the IoU that is exceeded", _iou_threshold_rows, _iou_threshold
+    ),
     "patch-area": Figure(
         "certified recall against the patch's share of the image, for several k", _patch_area_rows, _patch_area
     ),

@@ -10,13 +10,12 @@ from typing import Any
 
 from objectseeker.bounds import Bound
 from objectseeker.boxes import Detections
-from objectseeker.certification import certify_with
 from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
+from objectseeker.iou_variant import AnyRule, certify_by
 from objectseeker.masks import Image
 from objectseeker.observation import Observation, ObservedImage
-from objectseeker.pruning import Rule, prune_with
 from objectseeker.seeker import ObjectSeeker
 from objectseeker.threats import Patch
 
@@ -30,6 +29,16 @@ class Defended:
     base: Detections
     recovered: Detections
 
+    @property
+    def alert(self) -> bool:
+        """Whether masking found something that the base boxes do not explain: the mark of a hiding attack.
+
+        Guarantee: if an object is certified for the rule in use, then whatever the attacker draws into an allowed
+        patch, the image is flagged or the base boxes alone still find the object (by more than T, as certified). For
+        the output contains a box that does, and it is a base box or one of `recovered`.
+        """
+        return len(self.recovered) > 0
+
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
@@ -41,7 +50,7 @@ class Unreadable:
 def defend(seeker: ObjectSeeker, image: Image) -> Defended:
     """The robust detections of one image, kept apart by who found them."""
     (observation,) = seeker.observe([image])
-    found = prune_with(seeker.rule, observation)
+    found = seeker.strategy.prune(observation)
     count = len(observation.base.at_least(seeker.rule.base_score))
     return Defended(image, observation, found[:count], found[count:])
 
@@ -60,15 +69,15 @@ def defend_files(seeker: ObjectSeeker, paths: Iterable[Path]) -> Iterator[tuple[
 def certify_images(
     images: Iterable[ObservedImage],
     names: Sequence[str],
-    rule: Rule,
+    rule: AnyRule,
     patches: Sequence[Patch],
     *,
-    threshold: float = 0.0,
+    threshold: float | None = None,
     bound: Bound = "exact",
 ) -> Iterator[list[dict[str, Any]]]:
     """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
     for image in images:
-        found = certify_with(rule, image.observation, image.truth, patches, threshold=threshold, bound=bound)
+        found = certify_by(rule, image.observation, image.truth, patches, threshold=threshold, bound=bound)
         yield [
             {
                 "image": image.id,
@@ -105,6 +114,11 @@ def coco_results(name: str, found: Defended, names: Sequence[str]) -> list[dict[
                 }
             )
     return rows
+
+
+def alert_row(name: str, found: Defended) -> dict[str, Any]:
+    """Whether one image is flagged, and by how many boxes."""
+    return {"image_id": name, "alert": found.alert, "found_by_masks_only": len(found.recovered)}
 
 
 def save_annotated(path: Path, found: Defended, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from objectseeker.boxes import Bools, Detections, Floats, Ints, ioa
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
-from objectseeker.masks import MaskSet
+from objectseeker.masks import Masks
 from objectseeker.observation import Observation
 
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
@@ -45,6 +45,10 @@ class Rule:
             raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
         if self.low_score is not None and require_fraction(self.low_score, "low_score") > self.mask_score:
             raise ObjectSeekerError(f"low_score must not exceed mask_score {self.mask_score!r}, got {self.low_score!r}")
+
+    def prune(self, observation: Observation) -> Detections:
+        """Robust detections under these settings."""
+        return prune_with(self, observation)
 
     def scores(self, observation: Observation) -> Floats:
         """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
@@ -112,12 +116,13 @@ def explained(rule: Rule, masked: Detections, base: Detections) -> Bools:
     return np.asarray(inside.any(axis=1))
 
 
-def near_line(boxes: Floats, mask_of: Ints, masks: MaskSet) -> Bools:
-    """Which boxes come within EDGE of the axis of the line of the mask they were seen under."""
-    axis, line = masks.side[mask_of] % 2, masks.line[mask_of]
-    rows = np.arange(len(boxes))
+def near_line(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
+    """Which boxes come within EDGE of the axis of a line of the mask they were seen under."""
+    half = masks.members[mask_of]  # one or two per box
+    axis, line = masks.halves.side[half] % 2, masks.halves.line[half]
+    rows = np.arange(len(boxes))[:, None]
     gap = np.maximum(boxes[rows, axis] - line, line - boxes[rows, axis + 2])
-    return np.asarray(gap <= EDGE * np.where(axis == 0, masks.width, masks.height))
+    return np.asarray((gap <= EDGE * np.where(axis == 0, masks.width, masks.height)).any(axis=1))
 
 
 def neighbours(a: Floats, b: Floats, distance: float) -> Bools:

@@ -10,9 +10,10 @@ import numpy as np
 
 from objectseeker.boxes import Detections, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.masks import GREY, Image, MaskSet, fill, halves
+from objectseeker.iou_variant import AnyRule, IouRule
+from objectseeker.masks import GREY, Image, MaskChoice, Masks, fill, make_masks, require_choice
 from objectseeker.observation import Observation
-from objectseeker.pruning import Rule, prune_with
+from objectseeker.pruning import Rule
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
@@ -36,9 +37,15 @@ class ObjectSeeker:
     """Wraps a detector: a callable from a sequence of H x W x 3 uint8 RGB arrays to one `Detections` per image.
 
     Guarantee: if `certify`, with the same settings and this object's observation of an image, certifies an object
-    against a patch threat, then on that image with any pixels drawn into any one allowed patch, the boxes this
-    object returns contain one of the object's label that covers more than `threshold` of it. It rests on the
-    detector being a pure function of each image at the batch shape used here (`objectseeker check-detector`).
+    against a patch threat, then on that image with any pixels drawn into any one allowed patch (any two, if the
+    threat's count is 2), the boxes this object returns contain one of the object's label that covers more than
+    `threshold` of it. It rests on the detector being a pure function of each image at the batch shape used here
+    (`objectseeker check-detector`).
+
+    `tau_iou` chooses the IoU variant (`objectseeker.iou_variant`), whose certificates are those of `iou_certify`.
+    `strategy` is the rule of the output: `rule` or, with `tau_iou`, an `IouRule` around it.
+
+    `masks` is "halves", against one patch, or "pairs", against two: 5 * lines**2 + 3 * lines views, so use fewer lines.
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
     view does not change with what the other views show.
@@ -54,15 +61,19 @@ class ObjectSeeker:
     power: float = 1.0
     edge_factor: float = 1.0
     cluster_distance: float = 0.1
+    tau_iou: float | None = None
     fill: int = GREY
     batch: int = 8
+    masks: MaskChoice = "halves"
     rule: Rule = field(init=False, repr=False)
+    strategy: AnyRule = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not callable(self.detector):
             raise ObjectSeekerError(f"detector must be callable, got {self.detector!r}")
         require_count(self.lines, "lines")
         require_count(self.batch, "batch")
+        require_choice(self.masks)
         if not 0 <= self.fill <= 255:
             raise ObjectSeekerError(f"fill must be a grey value within [0, 255], got {self.fill!r}")
         rule = Rule(
@@ -76,17 +87,26 @@ class ObjectSeeker:
             cluster_distance=self.cluster_distance,
         )
         object.__setattr__(self, "rule", rule)
+        object.__setattr__(self, "strategy", rule if self.tau_iou is None else IouRule(ioa=rule, tau_iou=self.tau_iou))
 
     @classmethod
     def with_rule(
-        cls, detector: Detector, rule: Rule, *, lines: int = 30, fill: int = GREY, batch: int = 8
+        cls,
+        detector: Detector,
+        rule: AnyRule,
+        *,
+        lines: int = 30,
+        fill: int = GREY,
+        batch: int = 8,
+        masks: MaskChoice = "halves",
     ) -> ObjectSeeker:
         """A seeker whose output rule is `rule`."""
-        return cls(detector, lines=lines, fill=fill, batch=batch, **asdict(rule))
+        options = asdict(rule) if isinstance(rule, Rule) else asdict(rule.ioa) | {"tau_iou": rule.tau_iou}
+        return cls(detector, lines=lines, fill=fill, batch=batch, masks=masks, **options)
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
-        return [prune_with(self.rule, self._observe(image)) for image in images]
+        return [self.strategy.prune(self._observe(image)) for image in images]
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
@@ -95,13 +115,13 @@ class ObjectSeeker:
     def _observe(self, image: Image) -> Observation:
         image = as_image(image)
         height, width = image.shape[:2]
-        masks = halves(width, height, self.lines)
+        masks = make_masks(self.masks, width, height, self.lines)
         base, *masked = detect_views(self.detector, image, masks, value=self.fill, batch=self.batch)
         return Observation(width, height, masks, base, masked)
 
 
 def detect_views(
-    detector: Detector, image: Image, masks: MaskSet, *, value: int = GREY, batch: int = 8
+    detector: Detector, image: Image, masks: Masks, *, value: int = GREY, batch: int = 8
 ) -> list[Detections]:
     """Detections on the untouched image, then on the image under each mask."""
     masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)

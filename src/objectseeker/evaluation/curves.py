@@ -10,7 +10,6 @@ import numpy as np
 from objectseeker.boxes import Detections, Floats, Ints
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
-from objectseeker.evaluation.replay import Candidates, replay
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.pruning import Rule
@@ -58,20 +57,12 @@ class Curve:
 
 def vanilla_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:
     """The undefended detector."""
-    return _curve(scene, base_scores, (NO_BOXES for _ in base_scores))
-
-
-def defended_curve(
-    scene: Scene, candidates: Candidates, settings: Settings, base_scores: Floats = BASE_SCORES
-) -> Curve:
-    """The defended detector, label-wise or label-free as the candidates are."""
-    rules = (settings.rule(float(score), classwise=candidates.rule.classwise) for score in base_scores)
-    return _curve(scene, base_scores, replay(candidates, rules))
+    return curve_of(scene, base_scores, (NO_BOXES for _ in base_scores))
 
 
 def unpruned_curve(scene: Scene, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
     """What pruning is for: base boxes and every masked box of at least mask_score, as they are."""
-    return _curve(scene, base_scores, _unpruned(scene, [settings.rule(float(score)) for score in base_scores]))
+    return curve_of(scene, base_scores, _unpruned(scene, [settings.rule(float(score)) for score in base_scores]))
 
 
 def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
@@ -83,7 +74,7 @@ def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
         yield everything.select(score[rule.edge_factor] >= rule.mask_score)
 
 
-def _curve(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> Curve:
+def curve_of(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> Curve:
     """Base boxes, and what the defence adds to them at each base_score."""
     base, known = scene.base, overlapping(scene.base, scene)
     right, wrong = [], []

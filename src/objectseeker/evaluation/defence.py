@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from objectseeker.boxes import Bools, Floats
 from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
-from objectseeker.evaluation.curves import Curve, defended_curve
-from objectseeker.evaluation.replay import Candidates, find_candidates
-from objectseeker.evaluation.scene import Scene
+from objectseeker.evaluation.curves import Curve, curve_of
+from objectseeker.evaluation.replay import Candidates, find_candidates, replay
+from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.pruning import Rule
 
@@ -53,7 +54,12 @@ class Defence:
         return cls(scene, candidates, find_proofs(scene, rule, settings.bound))
 
     def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
-        return defended_curve(self.scene, self.candidates, settings, base_scores)
+        return curve_of(self.scene, base_scores, self.additions(settings, base_scores.tolist()))
+
+    def additions(self, settings: Settings, base_scores: Iterable[float]) -> Iterator[Boxes]:
+        """What is added to the base boxes of all images at each base_score."""
+        classwise = self.candidates.rule.classwise
+        return replay(self.candidates, (settings.rule(score, classwise=classwise) for score in base_scores))
 
     def at(self, settings: Settings, curve: Curve, row: int) -> OperatingPoint:
         """Certify at one row of the curve of these settings."""

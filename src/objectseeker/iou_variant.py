@@ -1,0 +1,285 @@
+"""The IoU variant: robust boxes that fit, not only touch. Its guarantee is about IoU instead of covered area.
+
+A masked box is clear if it lies apart from what its mask removes, by more than 1/CLEAR of that axis: the mask did not
+cut it. Clear boxes are pruned by IoU and output as they are; all others go the way of `pruning`, hulls and all.
+
+Why a clear box m of at least mask_score cannot be lost without a trace. That m is clear and confident depends on m, its
+score and its mask alone, so no patch that the mask removes changes it. Then only two things can drop m:
+
+- a base box b with IoU(m, b) > tau_iou: base boxes are always output;
+- non-maximum suppression by a box b with IoU(m, b) > tau_iou: it is greedy, so only boxes that were kept suppress, and
+  what was kept is output.
+
+Boxes that are not clear never meet m. So m or some b with IoU(m, b) > tau_iou is output, and `iou_lower_bound` says how
+well any such box fits the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from objectseeker.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
+from objectseeker.boxes import Bools, Detections, Floats, Ints, area, intersection, iou
+from objectseeker.certification import (
+    Certificates,
+    any_box_of_mask,
+    certify_with,
+    escape_lines,
+    largest_square,
+    proven_twice,
+    verdicts,
+    visible_area,
+)
+from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.masks import Masks
+from objectseeker.observation import Observation
+from objectseeker.positions import Classes
+from objectseeker.pruning import Rule, prune_with
+from objectseeker.threats import Patch, Surroundings, sizes
+
+CLEAR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
+TAU_IOU = 0.8
+IOU_THRESHOLD = 0.5  # the T of this variant, unless told otherwise
+SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IouRule:
+    """The settings that inference and certification of the IoU variant must share.
+
+    `ioa` is the rule of the boxes that are not clear; its base_score, mask_score and classwise hold for clear ones as
+    well.
+    """
+
+    ioa: Rule = field(default_factory=Rule)
+    tau_iou: float = TAU_IOU
+
+    def __post_init__(self) -> None:
+        require_fraction(self.tau_iou, "tau_iou")
+
+    @property
+    def base_score(self) -> float:
+        return self.ioa.base_score
+
+    @property
+    def classwise(self) -> bool:
+        return self.ioa.classwise
+
+    def prune(self, observation: Observation) -> Detections:
+        """Base boxes, then the clear boxes that are left, then the hulls of the others."""
+        base = observation.base.at_least(self.base_score)
+        clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        found = observation.boxes[clear].at_least(self.ioa.mask_score)
+        found = found[~self.same(found, base).any(axis=1)]
+        found = found[unsuppressed(found.score, self.same(found, found))]
+        hulls = prune_with(self.ioa, only(observation, ~clear))[len(base) :]
+        return Detections.concatenate([base, found, hulls])
+
+    def same(self, a: Detections, b: Detections) -> Bools:
+        """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""
+        same = iou(a.xyxy, b.xyxy) > self.tau_iou
+        if self.classwise:
+            same &= a.label[:, None] == b.label[None]
+        return np.asarray(same)
+
+
+AnyRule = Rule | IouRule
+
+
+def iou_prune(
+    observation: Observation,
+    base_score: float = 0.5,
+    mask_score: float = 0.7,
+    tau_iou: float = TAU_IOU,
+    filter_ioa: float = 0.6,
+    classwise: bool = True,
+    low_score: float | None = None,
+    power: float = 1.0,
+    edge_factor: float = 1.0,
+    cluster_distance: float = 0.1,
+) -> Detections:
+    """Robust detections by the IoU variant; everything from `filter_ioa` on, but classwise, is for boxes not clear.
+
+    Base boxes of at least `base_score` come first. Clear masked boxes of at least `mask_score` are dropped if a base
+    box has an IoU above `tau_iou` with them, and what is left goes through non-maximum suppression at the same IoU,
+    best scores first, earlier boxes first among equals. `classwise=False` ignores labels in all of that.
+    """
+    ioa = Rule(
+        base_score=base_score,
+        mask_score=mask_score,
+        filter_ioa=filter_ioa,
+        classwise=classwise,
+        low_score=low_score,
+        power=power,
+        edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
+    )
+    return IouRule(ioa=ioa, tau_iou=tau_iou).prune(observation)
+
+
+def iou_certify(
+    observation: Observation,
+    truth: Detections,
+    patches: Patch | Sequence[Patch],
+    *,
+    mask_score: float,
+    tau_iou: float = TAU_IOU,
+    threshold: float = IOU_THRESHOLD,
+    bound: Bound = "exact",
+    classwise: bool = True,
+) -> Certificates:
+    """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
+
+    Guarantee: if object g is certified against patch p, then for every allowed position of p (of both patches, if its
+    count is 2) and whatever the attacker draws there, `iou_prune` with the same mask_score, tau_iou and classwise, and
+    whatever else, outputs a box (of g's label, if classwise) whose IoU with g exceeds `threshold`. It holds in exact
+    arithmetic, for a detector that is a pure function of the pixels a mask keeps; ties are not certified. An object
+    with no visible area is never certified.
+    """
+    rule = IouRule(ioa=Rule(mask_score=mask_score, classwise=classwise), tau_iou=tau_iou)
+    return iou_certify_with(rule, observation, truth, patches, threshold=threshold, bound=bound)
+
+
+def iou_certify_with(
+    rule: IouRule,
+    observation: Observation,
+    truth: Detections,
+    patches: Patch | Sequence[Patch],
+    *,
+    threshold: float = IOU_THRESHOLD,
+    bound: Bound = "exact",
+) -> Certificates:
+    """`iou_certify` under the settings of `rule`, with its guarantee.
+
+    A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
+    module for why it or a box that fits as well is then output wherever the mask removes the patch, or both patches.
+    """
+    patches = [patches] if isinstance(patches, Patch) else list(patches)
+    for patch in patches:
+        if not isinstance(patch, Patch):
+            raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
+    proves = iou_provable(rule, observation, truth, threshold=threshold, bound=bound)
+    masks, width, height = observation.masks, observation.width, observation.height
+    safe = any_box_of_mask(proves, observation.mask_of, len(masks))
+    vulnerable = escape_lines(safe, masks)
+    certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
+    for p, patch in enumerate(patches):
+        if patch.count == 2:  # one safe mask must remove both
+            classes = Classes.of(masks, patch.size(width, height))
+            size = sizes(patch, width, height, len(truth))
+            allowed = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, size)
+            for n in np.flatnonzero(certified[p]):
+                certified[p, n] = proven_twice(classes, allowed[n], safe[n])
+    visible = visible_area(truth.xyxy, width, height) > 0
+    square = np.where(visible, largest_square(vulnerable), 0)
+    return Certificates(certified & visible, vacuous & visible, safe, vulnerable, square)
+
+
+def certify_by(
+    rule: AnyRule,
+    observation: Observation,
+    truth: Detections,
+    patches: Patch | Sequence[Patch],
+    *,
+    threshold: float | None = None,
+    bound: Bound = "exact",
+) -> Certificates:
+    """The certificates that go with `rule.prune`, whichever rule it is; T is 0 (IoA) or 0.5 (IoU) unless given."""
+    if isinstance(rule, IouRule):
+        iou_threshold = IOU_THRESHOLD if threshold is None else threshold
+        return iou_certify_with(rule, observation, truth, patches, threshold=iou_threshold, bound=bound)
+    return certify_with(rule, observation, truth, patches, threshold=threshold or 0.0, bound=bound)
+
+
+def iou_provable(
+    rule: IouRule,
+    observation: Observation,
+    truth: Detections,
+    *,
+    threshold: float = IOU_THRESHOLD,
+    bound: Bound = "exact",
+) -> Bools:
+    """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
+    require_fraction(threshold, "threshold")
+    boxes = observation.boxes
+    usable = clear_of_mask(boxes.xyxy, observation.mask_of, observation.masks) & (boxes.score >= rule.ioa.mask_score)
+    proves = np.zeros((len(boxes), len(truth)), dtype=np.bool_)
+    proves[usable] = iou_lower_bound(boxes.xyxy[usable], truth.xyxy, rule.tau_iou, bound) > threshold + MARGIN
+    if rule.classwise:
+        proves &= boxes.label[:, None] == truth.label[None]
+    return proves
+
+
+def clear_of_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
+    """Which boxes lie apart from what the mask they were seen under removes, by more than 1/CLEAR of the axis."""
+    half = masks.members[mask_of]  # one or two per box
+    side, line = masks.halves.side[half], masks.halves.line[half]
+    axis, rows = side % 2, np.arange(len(boxes))[:, None]
+    gap = np.where(side < 2, boxes[rows, axis] - line, line - boxes[rows, axis + 2])
+    return np.asarray((CLEAR * gap > np.where(axis == 0, masks.width, masks.height)).all(axis=1))
+
+
+def unsuppressed(score: Floats, same: Bools) -> Ints:
+    """Greedy non-maximum suppression: the boxes that are kept, ascending. `same`: which boxes suppress each other."""
+    left = np.ones(len(score), dtype=np.bool_)
+    kept = []
+    for i in np.argsort(-score, kind="stable"):
+        if left[i]:
+            kept.append(i)
+            left &= ~same[i]
+    return np.sort(np.array(kept, dtype=np.int64))
+
+
+def only(observation: Observation, keep: Bools) -> Observation:
+    """The observation with some of its masked boxes."""
+    index = np.flatnonzero(keep)
+    ends = np.searchsorted(observation.mask_of[index], np.arange(len(observation.masks) + 1))
+    kept = observation.boxes[index]
+    masked = [kept[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
+    return Observation(observation.width, observation.height, observation.masks, observation.base, masked)
+
+
+def iou_lower_bound(
+    masked: Floats, truth: Floats, tau_iou: float, bound: Bound = "exact", margin: float = MARGIN
+) -> Floats:
+    """The smallest IoU with each object that a box can have whose IoU with each masked box exceeds `tau_iou`.
+
+    Shape (masked, truth). With m the masked box, g the object, A = |g minus m|, B = |g and m|, C = |m minus g| and b
+    any box with IoU(m, b) > tau:
+
+    paper: (tau * B + (tau - 1) * C) / (A + B + C). With u = |m or b| at least |m|: |m and b| > tau * u, so
+    |b and g| > tau * u - C and |b or g| <= u + A. (tau * u - C) / (u + A) grows with u, so u = |m| is least.
+
+    exact: m and b share a rectangle R of width p and height q inside m, of area f * |m| with f >= tau, and
+    |b minus m| <= f * |m| / tau - |m|. Let j = |R and g|. What b has of g beyond R only helps, so IoU(b, g) is at least
+    j / (D - j) with D = |g| + f * |m| + f * |m| / tau - |m|, which grows with j / D. And j is at least
+    clip(p - a, 0, w) * clip(q - b, 0, h), as in `bounds`. For fixed q that, divided by D (linear in p), is monotone
+    in p on each piece and falls once the clip has reached w; so, moving p, the smallest value lies where f = tau or
+    where p is m's whole width; likewise for q. That leaves f = tau, where `bounds` has the smallest j = E, and R = m:
+
+        min(E / (|g| + tau * |m| - E), B / (|g| + |m| / tau - B)).
+
+    Both are reached: by a slice of m, and by m extended at a side that g does not reach beyond (if there is none, m
+    lies inside g and the first is smaller). So it is the smallest IoU over rectangles b, never below the paper's.
+
+    Guarantee: with the default margin no value that exceeds T + MARGIN belongs to a pair for which some b with
+    IoU(m, b) > tau_iou - 1e-12 has IoU(b, g) <= T, in exact arithmetic; the IoUs that pruning computes are off by less
+    than 16 * 2**-53. (E, tau * |m| - C and 1 / tau each give way by the margin; sums and quotients round by a few
+    2**-53 of values that no cancellation makes small.) IoU(m, g) is never below either bound. Boxes and objects
+    without area give 0 or less. `margin=0` gives the plain value, for looking at, not for certifying.
+    """
+    covered = lower_bound(masked, truth, tau_iou, bound, margin) * area(truth)[None]
+    if tau_iou < SMALLEST_FILTER:
+        return covered  # zeros
+    m, g, shared = area(masked)[:, None], area(truth)[None], intersection(masked, truth)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if bound == "paper":
+            smallest = covered / (m + g - shared)
+        else:
+            slice_of_m = covered / (g + tau_iou * m - covered)
+            extended_m = shared / (g + m / (tau_iou - margin) - shared)
+            smallest = np.minimum(slice_of_m, extended_m)
+    return np.where((m > SMALLEST_AREA) & (g > SMALLEST_AREA), smallest, 0.0)

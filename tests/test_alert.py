@@ -1,0 +1,129 @@
+"""Attack detection: an image is flagged when masking finds what the base boxes do not explain."""
+
+import json
+
+import adversary
+import adversary_iou
+import numpy as np
+import PIL.Image
+import pytest
+from cases import generate
+from test_cli import DETECTOR, run
+
+from objectseeker import Detections, ObjectSeeker, Observation, Patch, Rule, prune
+from objectseeker.iou_variant import IouRule
+from objectseeker.jobs import alert_row, defend
+
+OBJECT = [30, 20, 60, 40]
+
+
+def street(attacked: bool) -> np.ndarray:
+    """A bright object; the patch, in the corner, is what the detector below cannot stand."""
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[20:40, 30:60] = 255
+    if attacked:
+        image[:3, :3] = 7
+    return image
+
+
+def see(images):
+    """Finds the bright part of an image, unless it sees the patch."""
+    found = []
+    for image in images:
+        ys, xs = np.nonzero(image[..., 0] > 200)
+        blind = image[0, 0, 0] == 7 or len(xs) < 5
+        boxes = [] if blind else [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]]
+        found.append(Detections(boxes, [0.9] * len(boxes), [0] * len(boxes)))
+    return found
+
+
+@pytest.mark.parametrize("tau_iou", [None, 0.8])
+@pytest.mark.parametrize("classwise", [True, False])
+def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(tau_iou, classwise):
+    seeker = ObjectSeeker(see, lines=20, tau_iou=tau_iou, classwise=classwise)
+    assert isinstance(seeker.strategy, Rule if tau_iou is None else IouRule)
+    clean, attacked = (defend(seeker, street(attacked)) for attacked in (False, True))
+    assert clean.base.xyxy.tolist() == [OBJECT]
+    assert not len(attacked.base)
+    assert OBJECT in attacked.recovered.xyxy.tolist()
+    assert not clean.alert  # half masks cut the object, but what they show of it lies inside the base box
+    assert attacked.alert
+    assert alert_row("a.png", attacked) == {
+        "image_id": "a.png",
+        "alert": True,
+        "found_by_masks_only": len(attacked.recovered),
+    }
+    assert seeker([street(True)])[0] == Detections.concatenate([attacked.base, attacked.recovered])
+    again = ObjectSeeker.with_rule(see, seeker.strategy, lines=20)
+    assert (again.strategy, again([street(True)])) == (seeker.strategy, seeker([street(True)]))
+
+
+def test_base_boxes_that_still_find_the_object_need_no_alert():
+    """The guarantee leaves the attacker one way to stay unnoticed: to let the object be found."""
+    masked = [Detections([OBJECT], [0.9], [0])] * 80
+    masks = ObjectSeeker(see, lines=20).observe([street(False)])[0].masks
+    for base, flagged in ((OBJECT, False), ([30, 20, 55, 40], False), ([30, 20, 45, 40], True), ([0, 0, 9, 9], True)):
+        observation = Observation(90, 60, masks, Detections([base], [0.9], [0]), masked)
+        assert (len(prune(observation)) > 1) == flagged
+
+
+def test_who_hides_a_certified_object_from_the_detector_raises_an_alert():
+    """All base boxes erased, and all views that see the patch."""
+    rng = np.random.default_rng(8)
+    patch, flagged = Patch(0.02, 1.0, "far"), {Rule: 0, IouRule: 0}
+    options = {"base_score": 0.5, "mask_score": 0.5, "filter_ioa": 0.6, "threshold": 0.0, "classwise": True}
+    for seed in range(60):
+        case = generate(seed, largest=20, lines=3, generous=1.0, crowd=1.0)
+        rule, iou_rule = Rule(mask_score=0.5), IouRule(ioa=Rule(mask_score=0.5))
+        games = [(rule, *game) for game in adversary.targets(case, rng, options, patch)]
+        iou_case = adversary_iou.generate(rng)
+        games += [(iou_rule, *game) for game in adversary_iou.targets(iou_case, rng, iou_rule, patch, 0.5, "exact")]
+        for defence, certified, target in games:
+            original, masked = target.observation, list(target.observation.masked)
+            for m in target.free:
+                masked[m] = Detections.empty()
+            attacked = Observation(original.width, original.height, original.masks, Detections.empty(), masked)
+            if certified:
+                assert len(defence.prune(attacked)) > 0
+                flagged[type(defence)] += 1
+    assert min(flagged.values()) > 20
+
+
+@pytest.fixture
+def workplace(tmp_path):
+    (tmp_path / "mine.py").write_text(DETECTOR)
+    (tmp_path / "shy.py").write_text(
+        "from mine import detect as see\nfrom objectseeker import Detections\n"
+        "def detect(images):\n"
+        "    return [Detections.empty() if i[0, 0, 0] == 7 else see([i])[0] for i in images]\n"
+    )
+    (tmp_path / "photos").mkdir()
+    for name, attacked in (("clean", False), ("attacked", True)):
+        PIL.Image.fromarray(street(attacked)).save(tmp_path / "photos" / f"{name}.png")
+    return tmp_path
+
+
+def test_detect_flags_images_on_request(workplace):
+    arguments = ["detect", "photos", "-d", "python:shy:detect", "--lines", 5, "--no-annotate"]
+    done = run(workplace, *arguments, "--out", "o", "--alert")
+    assert "1 of 2 images flagged" in done.stdout
+    assert "alert: attacked.png" in done.stdout
+    rows = json.loads((workplace / "o" / "alerts.json").read_text())
+    assert rows == [
+        {"image_id": "attacked.png", "alert": True, "found_by_masks_only": 1},
+        {"image_id": "clean.png", "alert": False, "found_by_masks_only": 0},
+    ]
+    assert json.loads(run(workplace, *arguments, "--out", "o", "--alert", "--json").stdout)["alerts"] == [
+        "attacked.png"
+    ]
+    quiet = run(workplace, *arguments, "--out", "p", "--json")
+    assert "alerts" not in json.loads(quiet.stdout)
+    assert not (workplace / "p" / "alerts.json").exists()
+
+
+def test_detect_and_certify_know_the_iou_variant(workplace):
+    arguments = ["detect", "photos", "-d", "python:shy:detect", "--lines", 20, "--no-annotate", "--alert", "--json"]
+    answer = json.loads(run(workplace, *arguments, "--out", "o", "--tau-iou", 0.8).stdout)
+    assert "attacked.png" in answer["alerts"]
+    bad = run(workplace, *arguments, "--out", "o", "--tau-iou", 2, code=2)
+    assert "tau_iou" in bad.stderr
