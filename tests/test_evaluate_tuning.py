@@ -7,13 +7,15 @@ import pytest
 from evaluation_cases import NAMES, PAPER, image, noisy
 
 from objectseeker import ObjectSeekerError
-from objectseeker.evaluation import Settings, evaluate, sweeps, tune
+from objectseeker.evaluation import Choices, Settings, evaluate, sweeps, tune
 from objectseeker.evaluation.tuning import STRIDE, Attempt, Search, grid, moves
 
 SETTINGS = dataclasses.replace(PAPER, clean_recall=0.9)
+ONE_CHOICE = Choices((SETTINGS.filter_ioa,), (SETTINGS.edge_factor,), (SETTINGS.cluster_distance,))
 IMAGES = 20
 FLOOR = 0.15
 MOST_LOSS = 5.0
+CHOICES = Choices((0.6,), (1.0, 0.8), (0.1, 0.3))
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +25,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def tuning(images):
-    return tune(images, NAMES, SETTINGS, mask_floor=FLOOR, most_loss=MOST_LOSS, seed=1)
+    return tune(images, NAMES, SETTINGS, mask_floor=FLOOR, most_loss=MOST_LOSS, losses=(1.0,), choices=CHOICES, seed=1)
 
 
 def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
@@ -52,7 +54,7 @@ def test_the_loss_is_kept_and_the_floor_respected(tuning):
 def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
     for family, tuned in tuning.families.items():
         mine = [attempt for attempt in tuning.attempts if attempt.family == family]
-        starts = set(grid(SETTINGS, family, FLOOR))
+        starts = set(grid(CHOICES.start(SETTINGS), family, FLOOR))
         assert starts < {attempt.settings for attempt in mine}
         at_start = [one.gain for one in mine if one.settings in starts and one.loss <= MOST_LOSS]
         assert tuned.searched["certified_mean"] >= max(at_start)
@@ -81,10 +83,10 @@ def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
         def full(self, settings):
             return Attempt(settings, {"ap50_loss": 0.5 + settings.alpha, "certified_mean": settings.alpha})
 
-    search = Search(Bench(), [SETTINGS], 1.0, None)
-    search.run("paper")
+    search = Search(Bench(), SETTINGS, {"paper": ONE_CHOICE}, None)
+    search.run("paper", [1.0])
     assert max(settings.alpha for settings in search.attempts) == 1.0
-    assert search.pick("paper").alpha == 0.5
+    assert search.pick("paper", 1.0).alpha == 0.5
 
 
 def test_a_search_refines_what_it_may_use():
@@ -100,18 +102,40 @@ def test_a_search_refines_what_it_may_use():
 
         full = coarse
 
-    search = Search(Bench(), [SETTINGS], 1.0, None)
-    search.run("paper")
-    assert search.pick("paper").alpha == 0.53
+    search = Search(Bench(), SETTINGS, {"paper": ONE_CHOICE}, None)
+    search.run("paper", [1.0])
+    assert search.pick("paper", 1.0).alpha == 0.53
 
 
-def test_the_frontier_has_no_attempt_that_another_beats(tuning):
-    frontier = tuning.frontier()
-    assert len(frontier) > 1
-    assert [one.loss for one in frontier] == sorted(one.loss for one in frontier)
-    for kept in frontier:
-        assert not any(one.gain >= kept.gain and one.loss < kept.loss for one in tuning.attempts)
-    assert max(one.gain for one in frontier) == max(one.gain for one in tuning.attempts)
+def test_the_frontier_is_the_best_within_each_loss(tuning):
+    for family, points in tuning.frontier.items():
+        assert {one.most_loss for one in points} <= {1.0, MOST_LOSS}
+        assert tuning.families[family] == points[-1]
+        for one in points:
+            assert one.searched["ap50_loss"] <= one.most_loss
+        gains = [one.searched["certified_mean"] for one in points]
+        assert gains == sorted(gains)
+    assert any(len(points) == 2 for points in tuning.frontier.values())
+
+
+def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
+    chosen = {
+        family: {(a.settings.edge_factor, a.settings.cluster_distance) for a in tuning.attempts if a.family == family}
+        for family in ("paper", "evidence")
+    }
+    assert chosen["paper"] == {(SETTINGS.edge_factor, SETTINGS.cluster_distance)}
+    assert {factor for factor, _ in chosen["evidence"]} == {1.0, 0.8}
+    assert {distance for _, distance in chosen["evidence"]} == {0.1, 0.3}
+
+
+def test_choices_move_to_their_neighbours():
+    choices = Choices((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
+    start = choices.start(SETTINGS)
+    assert (start.filter_ioa, start.edge_factor, start.cluster_distance) == (0.6, 0.85, 0.1)
+    moved = {(one.filter_ioa, one.edge_factor, one.cluster_distance) for one in choices.moves(start)}
+    assert moved == {(0.6, 0.7, 0.1), (0.6, 1.0, 0.1), (0.6, 0.85, 0.2)}
+    with pytest.raises(ObjectSeekerError, match="edge_factor must have at least one value"):
+        Choices(edge_factor=())
 
 
 def test_the_result_is_plain_and_repeatable(images, tuning):
@@ -123,6 +147,8 @@ def test_the_result_is_plain_and_repeatable(images, tuning):
         SETTINGS,
         mask_floor=FLOOR,
         most_loss=MOST_LOSS,
+        losses=(1.0,),
+        choices=CHOICES,
         seed=1,
         families=["paper"],
         on_attempt=seen.append,
@@ -131,7 +157,7 @@ def test_the_result_is_plain_and_repeatable(images, tuning):
     assert tuple(seen) == again.attempts == tuning.attempts[: len(seen)]
 
 
-def test_one_place_and_several_edge_factors(images):
+def test_one_place_and_several_filters(images):
     chosen = tune(
         images,
         NAMES,
@@ -140,10 +166,11 @@ def test_one_place_and_several_edge_factors(images):
         families=["paper"],
         wheres=["over"],
         most_loss=100,
-        edge_factors=[0.7, 1.0],
+        losses=(),
+        choices=Choices(filter_ioa=(0.7, 0.5)),
     )
     assert set(chosen.families) == {"paper"}
-    assert {attempt.settings.edge_factor for attempt in chosen.attempts} == {0.7, 1.0}
+    assert {attempt.settings.filter_ioa for attempt in chosen.attempts} == {0.7, 0.5}
     assert chosen.best.searched["certified_mean"] == chosen.best.searched["certified_over"]
 
 
@@ -165,7 +192,7 @@ def test_grid_and_moves_stay_within_their_limits(family):
 def test_searches_without_a_result_say_why():
     blind = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])] * 4
     with pytest.raises(ObjectSeekerError, match=r"clean recall of 90 %; the highest is 50.00 %"):
-        tune(blind, NAMES, SETTINGS, mask_floor=0.1, families=["paper"])
+        tune(blind, NAMES, SETTINGS, mask_floor=0.1, families=["paper"], losses=())
     with pytest.raises(ObjectSeekerError, match=r"loses at most -1 points of AP50; the smallest loss found is 0.00"):
         tune(blind, NAMES, PAPER, mask_floor=0.1, most_loss=-1.0, families=["paper"])
 

@@ -8,6 +8,6 @@ from __future__ import annotations
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.evaluation.summary import evaluate
-from objectseeker.evaluation.tuning import Tuning, tune
+from objectseeker.evaluation.tuning import Choices, Tuning, tune
 
-__all__ = ["BASE_SCORES", "WHERES", "Scene", "Settings", "Tuning", "evaluate", "tune"]
+__all__ = ["BASE_SCORES", "WHERES", "Choices", "Scene", "Settings", "Tuning", "evaluate", "tune"]

@@ -19,7 +19,7 @@ from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.observation import Observation
 from objectseeker.pruning import Rule, cluster_evidence, hulls, neighbours
 
-# Settings that decide which masked boxes are candidates and neighbours: found once, they hold for rules that share them.
+# What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
 SHARED = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
 NOTHING = -1.0  # the score of the base box that explains a masked box which none explains
@@ -75,19 +75,30 @@ def find_candidates(scene: Scene, rule: Rule, floor: float) -> Candidates:
 def explaining_score(rule: Rule, observation: Observation) -> Floats:
     """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
     base, boxes = observation.base, observation.boxes
-    inside = ioa(boxes.xyxy, base.xyxy) > rule.filter_ioa
-    if rule.classwise:
-        inside &= boxes.label[:, None] == base.label[None]
-    return np.asarray(np.where(inside, base.score[None], NOTHING).max(axis=1, initial=NOTHING))
+    best = np.full(len(boxes), NOTHING)
+    for masked, explaining in _groups(rule, boxes.label, base.label):
+        inside = ioa(boxes.xyxy[masked], base.xyxy[explaining]) > rule.filter_ioa
+        best[masked] = np.where(inside, base.score[explaining], NOTHING).max(axis=1)
+    return best
 
 
 def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
-    near = neighbours(boxes.xyxy, boxes.xyxy, rule.cluster_distance)
-    if rule.classwise:
-        near &= boxes.label[:, None] == boxes.label[None]
-    rows = np.packbits(near, axis=1, bitorder="little")
-    return [int.from_bytes(row.tobytes(), "little") for row in rows]
+    linked = [0] * len(boxes)
+    for group, _ in _groups(rule, boxes.label, boxes.label):
+        near = np.zeros((len(group), len(boxes)), np.bool_)
+        near[:, group] = neighbours(boxes.xyxy[group], boxes.xyxy[group], rule.cluster_distance)
+        for box, row in zip(group.tolist(), np.packbits(near, axis=1, bitorder="little"), strict=True):
+            linked[box] = int.from_bytes(row.tobytes(), "little")
+    return linked
+
+
+def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Where the labels that occur in both `a` and `b` stand in each: far fewer pairs of boxes than all with all."""
+    if not rule.classwise:
+        a, b = np.zeros_like(a), np.zeros_like(b)
+    for label in np.intersect1d(a, b):
+        yield np.flatnonzero(a == label), np.flatnonzero(b == label)
 
 
 def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:

@@ -1,14 +1,15 @@
 """Finding settings: the most certified recall for a given loss of clean AP.
 
 The images are split in two. Settings are searched on one half, a coarse grid first and then ever smaller steps around
-the best, and what was found is measured on the other half, which the search has not seen. Everything that settings
-share is computed once; one setting then costs a curve and its certificates.
+the best, and what was found is measured on the other half, which the search has not seen. This is done for the paper's
+rule and for the evidence rule, and for several losses: the frontier of what AP can be traded for. Everything that
+settings share is computed once; one setting then costs a curve and its certificates.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Literal, get_args
 
@@ -36,12 +37,14 @@ GRID: dict[Family, tuple[tuple[float, ...], tuple[float, ...]]] = {
 LOW_SHARES = (0.4, 0.7)
 POWERS = (1.0, 2.0)
 
-# The refinement: all alphas and betas move by a step, power by POWER_STEP times as much.
+LOSSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # the frontier's points of AP
+
+# The refinement: all alphas and betas move by a step, power by POWER_STEP times as much, choices to the next one.
 STEPS = (0.1, 0.05, 0.02)
 POWER_STEP = 5.0
 SMALLEST_POWER = 0.25
-STARTS = 3  # how many of the best settings are moved
-MOST_ROUNDS = 4  # of moves of one step
+STARTS = 2  # how many of the best settings are moved
+MOST_ROUNDS = 3  # of moves of one step
 
 STRIDE = 4  # while searching, a curve has every fourth base_score
 
@@ -72,8 +75,9 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The best setting of one family within the allowed loss, measured by the full protocol."""
+    """The best setting of one family within an allowed loss, measured by the full protocol."""
 
+    most_loss: float
     settings: Settings
     searched: Row  # on the half that was searched
     held_out: Row  # on the other half
@@ -81,30 +85,55 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What `tune` found: the best of each family, and everything that was tried."""
+    """What `tune` found: the best of each family, its frontier by ascending loss, and everything that was tried."""
 
     families: dict[Family, Tuned]
+    frontier: dict[Family, tuple[Tuned, ...]]
     attempts: tuple[Attempt, ...]
 
     @property
     def best(self) -> Tuned:
         return max(self.families.values(), key=lambda tuned: float(tuned.searched["certified_mean"]))
 
-    def frontier(self) -> list[Attempt]:
-        """The attempts that no other beats in both loss and gain, by ascending loss."""
-        kept: list[Attempt] = []
-        for attempt in sorted(self.attempts, key=lambda one: (one.loss, -one.gain)):
-            if attempt.gain > (kept[-1].gain if kept else NOT_REACHED):
-                kept.append(attempt)
-        return kept
-
     def to_json(self) -> Row:
         return {
             "best": asdict(self.best),
             "families": {family: asdict(tuned) for family, tuned in self.families.items()},
-            "frontier": [attempt.to_row() for attempt in self.frontier()],
+            "frontier": {family: [asdict(one) for one in found] for family, found in self.frontier.items()},
             "attempts": [attempt.to_row() for attempt in self.attempts],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The values a search may choose from, besides scores and power. It starts from the first of each."""
+
+    filter_ioa: tuple[float, ...] = (0.6, 0.5, 0.7)
+    edge_factor: tuple[float, ...] = (0.85, 1.0, 0.7, 0.5)
+    cluster_distance: tuple[float, ...] = (0.1, 0.2, 0.3)
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name):
+                raise ObjectSeekerError(f"{field.name} must have at least one value to choose from, got none")
+
+    def start(self, settings: Settings) -> Settings:
+        """`settings` with the first of every choice."""
+        return replace(
+            settings,
+            filter_ioa=self.filter_ioa[0],
+            edge_factor=self.edge_factor[0],
+            cluster_distance=self.cluster_distance[0],
+        )
+
+    def moves(self, settings: Settings) -> Iterator[Settings]:
+        """`settings` with one choice moved to the next value up or down."""
+        for name in ("filter_ioa", "edge_factor", "cluster_distance"):
+            values = sorted(getattr(self, name))
+            place = values.index(getattr(settings, name))
+            for next_place in (place - 1, place + 1):
+                if 0 <= next_place < len(values):
+                    yield replace(settings, **{name: values[next_place]})
 
 
 def tune(
@@ -116,39 +145,45 @@ def tune(
     families: Sequence[Family] = FAMILIES,
     wheres: Sequence[Where] = ("far", "close", "over"),
     most_loss: float = 1.0,
-    filter_ioas: Sequence[float] = (),
-    edge_factors: Sequence[float] = (),
+    losses: Sequence[float] = LOSSES,
+    choices: Choices | None = None,
     seed: int = 0,
     on_attempt: Callable[[Attempt], None] | None = None,
 ) -> Tuning:
-    """Search alpha and beta and, for the evidence rule, low_alpha, low_beta and power.
+    """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
+
+    The paper's rule knows neither edge_factor nor another cluster_distance: it keeps those of `settings`.
 
     What is maximised is the mean certified recall over `wheres` at `settings.clean_recall`, among the settings that
-    lose at most `most_loss` points of AP50 against the undefended detector. Everything else is as in `settings`, but
-    several values of filter_ioa and edge_factor can be given to choose from. No masked score below `mask_floor`, where
-    the run's stored boxes end, is used. `on_attempt` is called after every setting.
+    lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
+    `losses`. Everything else is as in `settings`. No masked score below `mask_floor`, where the run's stored boxes
+    end, is used. `on_attempt` is called after every setting.
     """
     require_fraction(mask_floor, "mask_floor")
-    require_number(most_loss, "most_loss")
+    losses = sorted({require_number(loss, "most_loss") for loss in (most_loss, *losses)})
     _require_some(families, FAMILIES, "families")
     _require_some(wheres, WHERES, "wheres")
-    variants = [
-        replace(settings, filter_ioa=filter_ioa, edge_factor=edge_factor)
-        for filter_ioa in filter_ioas or [settings.filter_ioa]
-        for edge_factor in edge_factors or [settings.edge_factor]
-    ]
+    choices = choices or Choices()
+    by_family: dict[Family, Choices] = {
+        "paper": Choices(choices.filter_ioa, (settings.edge_factor,), (settings.cluster_distance,)),
+        "evidence": choices,
+    }
     scene = Scene.of(images, names)
     seen, unseen = (Bench(scene.subset(index), mask_floor, wheres) for index in split(len(scene.images), 2, seed))
-    search = Search(seen, variants, most_loss, on_attempt)
-    tuned: dict[Family, Tuned] = {}
+    search = Search(seen, settings, by_family, on_attempt)
+    frontier: dict[Family, tuple[Tuned, ...]] = {}
     for family in families:
-        search.run(family)
-        best = search.pick(family)
-        if best is not None:
-            tuned[family] = Tuned(best, seen.full(best).row, unseen.full(best).row)
+        search.run(family, losses)
+        best = {loss: search.pick(family, loss) for loss in losses}
+        frontier[family] = tuple(
+            Tuned(loss, found, seen.full(found).row, unseen.full(found).row)
+            for loss, found in best.items()
+            if found is not None
+        )
+    tuned = {family: one for family, found in frontier.items() for one in found if one.most_loss == most_loss}
     if not tuned:
-        raise ObjectSeekerError(search.why_nothing())
-    return Tuning(tuned, tuple(search.attempts.values()))
+        raise ObjectSeekerError(search.why_nothing(most_loss))
+    return Tuning(tuned, frontier, tuple(search.attempts.values()))
 
 
 class Bench:
@@ -162,7 +197,7 @@ class Bench:
         self.mask_floor = mask_floor
         self._scene = scene
         self._wheres = tuple(wheres)
-        self._defences: dict[tuple[float, float], Defence] = {}
+        self._defences: dict[tuple[float, float, float], Defence] = {}
         self._vanilla: dict[int, float] = {}
 
     def full(self, settings: Settings) -> Attempt:
@@ -193,7 +228,7 @@ class Bench:
         return Attempt(settings, row)
 
     def _defence(self, settings: Settings) -> Defence:
-        key = settings.filter_ioa, settings.edge_factor
+        key = settings.filter_ioa, settings.edge_factor, settings.cluster_distance
         if key not in self._defences:
             self._defences[key] = Defence.prepare(self._scene, settings, floor=self.mask_floor)
         return self._defences[key]
@@ -205,44 +240,45 @@ class Search:
     def __init__(
         self,
         bench: Bench,
-        variants: Sequence[Settings],
-        most_loss: float,
+        settings: Settings,
+        choices: Mapping[Family, Choices],
         on_attempt: Callable[[Attempt], None] | None,
     ) -> None:
         self.attempts: dict[Settings, Attempt] = {}
         self._bench = bench
-        self._variants = variants
-        self._most_loss = most_loss
+        self._settings = settings
+        self._choices = choices
         self._on_attempt = on_attempt
 
-    def run(self, family: Family) -> None:
-        """Try the grid, then steps from the best settings for as long as they help."""
-        for variant in self._variants:
-            self._try(grid(variant, family, self._bench.mask_floor))
-        for step in STEPS:
+    def run(self, family: Family, losses: Sequence[float]) -> None:
+        """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
+        choices, floor = self._choices[family], self._bench.mask_floor
+        self._try(grid(choices.start(self._settings), family, floor))
+        for step, loss in product(STEPS, losses):
             for _ in range(MOST_ROUNDS):
-                best = self._ranked(family)[:STARTS]
+                best = self._ranked(family, loss)[:STARTS]
                 for start in best:
-                    self._try(moves(start.settings, step, self._bench.mask_floor))
-                if self._ranked(family)[0] is best[0]:
+                    self._try(choices.moves(start.settings))
+                    self._try(moves(start.settings, step, floor))
+                if self._ranked(family, loss)[0] is best[0]:
                     break
 
-    def pick(self, family: Family) -> Settings | None:
+    def pick(self, family: Family, loss: float) -> Settings | None:
         """The best settings that keep within the loss by the full protocol, too."""
-        for attempt in self._ranked(family):
-            if self._allowed(attempt) and self._allowed(self._bench.full(attempt.settings)):
+        for attempt in self._ranked(family, loss):
+            if _within(attempt, loss) and _within(self._bench.full(attempt.settings), loss):
                 return attempt.settings
         return None
 
-    def why_nothing(self) -> str:
-        """A sentence for a search in which no family has an allowed setting."""
+    def why_nothing(self, loss: float) -> str:
+        """A sentence for a search in which no family has a setting within the loss."""
         reached = [attempt.loss for attempt in self.attempts.values() if attempt.gain > NOT_REACHED]
         if reached:
             return (
-                f"no setting loses at most {self._most_loss:g} points of AP50; "
+                f"no setting loses at most {loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
-        wanted = 100 * self._variants[0].clean_recall
+        wanted = 100 * self._settings.clean_recall
         highest = max(attempt.row["highest_clean_recall"] for attempt in self.attempts.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
@@ -253,13 +289,14 @@ class Search:
                 if self._on_attempt is not None:
                     self._on_attempt(attempt)
 
-    def _ranked(self, family: Family) -> list[Attempt]:
-        """The family's attempts: allowed ones by falling gain, then the others by rising loss."""
+    def _ranked(self, family: Family, loss: float) -> list[Attempt]:
+        """The family's attempts: those within the loss by falling gain, then the others by rising loss."""
         mine = [attempt for attempt in self.attempts.values() if attempt.family == family]
-        return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if self._allowed(one) else (1, one.loss, 0))
+        return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
 
-    def _allowed(self, attempt: Attempt) -> bool:
-        return attempt.gain > NOT_REACHED and attempt.loss <= self._most_loss
+
+def _within(attempt: Attempt, loss: float) -> bool:
+    return attempt.gain > NOT_REACHED and attempt.loss <= loss
 
 
 def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]:

@@ -1,0 +1,153 @@
+"""How much do stars lose against connected components, and gain over cliques?
+
+    python scripts/compare_notions.py RUN --mask-score 0.45 --low-score 0.3 [--edge-factor 0.7] [--objects 300]
+
+Certifies random objects of a run under the evidence rule three times: with stars (the product), with connected
+components position class by position class (the most these boxes can prove), and with the best of many greedy cliques
+(a lower limit of what cliques can). Prints certified shares for far, close and over.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+from objectseeker import Patch, certify
+from objectseeker.bounds import MARGIN
+from objectseeker.certification import provable
+from objectseeker.evidence import weights
+from objectseeker.observation import ObservedImage
+from objectseeker.pruning import Rule, neighbours
+from objectseeker.store import open_run
+from objectseeker.threats import Surroundings, sizes
+
+WHERES = ("far", "close", "over")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run")
+    parser.add_argument("--mask-score", type=float, required=True)
+    parser.add_argument("--low-score", type=float, required=True)
+    parser.add_argument("--edge-factor", type=float, default=1.0)
+    parser.add_argument("--cluster-distance", type=float, default=0.1)
+    parser.add_argument("--objects", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rule = Rule(
+        mask_score=options.mask_score,
+        low_score=options.low_score,
+        edge_factor=options.edge_factor,
+        cluster_distance=options.cluster_distance,
+    )
+    images = open_run(options.run).images()
+    objects = [(i, int(n)) for i, image in enumerate(images) for n in np.flatnonzero(~image.ignore)]
+    chosen = np.random.default_rng(options.seed).permutation(len(objects))[: options.objects]
+    patches = [Patch(0.01, 1.0, where) for where in WHERES]
+    total = {notion: np.zeros(len(WHERES), int) for notion in ("clique", "star", "component")}
+    for index in sorted(chosen.tolist()):
+        number, n = objects[index]
+        image = images[number]
+        truth = image.truth[[n]]
+        star = certify(
+            image.observation,
+            truth,
+            patches,
+            mask_score=rule.mask_score,
+            low_score=rule.low_score,
+            edge_factor=rule.edge_factor,
+            cluster_distance=rule.cluster_distance,
+        ).certified[:, 0]
+        total["star"] += star
+        for p, patch in enumerate(patches):
+            component, clique = by_notion(image, n, rule, patch)
+            assert component or not star[p], "components certify all that stars do"
+            total["component"][p] += component
+            total["clique"][p] += clique
+    for notion, certified in total.items():
+        shares = " / ".join(f"{100 * share / len(chosen):.2f}" for share in certified)
+        print(f"{notion:10} {shares} % of {len(chosen)} objects certified (far / close / over)")
+
+
+def by_notion(image: ObservedImage, n: int, rule: Rule, patch: Patch) -> tuple[bool, bool]:
+    """Is the object certified by components, by greedy cliques? Every position class on its own."""
+    observation, truth = image.observation, image.truth[[n]]
+    evidence = rule.evidence(rule.scores(observation))
+    members = np.flatnonzero(provable(observation, truth, rule)[:, 0] & (evidence > 0))
+    weight, mask = weights(evidence[members]), observation.mask_of[members]
+    boxes = observation.boxes.xyxy[members]
+    linked = neighbours(boxes, boxes, rule.cluster_distance - MARGIN) | np.eye(len(members), dtype=bool)
+    size = sizes(patch, observation.width, observation.height, 1)
+    allowed = Surroundings.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
+    present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]
+    answers = [True, True]
+    for row in np.unique(present, axis=0):
+        at = np.flatnonzero(row)
+        parts = linked[np.ix_(at, at)]
+        if answers[0]:
+            answers[0] = any(enough(weight[at][group], mask[at][group]) for group in components(parts))
+        if answers[1]:
+            answers[1] = any(enough(weight[at][group], mask[at][group]) for group in greedy_cliques(parts, weight[at]))
+        if not any(answers):
+            break
+    return answers[0], answers[1]
+
+
+def classes_of(masks, allowed: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
+    """Which masks remove the patch (classes, masks), for one position of every class inside the allowed rectangles."""
+    found = []
+    for rectangle in allowed:
+        if (rectangle[:2] > rectangle[2:]).any():
+            continue
+        axes = []
+        for axis in (0, 1):
+            first, last = rectangle[axis], rectangle[axis + 2]
+            before, after = masks.line[masks.side == axis] - patch[axis] + 1, masks.line[masks.side == axis + 2]
+            starts = np.unique(np.concatenate([[first], before, after]))
+            axes.append(starts[(starts >= first) & (starts <= last)])
+        x, y = (v.ravel() for v in np.meshgrid(*axes))
+        gone = np.zeros((len(x), len(masks)), bool)
+        for side, at in ((0, x), (1, y)):
+            gone |= (masks.side == side) & (at[:, None] + patch[side] <= masks.line)
+            gone |= (masks.side == side + 2) & (at[:, None] >= masks.line)
+        found.append(gone)
+    return np.concatenate(found) if found else np.zeros((0, len(masks)), bool)
+
+
+def components(linked: np.ndarray) -> list[np.ndarray]:
+    left, found = set(range(len(linked))), []
+    while left:
+        frontier, group = {left.pop()}, set()
+        while frontier:
+            group |= frontier
+            frontier = {j for j in left if any(linked[i, j] for i in frontier)}
+            left -= frontier
+        found.append(np.array(sorted(group)))
+    return found
+
+
+def greedy_cliques(linked: np.ndarray, weight: np.ndarray) -> list[np.ndarray]:
+    """From every box, the clique that takes the strongest box that still fits, again and again."""
+    order, found = np.argsort(-weight, kind="stable"), []
+    for seed in range(len(linked)):
+        fits, clique = linked[seed].copy(), [seed]
+        fits[seed] = False
+        for candidate in order:
+            if fits[candidate]:
+                clique.append(int(candidate))
+                fits &= linked[candidate]
+                fits[candidate] = False
+        found.append(np.array(clique))
+    return found
+
+
+def enough(weight: np.ndarray, mask: np.ndarray) -> bool:
+    strongest: dict[int, float] = {}
+    for w, m in zip(weight.tolist(), mask.tolist(), strict=True):
+        strongest[m] = max(w, strongest.get(m, 0.0))
+    return sum(strongest.values()) >= 1 + MARGIN
+
+
+if __name__ == "__main__":
+    main()
