@@ -31,7 +31,7 @@ def scene(width: int, height: int, seed: int) -> np.ndarray:
 
 def test_the_embedded_detector_is_the_packaged_file(embedded):
     assert embedded.names == VOC_20
-    assert embedded.identity.startswith("seeker.onnx (decoded 128x128 batch=2 floor=0.01 cpu) sha256:")
+    assert embedded.identity.startswith("seeker.onnx (decoded 128x128 fill batch=2 floor=0.01 cpu) sha256:")
     assert load("embedded").input_size == (416, 416)
 
 

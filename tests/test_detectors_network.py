@@ -186,6 +186,22 @@ def test_suppression_is_the_textbook_loop(case, threshold):
     assert nms(boxes, scores, labels, threshold=threshold).tolist() == kept
 
 
+@pytest.mark.parametrize("count", [63, 64, 65, 300])
+def test_suppression_of_a_crowd_is_the_textbook_loop(count):
+    """More boxes than are looked at together."""
+    rng = np.random.default_rng(count)
+    corner = rng.uniform(0, 30, (count, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(5, 25, (count, 2))], axis=1)
+    scores, labels = rng.choice([0.2, 0.5, 0.7, 0.9], count), rng.integers(0, 2, count)
+    overlap, kept = iou(boxes, boxes), []
+    for index in np.argsort(-scores, kind="stable"):
+        if not any(labels[other] == labels[index] and overlap[index, other] > 0.5 for other in kept):
+            kept.append(index)
+
+    assert nms(boxes, scores, labels, threshold=0.5).tolist() == kept
+    assert 10 < len(kept) < count
+
+
 def test_labels_never_suppress_each_other_however_large_the_boxes():
     """Boxes shifted by label * 4096 would overlap here."""
     boxes = np.array([(0.0, 0.0, 9000.0, 9000.0)] * 3)

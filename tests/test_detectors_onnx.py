@@ -117,7 +117,7 @@ def test_trimming_cuts_the_padding_and_keeps_the_boxes(tmp_path):
     square = np.full((100, 100, 3), 50, np.uint8)
     first, second = detector([square, IMAGE])
 
-    assert shapes == [(8, 3, 64, 64), (8, 3, 32, 64)]
+    assert sorted(shapes) == [(1, 3, 32, 64), (1, 3, 64, 64)]
     assert first.score[0] == pytest.approx(50 / 255, abs=1e-5)
     np.testing.assert_allclose(second.xyxy[0], RAW_BOX, atol=1e-4)
 

@@ -19,6 +19,7 @@ from objectseeker.masks import GREY, SIDES, Image, halves
 from objectseeker.seeker import Detector, ViewDetector, as_image, detect_views
 
 CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked
+FEWEST_MATES, MOST_MATES = 4, 16  # images given at a time to a detector that makes its own batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,13 @@ def check_detector(
     """Check `detector` on one image, finding by finding.
 
     `lines` is how many lines per axis the masks are checked at, `batch` the batch shape of detectors that do not
-    batch by themselves.
+    batch by themselves. Those that do may run several images of a smaller batch at the same time, and are checked
+    with more than one anyway.
     """
     image = as_image(image)
     rng = np.random.default_rng(seed)
-    trial = _Trial(detector, image, batch, rng)
+    given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
+    trial = _Trial(detector, image, given, rng)
     for name, test in (
         ("returns valid boxes", trial.valid),
         ("deterministic", trial.deterministic),
@@ -169,7 +172,8 @@ def _blind(detector: Detector, image: Image, lines: int, batch: int, value: int,
     """Rewrite what a mask removes, run all views as in use, and compare the view of that mask.
 
     Done twice per mask: the whole removed half, and only the row or column beside the line, where a resize would
-    leak.
+    leak. The other views of the batch show what was rewritten, so this is also a test of batch-mates at the shapes
+    in use. At the end the first image must give the same boxes again.
     """
     height, width = image.shape[:2]
     masks = halves(width, height, lines)
@@ -185,6 +189,8 @@ def _blind(detector: Detector, image: Image, lines: int, batch: int, value: int,
             view = detect_views(detector, changed, masks, value=value, batch=batch)[number + 1]
             what = f"the view without the {SIDES[side]} side up to line {masks.line[number]}"
             _require_equal([clean[number + 1]], [view], f"{what}, after pixels changed inside that side")
+    again = detect_views(detector, image, masks, value=value, batch=batch)
+    _require_equal(clean, again, "the same views, run again after others")
     how = "masked in network space" if isinstance(detector, ViewDetector) else "raw pixels masked"
     return f"{len(masks)} masks, each half rewritten in two ways, equal to the last bit ({how})"
 

@@ -54,11 +54,15 @@ def load(
     score_floor: float | None = None,
     batch: int | None = None,
     device: str | None = None,
+    mask_by: str | None = None,
+    precision: str | None = None,
+    workers: int | None = None,
 ) -> LoadedDetector:
     """The detector that `spec` names. An option left at None takes the detector's own default.
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (see `layouts`);
-    boxes scored below `score_floor` are not returned; `device` is cpu or cuda.
+    boxes scored below `score_floor` are not returned; `device` is cpu or cuda; `mask_by` is fill or crop (see `views`);
+    `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU.
     """
     kind, _, name = str(spec).partition(":")
     if kind not in _KINDS or bool(name) == (kind == "embedded"):
@@ -71,6 +75,9 @@ def load(
         "score_floor": score_floor,
         "batch": batch,
         "device": device,
+        "mask_by": mask_by,
+        "precision": precision,
+        "workers": workers,
     }
     given = {key: value for key, value in options.items() if value is not None}
     for key in given:
@@ -116,12 +123,12 @@ def _python(target: str, **options: Any) -> LoadedDetector:
     return load_python(target, **options)
 
 
-_NETWORK = frozenset({"input_size", "layout", "score_floor", "batch", "device"})
+_NETWORK = frozenset({"input_size", "layout", "score_floor", "batch", "device", "mask_by", "workers"})
 _FRAMEWORK = frozenset({"score_floor", "device"})
 
 # For every kind of detector: its loader (which imports what it needs only when called) and the options it takes.
 _KINDS: dict[str, tuple[Callable[..., LoadedDetector], frozenset[str]]] = {
-    "embedded": (_embedded, _NETWORK),
+    "embedded": (_embedded, _NETWORK | {"precision"}),
     "onnx": (_onnx, _NETWORK | {"class_names"}),
     "torchvision": (_torchvision, _FRAMEWORK),
     "transformers": (_transformers, _FRAMEWORK),

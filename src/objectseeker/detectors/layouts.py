@@ -77,8 +77,11 @@ class Layout:
 def normalise(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLike = np.float32) -> Array:
     """H x W x 3 RGB pixels as the 3 x H x W input of the network, pixel by pixel."""
     ordered = pixels[..., ::-1] if layout.channels == "bgr" else pixels
-    values = (ordered.astype(np.float32) - np.array(layout.mean, np.float32)) / np.array(layout.std, np.float32)
-    return np.ascontiguousarray(values.transpose(2, 0, 1), dtype=dtype)
+    values = np.empty((3, *pixels.shape[:2]), np.float32)
+    values[...] = ordered.transpose(2, 0, 1)
+    values -= np.array(layout.mean, np.float32)[:, None, None]
+    values /= np.array(layout.std, np.float32)[:, None, None]
+    return values.astype(dtype, copy=False)
 
 
 # --- decoders ---------------------------------------------------------------------------------------------------
@@ -104,10 +107,15 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float) -> Found:
             f"a yolox graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(outputs[0])}: "
             "choose another layout"
         )
-    keep = outputs[0][:, 4] >= floor
-    rows, cell, stride = outputs[0][keep].astype(np.float64), cell[keep], stride[keep]
-    boxes = np.concatenate([(rows[:, :2] + cell) * stride, np.exp(rows[:, 2:4]) * stride], axis=1)
-    return _corners(_best_class(boxes, rows[:, 4:5] * rows[:, 5:], floor))
+    likely = np.flatnonzero(outputs[0][:, 4] >= floor)
+    rows = outputs[0][likely]
+    label = rows[:, 5:].argmax(axis=1)
+    # The product of two single precision numbers is exact in double precision: the best class is that of the products.
+    best = rows[:, 4].astype(np.float64) * rows[np.arange(len(label)), 5 + label]
+    keep = best >= floor
+    sides, cell, stride = rows[keep, :4].astype(np.float64), cell[likely[keep]], stride[likely[keep]]
+    boxes = np.concatenate([(sides[:, :2] + cell) * stride, np.exp(sides[:, 2:]) * stride], axis=1)
+    return _corners(Found(boxes, best[keep], label[keep]))
 
 
 def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float) -> Found:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from queue import SimpleQueue
+from typing import TypeVar, get_args
 
 import numpy as np
 
@@ -12,20 +15,28 @@ from objectseeker.detectors.layouts import Array, Layout, normalise
 from objectseeker.detectors.nms import nms
 from objectseeker.detectors.preprocess import Placement, Size, place, prepare
 from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, clean, finish
+from objectseeker.detectors.views import MaskBy, Views, plan_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.masks import Image
 from objectseeker.seeker import as_image
 
+RunViews = Callable[[Image, Placement, Views, int], list[Detections]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
+
+_Task = TypeVar("_Task")
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NetworkDetector:
     """Turns images into detections with `forward`, which must treat every view of a batch on its own.
 
-    `forward` always gets exactly `batch` views of `input_size`, the last batch filled up with zeros: how a view is
-    computed does not change with the number of others, nor, if `forward` keeps its word, with what they show.
-    `input_size` is width, height.
+    `forward` always gets exactly `batch` views of one size, a batch that is not full filled up with zeros: how a view
+    is computed does not change with the number of others, nor, if `forward` keeps its word, with what they show. Which
+    views share a batch follows from the sizes of image and network and from the masks. `input_size` is width, height.
+
+    `workers` threads call `forward` at the same time, each with a buffer of its own. They take whole batches and share
+    nothing, so their number changes the time, not the result. `mask_by` is explained in `views`.
     """
 
     names: tuple[str, ...]
@@ -38,86 +49,148 @@ class NetworkDetector:
     score_floor: float = SCORE_FLOOR
     most_boxes: int = MOST_BOXES
     free_batch: bool = True  # forward takes batches of any size
+    mask_by: MaskBy = "fill"
+    crop_step: int = 1  # sides of a cropped view are multiples of so many strides
+    workers: int = 1
+    run_views: RunViews | None = None  # takes the place of `forward` for the views of an image
 
     def __post_init__(self) -> None:
         require_count(self.batch, "batch")
+        require_count(self.workers, "workers")
         require_count(self.most_boxes, "most_boxes")
         require_fraction(self.score_floor, "score_floor")
-        if any(require_count(side, "input_size") % self.layout.stride for side in self.input_size):
-            width, height = self.input_size
-            raise ObjectSeekerError(
-                f"input_size {width}x{height} does not fit layout {self.layout.name}: "
-                f"both sides must be multiples of {self.layout.stride}"
-            )
+        require_mask_by(self.mask_by)
+        require_strides(self.input_size, self.layout)
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
-        """The same detector run with another number of views at a time; None where the network fixes it."""
+        """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
         if not self.free_batch:
             return None
         settings = {field.name: getattr(self, field.name) for field in fields(NetworkDetector)}
-        return NetworkDetector(**{**settings, "batch": batch})
+        return NetworkDetector(**{**settings, "batch": batch, "run_views": None})
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """The boxes of each image."""
         images = [as_image(image) for image in images]
-        placements = [self._place(image) for image in images]
-        found: dict[int, Detections] = {}
-        for size in dict.fromkeys(placement.size for placement in placements):  # one size, unless the layout trims
-            members = [number for number, placement in enumerate(placements) if placement.size == size]
+        placements = [place_image(image, self.input_size, self.layout) for image in images]
+        sizes = [placement.size for placement in placements]
+        groups = [  # one group, unless the layout trims
+            (size, np.array([number for number, other in enumerate(sizes) if other == size]))
+            for size in dict.fromkeys(sizes)
+        ]
 
-            def write(slot: Array, view: int, members: list[int] = members) -> None:
-                number = members[view]
-                slot[...] = self._prepare(images[number], placements[number])
+        def write(slot: Array, number: int) -> None:
+            slot[...] = self._prepare(images[number], placements[number])
 
-            for number, outputs in zip(members, self._run(size, len(members), write), strict=True):
-                found[number] = self._decode(outputs, placements[number])
-        return [found[number] for number in range(len(images))]
+        def decode(outputs: Sequence[Array], number: int) -> Detections:
+            return self._decode(outputs, placements[number], sizes[number])
+
+        return self._run(groups, write, decode)
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> list[Detections]:
-        """The boxes of `image` without the rectangles x1, y1, x2, y2 of each view: N x R x 4, empty ones remove nothing.
+        """The boxes of `image` without the R rectangles of each view: N x R x 4, an empty one removes nothing.
 
         Guarantee: entry i depends only on the pixels outside `removed[i]` (and on the image's size). The image is
-        resized once and each view is masked on the network input, `preprocess` proves why that is enough.
+        resized once and each view is masked on the network input: `preprocess` proves why that is enough, `views` why a
+        window of it is.
         """
         image = as_image(image)
-        removed = as_rectangles(removed)
-        placement = self._place(image)
+        placement = place_image(image, self.input_size, self.layout)
+        stride = self.layout.stride
+        views = plan_views(placement, as_rectangles(removed), self.mask_by, stride=stride, step=stride * self.crop_step)
+        if self.run_views is not None:
+            return self.run_views(image, placement, views, value)
         prepared = self._prepare(image, placement)
         filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
+        window, filled = views.window.tolist(), views.filled.tolist()
 
         def write(slot: Array, view: int) -> None:
-            slot[...] = prepared
-            for rectangle in removed[view]:
-                x1, y1, x2, y2 = placement.covered(rectangle)
-                slot[:, y1:y2, x1:x2] = filling
+            left, top, right, bottom = window[view]
+            slot[...] = prepared[:, top:bottom, left:right]
+            for x1, y1, x2, y2 in filled[view]:
+                slot[:, max(y1 - top, 0) : max(y2 - top, 0), max(x1 - left, 0) : max(x2 - left, 0)] = filling
 
-        return [self._decode(outputs, placement) for outputs in self._run(placement.size, len(removed), write)]
+        def decode(outputs: Sequence[Array], view: int) -> Detections:
+            left, top, right, bottom = window[view]
+            return self._decode(outputs, placement, (right - left, bottom - top), (left, top))
 
-    def _place(self, image: Image) -> Placement:
-        height, width = image.shape[:2]
-        stride = self.layout.stride if self.layout.trim else None
-        return place((width, height), self.input_size, self.layout.fit, stride=stride)
+        return self._run(list(views.by_size()), write, decode)
 
     def _prepare(self, image: Image, placement: Placement) -> Array:
         return normalise(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)
 
-    def _run(self, size: Size, views: int, write: Callable[[Array, int], None]) -> Iterator[Sequence[Array]]:
-        """The outputs of each view; `write(slot, view)` draws a view into its slot of the batch."""
-        buffer = np.zeros((self.batch, 3, size[1], size[0]), self.dtype)
-        for start in range(0, views, self.batch):
-            used = min(self.batch, views - start)
-            for slot in range(used):
-                write(buffer[slot], start + slot)
-            buffer[used:] = 0
-            yield from self.forward(buffer)[:used]
+    def _run(
+        self,
+        groups: Sequence[tuple[Size, Ints]],
+        write: Callable[[Array, int], None],
+        decode: Callable[[Sequence[Array], int], Detections],
+    ) -> list[Detections]:
+        """The boxes of every view; `groups` lists the views of each size, `write` draws one into its slot."""
+        batches = [
+            (size, members[start : start + self.batch].tolist())
+            for size, members in groups
+            for start in range(0, len(members), self.batch)
+        ]
+        workers = min(self.workers, len(batches))
+        largest = max((width * height for (width, height), _ in groups), default=0)
+        buffers: SimpleQueue[Array] = SimpleQueue()
+        for _ in range(workers):
+            buffers.put(np.empty(self.batch * 3 * largest, self.dtype))
 
-    def _decode(self, outputs: Sequence[Array], placement: Placement) -> Detections:
+        def run(task: tuple[Size, list[int]]) -> list[tuple[int, Detections]]:
+            (width, height), members = task
+            buffer = buffers.get()
+            try:
+                batch = buffer[: self.batch * 3 * height * width].reshape(self.batch, 3, height, width)
+                for slot, view in enumerate(members):
+                    write(batch[slot], view)
+                batch[len(members) :] = 0
+                outputs = self.forward(batch)
+                return [(view, decode(outputs[slot], view)) for slot, view in enumerate(members)]
+            finally:
+                buffers.put(buffer)  # whatever happened: others wait for it
+
+        found = dict(entry for entries in _map(run, batches, workers) for entry in entries)
+        return [found[view] for view in range(len(found))]
+
+    def _decode(
+        self, outputs: Sequence[Array], placement: Placement, size: Size, corner: tuple[int, int] = (0, 0)
+    ) -> Detections:
+        """The boxes in the outputs of a view of `size` whose top left lies at `corner` of the network input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
-            found = self.layout.decode(outputs, placement.size, self.score_floor)
+            found = self.layout.decode(outputs, size, self.score_floor)
             boxes = clean(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
-        return finish(boxes._replace(xyxy=placement.to_raw(boxes.xyxy)), most=self.most_boxes)
+        return finish(boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2))), most=self.most_boxes)
+
+
+def _map(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers: int) -> Iterable[_Found]:
+    """`function` of every task, in order."""
+    if workers <= 1:
+        return map(function, tasks)
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(function, tasks))
+
+
+def place_image(image: Image, size: Size, layout: Layout) -> Placement:
+    """Where `image` lies on a network input of `size`."""
+    height, width = image.shape[:2]
+    return place((width, height), size, layout.fit, stride=layout.stride if layout.trim else None)
+
+
+def require_mask_by(mask_by: str) -> None:
+    if mask_by not in get_args(MaskBy):
+        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskBy))}, got {mask_by!r}")
+
+
+def require_strides(size: Size, layout: Layout) -> None:
+    """Refuse a network input that the layout's networks cannot take."""
+    if any(require_count(side, "input_size") % layout.stride for side in size):
+        raise ObjectSeekerError(
+            f"input_size {size[0]}x{size[1]} does not fit layout {layout.name}: "
+            f"both sides must be multiples of {layout.stride}"
+        )
 
 
 def as_rectangles(removed: Ints) -> Ints:

@@ -15,7 +15,8 @@ from objectseeker.detectors.network import Forward, NetworkDetector, as_size
 from objectseeker.detectors.preprocess import Size
 from objectseeker.detectors.recognise import Tensor, count_classes, order_outputs, recognise
 from objectseeker.detectors.results import SCORE_FLOOR
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.detectors.views import MaskBy
+from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
 # Exhaustive search, the default on CUDA, may pick another algorithm, and so other last bits, in every session.
@@ -23,6 +24,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "DEFAULT"}),
 }
+BATCH = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
 
 
 class OnnxDetector(NetworkDetector):
@@ -31,6 +33,10 @@ class OnnxDetector(NetworkDetector):
     A graph with a fixed batch or size is run at it. Otherwise the batch is `batch` and the size `input_size` (a side or
     width, height), by default what its layout usually takes. Graphs that list their boxes do not say how many classes
     they have: unless their metadata or `class_names` names them, they are taken for COCO's.
+
+    On a CPU, `workers` views run at the same time on one thread each: convolutions split over threads leave cores
+    waiting, views never wait for each other. One view a batch is then as fast as many. `threads` is what a view gets
+    of the cores; results are only promised to be the same at the same number, so it is part of the identity.
     """
 
     def __init__(
@@ -41,11 +47,15 @@ class OnnxDetector(NetworkDetector):
         input_size: int | tuple[int, int] | None = None,
         class_names: Sequence[str] | None = None,
         score_floor: float = SCORE_FLOOR,
-        batch: int = 8,
+        batch: int | None = None,
         device: str = "cpu",
+        mask_by: MaskBy = "fill",
+        workers: int | None = None,
     ) -> None:
         path = Path(path)
-        session = open_session(path, device)
+        workers = (usable_cores() if device == "cpu" else 1) if workers is None else require_count(workers, "workers")
+        threads = max(usable_cores() // workers, 1)
+        session = open_session(path, device, threads=threads)
         tensors = [_tensor(entry) for entry in session.get_inputs()]
         outputs = [_tensor(entry) for entry in session.get_outputs()]
         fixed_batch, fixed_size = _check_inputs(path, tensors)
@@ -61,8 +71,11 @@ class OnnxDetector(NetworkDetector):
         image_type = session.get_inputs()[0].type
         if image_type not in INPUT_TYPES:
             raise ObjectSeekerError(f"{path} takes {image_type} images: export it with a floating point input")
-        batch = 1 if not layout.batched else fixed_batch or batch
-        settings = f"{layout.describe()} {size[0]}x{size[1]} batch={batch} floor={score_floor:g} {device}"
+        batch = 1 if not layout.batched else fixed_batch or batch or BATCH[device]
+        if mask_by == "crop" and (fixed_size is not None or layout.stride == 1):
+            raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
+        settings = f"{layout.describe()} {size[0]}x{size[1]} {mask_by} batch={batch} floor={score_floor:g} {device}"
+        settings += f" threads={threads}" * (device == "cpu" and threads > 1)
         super().__init__(
             names=tuple(class_names or names.from_metadata(metadata) or _usual_names(classes, layout)),
             identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *_external_weights(path))}",
@@ -73,11 +86,13 @@ class OnnxDetector(NetworkDetector):
             dtype=INPUT_TYPES[image_type],
             score_floor=score_floor,
             free_batch=layout.batched and fixed_batch is None,
+            mask_by=mask_by,
+            workers=workers,
         )
 
 
-def open_session(path: Path, device: str = "cpu") -> Any:
-    """An ONNX Runtime session without telemetry, on every core the process may use."""
+def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
+    """An ONNX Runtime session without telemetry whose runs take `threads` cores each."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
@@ -90,7 +105,7 @@ def open_session(path: Path, device: str = "cpu") -> Any:
     if provider not in onnxruntime.get_available_providers():
         raise ObjectSeekerError(no_provider)
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = usable_cores()
+    options.intra_op_num_threads = threads
     options.use_deterministic_compute = True
     options.log_severity_level = 3  # errors only: they are raised anyway, warnings are about the exporter
     try:

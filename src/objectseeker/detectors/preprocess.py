@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,8 @@ import numpy.typing as npt
 from objectseeker.boxes import Floats, Ints
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.masks import Image
+
+STRIP = 16  # network rows that are resized together: what is in use at a time fits into a cache
 
 Singles = npt.NDArray[np.float32]
 Size = tuple[int, int]  # width, height
@@ -87,13 +89,11 @@ class Axis:
     offset: int
     length: int
 
-    def covered(self, start: int, stop: int) -> tuple[int, int]:
-        """The network interval of all pixels whose support meets the raw pixels [start, stop)."""
-        if stop <= start:
-            return 0, 0
-        low = int(np.searchsorted(self.resampling.last, start, side="right"))
-        high = int(np.searchsorted(self.resampling.first, stop, side="left"))
-        return self.offset + low, self.offset + max(low, high)
+    def covered(self, start: npt.ArrayLike, stop: npt.ArrayLike) -> tuple[Ints, Ints]:
+        """The network interval of all pixels whose support meets the raw pixels [start, stop), each of many."""
+        low = np.searchsorted(self.resampling.last, start, side="right")
+        high = np.searchsorted(self.resampling.first, stop, side="left")
+        return self.offset + low, self.offset + np.maximum(low, high)
 
     def to_raw(self, positions: Floats) -> Floats:
         """Network coordinates as raw ones, clipped to the image."""
@@ -115,11 +115,15 @@ class Placement:
 
     def covered(self, removed: Sequence[int] | Ints) -> tuple[int, int, int, int]:
         """The network rectangle x1, y1, x2, y2 to fill so that the raw pixels `removed` influence nothing."""
-        x1, y1, x2, y2 = (int(v) for v in removed)
-        if x2 <= x1 or y2 <= y1:
-            return 0, 0, 0, 0
-        (left, right), (top, bottom) = self.x.covered(x1, x2), self.y.covered(y1, y2)
+        left, top, right, bottom = self.covered_each(np.asarray(removed, np.int64)).tolist()
         return left, top, right, bottom
+
+    def covered_each(self, removed: Ints) -> Ints:
+        """`covered` of every rectangle of an array (..., 4); an empty one covers nothing."""
+        x1, y1, x2, y2 = np.moveaxis(removed, -1, 0)
+        (left, right), (top, bottom) = self.x.covered(x1, x2), self.y.covered(y1, y2)
+        covered = np.stack([left, top, right, bottom], axis=-1)
+        return np.where(((x1 < x2) & (y1 < y2))[..., None], covered, 0)
 
     def to_raw(self, boxes: Floats) -> Floats:
         """Boxes on the network input as boxes on the raw image, clipped to it."""
@@ -151,21 +155,29 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
 
 def prepare(image: Image, placement: Placement, *, pad: int) -> Image:
     """The network input as 8-bit pixels: `image` resized, `pad` around it."""
-    rows = _resample_rows(image, placement.y.resampling)
-    columns = _resample_rows(np.ascontiguousarray(rows.transpose(1, 0, 2)), placement.x.resampling)
-    width, height = placement.size
-    canvas = np.full((height, width, 3), pad, np.uint8)
-    x, y = placement.x.offset, placement.y.offset
-    resized = np.rint(np.clip(columns, 0, 255)).astype(np.uint8).transpose(1, 0, 2)
-    canvas[y : y + resized.shape[0], x : x + resized.shape[1]] = resized
+    x, y = placement.x, placement.y
+    canvas = np.full((y.length, x.length, 3), pad, np.uint8)
+    drawn = canvas[y.offset : y.offset + y.resampling.resized, x.offset : x.offset + x.resampling.resized]
+    for top in range(0, len(drawn), STRIP):
+        tap, weight = y.resampling.tap[top : top + STRIP], y.resampling.weight[top : top + STRIP]
+        first = int(tap.min())
+        raw = image[first : int(tap.max()) + 1].astype(np.float32)
+        rows = _resample(raw.reshape(len(raw), -1), tap - first, weight).reshape(len(tap), -1, 3)
+        turned = np.empty((rows.shape[1], len(tap), 3), np.float32)
+        for channel in range(3):  # much faster than turning all three at once
+            turned[..., channel] = rows[..., channel].T
+        columns = _resample(turned.reshape(len(turned), -1), x.resampling.tap, x.resampling.weight)
+        levels = np.rint(np.clip(columns, 0, 255)).astype(np.uint8)
+        drawn[top : top + STRIP] = levels.reshape(-1, len(tap), 3).transpose(1, 0, 2)
     return canvas
 
 
-def _resample_rows(pixels: npt.NDArray[Any], axis: Resampling) -> npt.NDArray[Any]:
-    """`pixels` resized along their first axis; every other axis is left alone."""
-    if axis.raw == axis.resized:
-        return pixels
-    total = np.zeros((axis.resized, *pixels.shape[1:]), np.float32)
-    for tap, weight in zip(axis.tap.T, axis.weight.T, strict=True):
-        total += pixels[tap] * weight[:, None, None]
+def _resample(pixels: Singles, tap: Ints, weight: Singles) -> Singles:
+    """The rows of a matrix blended: row j of the result is the sum of weight[j, k] times row tap[j, k]."""
+    total = np.zeros((len(tap), pixels.shape[1]), np.float32)
+    part = np.empty_like(total)
+    for taps, weights in zip(tap.T, weight.T, strict=True):
+        np.take(pixels, taps, axis=0, out=part, mode="clip")  # in another mode NumPy would make one more copy
+        part *= weights[:, None]
+        total += part
     return total

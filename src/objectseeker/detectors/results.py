@@ -41,13 +41,13 @@ def clean(found: Found, *, floor: float) -> Clean:
     label = as_array(found.label).astype(np.float64).reshape(-1)
     good = np.isfinite(xyxy).all(axis=1) & np.isfinite(score)
     xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
-    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & _has_area(xyxy)
+    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & has_area(xyxy)
     return Clean(xyxy[good], score[good], label[good].astype(np.int64))
 
 
 def finish(boxes: Clean, *, most: int) -> Detections:
     """The best `most` boxes with area, best score first. `boxes` must be clipped to the raw image already."""
-    boxes = boxes.take(_has_area(boxes.xyxy))
+    boxes = boxes.take(has_area(boxes.xyxy))
     return Detections(*boxes.take(by_score(boxes.score)[:most]))
 
 
@@ -64,5 +64,5 @@ def as_array(values: Any) -> npt.NDArray[Any]:
     return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values)
 
 
-def _has_area(xyxy: Floats) -> Bools:
+def has_area(xyxy: Floats) -> Bools:
     return np.asarray((xyxy[:, 0] < xyxy[:, 2]) & (xyxy[:, 1] < xyxy[:, 3]))

@@ -108,13 +108,17 @@ class PyramidPooling(nn.Module):
 
 
 class EmbeddedDetector(nn.Module):
-    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,20, A anchor points."""
+    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,20, A anchor points.
 
-    def __init__(self) -> None:
+    `width` multiplies the channels, rounded to multiples of 16: a larger network of the same shape.
+    """
+
+    def __init__(self, width: float = 1.0) -> None:
         super().__init__()
-        c1, c2, c3, c4, c5 = BACKBONE_CHANNELS
+        c1, c2, c3, c4, c5 = (_widened(channels, width) for channels in BACKBONE_CHANNELS)
         n2, n3, n4, n5 = BACKBONE_BLOCKS
-        p3, p4, p5 = NECK_CHANNELS
+        necks = p3, p4, p5 = tuple(_widened(channels, width) for channels in NECK_CHANNELS)
+        box_channels, class_channels = _widened(BOX_HEAD_CHANNELS, width), _widened(CLASS_HEAD_CHANNELS, width)
         self.stem = ConvNormSilu(3, c1, 3, 2)
         self.stage2 = nn.Sequential(ConvNormSilu(c1, c2, 3, 2), CrossStage(c2, c2, n2, skip=True))
         self.stage3 = nn.Sequential(ConvNormSilu(c2, c3, 3, 2), CrossStage(c3, c3, n3, skip=True))
@@ -126,12 +130,10 @@ class EmbeddedDetector(nn.Module):
         self.bottom_up4 = CrossStage(p3 + p4, p4, 1, skip=False)
         self.shrink4 = ConvNormSilu(p4, p4, 3, 2)
         self.bottom_up5 = CrossStage(p4 + c5, p5, 1, skip=False)
-        self.box_heads = nn.ModuleList(
-            _head(channels, BOX_HEAD_CHANNELS, 4 * DISTANCE_BINS, bias=1.0) for channels in NECK_CHANNELS
-        )
+        self.box_heads = nn.ModuleList(_head(channels, box_channels, 4 * DISTANCE_BINS, bias=1.0) for channels in necks)
         self.class_heads = nn.ModuleList(
-            _head(channels, CLASS_HEAD_CHANNELS, len(CLASSES), bias=_rare(stride))
-            for channels, stride in zip(NECK_CHANNELS, STRIDES, strict=True)
+            _head(channels, class_channels, len(CLASSES), bias=_rare(stride))
+            for channels, stride in zip(necks, STRIDES, strict=True)
         )
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -207,6 +209,10 @@ def _head(inputs: int, channels: int, outputs: int, *, bias: float) -> nn.Sequen
     nn.init.normal_(last.weight, std=0.01)
     nn.init.constant_(last.get_parameter("bias"), bias)
     return nn.Sequential(ConvNormSilu(inputs, channels, 3), ConvNormSilu(channels, channels, 3), last)
+
+
+def _widened(channels: int, width: float) -> int:
+    return max(round(channels * width / 16), 1) * 16
 
 
 def _rare(stride: int) -> float:

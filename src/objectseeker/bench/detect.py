@@ -1,0 +1,243 @@
+"""`objectseeker bench detect`: all views of an image, ours against the loop everybody writes first.
+
+The naive loop masks the raw image, prepares it, runs the network on that one view with all cores, and decodes, view
+after view. Ours does the same views by fill and, where the network takes any size, by crop. All ways take turns, so
+that whatever else the machine does hits them alike; medians over images are reported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from objectseeker.boxes import Detections, Ints
+from objectseeker.detectors import LoadedDetector, load
+from objectseeker.detectors.layouts import Array
+from objectseeker.detectors.network import NetworkDetector, place_image
+from objectseeker.detectors.onnx import usable_cores
+from objectseeker.detectors.views import plan_views
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.images import load_image
+from objectseeker.masks import GREY, Image, MaskSet, fill, halves
+from objectseeker.samples import samples
+from objectseeker.seeker import detect_views
+
+EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
+PLAIN_PASSES = 5
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Adds up what several threads spend in the network."""
+
+    seconds: list[float] = field(default_factory=list)
+
+    def around(self, forward: Callable[[Array], Any]) -> Callable[[Array], Any]:
+        def timed(batch: Array) -> Any:
+            begin = time.perf_counter()
+            outputs = forward(batch)
+            self.seconds.append(time.perf_counter() - begin)
+            return outputs
+
+        return timed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Way:
+    """One way to look at all views, and what it took on each image."""
+
+    name: str
+    run: Callable[[Image, MaskSet], Sequence[Detections]]
+    detector: Any
+    watch: Stopwatch | None = None
+    seconds: list[float] = field(default_factory=list)
+    outside: list[float] = field(default_factory=list)  # share of the time not spent in the network
+
+    def take_turn(self, image: Image, masks: MaskSet) -> None:
+        if self.watch is not None:
+            self.watch.seconds.clear()
+        begin = time.perf_counter()
+        self.run(image, masks)
+        took = time.perf_counter() - begin
+        self.seconds.append(took)
+        if self.watch is not None and self.watch.seconds:
+            self.outside.append(1 - sum(self.watch.seconds) / (took * self.detector.workers))
+
+
+def run(spec: str, *, images: int = 3, lines: int = 30, **options: Any) -> dict[str, Any]:
+    """Seconds an image for every way, what they are of the naive loop, and how close to the device's peak.
+
+    `options` are those of `detectors.load`. `equal` says whether views run at the same time gave the same bits as views
+    run one after the other.
+    """
+    pictures = [load_image(sample.path) for sample in samples()[: require_count(images, "images")]]
+    device = options.get("device") or "cpu"
+    ways = _ways(spec, options, device)
+    load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    for way in ways:  # not counted: the first call also prepares the detector
+        way.run(pictures[0], _masks(pictures[0], 1))
+    for number, picture in enumerate(pictures):
+        for turn in range(len(ways)):
+            ways[(turn + number) % len(ways)].take_turn(picture, _masks(picture, lines))
+    peak = _matmul_peak(device)
+    naive = next(way for way in ways if way.name == "naive loop")
+    rows = []
+    for way in ways:
+        seconds, flops = median(way.seconds), _flops(spec, way, pictures, lines)
+        rows.append(
+            {
+                "way": way.name,
+                "seconds": seconds,
+                "of_naive": median(ours / theirs for ours, theirs in zip(way.seconds, naive.seconds, strict=True)),
+                "outside_the_network": median(way.outside) if way.outside else None,
+                "share_of_peak": None if flops is None else flops / seconds / peak,
+            }
+        )
+    return {
+        "detector": naive.detector.identity,
+        "images": len(pictures),
+        "views": 1 + len(_masks(pictures[0], lines)),
+        "device": device,
+        "cores": usable_cores(),
+        "load_before": load_before,
+        "peak_gflops": peak / 1e9,
+        "peak_memory_gb": _peak_memory_gb(),
+        "gpu_memory_gb": _gpu_memory_gb(device),
+        "equal": _equal(ways[-1].detector, pictures[0]),
+        "rows": rows,
+    }
+
+
+def notes(found: dict[str, Any]) -> list[str]:
+    """What else a reader of the table should know, in sentences."""
+    sentences = [f"Detector: {found['detector']}", f"Matrix peak measured: {found['peak_gflops']:,.0f} GFLOP/s."]
+    if found["equal"] is not None:
+        same = "the same bits as" if found["equal"] else "OTHER BITS than"
+        sentences.append(f"Views run at the same time gave {same} views run one after the other.")
+    if found["peak_memory_gb"] is not None:
+        sentences.append(f"Most memory held: {found['peak_memory_gb']:.2f} GB.")
+    if found["gpu_memory_gb"] is not None:
+        sentences.append(f"Most GPU memory held: {found['gpu_memory_gb']:.2f} GB.")
+    if found["load_before"] is not None and found["load_before"] > 0.5:
+        sentences.append(
+            f"The machine was busy (load {found['load_before']:.1f} on {found['cores']} cores): measure again."
+        )
+    return sentences
+
+
+def _ways(spec: str, options: dict[str, Any], device: str) -> list[Way]:
+    network = spec.partition(":")[0] in ("embedded", "onnx")
+    alone: dict[str, Any] = {"batch": 1, "workers": 1 if device == "cpu" else None} if network else {}
+    single = load(spec, **options, **alone)
+
+    def plain(image: Image, masks: MaskSet) -> list[Detections]:
+        return [single([image])[0] for _ in range(PLAIN_PASSES)]
+
+    def naive(image: Image, masks: MaskSet) -> list[Detections]:
+        return [single([view])[0] for view in (image, *(fill(image, mask, GREY) for mask in masks.removed))]
+
+    ways = [Way(f"{PLAIN_PASSES} plain passes", plain, single), Way("naive loop", naive, single)]
+    for mask_by in ("fill", "crop"):
+        try:
+            detector = load(spec, **{**options, "mask_by": mask_by})
+        except ObjectSeekerError:
+            if mask_by == "crop":  # the network takes one size only, or masks are drawn on raw images
+                continue
+            detector = load(spec, **options)
+        watch = None
+        if isinstance(detector, NetworkDetector) and detector.run_views is None:
+            watch = Stopwatch()
+            detector = _changed(detector, forward=watch.around(detector.forward))
+        ways.append(Way(f"ours by {mask_by}", _views_of(detector), detector, watch))
+    return ways
+
+
+def _views_of(detector: LoadedDetector) -> Callable[[Image, MaskSet], Sequence[Detections]]:
+    return lambda image, masks: detect_views(detector, image, masks)
+
+
+def _changed(detector: NetworkDetector, **changes: Any) -> NetworkDetector:
+    settings = {entry.name: getattr(detector, entry.name) for entry in fields(NetworkDetector)}
+    return NetworkDetector(**{**settings, **changes})
+
+
+def _masks(image: Image, lines: int) -> MaskSet:
+    return halves(image.shape[1], image.shape[0], lines)
+
+
+def _equal(detector: Any, image: Image) -> bool | None:
+    """Whether workers side by side give the same bits as one alone."""
+    if not isinstance(detector, NetworkDetector) or detector.workers == 1:
+        return None
+    masks = _masks(image, 2)
+    alone = _changed(detector, workers=1)
+    return detect_views(detector, image, masks) == detect_views(alone, image, masks)
+
+
+def _flops(spec: str, way: Way, pictures: Sequence[Image], lines: int) -> float | None:
+    """Operations an image, where they are known: on average over the pictures."""
+    if spec != "embedded":
+        return None
+    if way.name.endswith("plain passes"):
+        return EMBEDDED_FLOPS * PLAIN_PASSES * float(np.prod(way.detector.input_size))
+    return float(np.mean([EMBEDDED_FLOPS * _pixels(way.detector, picture, lines) for picture in pictures]))
+
+
+def _pixels(detector: NetworkDetector, picture: Image, lines: int) -> int:
+    """Pixels of network input in all views of a picture."""
+    placement = place_image(picture, detector.input_size, detector.layout)
+    removed: Ints = np.concatenate([np.zeros((1, 4), np.int64), _masks(picture, lines).removed])[:, None]
+    stride = detector.layout.stride
+    window = plan_views(placement, removed, detector.mask_by, stride=stride, step=stride * detector.crop_step).window
+    return int((window[:, 2:] - window[:, :2]).prod(axis=1).sum())
+
+
+def _matmul_peak(device: str, side: int = 2048) -> float:
+    """Operations a second in a large matrix product: single precision on a CPU, half precision on a GPU."""
+    if device == "cpu":
+        a = np.ones((side, side), np.float32)
+
+        def product() -> None:
+            a @ a
+    else:
+        import torch
+
+        b = torch.ones((4 * side, 4 * side), dtype=torch.float16, device=device)
+        side = 4 * side
+
+        def product() -> None:
+            b @ b
+            torch.cuda.synchronize()
+
+    product()
+    best = np.inf
+    for _ in range(5):
+        begin = time.perf_counter()
+        product()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * side**3 / best
+
+
+def _peak_memory_gb() -> float | None:
+    """The most memory the process ever held, where the system tells."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e9
+
+
+def _gpu_memory_gb(device: str) -> float | None:
+    if device == "cpu":
+        return None
+    import torch
+
+    return float(torch.cuda.max_memory_allocated(device) / 1e9)

@@ -1,0 +1,80 @@
+"""Candidates and suppression for all views at once, on whatever device the tensors are: nothing waits for the host.
+
+Shapes are fixed: every view keeps the same number of candidates, so that one recorded sequence of kernels serves all
+inputs, and what one view shows never changes how another is computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+Tensor = Any
+
+ROUNDS = 12  # of suppression before the host is asked whether it has settled; real images need about five
+
+
+class Suppression(NamedTuple):
+    """`keep` V x K, the matrix of `rivals` V x K x K it came from, and whether it has settled."""
+
+    keep: Tensor
+    rivals: Tensor
+    settled: Tensor
+
+
+def best_first(score: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best candidates of each view: their indices V x K and scores V x K, -1 where there is no candidate.
+
+    `score` is V x A. Equal scores keep their order, as on the CPU: score and index are packed into one whole number,
+    so no two are equal and the selection does not depend on how the device breaks ties. Scores that are not finite
+    or below `floor` are no candidates.
+    """
+    usable = torch.isfinite(score) & (score >= floor)
+    score = torch.where(usable, score.clamp(max=1.0), -1.0).float()
+    anchors = score.shape[1]
+    place = torch.arange(anchors - 1, -1, -1, device=score.device)  # falls, so that of equal scores the first is larger
+    # The bits of floats from 0 on are ordered like the floats; everything without a score gets a key below all others.
+    bits = torch.where(score >= 0, (score + 0.0).view(torch.int32).to(torch.int64), -1)
+    key = torch.topk(bits * 2**32 + place, min(count, anchors), dim=1).values
+    index = anchors - 1 - key % 2**32
+    return index, score.gather(1, index)
+
+
+def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> Suppression:
+    """Greedy suppression of boxes V x K x 4 of the same label, best first; `valid` V x K says which are boxes at all.
+
+    The same result as `nms.nms` view by view: the overlap is computed in double precision with the same operations. A
+    box stays if no better box that stays is its rival. Starting from "all stay" and applying that rule to all boxes at
+    once, after n rounds the first n boxes are right, so the answer is where nothing changes any more, and there is only
+    one such place. Chains of suppression are short, so that takes few rounds; `settle` goes on if it took more.
+    """
+    x1, y1, x2, y2 = boxes.double().unbind(-1)
+    width = torch.minimum(x2[:, :, None], x2[:, None]) - torch.maximum(x1[:, :, None], x1[:, None])
+    height = torch.minimum(y2[:, :, None], y2[:, None]) - torch.maximum(y1[:, :, None], y1[:, None])
+    shared = width.clamp_(min=0).mul_(height.clamp_(min=0))
+    area = (x2 - x1) * (y2 - y1)
+    union = (area[:, :, None] + area[:, None]).sub_(shared)
+    close = shared.div_(union) > threshold
+    close &= label[:, :, None] == label[:, None]
+    close &= valid[:, :, None] & valid[:, None]
+    # Only zeros and ones are multiplied, and only "more than none" is asked of a sum: exact in any precision.
+    rivals = close.triu_(1).to(torch.float16 if boxes.is_cuda else torch.float32)
+    keep, settled = valid, None
+    for _ in range(ROUNDS):
+        keep, before = _round(keep, rivals, valid), keep
+        settled = (keep == before).all()
+    return Suppression(keep, rivals, settled)
+
+
+def settle(found: Suppression, valid: Tensor) -> Tensor:
+    """`keep` after as many more rounds as it takes."""
+    keep = found.keep
+    while not bool(((after := _round(keep, found.rivals, valid)) == keep).all()):
+        keep = after
+    return keep
+
+
+def _round(keep: Tensor, rivals: Tensor, valid: Tensor) -> Tensor:
+    losses = keep[:, None].to(rivals.dtype) @ rivals
+    return valid & (losses[:, 0] == 0)
