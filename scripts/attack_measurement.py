@@ -1,0 +1,231 @@
+"""Attack the embedded detector on many objects: over and far, patches of 1 % and 4 %, with and without the defence.
+
+    python scripts/attack_measurement.py --images FOLDER --annotations objects.json --seconds 75 --device cuda --out OUT
+
+`objects.json` holds {"names": [...], "images": [{"file", "set", "objects": [{"number", "box", "label"}]}]}, labels
+counting within `names`. Certificates and verdicts come from one and the same detector object on `--device`. Results are
+written after every condition, so that a run cut short leaves the conditions it finished. Exit code 3: a guarantee was
+broken, and the reproduction lies under OUT/broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from objectseeker import ObjectSeeker, Patch
+from objectseeker.attack import Budget, Outcome, Pipeline, Target, artifacts, falsify, gradient, robust_recall
+from objectseeker.attack.falsify import Attacker
+from objectseeker.attack.plan import Goal, Job, Solution
+from objectseeker.attack.reproduction import save_reproduction
+from objectseeker.attack.statistics import row_of, summary
+from objectseeker.attack.whitebox import embedded_white_box
+from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.images import load_image
+
+CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
+VANILLA_SHARE = 0.25  # of the seconds, for the attack on the undefended detector
+LOADING = """from objectseeker.attack.whitebox import embedded_white_box
+
+detector = embedded_white_box(device="{device}", batch={batch}, input_size={size}, score_floor={floor}).detector"""
+SCORE_FLOOR = 0.1  # nothing below plays a part under the recommended rule
+
+
+def main() -> int:
+    options = arguments()
+    options.out.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    cuda = options.device.startswith("cuda")
+    white = embedded_white_box(
+        device=options.device,
+        batch=options.batch,
+        input_size=options.input_size,
+        score_floor=SCORE_FLOOR,
+        autocast=cuda and not options.full_precision,
+    )
+    pipeline = Pipeline(ObjectSeeker.with_rule(white.detector, RECOMMENDED, lines=options.lines))
+    targets, sets = load_targets(options, pipeline)
+    say(f"{len(targets)} objects in {len({t.name for t in targets})} images observed", begin)
+    found: list[dict[str, Any]] = []
+    broken = 0
+    for where, area in CONDITIONS:
+        if options.only and f"{where}-{area:g}" not in options.only:
+            continue
+        patch = Patch(area, 1.0, where)
+        common = {"views": options.views, "at_once": options.at_once}
+        outcomes = falsify(
+            timed(partial(gradient.attack, white), begin),
+            pipeline,
+            targets,
+            patch,
+            Budget(steps=options.steps, restarts=options.restarts, seconds=VANILLA_SHARE * options.seconds, **common),
+            defence_budget=Budget(
+                steps=options.steps,
+                restarts=options.defence_restarts,
+                seconds=(1 - VANILLA_SHARE) * options.seconds,
+                **common,
+            ),
+            seed=options.seed,
+        )
+        found.append(condition(patch, outcomes, sets, white.detector.names))
+        say(in_words(found[-1]), begin)
+        save_condition(options, pipeline, outcomes, f"{where}-{area:g}", white.detector.names)
+        for outcome in outcomes:
+            if outcome.broken:
+                broken += 1
+                loading = LOADING.format(
+                    device=options.device, batch=options.batch, size=options.input_size, floor=SCORE_FLOOR
+                )
+                folder = options.out / "broken" / f"{where}-{area:g}-{artifacts.stem(outcome)}"
+                save_reproduction(folder, pipeline, outcome, patch, identity=white.detector.identity, loading=loading)
+        save_all(options, white.detector.identity, found, time.monotonic() - begin)
+    print(table(found))
+    if broken:
+        print(f"A GUARANTEE WAS BROKEN: {broken} certified objects were hidden, see {options.out / 'broken'}")
+    return 3 if broken else 0
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=Path, required=True)
+    parser.add_argument("--annotations", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, required=True, help="optimisation time per condition")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--input-size", type=int, default=416)
+    parser.add_argument("--batch", type=int, default=128, help="views per forward pass of the judged detector")
+    parser.add_argument("--at-once", type=int, default=256, help="views per forward and backward pass of the attack")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--restarts", type=int, default=3, help="against the undefended detector")
+    parser.add_argument("--defence-restarts", type=int, default=2)
+    parser.add_argument("--views", type=int, default=5, help="masked views per step against the defence")
+    parser.add_argument("--lines", type=int, default=30)
+    parser.add_argument("--objects", type=int, default=None, help="only the first so many")
+    parser.add_argument("--pictures", type=int, default=4, help="before and after, per condition")
+    parser.add_argument("--only", nargs="*", default=None, help="conditions such as over-0.01")
+    parser.add_argument("--full-precision", action="store_true", help="gradients in float32 on a GPU, too")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def timed(attacker: Attacker, begin: float) -> Attacker:
+    """The attacker, with a word on how far it came."""
+
+    def attack(pipeline: Pipeline, jobs: Sequence[Job], goal: Goal, budget: Budget, **rest: Any) -> list[Solution]:
+        solutions = attacker(pipeline, jobs, goal, budget, **rest)
+        steps = max(len(solution.curve) for solution in solutions)
+        believed = len({id(solution.job.target) for solution in solutions if solution.hidden})
+        say(f"  attack on the {goal}: {len(jobs)} patches, up to {steps} steps, {believed} objects seem hidden", begin)
+        return solutions
+
+    return attack
+
+
+def load_targets(options: argparse.Namespace, pipeline: Pipeline) -> tuple[list[Target], dict[str, str]]:
+    """The objects with the clean observation of their image, and the dataset of each image."""
+    content = json.loads(options.annotations.read_text())
+    known = pipeline.seeker.detector.names
+    targets: list[Target] = []
+    sets: dict[str, str] = {}
+    for entry in content["images"]:
+        if options.objects is not None and len(targets) >= options.objects:
+            break
+        image = load_image(options.images / entry["file"])
+        observation = pipeline.observe(image)
+        sets[entry["file"]] = entry["set"]
+        for item in entry["objects"]:
+            label = known.index(content["names"][item["label"]])
+            box = np.array(item["box"], float)
+            targets.append(Target(entry["file"], item["number"], image, observation, box, label))
+    return targets[: options.objects], sets
+
+
+def condition(patch: Patch, outcomes: list[Outcome], sets: dict[str, str], names: tuple[str, ...]) -> dict[str, Any]:
+    """Everything measured under one condition."""
+    rows = [{"set": sets[o.target.name], **row_of(o, names)} for o in outcomes]
+    by_set = {name: summary([row for row in rows if row["set"] == name]) for name in sorted(set(sets.values()))}
+    return {
+        "where": patch.where,
+        "area": patch.area,
+        "summary": summary(rows),
+        "by_set": by_set,
+        "recall": robust_recall(rows),
+        "median_curves": artifacts.median_curves(outcomes),
+        "rows": rows,
+    }
+
+
+def save_condition(
+    options: argparse.Namespace, pipeline: Pipeline, outcomes: list[Outcome], name: str, names: tuple[str, ...]
+) -> None:
+    """Loss curves, and pictures of the objects the defence kept or lost where the undefended detector lost them."""
+    folder = options.out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    artifacts.save_curves(folder, outcomes)
+    telling = [o for o in outcomes if o.vanilla_survived is False]
+    kept = [o for o in telling if o.defence_survived][: options.pictures // 2]
+    lost = [o for o in telling if o.defence_survived is False][: options.pictures - len(kept)]
+    for outcome in kept + lost:
+        picture = artifacts.before_and_after(pipeline, outcome, names)
+        picture.save(folder / f"{artifacts.stem(outcome)}.jpg", quality=88)
+        artifacts.save_images(folder, outcome)
+
+
+def save_all(options: argparse.Namespace, identity: str, found: list[dict[str, Any]], seconds: float) -> None:
+    settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    content = {
+        "detector": identity,
+        "rule": asdict(RECOMMENDED),
+        "settings": settings,
+        "seconds": seconds,
+        "conditions": found,
+    }
+    (options.out / "attack.json").write_text(json.dumps(content, indent=1))
+    (options.out / "attack.md").write_text(table(found) + "\n")
+
+
+COLUMNS = {
+    "undefended: hidden": "hidden_from_detector",
+    "IoU 0.5": "hidden_from_detector_iou50",
+    "defended: certified hidden": "hidden_certified",
+    "not certified, hidden": "hidden_uncertified",
+    "all hidden": "hidden_from_defence",
+}
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """Shares with 95 % intervals, as Markdown."""
+    lines = ["| patch | objects | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
+    for entry in found:
+        cells = [cell(entry["summary"][key]) for key in COLUMNS.values()]
+        name = f"{entry['where']}, {entry['area']:.0%}"
+        lines.append(f"| {name} | {entry['summary']['attacked']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def cell(rate: dict[str, Any]) -> str:
+    if not rate["of"]:
+        return "-"
+    return f"{rate['count']} of {rate['of']}: {rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+
+
+def in_words(entry: dict[str, Any]) -> str:
+    cells = ", ".join(f"{name} {cell(entry['summary'][key])}" for name, key in COLUMNS.items())
+    return f"{entry['where']} {entry['area']:.0%}: {cells}"
+
+
+def say(sentence: str, begin: float) -> None:
+    print(f"[{time.monotonic() - begin:6.1f} s] {sentence}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

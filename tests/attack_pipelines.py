@@ -1,0 +1,121 @@
+"""A small torch detector with real gradients, the defence around it, and two defences made unsound on purpose."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.nn import functional as F  # noqa: N812
+
+from objectseeker import Detections, ObjectSeeker
+from objectseeker.attack.pipeline import Pipeline, Target
+from objectseeker.attack.whitebox import WhiteBox
+from objectseeker.boxes import iou
+from objectseeker.detectors.network import NetworkDetector
+from objectseeker.detectors.preprocess import place, prepare
+from objectseeker.detectors.torch_module import TorchDetector
+from objectseeker.observation import Observation
+from objectseeker.pruning import Rule, prune_with
+
+SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3
+OBJECT = (24, 24, 72, 72)
+LINES = 15  # a line every 6 raw pixels
+LARGEST = 37  # the largest square that is certified everywhere; exactly this size makes every proof a tight one
+AREA = (LARGEST - 0.5) ** 2 / SIDE**2
+
+
+class Cues(torch.nn.Module):
+    """Sees a red object (class 0) in any bright red block. A green that is off, by a few grey levels in a few
+    pixels of any one row or column, blinds it; a blue that is off shows it a thing of class 1 beside the object."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        scale = INPUT / SIDE
+        x1, y1, x2, y2 = (scale * v for v in OBJECT)
+        self.register_buffer("box", torch.tensor([(x1, y1, x2, y2), (x1 + 2, y1 + 2, x2 + 2, y2 + 2)]))
+
+    def forward(self, images):
+        red, green, blue = ((channel - 114) / 255 for channel in images.unbind(1))
+        seen = F.avg_pool2d(red[:, None, 16:48, 16:48], 4).amax((1, 2, 3))
+        blinded, distracted = (self._off(channel) for channel in (green, blue))
+        class_0 = 24 * (seen - 0.2) - 120 * blinded
+        class_1 = 120 * distracted - 4
+        never = torch.full_like(class_0, -9.0)
+        logits = torch.stack([torch.stack([class_0, never], 1), torch.stack([never, class_1], 1)], 1)
+        return self.box.expand(len(images), 2, 4), logits.sigmoid()
+
+    @staticmethod
+    def _off(channel):
+        lines = [F.avg_pool2d(channel[:, None], kernel, stride=1).abs().amax((1, 2, 3)) for kernel in ((6, 1), (1, 6))]
+        return torch.maximum(*lines)
+
+
+def picture() -> np.ndarray:
+    """Green and blue as in a filled view everywhere; red on the object only."""
+    image = np.full((SIDE, SIDE, 3), (20, 114, 114), np.uint8)
+    x1, y1, x2, y2 = OBJECT
+    image[y1:y2, x1:x2, 0] = 220
+    return image
+
+
+class LeakyDetector(NetworkDetector):
+    """Unsound: masks the resized image up to the scaled line, without the pixels that the resize blends across it."""
+
+    @staticmethod
+    def covered(placement, removed) -> tuple[int, int, int, int]:
+        x1, y1, x2, y2 = (round(float(v) * INPUT / SIDE) for v in removed)
+        return x1, y1, x2, y2
+
+    def detect_views(self, image, removed, value) -> list[Detections]:
+        placement = place((SIDE, SIDE), (INPUT, INPUT), self.layout.fit)
+        prepared = prepare(image, placement, pad=self.layout.pad)
+        views = []
+        for rectangles in np.asarray(removed).reshape(len(removed), -1, 4):
+            view = prepared.copy()
+            for rectangle in rectangles:
+                x1, y1, x2, y2 = self.covered(placement, rectangle)
+                view[y1:y2, x1:x2] = value
+            views.append(view)
+        found = self(views)  # network-sized images are not resized again
+        return [Detections(placement.to_raw(boxes.xyxy), boxes.score, boxes.label) for boxes in found]
+
+
+def prune_after_suppression(rule: Rule, observation: Observation) -> Detections:
+    """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored goes on."""
+    boxes = observation.boxes
+    overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
+    keep: list[int] = []
+    for i in np.argsort(-boxes.score, kind="stable"):
+        if not overlap[i, keep].any():
+            keep.append(int(i))
+    kept = np.isin(np.arange(len(boxes)), keep)
+    masked = [boxes[kept & (observation.mask_of == m)] for m in range(len(observation.masks))]
+    left = Observation(observation.width, observation.height, observation.masks, observation.base, masked)
+    return prune_with(rule, left)
+
+
+def sound() -> tuple[WhiteBox, Pipeline]:
+    module = Cues()
+    detector = TorchDetector(module, names=["object", "thing"], input_size=INPUT, batch=8)
+    return WhiteBox(predict=module, detector=detector), _pipeline(detector)
+
+
+def leaky() -> tuple[WhiteBox, Pipeline]:
+    white, _ = sound()
+    settings = ("names", "identity", "forward", "layout", "input_size", "batch")
+    detector = LeakyDetector(**{name: getattr(white.detector, name) for name in settings})
+    attacked = WhiteBox(predict=white.predict, detector=detector, covered=LeakyDetector.covered)
+    return attacked, _pipeline(detector)
+
+
+def suppressing() -> tuple[WhiteBox, Pipeline]:
+    white, pipeline = sound()
+    return white, Pipeline(pipeline.seeker, output=prune_after_suppression)
+
+
+def target(pipeline: Pipeline) -> Target:
+    image = picture()
+    return Target("picture", 0, image, pipeline.observe(image), np.array(OBJECT, float), 0)
+
+
+def _pipeline(detector: NetworkDetector) -> Pipeline:
+    return Pipeline(ObjectSeeker(detector, lines=LINES, base_score=0.5, mask_score=0.7))

@@ -1,0 +1,138 @@
+"""objectseeker attack on the command line: boxes alone, gradients, runs, and a broken guarantee."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import PIL.Image
+import pytest
+from test_cli import run
+
+from objectseeker.samples import samples
+
+DETECTOR = """
+import numpy as np
+from objectseeker import Detections
+from objectseeker.masks import fill
+
+def see(image, looked_at):
+    '''A box around what is bright; blue on dark ground anywhere in what is looked at blinds it.'''
+    ys, xs = np.nonzero(image[..., 0] > 220)
+    blinded = ((looked_at[..., 2] > 180) & (looked_at[..., 0] < 100)).any()
+    few = len(xs) < 9 or blinded
+    box = [] if few else [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]]
+    return Detections(box, [0.9] * len(box), [0] * len(box))
+
+def detect(images):
+    return [see(image, image) for image in images]
+
+class Leaky:
+    '''Masks, but looks at the whole image for what blinds it.'''
+    names = ("bright",)
+    def __call__(self, images):
+        return detect(images)
+    def detect_views(self, image, removed, value):
+        views = []
+        for rectangles in np.reshape(removed, (len(removed), -1, 4)):
+            view = image
+            for rectangle in rectangles:
+                view = fill(view, rectangle, value)
+            views.append(see(view, image))
+        return views
+
+detect.names = ("bright",)
+leaky = Leaky()
+"""
+QUICK = ["--lines", 6, "--patch", "2%", "--steps", 6, "--restarts", 2]
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("attack")
+    (folder / "fragile.py").write_text(DETECTOR)
+    (folder / "photos").mkdir()
+    images, annotations = [], []
+    for number, x in enumerate((10, 40)):
+        image = np.full((60, 90, 3), 30, np.uint8)
+        image[15:45, x : x + 40] = 255
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
+        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, 15, 40, 30], "iscrowd": 0})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
+    (folder / "truth.json").write_text(json.dumps(content))
+    run(folder, "observe", "coco:truth.json:photos", "-d", "python:fragile:detect", "--out", "run", "--lines", 6)
+    return folder
+
+
+def test_a_sound_defence_keeps_what_the_detector_loses(workplace):
+    arguments = ["attack", "photos/0.png", "-d", "python:fragile:detect", *QUICK, "--out", "sound", "--json"]
+    found = json.loads(run(workplace, *arguments).stdout)
+    (row,) = found["objects"]
+    assert found["mode"] == "black"
+    assert row["class"] == "bright"
+    assert row["certified"]
+    assert row["vanilla_survived"] is False
+    assert row["defence_survived"] is True
+    assert found["recall"]["defended"]["recall_under_attack"]["share"] == 1
+    assert found == json.loads((workplace / "sound" / "attack.json").read_text())
+    names = {"images/0-0-detector.png", "images/0-0-defence.png", "pictures/0-0.jpg", "curves.csv"}
+    assert {name for name in names if (workplace / "sound" / name).is_file()} == names
+    assert json.loads(run(workplace, *arguments).stdout) == found  # the seed decides
+
+
+def test_a_broken_guarantee_is_loud_and_can_be_seen_again(workplace):
+    arguments = ["attack", "photos/0.png", "-d", "python:fragile:leaky", *QUICK, "--out", "unsound"]
+    done = run(workplace, *arguments, code=3)
+    assert "A GUARANTEE IS BROKEN" in done.stderr
+    assert "certified, hidden from the defence: 1 of 1" in done.stdout
+    script = workplace / "unsound" / "broken" / "0-0" / "check.py"
+    again = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True)
+    assert "'guarantee_broken': True" in again.stdout, again.stderr
+
+
+def test_the_objects_of_a_run_are_attacked(workplace):
+    arguments = ["attack", "run", "-d", "python:fragile:detect", *QUICK, "--out", "of_run", "--where", "anywhere"]
+    done = run(workplace, *arguments)
+    assert "hidden from the undefended detector: 2 of 2" in done.stdout
+    found = json.loads((workplace / "of_run" / "attack.json").read_text())
+    assert {row["image"] for row in found["objects"]} == {"0", "1"} or len(found["objects"]) == 2
+    assert found["lines"] == 6
+    one = run(workplace, *arguments, "--objects", 1, "--json")
+    assert len(json.loads(one.stdout)["objects"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing.png"], "nothing.png"),
+        (["photos"], "no run in photos"),
+        (["photos/0.png", "--patch", "much"], "'much'"),
+        (["photos/0.png", "--patch", "150%"], "patch"),
+        (["photos/0.png", "--where", "near"], "'near'"),
+        (["photos/0.png", "--mode", "grey"], "'grey'"),
+        (["photos/0.png", "--mode", "white"], "no gradients"),
+        (["photos/0.png", "--steps", "0"], "steps"),
+        (["photos/0.png", "--jitter", "2"], "jitter"),
+    ],
+)
+def test_bad_input_is_one_sentence(workplace, arguments, message):
+    done = run(workplace, "attack", *arguments, "-d", "python:fragile:detect", "--out", "bad", code=2)
+    assert done.stderr.splitlines()[-1].startswith("error: ")
+    assert message in done.stderr.splitlines()[-1]
+
+
+def test_the_embedded_detector_is_attacked_by_its_gradients(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so little to compute: threads would only wait for each other
+    photo = next(sample.path for sample in samples() if sample.name == "lunch")
+    small = ["--input-size", 128, "--lines", 2, "--steps", 3, "--restarts", 1, "--views", 2, "--objects", 1]
+    found = json.loads(run(tmp_path, "attack", photo, *small, "--patch", "4%", "--json").stdout)
+    assert found["mode"] == "white"
+    (row,) = found["objects"]
+    assert row["found_by_detector"]
+    assert row["vanilla_survived"] in (True, False)
+    assert len((tmp_path / "attack" / "curves.csv").read_text().splitlines()) >= 3

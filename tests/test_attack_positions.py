@@ -1,0 +1,113 @@
+"""The certificate taken apart: position by position it says what the certificate says of all of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import generate
+
+from objectseeker import ObjectSeeker, Patch, Rule
+from objectseeker.attack.pipeline import Pipeline, Target, crop, paste
+from objectseeker.attack.positions import Proof, nearest_positions, removing, weakest_positions
+from objectseeker.certification import certify_with, visible_area
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import halves
+from objectseeker.threats import Surroundings
+
+RULES = (Rule(mask_score=0.5), Rule(mask_score=0.75, low_score=0.1), Rule(mask_score=0.5, classwise=False))
+
+
+def pipeline(rule, threshold=0.0):
+    return Pipeline(ObjectSeeker.with_rule(lambda images: [], rule), threshold)
+
+
+def targets(seed, sure=0.6):
+    case = generate(seed, largest=14, lines=3, generous=sure, sure=sure)
+    observation = case.observation
+    image = np.zeros((observation.height, observation.width, 3), np.uint8)
+    visible = visible_area(case.truth.xyxy, observation.width, observation.height) > 0
+    return [
+        Target("case", n, image, observation, case.truth.xyxy[n], int(case.truth.label[n]))
+        for n in np.flatnonzero(visible)
+    ]
+
+
+def allowed_corners(target, patch):
+    size = patch.size(*target.size)
+    rectangles = Surroundings.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
+    return {(x, y) for x1, y1, x2, y2 in rectangles.tolist() for x in range(x1, x2 + 1) for y in range(y1, y2 + 1)}
+
+
+def test_an_object_is_certified_iff_every_position_is_proven():
+    counts = {True: 0, False: 0}
+    for seed in range(60):
+        for target in targets(seed):
+            for number, rule in enumerate(RULES):
+                patch = Patch(0.05, (1.0, 3.0)[seed % 2], ("over", "far", "close", "anywhere")[(seed + number) % 4])
+                pipe = pipeline(rule, threshold=0.25 * (seed % 3 == 0))
+                certificate = certify_with(rule, target.observation, target.truth, patch, threshold=pipe.threshold)
+                proof = Proof.of(pipe, target)
+                size = patch.size(*target.size)
+                proven = all(proof.at(x, y, size).proven for x, y in allowed_corners(target, patch))
+                assert proven == certificate.certified[0, 0]
+                counts[proven] += 1
+    assert min(counts.values()) > 30
+
+
+def test_a_mask_removes_a_patch_iff_it_removes_its_pixels():
+    masks = halves(13, 9, 3)
+    for x, y, wide, tall in [(0, 0, 3, 3), (-2, 4, 5, 2), (7, 3, 6, 6), (12, 8, 4, 4), (4, 0, 3, 9), (10, -3, 1, 4)]:
+        patch = np.zeros((9, 13), bool)
+        patch[max(y, 0) : y + tall, max(x, 0) : x + wide] = True
+        for mask, says in enumerate(removing(masks, np.array([[x, y]]), (wide, tall))[0]):
+            x1, y1, x2, y2 = masks.removed[mask]
+            gone = np.zeros_like(patch)
+            gone[y1:y2, x1:x2] = True
+            assert says == (not (patch & ~gone).any())
+
+
+@pytest.mark.parametrize("where", ["over", "far", "close", "anywhere"])
+def test_the_attack_goes_where_the_proof_fails(where):
+    patch, found = Patch(0.06, 1.0, where), 0
+    for seed in range(40):
+        for target in targets(seed, sure=0.2):
+            pipe = pipeline(RULES[0])
+            positions = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
+            corners = allowed_corners(target, patch)
+            assert len(positions) == (3 if corners else 0)
+            assert {(p.x, p.y) for p in positions} <= corners
+            certified = certify_with(pipe.rule, target.observation, target.truth, patch).certified[0, 0]
+            if corners and not certified:
+                assert not positions[0].proven  # an image this small is searched completely
+                found += 1
+            assert all(p.proven for p in positions) or not certified
+            again = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
+            assert again == positions
+            near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            assert {(p.x, p.y) for p in near} <= corners
+    assert found > 10
+
+
+def test_the_nearest_position_over_an_object_is_its_middle():
+    every = [target for seed in range(20) for target in targets(seed)]
+    target = next(t for t in every if (t.box >= 0).all() and (t.box[2:] < t.size).all() and np.ptp(t.box) > 4)
+    patch = Patch(0.02, 1.0, "over")
+    position = nearest_positions(pipeline(RULES[0]), target, patch, 1, np.random.default_rng(0))[0]
+    middle = np.array([position.x, position.y]) + np.array(patch.size(*target.size)) / 2
+    assert np.abs(middle - (target.box[:2] + target.box[2:]) / 2).max() <= 1
+
+
+@pytest.mark.parametrize("setting", [{"tau_iou": 0.8}, {"masks": "pairs"}])
+def test_other_defences_are_refused(setting):
+    with pytest.raises(ObjectSeekerError, match=next(iter(setting))):
+        Pipeline(ObjectSeeker(lambda images: [], **setting))
+
+
+def test_pasting_what_is_there_changes_nothing_also_over_the_border():
+    image = np.random.default_rng(0).integers(0, 256, (7, 11, 3), dtype=np.uint8)
+    for x, y in [(0, 0), (-3, -2), (9, 5), (-20, 1), (4, 6)]:
+        assert (paste(image, crop(image, x, y, (5, 4)), x, y) == image).all()
+        black = paste(image, np.zeros((4, 5, 3), np.uint8), x, y)
+        rows, columns = np.nonzero((black != image).any(axis=2))
+        assert len(rows) == 0 or (columns.min() >= x and columns.max() < x + 5 and rows.max() < y + 4)
+        assert (black[max(y, 0) : max(y + 4, 0), max(x, 0) : max(x + 5, 0)] == 0).all()
