@@ -28,6 +28,7 @@ from rich.text import Text
 
 import objectseeker
 from objectseeker import ObjectSeeker, ObjectSeekerError, Rule, detectors
+from objectseeker.iou_variant import AnyRule, IouRule
 
 if TYPE_CHECKING:
     from objectseeker.evaluation import Settings
@@ -60,10 +61,12 @@ EdgeFactor = Annotated[float | None, typer.Option(help="Factor on scores of boxe
 ClusterDistance = Annotated[
     float | None, typer.Option(help="Boxes whose IoA is at least 1 minus this are one cluster. Default: 0.1.")
 ]
+TauIou = Annotated[float | None, typer.Option(help="Use the IoU variant, with this IoU (the paper's: 0.8).")]
 Threshold = Annotated[float | None, typer.Option(help="T: share of an object that must stay covered. Default: 0.")]
 WhichBound = Annotated[str | None, typer.Option("--bound", help="exact (default) or paper.")]
 PatchArea = Annotated[float | None, typer.Option("--patch", help="Patch area, a share of the image. Default: 0.01.")]
 PatchAspect = Annotated[float | None, typer.Option("--aspect", help="Patch width divided by height. Default: 1.")]
+PatchCount = Annotated[int | None, typer.Option("--patches", help="How many patches at once, 1 or 2. Default: 1.")]
 CleanRecall = Annotated[float | None, typer.Option(help="r of CertR@r, a fraction. Default: 0.8.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
 Spec = Annotated[str, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}.")]
@@ -72,6 +75,11 @@ Layout = Annotated[str | None, typer.Option(help="Family of an ONNX graph, where
 InputSize = Annotated[int | None, typer.Option(help="Side of the network input in pixels, where it is free.")]
 Batch = Annotated[int | None, typer.Option(help="Views per forward pass.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda.")]
+MaskBy = Annotated[
+    str | None,
+    typer.Option(help="fill: paint removed pixels over. crop: cut them away, where the network takes any size."),
+]
+Precision = Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")]
 
 
 def main() -> None:
@@ -105,7 +113,6 @@ def demo(
     Example:  objectseeker demo --out demo
     """
     from objectseeker import demo as job
-    from objectseeker.report import Picture, write_page
     from objectseeker.samples import samples
 
     count = len(samples())
@@ -118,21 +125,8 @@ def demo(
             bar.advance()
     rows = [row for verdicts in results for row in verdicts.rows()]
     summary = {where: sum(row["certified"][where] for row in rows) for where in job.LOCATIONS}
-    found = sum(row["found_vanilla"] for row in rows)
     columns = ["object", "found", *job.LOCATIONS, "largest patch"]
-    write_page(
-        out / "report.html",
-        title="objectseeker demo",
-        summary={
-            "detector": "embedded",
-            "masks": f"{4 * lines}, {lines} lines per axis",
-            "patch": f"{patch:.2%} of the image, square",
-            "objects": f"{len(rows)}, {found} of them found without any attack",
-            **{f"certified {where}": f"{number} of {len(rows)}" for where, number in summary.items()},
-        },
-        columns=columns,
-        pictures=[Picture(v.sample.name, v.picture, [_demo_cells(row, columns) for row in v.rows()]) for v in results],
-    )
+    job.save_report(out / "report.html", results, lines=lines, patch_area=patch)
     if as_json:
         _print_json({"out": str(out), "patch_area": patch, "lines": lines, "objects": rows})
         return
@@ -165,11 +159,17 @@ def detect(
     edge_factor: EdgeFactor = None,
     cluster_distance: ClusterDistance = None,
     classwise: Annotated[bool, typer.Option(help="Prune label by label.")] = True,
+    tau_iou: TauIou = None,
     layout: Layout = None,
     input_size: InputSize = None,
     batch: Batch = None,
     device: Device = None,
+    mask_by: MaskBy = None,
+    precision: Precision = None,
     annotate: Annotated[bool, typer.Option(help="Write annotated images.")] = True,
+    alert: Annotated[
+        bool, typer.Option("--alert", help="Flag images that may be under attack, in alerts.json.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Robust detections of images, as COCO results and annotated images.
@@ -178,7 +178,11 @@ def detect(
     is given, the embedded detector uses its recommended settings (evidence rule), all others the paper's rule with
     base_score 0.5 and mask_score 0.7.
 
+    With --alert an image is flagged when masking finds what the base boxes do not explain. If an attacker hides a
+    certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).
+
     Example:  objectseeker detect photos/ --out found
+    Example:  objectseeker detect photos/ --out found --alert
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --out found
     """
     from objectseeker import jobs
@@ -186,7 +190,15 @@ def detect(
 
     paths = find_images(inputs)
     names = jobs.output_names(paths)
-    loaded = detectors.load(detector, layout=layout, input_size=input_size, batch=batch, device=device)
+    loaded = detectors.load(
+        detector,
+        layout=layout,
+        input_size=input_size,
+        batch=batch,
+        device=device,
+        mask_by=mask_by,
+        precision=precision,
+    )
     given = {
         "base_score": base_score,
         "mask_score": mask_score,
@@ -197,9 +209,10 @@ def detect(
         "cluster_distance": cluster_distance,
         "classwise": classwise,
     }
-    seeker = ObjectSeeker.with_rule(loaded, _rule(detector, given), lines=lines, batch=batch or 8)
+    seeker = ObjectSeeker.with_rule(loaded, _with_iou(_rule(detector, given), tau_iou), lines=lines, batch=batch or 8)
     out.mkdir(parents=True, exist_ok=True)
     results: list[dict[str, Any]] = []
+    alerts: list[dict[str, Any]] = []
     failed: dict[str, str] = {}
     with _progress("detecting", len(paths)) as bar:
         for name, (path, found) in zip(names, jobs.defend_files(seeker, paths), strict=True):
@@ -207,17 +220,22 @@ def detect(
                 failed[str(path)] = found.reason
             else:
                 results += jobs.coco_results(name, found, loaded.names)
+                alerts.append(jobs.alert_row(name, found))
                 if annotate:
                     jobs.save_annotated(out / "annotated" / f"{name}.jpg", found, loaded.names)
             bar.advance()
     jobs.save_json(out / "detections.json", results)
+    if alert:
+        jobs.save_json(out / "alerts.json", alerts)
     recovered = sum(row["found_by"] == "masks" for row in results)
+    flagged = [row["image_id"] for row in alerts if row["alert"]]
     if as_json:
         _print_json(
             {
                 "images": len(paths) - len(failed),
                 "detections": len(results),
                 "found_by_masks_only": recovered,
+                **({"alerts": flagged} if alert else {}),
                 "unreadable": failed,
                 "out": str(out),
             }
@@ -227,6 +245,10 @@ def detect(
             f"{len(results)} boxes in {len(paths) - len(failed)} images, {recovered} of them found by masking only"
         )
         printed.print(f"Written to {out / 'detections.json'}" + (f" and {out / 'annotated'}" if annotate else ""))
+        if alert:
+            printed.print(f"{len(flagged)} of {len(alerts)} images flagged, see {out / 'alerts.json'}")
+            for name in flagged[:20]:
+                printed.print(f"[bold red]alert:[/] {_escape(name)}")
     for reason in failed.values():
         notes.print(f"[bold yellow]skipped:[/] {_escape(reason)}")
     if failed:
@@ -242,6 +264,8 @@ def check_detector(
     input_size: InputSize = None,
     batch: Batch = None,
     device: Device = None,
+    mask_by: MaskBy = None,
+    precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Verify what the certificates rest on: a detector that is a pure function of the pixels it may see.
@@ -255,7 +279,15 @@ def check_detector(
     from objectseeker.images import load_image
     from objectseeker.samples import samples
 
-    loaded = detectors.load(detector, layout=layout, input_size=input_size, batch=batch, device=device)
+    loaded = detectors.load(
+        detector,
+        layout=layout,
+        input_size=input_size,
+        batch=batch,
+        device=device,
+        mask_by=mask_by,
+        precision=precision,
+    )
     picture = load_image(image if image is not None else samples()[0].path)
     findings = []
     if not as_json:
@@ -282,7 +314,8 @@ def observe(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASETS)],
     out: Annotated[Path, typer.Option(help="Folder of the run; an unfinished one is continued.")],
     detector: Spec = "embedded",
-    lines: Lines = 30,
+    lines: Annotated[int | None, typer.Option(help="Mask lines per axis. Default: 30; with pairs 10.")] = None,
+    masks: Annotated[str, typer.Option(help="halves, or pairs of them against two patches at once.")] = "halves",
     limit: Annotated[int | None, typer.Option(help="Only the first so many images.")] = None,
     base_floor: Annotated[float, typer.Option(help="Smallest score of a base box that is stored.")] = 0.01,
     mask_floor: Annotated[float, typer.Option(help="Smallest score of a masked box that is stored.")] = 0.1,
@@ -290,7 +323,11 @@ def observe(
     layout: Layout = None,
     input_size: InputSize = None,
     batch: Batch = None,
-    device: Device = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; cuda:0,cuda:1 shares the images out among GPUs.")
+    ] = None,
+    mask_by: MaskBy = None,
+    precision: Precision = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="Say how long it would take, and leave.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -300,23 +337,39 @@ def observe(
 
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
+    Example:  objectseeker observe voc:VOCdevkit:val --masks pairs --lines 10 --limit 200 --out runs/voc-pairs
     """
     from objectseeker import observe as job
     from objectseeker.datasets import open_dataset
+    from objectseeker.masks import require_choice
 
     data = open_dataset(dataset)
-    loaded = detectors.load(detector, layout=layout, input_size=input_size, batch=batch, device=device)
+    if lines is None:
+        lines = 10 if masks == "pairs" else 30
+    chosen = require_choice(masks)  # type: ignore[arg-type]
+    size = job.plan(data, lines=lines, masks=chosen, limit=limit)
+    cost = f"{size.images:,} images x {size.views_per_image:,} views = {size.passes:,} forward passes"
+    loaded, *others = [
+        detectors.load(
+            detector,
+            layout=layout,
+            input_size=input_size,
+            batch=batch,
+            device=each,
+            mask_by=mask_by,
+            precision=precision,
+        )
+        for each in (device.split(",") if device else [None])
+    ]
     if estimate:
-        found = job.estimate(data, loaded, lines=lines, fill=fill, batch=batch or 8, limit=limit)
-        size = found.plan
+        found = job.estimate(data, loaded, lines=lines, masks=chosen, fill=fill, batch=batch or 8, limit=limit)
         if as_json:
             _print_json({"images": size.images, "passes": size.passes, "hours": found.hours})
         else:
-            printed.print(
-                f"{size.images:,} images x {size.views_per_image} views = {size.passes:,} forward passes, "
-                f"{found.seconds_per_view * 1000:.1f} ms each here: {found.hours:.2f} hours"
-            )
+            printed.print(f"{size.why}.")
+            printed.print(f"{cost}, {found.seconds_per_view * 1000:.1f} ms each here: {found.hours:.2f} hours")
         return
+    notes.print(f"{size.why}: {cost}")
     for warning in data.warnings:
         _warn(warning)
     with _progress("observing", 0) as bar:
@@ -324,7 +377,9 @@ def observe(
             data,
             loaded,
             out,
+            others=others,
             lines=lines,
+            masks=chosen,
             fill=fill,
             base_floor=base_floor,
             mask_floor=mask_floor,
@@ -356,8 +411,12 @@ def evaluate(
     bound: WhichBound = None,
     patch: PatchArea = None,
     aspect: PatchAspect = None,
+    patches: PatchCount = None,
     clean_recall: CleanRecall = None,
     lines: Annotated[int | None, typer.Option(help="Use only so many of the stored lines.")] = None,
+    attacks: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="attack.json of this run: adds recall under attack.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Clean AP and certified recall of a run, by the paper's protocol.
@@ -380,10 +439,16 @@ def evaluate(
         bound=bound,
         patch_area=patch,
         patch_aspect=aspect,
+        patch_count=patches,
         clean_recall=clean_recall,
     )
     stored = _open_run(run, settings.floor)
+    _note_masks(stored, settings.patch_count)
     found = evaluation.evaluate(stored.images(lines=lines), stored.manifest.names, settings)
+    if attacks is not None:
+        from objectseeker.attack.statistics import read_recall
+
+        found["under_attack"] = read_recall(attacks)
     if out is not None:
         tables.save(out, found)
     if as_json:
@@ -403,10 +468,12 @@ def certify(
     edge_factor: EdgeFactor = None,
     cluster_distance: ClusterDistance = None,
     classwise: Annotated[bool, typer.Option(help="Certify label by label.")] = True,
-    threshold: Annotated[float, typer.Option(help="T: share of an object that must stay covered.")] = 0.0,
+    tau_iou: TauIou = None,
+    threshold: Annotated[float | None, typer.Option(help="T. Default: 0, or with --tau-iou 0.5.")] = None,
     bound: Annotated[str, typer.Option(help="exact or paper.")] = "exact",
     patch: Annotated[float, typer.Option(help="Patch area, a share of the image.")] = 0.01,
     aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0,
+    patches: Annotated[int, typer.Option(help="How many patches at once, 1 or 2.")] = 1,
     out: Annotated[Path | None, typer.Option(help="A .csv file for all objects.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -426,13 +493,14 @@ def certify(
     }
     chosen: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     rule = Rule(mask_score=mask_score, low_score=low_score, classwise=classwise, **chosen)
-    threats = [Patch(patch, aspect, where) for where in WHERES]
+    threats = [Patch(patch, aspect, where, patches) for where in WHERES]
+    _note_masks(stored, patches)
     rows: list[dict[str, Any]] = []
     with _progress("certifying", len(stored.parts)) as bar:
         for found in jobs.certify_images(
             stored.images(),
             stored.manifest.names,
-            rule,
+            _with_iou(rule, tau_iou),
             threats,
             threshold=threshold,
             bound=bound,  # type: ignore[arg-type]  # certify refuses what it does not know
@@ -474,6 +542,7 @@ def figures(
     bound: WhichBound = None,
     patch: PatchArea = None,
     aspect: PatchAspect = None,
+    patches: PatchCount = None,
     clean_recall: CleanRecall = None,
     as_json: Json = False,
 ) -> None:
@@ -499,9 +568,11 @@ def figures(
         bound=bound,
         patch_area=patch,
         patch_aspect=aspect,
+        patch_count=patches,
         clean_recall=clean_recall,
     )
     stored = _open_run(run, settings.floor)
+    _note_masks(stored, settings.patch_count)
     manifest = stored.manifest
     with _progress("drawing figures", 0) as bar:
         files = job.write_figures(
@@ -523,27 +594,103 @@ def figures(
 
 
 @app.command()
+def report(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    photos: Annotated[str, typer.Option(help="embed them in the file, or leave them beside it in a folder.")] = "embed",
+    alpha: Alpha = None,
+    beta: Beta = None,
+    low_alpha: LowAlpha = None,
+    low_beta: LowBeta = None,
+    power: Power = None,
+    filter_ioa: FilterIoa = None,
+    edge_factor: EdgeFactor = None,
+    cluster_distance: ClusterDistance = None,
+    threshold: Threshold = None,
+    bound: WhichBound = None,
+    patch: PatchArea = None,
+    aspect: PatchAspect = None,
+    clean_recall: CleanRecall = None,
+    lines: Annotated[int | None, typer.Option(help="Use only so many of the stored lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """One HTML file to look at a run: what is certified, and where a patch would still win. It needs no network.
+
+    Patch size, shape, place and T given here are where the page's sliders stand at first.
+
+    Example:  objectseeker report runs/voc --alpha 0.8 --beta 0.5 --out report.html
+    Example:  objectseeker report runs/voc --clean-recall 0.7 --photos beside
+    """
+    from objectseeker.report import provenance_of, write_report
+
+    settings = _settings(
+        alpha=alpha,
+        beta=beta,
+        low_alpha=low_alpha,
+        low_beta=low_beta,
+        power=power,
+        filter_ioa=filter_ioa,
+        edge_factor=edge_factor,
+        cluster_distance=cluster_distance,
+        threshold=threshold,
+        bound=bound,
+        patch_area=patch,
+        patch_aspect=aspect,
+        clean_recall=clean_recall,
+    )
+    stored = _open_run(run, settings.floor)
+    with _progress("writing images", len(stored.parts)) as bar:
+        missing = write_report(
+            out,
+            stored.images(lines=lines),
+            stored.manifest.names,
+            settings,
+            title=f"objectseeker report: {stored.folder.resolve().name}",
+            provenance=provenance_of(stored),
+            photos=photos,  # type: ignore[arg-type]  # write_report refuses what it does not know
+            on_progress=bar.update,
+        )
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        _warn(f"shown without its photograph: {missing[0]}{more}")
+    if as_json:
+        _print_json({"out": str(out), "images": len(stored.parts), "missing_photographs": missing})
+    else:
+        printed.print(f"Report: {out} ({out.stat().st_size / 1e6:.1f} MB)")
+
+
+@app.command()
 def tune(
     run: RunFolder,
     loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
     clean_recall: CleanRecall = None,
     where: Annotated[list[str] | None, typer.Option(help="What to maximise; default: far, close and over.")] = None,
-    filter_ioa: Annotated[list[float] | None, typer.Option(help="Values of filter_ioa to choose from.")] = None,
-    edge_factor: Annotated[list[float] | None, typer.Option(help="Values of edge_factor to choose from.")] = None,
+    filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
+    edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
+    cluster_distance: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
+    lines: Annotated[int | None, typer.Option(help="Use only so many of the stored lines.")] = None,
     patch: PatchArea = None,
     seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder for tuning.json and frontier.csv.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for tuning.json, tuning.md, frontier.csv and the plot.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Search the scores that certify most within a clean AP loss, on one half of the images; report the other half.
+    """Search the settings that certify most within a clean AP loss, on one half of the images; report the other half.
 
-    Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8
+    The paper's rule and the evidence rule are searched side by side, and for several losses: the frontier.
+
+    Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
+    Example:  objectseeker tune runs/voc --lines 10 --edge-factor 1
     """
-    from objectseeker import evaluation, tables
+    from objectseeker import evaluation, frontier, plots
+    from objectseeker.evaluation import Choices
 
     settings = _settings(patch_area=patch, clean_recall=clean_recall)
     stored = _open_run(run)
-    images = stored.images()
+    images = stored.images(lines=lines)
+    given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
+    choices = Choices(**{name: tuple(values) for name, values in given.items() if values})
     with _progress("settings tried", 0) as bar:
         tried = 0
 
@@ -559,18 +706,92 @@ def tune(
             mask_floor=stored.manifest.mask_floor,
             wheres=where or ("far", "close", "over"),  # type: ignore[arg-type]
             most_loss=loss,
-            filter_ioas=filter_ioa or (),
-            edge_factors=edge_factor or (),
             seed=seed,
             on_attempt=count,
+            choices=choices,
         )
     if out is not None:
-        tables.save_tuning(out, found)
+        frontier.save(out, found, settings.clean_recall)
+        note = plots.missing()
+        if note is not None:
+            _warn(note)
     if as_json:
         _print_json(found.to_json())
         return
-    for table in tables.tuning_for_terminal(found):
+    for table in frontier.for_terminal(found):
         printed.print(table)
+
+
+@app.command()
+def attack(
+    source: Annotated[Path, typer.Argument(metavar="RUN|IMAGE", help="Folder that observe wrote, or an image.")],
+    out: Annotated[Path, typer.Option(help="Folder for attack.json, images and loss curves.")] = Path("attack"),
+    detector: Spec = "embedded",
+    patch: Annotated[str, typer.Option(help="Patch area, 1% or 0.01 of the image.")] = "1%",
+    aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0,
+    where: Annotated[str, typer.Option(help="far, close, over or anywhere.")] = "over",
+    mode: Annotated[str | None, typer.Option(help="white: by gradients. black: by boxes alone.")] = None,
+    objects: Annotated[int, typer.Option(help="At most so many objects.")] = 5,
+    steps: Annotated[int, typer.Option(help="Steps per patch.")] = 100,
+    restarts: Annotated[int, typer.Option(help="Patches per object.")] = 2,
+    views: Annotated[int, typer.Option(help="Masked views looked at per step, against the defence.")] = 4,
+    jitter: Annotated[int, typer.Option(help="Move the patch by up to so many pixels while optimising it.")] = 0,
+    threshold: Annotated[float, typer.Option(help="T: share of an object that must stay covered.")] = 0.0,
+    lines: Annotated[int | None, typer.Option(help="Mask lines per axis. Default: the run's, or 30.")] = None,
+    base_score: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None,
+    mask_score: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None,
+    low_score: Annotated[float | None, typer.Option(help="Evidence rule: score from which views add up.")] = None,
+    layout: Layout = None,
+    input_size: InputSize = None,
+    batch: Batch = None,
+    device: Device = None,
+    seed: Annotated[int, typer.Option(help="Of objects, positions and first pixels.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Try to hide objects with a patch, from the detector and from the defence, and to refute their certificates.
+
+    The certificate is asked where the defence is weakest, and the patch goes there. Exit code 3 if a certified object
+    was hidden: then a guarantee is broken, and a reproduction is saved. RUN lends its images and annotations; without
+    annotations the confident boxes of IMAGE are the objects.
+
+    Example:  objectseeker attack street.jpg --patch 1% --where over --out attacked
+    Example:  objectseeker attack runs/voc --detector onnx:model.onnx --mode black --objects 20 --out attacked
+    """
+    from objectseeker import Patch
+    from objectseeker.attack import Budget, Pipeline, job
+
+    stored = _open_run(source) if source.is_dir() else None
+    threat = Patch(job.parse_area(patch), aspect, where)  # type: ignore[arg-type]  # Patch refuses what it does not know
+    budget = Budget(steps=steps, restarts=restarts, views=views, jitter=jitter, at_once=256 if device == "cuda" else 16)
+    attacked = job.load_attacked(detector, mode=mode, device=device, layout=layout, input_size=input_size, batch=batch)
+    if stored is not None and stored.manifest.detector_names != attacked.detector.names:
+        raise ObjectSeekerError(f"{source} was observed with other classes than those of {detector}: name its detector")
+    rule = _rule(detector, {"base_score": base_score, "mask_score": mask_score, "low_score": low_score})
+    chosen_lines = lines or (30 if stored is None else stored.manifest.lines)
+    fill = 114 if stored is None else stored.manifest.fill
+    seeker = ObjectSeeker.with_rule(attacked.detector, rule, lines=chosen_lines, fill=fill, batch=batch or 8)
+    pipeline = Pipeline(seeker, threshold)
+    if stored is None:
+        targets = job.targets_of_image(pipeline, source, objects)
+    else:
+        with _progress("observing objects", objects) as bar:
+            targets = []
+            for target in job.targets_of_run(pipeline, stored, objects, seed):
+                targets.append(target)
+                bar.advance()
+    with _progress("attacking", 0) as bar:
+        found = job.run_attack(attacked, pipeline, targets, threat, budget, out, seed=seed, on_progress=bar.update)
+    broken = found["summary"]["broken_guarantees"]
+    if as_json:
+        _print_json(found)
+    else:
+        _print_attack(found, out)
+    if broken:
+        notes.print(
+            f"[bold red]A GUARANTEE IS BROKEN:[/] {broken} of {len(targets)} objects were hidden where proven. "
+            f"Run check.py in the folders under {_escape(str(out / 'broken'))} and report them."
+        )
+        raise typer.Exit(3)
 
 
 @bench.command(name="core")
@@ -601,6 +822,45 @@ def bench_evaluate(
     from objectseeker.bench import evaluation
 
     _print_bench(evaluation.run(images=images, lines=lines), as_json)
+
+
+@bench.command(name="detect")
+def bench_detect(
+    detector: Spec = "embedded",
+    images: Annotated[int, typer.Option(help="Photographs to measure on, of the bundled ones.")] = 3,
+    lines: Lines = 30,
+    layout: Layout = None,
+    input_size: InputSize = None,
+    device: Device = None,
+    precision: Precision = None,
+    as_json: Json = False,
+) -> None:
+    """All masked views of an image: by fill, by crop, and by the naive loop of single passes.
+
+    Example:  objectseeker bench detect
+    Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --images 5
+    """
+    from objectseeker.bench import detect as job
+
+    options = {"layout": layout, "input_size": input_size, "device": device, "precision": precision}
+    found = job.run(detector, images=images, lines=lines, **options)
+    if as_json:
+        _print_json(found)
+        return
+    table = Table(title=f"{found['views']} views, median of {found['images']} images, {_escape(found['device'])}")
+    for column in ("way", "seconds an image", "of the naive loop", "outside the network", "of matrix peak"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for row in found["rows"]:
+        shares = (row["of_naive"], row["outside_the_network"], row["share_of_peak"])
+        table.add_row(
+            row["way"],
+            f"{row['seconds']:.3f}",
+            f"{shares[0]:.2f}x",
+            *("-" if share is None else f"{share:.1%}" for share in shares[1:]),
+        )
+    printed.print(table)
+    for sentence in job.notes(found):
+        printed.print(sentence)
 
 
 # --- helpers -------------------------------------------------------------------------------------------------------
@@ -668,6 +928,14 @@ def _open_run(folder: Path, lowest: float | None = None) -> Run:
     return run
 
 
+def _note_masks(run: Run, patches: int) -> None:
+    """Say so where a run's masks are not made for the threat."""
+    if patches == 2 and run.manifest.masks == "halves":
+        _warn(
+            "the run has half masks only: two patches are certified where one of them removes both; use --masks pairs"
+        )
+
+
 def _warn(sentence: str) -> None:
     notes.print(f"[bold yellow]note:[/] {_escape(sentence)}")
 
@@ -680,6 +948,11 @@ def _rule(spec: str, given: dict[str, Any]) -> Rule:
 
         return replace(RECOMMENDED, **chosen)
     return Rule(**chosen)
+
+
+def _with_iou(rule: Rule, tau_iou: float | None) -> AnyRule:
+    """The rule, or the IoU variant around it."""
+    return rule if tau_iou is None else IouRule(ioa=rule, tau_iou=tau_iou)
 
 
 def _demo_cells(row: dict[str, Any], columns: list[str]) -> dict[str, Any]:
@@ -712,6 +985,27 @@ def _print_bench(rows: list[dict[str, Any]], as_json: bool) -> None:
             ", ".join(checks),
         )
     printed.print(table)
+
+
+def _print_attack(found: dict[str, Any], out: Path) -> None:
+    """One row per object, and the rates."""
+    table = Table(title=f"Attacked by {found['mode']} box; survived: still found under the worst patch tried")
+    for column in ("image", "object", "certified", "undefended survived", "defended survived"):
+        table.add_column(column)
+    for row in found["objects"]:
+        survived = [row["vanilla_survived"], row["defence_survived"]]
+        cells = ["not attacked" if cell is None else _mark(cell) for cell in survived]
+        table.add_row(_escape(row["image"]), f"{row['class']} {row['object']}", _mark(row["certified"]), *cells)
+    printed.print(table)
+    for key, what in (
+        ("hidden_from_detector", "hidden from the undefended detector"),
+        ("hidden_uncertified", "not certified, hidden from the defence"),
+        ("hidden_certified", "certified, hidden from the defence"),
+    ):
+        rate = found["summary"][key]
+        interval = f" ({rate['low']:.0%} to {rate['high']:.0%} at 95 %)" if rate["of"] else ""
+        printed.print(f"{what}: {rate['count']} of {rate['of']}{interval}")
+    printed.print(f"Images, pictures, loss curves and attack.json: {out}")
 
 
 def _mark(cell: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,12 @@ from objectseeker.boxes import Bools, Detections, Floats, Ints, area, iou
 from objectseeker.certification import certify_with
 from objectseeker.detectors.embedded import RECOMMENDED
 from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
+from objectseeker.evaluation import Settings
 from objectseeker.images import load_image
 from objectseeker.jobs import Defended, defend
 from objectseeker.masks import Image
+from objectseeker.observation import ObservedImage
+from objectseeker.report import write_report
 from objectseeker.samples import Sample, samples
 from objectseeker.seeker import ObjectSeeker
 from objectseeker.threats import Patch, Where
@@ -117,3 +120,49 @@ def save(out: Path, verdicts: Verdicts) -> Path:
     path = out / f"{verdicts.sample.name}.jpg"
     verdicts.picture.save(path, quality=90)
     return path
+
+
+def save_report(path: Path, results: Sequence[Verdicts], *, lines: int, patch_area: float) -> None:
+    """Write the interactive report on the photographs, at the recommended settings."""
+    images = [
+        ObservedImage(v.sample.name, v.sample.path, v.found.observation, v.sample.truth, v.sample.crowd, v.sample.crowd)
+        for v in results
+    ]
+    write_report(
+        path,
+        images,
+        results[0].names,
+        recommended_settings(patch_area),
+        base_score=RECOMMENDED.base_score,
+        title="objectseeker demo",
+        provenance={
+            "detector": "embedded",
+            "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",
+            "lines per axis": str(lines),
+        },
+        remarks=[
+            f"A demonstration: {len(results)} photographs show how things work, they measure nothing. For figures, run "
+            "objectseeker observe on a dataset, and then evaluate and report."
+        ],
+    )
+
+
+def recommended_settings(patch_area: float) -> Settings:
+    """Settings whose rule at RECOMMENDED's base_score is RECOMMENDED itself; scores follow base_score from there."""
+    rule = RECOMMENDED
+    return Settings(
+        alpha=rule.mask_score,
+        beta=_follows(rule.mask_score, rule.base_score),
+        low_alpha=rule.low_score,
+        low_beta=None if rule.low_score is None else _follows(rule.low_score, rule.base_score),
+        power=rule.power,
+        filter_ioa=rule.filter_ioa,
+        edge_factor=rule.edge_factor,
+        cluster_distance=rule.cluster_distance,
+        patch_area=patch_area,
+    )
+
+
+def _follows(score: float, base_score: float) -> float:
+    """The beta with which `score` belongs to `base_score`, a hair less: rounding must not lift it above `score`."""
+    return max((score - base_score) / (1 - base_score) - 1e-12, 0.0)

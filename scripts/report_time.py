@@ -1,0 +1,164 @@
+"""How large the report of a big run is, and how soon it can be used: a development check.
+
+    python scripts/report_time.py --images 1000
+
+Builds a synthetic run (the packaged photographs cut to VOC's sizes, two or three objects an image, a detector that sees
+what a mask leaves of them), writes its report and opens it in Chromium. Needs Playwright and a Chromium of the system.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+from playwright.sync_api import sync_playwright
+
+from objectseeker import Detections, Observation, halves
+from objectseeker.evaluation import Settings
+from objectseeker.observation import ObservedImage
+from objectseeker.report import write_report
+from objectseeker.samples import samples
+
+SIZES = ((500, 375), (375, 500), (500, 333))
+CLASSES = 20
+RULES = {
+    "paper": Settings(alpha=0.5, beta=0.3, clean_recall=0.5),
+    "evidence": Settings(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1, clean_recall=0.5),
+}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+WATCH = """
+window.longTasks = [];
+new PerformanceObserver((list) => longTasks.push(...list.getEntries().map((entry) => entry.duration)))
+  .observe({ type: "longtask", buffered: true });
+"""
+
+
+def synthetic(folder: Path, count: int, lines: int) -> list[ObservedImage]:
+    rng = np.random.default_rng(0)
+    photographs = [PIL.Image.open(sample.path).convert("RGB") for sample in samples()]
+    masks = {size: halves(*size, lines) for size in SIZES}
+    images = []
+    for number in range(count):
+        size = SIZES[rng.integers(len(SIZES))]
+        path = folder / f"{number:06d}.jpg"
+        _cut(photographs[rng.integers(len(photographs))], size, rng).save(path, quality=90)
+        objects = [_box(rng, size) for _ in range(rng.integers(1, 6))]
+        truth = Detections(objects, np.ones(len(objects)), rng.integers(CLASSES, size=len(objects)))
+        strength = rng.uniform(0.2, 0.95, len(objects))
+        cuts = zip(masks[size].side.tolist(), masks[size].line.tolist(), strict=True)
+        views = [_seen(rng, truth, strength, cut) for cut in (None, *cuts)]
+        none = np.zeros(len(objects), dtype=bool)
+        observation = Observation(*size, masks[size], views[0], views[1:])
+        images.append(ObservedImage(path.stem, path, observation, truth, none, none))
+    return images
+
+
+def _cut(photograph: PIL.Image.Image, size: tuple[int, int], rng: np.random.Generator) -> PIL.Image.Image:
+    """A part of a photograph, so that no two files are alike."""
+    part = rng.uniform(0.6, 1.0)
+    width, height = (int(part * length) for length in photograph.size)
+    x, y = rng.integers(photograph.width - width + 1), rng.integers(photograph.height - height + 1)
+    return photograph.crop((x, y, x + width, y + height)).resize(size)
+
+
+def _box(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
+    extent = np.array(size) * rng.uniform(0.1, 0.8, 2)
+    corner = rng.uniform(0, np.array(size) - extent)
+    return np.concatenate([corner, corner + extent])
+
+
+def _seen(rng: np.random.Generator, truth: Detections, strength: np.ndarray, cut: tuple[int, int] | None) -> Detections:
+    """What a mask (side, line) leaves of each object, if it is a third of it or more, a little off."""
+    boxes, scores, labels = [], [], []
+    for box, label, strong in zip(truth.xyxy, truth.label, strength, strict=True):
+        rest = box.copy()
+        if cut is not None:
+            side, line = cut
+            rest[side] = max(rest[side], line) if side < 2 else min(rest[side], line)
+        left = np.prod(np.maximum(rest[2:] - rest[:2], 0)) / np.prod(box[2:] - box[:2])
+        if left < 1 / 3:
+            continue
+        rest += rng.normal(0, 2, 4)
+        boxes.append([*np.minimum(rest[:2], rest[2:]), *np.maximum(rest[:2], rest[2:])])
+        scores.append(float(np.clip(strong * left**0.5 + rng.normal(0, 0.05), 0.01, 1)))
+        labels.append(label)
+    return Detections(np.reshape(boxes, (-1, 4)), scores, labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=1000)
+    parser.add_argument("--lines", type=int, default=30)
+    chosen = parser.parse_args()
+    browser_file = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if browser_file is None:
+        parser.error("no Chromium found: install it with the system's packages")
+    names = [f"class {number}" for number in range(CLASSES)]
+    with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
+        folder = Path(made)
+        images = synthetic(folder, chosen.images, chosen.lines)
+        seen = sum(len(image.observation.boxes) for image in images) / len(images)
+        print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes an image")
+        browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
+        for rule, settings in RULES.items():
+            for photos in ("embed", "beside"):
+                out = folder / f"{rule}-{photos}.html"
+                begun = time.perf_counter()
+                write_report(out, images, names, settings, photos=photos)
+                seconds = time.perf_counter() - begun
+                beside = sum(file.stat().st_size for file in folder.glob(f"{out.stem}-photos/*"))
+                print(
+                    f"{rule}, {photos}: written in {seconds:.1f} s, {out.stat().st_size / 1e6:.1f} MB"
+                    + (f" and {beside / 1e6:.1f} MB beside" if beside else "")
+                )
+                print("   " + opened(browser, out))
+        browser.close()
+
+
+def opened(browser, file: Path) -> str:
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.add_init_script(WATCH)
+    page.goto(file.as_uri(), wait_until="commit")
+    page.locator("body:not(.judging) #recalls .card").first.wait_for()
+    judged = page.evaluate("performance.now()")
+    page.locator("#chart-state:empty").wait_for(state="attached")
+    curve = page.evaluate("performance.now()")
+    page.wait_for_load_state("domcontentloaded")
+    found = page.evaluate(
+        "({ interactive: objectseeker.interactive, longest: Math.max(0, ...longTasks),"
+        " read: performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd })"
+    )
+    begun = time.perf_counter()
+    page.goto(file.as_uri() + "#images")
+    page.locator(".thumbnail image[href]").first.wait_for(state="attached")
+    gallery = time.perf_counter() - begun
+    slider = page.evaluate(
+        """async () => {
+          const begun = performance.now(), area = document.getElementById("area");
+          area.value = +area.value + 1;
+          area.dispatchEvent(new Event("input"));
+          while (document.body.classList.contains("judging")) await new Promise(requestAnimationFrame);
+          return performance.now() - begun;
+        }"""
+    )
+    page.close()
+    times = {
+        "interactive": found["interactive"],
+        "all verdicts shown": judged,
+        "curve complete": curve,
+        "whole file read": found["read"],
+        "longest task": found["longest"],
+        "gallery with thumbnails": 1000 * gallery,
+        "verdicts after a slider": slider,
+    }
+    return ", ".join(f"{name} {milliseconds:.0f} ms" for name, milliseconds in times.items())
+
+
+if __name__ == "__main__":
+    main()

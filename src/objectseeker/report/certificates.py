@@ -1,0 +1,118 @@
+"""What a page needs to certify: the little that is left of an object when patch, place and T are still open.
+
+Per object: where it lies among the integer patch positions (`threats.Surroundings`), the masked boxes that prove it and
+decide alone (mask and share), and those that only prove it together (mask, weight, share, and who is whose neighbour).
+
+Why boxes that decide alone are not among the others: views only have to add up at positions that escape every mask
+which decides alone (`Stars.prove_all`). The mask of a box that decides alone removes none of those positions, so that
+box adds nothing there, and no star centred on it counts there. For the same reason one box per mask is enough: the one
+with the largest share proves the object up to the highest T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.bounds import MARGIN, Bound
+from objectseeker.boxes import Floats, Ints
+from objectseeker.certification import visible_area
+from objectseeker.evaluation.certified import Proofs, find_proofs
+from objectseeker.evaluation.scene import Scene
+from objectseeker.evidence import weights
+from objectseeker.pruning import Rule, neighbours
+from objectseeker.threats import Surroundings
+
+Column = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """`columns` go to the page as they are; the boxes behind the rows of alone_ and together_ are only for drawing."""
+
+    columns: Mapping[str, Column]
+    alone: Floats
+    together: Floats
+
+
+def pack(scene: Scene, rule: Rule, bound: Bound) -> Packed:
+    """The certificates of all objects of a scene, the ignored ones included, image by image."""
+    everything = [replace(image, ignore=np.zeros_like(image.ignore)) for image in scene.images]
+    proofs = find_proofs(Scene.of(everything, scene.names), rule, bound)
+    mask, boxes = _behind(proofs)
+    evidence = rule.evidence(proofs.score)
+    weight = weights(evidence)
+    alone = _best_of_each_mask(proofs, mask, np.flatnonzero(evidence >= 1))
+    together = np.flatnonzero((weight > 0) & (evidence < 1))
+    objects = np.arange(len(proofs.first))
+    first_together = np.searchsorted(proofs.object[together], objects)
+    links, first_link = _links(boxes[together], first_together, rule.cluster_distance)
+    return Packed(
+        columns=_objects(scene, proofs)
+        | {
+            "alone_first": np.searchsorted(proofs.object[alone], objects).astype(np.uint32),
+            "alone_mask": mask[alone].astype(np.uint16),
+            "alone_share": proofs.share[alone],
+            "together_first": first_together.astype(np.uint32),
+            "together_mask": mask[together].astype(np.uint16),
+            "together_share": proofs.share[together],
+            "together_weight": weight[together],
+            "link_first": first_link,
+            "link_bits": links,
+        },
+        alone=boxes[alone],
+        together=boxes[together],
+    )
+
+
+def _objects(scene: Scene, proofs: Proofs) -> dict[str, Column]:
+    box, width, height = proofs.objects()
+    around = Surroundings.of(box, width, height)
+    visible = visible_area(box, width, height)
+    return {
+        "object_first": np.searchsorted(scene.truth.image, np.arange(len(scene.images) + 1)).astype(np.uint32),
+        "box": box.ravel(),
+        "label": scene.truth.detections.label.astype(np.uint16),
+        "ignore": scene.ignore.astype(np.uint8),
+        "visible": (visible > 0).astype(np.uint8),
+        "size": visible / (width * height),
+        "around": np.concatenate([around.first, around.last, around.near_first, around.near_last], axis=1)
+        .astype(np.int32)
+        .ravel(),
+    }
+
+
+def _behind(proofs: Proofs) -> tuple[Ints, Floats]:
+    """Mask and coordinates of the masked box of every row."""
+    image = proofs.scene.truth.image[proofs.object]
+    observations = [image.observation for image in proofs.scene.images]
+    start = np.cumsum([0, *(len(one.boxes) for one in observations)])[image] + proofs.box
+    mask = np.concatenate([one.mask_of for one in observations])
+    xyxy = np.concatenate([one.boxes.xyxy for one in observations])
+    return mask[start], xyxy[start]
+
+
+def _best_of_each_mask(proofs: Proofs, mask: Ints, rows: Ints) -> Ints:
+    """Of the rows of each object and mask, the one with the largest share; still object by object."""
+    rows = rows[np.lexsort((-proofs.share[rows], mask[rows], proofs.object[rows]))]
+    key = np.stack([proofs.object[rows], mask[rows]])
+    new = np.ones(len(rows), np.bool_)
+    new[1:] = (key[:, 1:] != key[:, :-1]).any(axis=0)
+    return np.asarray(rows[new])
+
+
+def _links(boxes: Floats, first: Ints, distance: float) -> tuple[Column, Column]:
+    """Per object, the rows of its neighbour matrix as bits, each row on whole bytes; and where each object begins.
+
+    Neighbours as `evidence.stars_of` has them, but for the diagonal, which is not needed.
+    """
+    parts = [np.empty(0, np.uint8)]
+    for start, end in pairwise(first.tolist()):
+        near = neighbours(boxes[start:end], boxes[start:end], distance - MARGIN)
+        parts.append(np.packbits(near, axis=1, bitorder="little").ravel())
+    ends = np.cumsum([len(part) for part in parts])
+    return np.concatenate(parts), ends.astype(np.uint32)

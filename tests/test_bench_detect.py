@@ -1,0 +1,72 @@
+"""bench detect: every way is measured, and says so truthfully."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from detector_graphs import build
+
+from objectseeker.bench import detect
+
+OWN = """
+from objectseeker import Detections
+
+def nothing(images):
+    return [Detections.empty() for _ in images]
+"""
+
+
+@pytest.fixture
+def free(tmp_path):
+    return build("decoded", tmp_path / "free.onnx", (4, 6, 20, 30), (5, 5), input_shape=("n", 3, "h", "w"))
+
+
+@pytest.fixture
+def fixed(tmp_path):
+    return build("yolox", tmp_path / "fixed.onnx", (4, 6, 20, 30), (5, 5))
+
+
+def test_every_way_is_measured_on_every_image(free):
+    found = detect.run(f"onnx:{free}", images=2, lines=2, layout="decoded", input_size=128)
+
+    ways = {row["way"]: row for row in found["rows"]}
+    assert list(ways) == ["5 plain passes", "naive loop", "ours by fill", "ours by crop"]
+    assert found["views"] == 9
+    assert ways["naive loop"]["of_naive"] == 1.0
+    assert all(row["seconds"] > 0 for row in ways.values())
+    assert 0 < ways["ours by fill"]["outside_the_network"] < 1
+    assert ways["ours by fill"]["share_of_peak"] is None  # nobody has counted the operations of this graph
+    assert found["equal"] in (True, None)
+
+
+def test_a_graph_of_one_size_is_measured_by_fill_only(fixed):
+    found = detect.run(f"onnx:{fixed}", images=1, lines=1)
+
+    assert [row["way"] for row in found["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
+
+
+def test_a_detector_that_is_only_a_callable_is_measured_too(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    command = [sys.executable, "-m", "objectseeker.cli", "bench", "detect", "--detector", "python:own:nothing"]
+    options = ["--images", "1", "--lines", "1"]
+
+    done = subprocess.run([*command, *options, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    table = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+
+    assert [row["way"] for row in json.loads(done.stdout)["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
+    assert table.returncode == 0
+    assert "naive loop" in table.stdout
+
+
+def test_operations_follow_the_pixels_that_are_looked_at():
+    image = np.zeros((416, 416, 3), np.uint8)
+    fill, crop = (
+        detect.Way("", lambda *_: [], detect.load("embedded", mask_by=mask_by)) for mask_by in ("fill", "crop")
+    )
+
+    assert detect._flops("embedded", fill, [image], 30) == pytest.approx(121 * 5.197e9)
+    assert 0.5 < detect._flops("embedded", crop, [image], 30) / (121 * 5.197e9) < 0.56

@@ -1,0 +1,87 @@
+"""One run, several detectors: the images are shared out, the bytes are the same."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+from objectseeker import Detections
+from objectseeker.datasets import open_dataset
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.observe import observe
+
+
+class Mean:
+    """One box, scored by the mean of the view. Waits until `together` of its kind are at work."""
+
+    names = ("thing",)
+
+    def __init__(self, barrier: threading.Barrier | None = None, identity: str = "mean") -> None:
+        self.barrier, self.identity, self.calls = barrier, identity, 0
+
+    def __call__(self, images):
+        return [Detections([[0, 0, 5, 5]], [float(image.mean()) / 255], [0]) for image in images]
+
+    def detect_views(self, image, removed, value):
+        self.calls += 1
+        if self.barrier is not None:
+            self.barrier.wait(20)
+        mean = float(image.mean()) / 255
+        return [Detections([[0, 0, 5, 5 + number]], [mean], [0]) for number in range(len(removed))]
+
+
+@pytest.fixture
+def photos(tmp_path) -> str:
+    (tmp_path / "photos").mkdir()
+    for number in range(6):
+        pixels = np.random.default_rng(number).integers(128, 256, (20, 30, 3), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(tmp_path / "photos" / f"{number}.png")
+    (tmp_path / "photos" / "3.png").write_bytes(b"no image")
+    return str(tmp_path / "photos")
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(photos, tmp_path):
+    dataset = open_dataset(photos)
+    observe(dataset, Mean(), tmp_path / "alone", lines=2)
+    barrier = threading.Barrier(1 + 4)  # nobody gets on unless five images are looked at together
+    team = [Mean(barrier) for _ in range(5)]
+
+    progress = []
+    run = observe(
+        dataset,
+        team[0],
+        tmp_path / "shared",
+        others=team[1:],
+        lines=2,
+        on_progress=lambda done, total: progress.append((done, total)),
+    )
+
+    assert run.complete
+    assert [detector.calls for detector in team] == [1] * 5
+    assert progress == [(done, 6) for done in range(7)]
+    assert content(tmp_path / "shared") == content(tmp_path / "alone")
+
+
+def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
+    class Fails(Mean):
+        def detect_views(self, image, removed, value):
+            raise RuntimeError("out of memory")
+
+    dataset = open_dataset(photos)
+    with pytest.raises(ObjectSeekerError, match=r"the detector failed on .*png: out of memory"):
+        observe(dataset, Fails(), tmp_path / "run", others=[Fails()], lines=2)
+
+    assert observe(dataset, Mean(), tmp_path / "run", others=[Mean()], lines=2).complete
+
+
+def test_only_the_same_detector_may_share_a_run(photos, tmp_path):
+    with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same, got another"):
+        observe(open_dataset(photos), Mean(), tmp_path / "run", others=[Mean(identity="another")])

@@ -1,0 +1,479 @@
+"""The report in a browser: every verdict is Python's, every control works, nothing is fetched.
+
+Needs Playwright (in the test extra) and a Chromium of the system; Playwright's own download is not used.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import evaluation_cases
+import numpy as np
+import pytest
+from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, photographed
+
+from objectseeker import Patch
+from objectseeker.boxes import area as area_of
+from objectseeker.certification import certify_with, provable, verdicts
+from objectseeker.evaluation import WHERES, Scene
+from objectseeker.evaluation.certified import certified_objects, find_proofs
+from objectseeker.evidence import stars_of
+from objectseeker.report import write_report
+
+api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+if CHROMIUM is None:
+    pytest.skip("no Chromium found: apt-get install chromium", allow_module_level=True)
+
+NAMES = evaluation_cases.NAMES
+SETTINGS = {"paper": PAPER, "evidence": EVIDENCE}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+COUNT = 60  # more images than the page makes cards for at once
+DONE = "body:not(.judging)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a report, and afterwards fails if the page had an error or asked for anything but files and data."""
+    pages, faults = [], []
+
+    def open_page(file: Path, part: str = "", *, width: int = 1280, height: int = 900, **options):
+        page = browser.new_page(viewport={"width": width, "height": height}, **options)
+        page.set_default_timeout(10_000)
+        pages.append(page)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+        page.on("requestfailed", lambda request: faults.append(f"failed: {request.url[:80]}"))
+        page.on("request", lambda request: _allow(request.url, faults))
+        page.goto(file.as_uri() + part)
+        page.locator(DONE).wait_for()
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert faults == []
+
+
+def _allow(address: str, faults: list[str]) -> None:
+    if not address.startswith(("file:", "data:")):
+        faults.append(address)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """A run of photographs under the paper's rule: the file, and the images it shows."""
+    folder = tmp_path_factory.mktemp("photographs")
+    images = photographed(folder, COUNT)
+    images[2].path.unlink()
+    write_report(folder / "report.html", images, NAMES, PAPER, base_score=BASE_SCORE)
+    return folder / "report.html", images
+
+
+# --- the same verdicts ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["paper", "evidence"])
+def certificates(request, tmp_path_factory):
+    """Awkward images and larger ones, under either rule: the file, the images and the rule."""
+    settings = SETTINGS[request.param]
+    images = awkward() + evaluation_cases.noisy(4, 12)
+    out = tmp_path_factory.mktemp("certificates") / "report.html"
+    write_report(out, images, NAMES, settings, base_score=BASE_SCORE)
+    return out, images, settings.rule(BASE_SCORE)
+
+
+GRID = [
+    (area, aspect, where) for area in (0.001, 0.02, 0.08, 0.3, 1.0) for aspect in (1 / 16, 1.0, 3.0) for where in WHERES
+]
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.55])
+def test_every_verdict_is_pythons(opened, certificates, threshold):
+    file, images, rule = certificates
+    page = opened(file)
+    patches = [Patch(*threat) for threat in GRID]
+    wanted = [certify_with(rule, i.observation, i.truth, patches, threshold=threshold) for i in images]
+    found = page.evaluate(
+        "([grid, T]) => grid.map(([area, aspect, where]) => objectseeker.verdicts(area, aspect, where, T))",
+        [GRID, threshold],
+    )
+    for key in ("certified", "vacuous"):
+        theirs = np.concatenate([getattr(one, key) for one in wanted], axis=1)
+        mine = np.array([one[key] for one in found])
+        assert mine.shape == theirs.shape
+        assert (mine == theirs).all(), np.argwhere(mine != theirs)[:5]
+        assert 0 < theirs.sum() < theirs.size
+    square = page.evaluate(
+        "T => { const c = objectseeker.certificates;"
+        " return Array.from({ length: c.count }, (_, n) => c.largestSquare(n, T)); }",
+        threshold,
+    )
+    assert square == np.concatenate([one.largest_square for one in wanted]).tolist()
+    if threshold == 0:
+        assert any(square)
+        # Under the evidence rule enough is certified by views together that none certifies alone.
+        assert (_together(images, wanted, patches) > 50) == (rule.low_score is not None)
+
+
+def _together(images, wanted, patches) -> int:
+    count = 0
+    for image, found in zip(images, wanted, strict=True):
+        seen = image.observation
+        alone, _ = verdicts(found.vulnerable, image.truth.xyxy, seen.width, seen.height, patches)
+        count += int((found.certified & ~alone).sum())
+    return count
+
+
+@pytest.mark.parametrize("size", [(3, 2), (1, 1), (9, 14)])
+def test_every_position_is_judged_as_python_does(opened, certificates, size):
+    """What dragging says, and the region that is drawn, against the core: every position of every awkward image."""
+    file, images, rule = certificates
+    page = opened(file)
+    found = page.evaluate(
+        """([count, w, h]) => {
+          const c = objectseeker.certificates;
+          return Array.from({ length: count }, (_, n) => {
+            const { width, height } = c.masksOf[n];
+            const open = c.unproven(n, [w, h], 0);
+            let proven = "";
+            for (let y = 1 - h; y < height; y++) {
+              for (let x = 1 - w; x < width; x++) {
+                const proof = c.proofAt(n, x, y, [w, h], 0);
+                const drawn = open.some(([x1, y1, x2, y2]) => x1 <= x && x <= x2 && y1 <= y && y <= y2);
+                if (c.visible[n] && drawn !== (proof === null)) throw new Error(`object ${n} at ${x}, ${y}`);
+                proven += proof === null ? "0" : proof.kind === "alone" ? "1" : "2";
+              }
+            }
+            return proven;
+          });
+        }""",
+        [sum(len(image.truth) for image in images[:25]), *size],
+    )
+    kinds = set()
+    n = 0
+    for image in images[:25]:
+        seen = image.observation
+        evidence = rule.evidence(rule.scores(seen))
+        proves = provable(seen, image.truth, rule)
+        lines = certify_with(rule, seen, image.truth, []).vulnerable
+        visible = (np.clip(image.truth.xyxy, 0, [seen.width, seen.height] * 2) @ _EXTENT > 0).all(axis=1)
+        for g in range(len(image.truth)):
+            members = np.flatnonzero(proves[:, g] & (evidence > 0))
+            stars = stars_of(seen, members, evidence[members], rule.cluster_distance)
+            positions = [(x, y) for y in range(1 - size[1], seen.height) for x in range(1 - size[0], seen.width)]
+            assert len(found[n]) == len(positions)
+            kinds |= set(found[n])
+            for (x, y), mine in list(zip(positions, found[n], strict=True))[:: 1 + len(positions) // 40]:
+                left, top, right, bottom = lines[g]
+                alone = not (x + size[0] > left and y + size[1] > top and x < right and y < bottom)
+                together = rule.low_score is not None and stars.prove(np.array([x, y, x, y]), size)
+                assert (mine != "0") == ((alone or together) and visible[g])
+                assert (mine == "1") == (alone and visible[g])
+            n += 1
+    assert kinds == ({"0", "1"} if rule.low_score is None else {"0", "1", "2"})
+
+
+_EXTENT = np.array([[-1, 0], [0, -1], [1, 0], [0, 1]])
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
+    """Certified recall as the page should show it."""
+    scene = Scene.of(images, NAMES)
+    rule = PAPER.rule(BASE_SCORE)
+    proofs = find_proofs(scene, rule, "exact")
+    certified, _ = certified_objects(proofs, rule, [Patch(area, aspect, where)], threshold=threshold)
+    return f"{100 * certified.mean():.1f} %"
+
+
+def shown(page, where: str) -> str:
+    page.locator(DONE).wait_for()
+    return page.locator(f"#recalls [data-where={where}] .value").inner_text()
+
+
+def slide(page, name: str, stops: str, value: float) -> None:
+    """Move a slider to one of its stops."""
+    at = page.evaluate("([stops, value]) => objectseeker.data.controls[stops].indexOf(value)", [stops, value])
+    assert at >= 0
+    page.locator(f"#{name}").fill(str(at))
+    page.locator(DONE).wait_for()
+
+
+def test_it_opens_with_the_overview(opened, photographs):
+    file, images = photographs
+    page = opened(file)
+    assert page.locator("#part-overview").is_visible()
+    assert page.locator("#cards .value").all_inner_texts()[3] == f"{COUNT} images"
+    for where in WHERES:
+        assert shown(page, where) == recall(images, where)
+    page.locator("#chart-state:empty").wait_for(state="attached")
+    assert page.locator("#chart path.series").count() == len(WHERES)
+    assert page.locator("#classes tbody tr").count() == 2
+    assert "mask_score" in page.locator("#settings").inner_text()
+
+
+def test_sliders_recompute_the_certificates(opened, photographs):
+    file, images = photographs
+    page = opened(file)
+    before = shown(page, "over")
+    slide(page, "area", "areas", 0.25)
+    assert shown(page, "over") == recall(images, "over", area=0.25) != before
+    slide(page, "aspect", "aspects", 4.0)
+    assert shown(page, "close") == recall(images, "close", area=0.25, aspect=4.0)
+    slide(page, "threshold", "thresholds", 0.4)
+    assert shown(page, "over") == recall(images, "over", 0.25, 4.0, 0.4)
+    assert page.locator("#attack-words").inner_text() == "25 % of the image, 4 : 1, wide, over, T = 0.4"
+    page.locator("#area").focus()
+    page.keyboard.press("ArrowLeft")
+    assert shown(page, "over") == recall(images, "over", 0.2, 4.0, 0.4)
+    page.get_by_role("button", name="As measured").click()
+    assert shown(page, "over") == before
+
+
+def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, photographs):
+    file, images = photographs
+    page = opened(file)
+    page.locator("#chart-state:empty").wait_for(state="attached")
+    page.locator("details.plain summary").click()
+    rows = page.locator("#chart-table tbody tr").all_inner_texts()
+    by_area = {row.split()[0]: row.split()[2:] for row in rows}
+    for text, area in (("0.1", 0.001), ("1", 0.01), ("10", 0.1), ("100", 1.0)):
+        assert [f"{value} %" for value in by_area[text]] == [recall(images, where, area) for where in WHERES]
+    chart = page.locator("#chart svg")
+    box = chart.bounding_box()
+    chart.click(position={"x": box["width"] - 100, "y": 40})  # the right end of the axis
+    assert shown(page, "over") == recall(images, "over", area=1.0)
+
+
+def test_filters_find_the_images(opened, photographs):
+    file, images = photographs
+    page = opened(file, "#images")
+    assert page.locator("#found").inner_text() == f"{COUNT} objects in {COUNT} images"
+    dogs = sum(int((image.truth.label == 1).sum()) for image in images)
+    page.locator("#filter-class").select_option("dog")
+    assert page.locator("#found").inner_text() == f"{dogs} objects in {dogs} images of {COUNT}"
+    page.get_by_role("button", name="Show all").click()
+    page.locator("input[value=close]").check()
+    page.locator(DONE).wait_for()
+    page.locator("#filter-verdict").select_option("open")
+    certified = float(recall(images, "close").split()[0])
+    open_objects = COUNT - round(certified * COUNT / 100)
+    assert 0 < open_objects < COUNT
+    assert page.locator("#found").inner_text().startswith(f"{open_objects} object")
+    page.locator("#filter-verdict").select_option("")
+    sizes = [float(area_of(image.truth.xyxy)[0]) / 1e4 for image in images]
+    page.locator("#filter-size").select_option("3")  # 5 to 10 %
+    assert page.locator("#found").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
+    page.locator("#filter-size").select_option("")
+    rule = PAPER.rule(BASE_SCORE)
+    squares = [int(certify_with(rule, i.observation, i.truth, []).largest_square[0]) for i in images]
+    page.locator("#filter-square").select_option("0")  # up to 0.1 %
+    wanted = sum((side + 1) ** 2 / 1e4 <= 0.001 for side in squares)
+    assert 0 < wanted < COUNT
+    assert page.locator("#found").inner_text().startswith(f"{wanted} object")
+    assert page.locator(".thumbnail").count() == wanted
+    page.locator("#filter-class").select_option("cat")
+    page.locator("#filter-size").select_option("6")
+    assert page.locator("#found").inner_text() == f"0 objects in 0 images of {COUNT}"
+
+
+def test_cards_and_thumbnails_are_made_as_they_are_needed(opened, photographs):
+    page = opened(photographs[0], "#images", height=400)
+    assert 0 < page.locator(".thumbnail").count() < COUNT
+    with_photo = page.locator(".thumbnail image[href^='data:image/jpeg']")
+    with_photo.first.wait_for(state="attached")
+    assert with_photo.count() < COUNT
+    page.locator("footer").scroll_into_view_if_needed()
+    page.locator(".thumbnail").nth(COUNT - 1).wait_for()
+    assert "photograph missing" in page.locator(".thumbnail").nth(2).inner_text()
+
+
+def test_a_tall_screen_gets_all_the_cards_it_can_show(opened, photographs):
+    page = opened(photographs[0], "#images", width=1000, height=6000)
+    page.locator(".thumbnail").nth(COUNT - 1).wait_for()
+    page.locator("#filter-class").select_option("dog")
+    page.get_by_role("button", name="Show all").click()
+    page.locator(".thumbnail").nth(COUNT - 1).wait_for()
+
+
+def position(page) -> list[int]:
+    return page.evaluate("[objectseeker.view.x, objectseeker.view.y]")
+
+
+def drag_to(page, x: float, y: float) -> None:
+    """Drag the patch so that its top-left corner comes to lie at (x, y), in two moves."""
+    scale = page.locator("#photo").evaluate("svg => svg.getScreenCTM().a")
+    box = page.locator("#patch rect").bounding_box()
+    from_x, from_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    by = [(to - now) * scale for to, now in zip((x, y), position(page), strict=True)]
+    page.mouse.move(from_x, from_y)
+    page.mouse.down()
+    page.mouse.move(from_x + by[0] / 2, from_y + by[1] / 2)
+    page.mouse.move(from_x + by[0], from_y + by[1])
+    page.mouse.up()
+
+
+def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
+    """Just inside and just outside the four lines of an object, of which each is one safe mask."""
+    left, top, right, bottom = 30, 40, 60, 70
+    thing = (25, 25, 75, 75, 0.9, 0)
+    safe = {left // 10 - 1, 9 + top // 10 - 1, 18 + right // 10 - 1, 27 + bottom // 10 - 1}
+    masked = [[thing] if mask in safe else [] for mask in range(36)]
+    image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)], masked, lines=9)
+    file = tmp_path / "report.html"
+    write_report(file, [image], NAMES, PAPER, base_score=BASE_SCORE)
+    certificates = certify_with(PAPER.rule(BASE_SCORE), image.observation, image.truth, [])
+    assert certificates.vulnerable.tolist() == [[left, top, right, bottom]]
+    page = opened(file, "#image/0")
+    slide(page, "area", "areas", 0.04)
+    side = 20
+    inside = ((left + right - side) // 2, (top + bottom - side) // 2)
+    for (x, y), wanted in (
+        ((left - side, inside[1]), "left of"),
+        ((left - side + 1, inside[1]), None),
+        ((inside[0], top - side), "above"),
+        (inside, None),
+        ((right, inside[1]), "right of"),
+        ((inside[0], bottom), "below"),
+        ((right - 1, bottom - 1), None),
+    ):
+        drag_to(page, x, y)
+        assert position(page) == [x, y]
+        button = page.locator("#objects button")
+        words = button.inner_text()
+        assert button.get_attribute("data-proven") == ("false" if wanted is None else "true")
+        assert ("may hide it" in words) == (wanted is None)
+        for drawn in ("#layer-mask .removed", "#layer-seen .seen"):
+            assert page.locator(drawn).count() == (0 if wanted is None else 1)
+        if wanted is not None:
+            said, line = re.search(r"everything (.+) [xy] = (\d+)", words).groups()
+            gone = {"left of": x + side <= int(line), "above": y + side <= int(line)}
+            gone |= {"right of": x >= int(line), "below": y >= int(line)}
+            assert gone[said]
+
+
+def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs):
+    file, images = photographs
+    page = opened(file, "#image/5")
+    image = images[5]
+    page.locator("input[value=anywhere]").check()
+    lines = certify_with(PAPER.rule(BASE_SCORE), image.observation, image.truth, []).vulnerable[0].tolist()
+    hatched = page.locator("#layer-positions .positions")
+    assert hatched.count() == 1
+    x, y, width, height = (float(hatched.get_attribute(name)) for name in ("x", "y", "width", "height"))
+    # Top-left corners run from line - side + 1 to line - 1; centres lie 5 further for a patch of 10 x 10.
+    first = [max(lines[0] - 9, -9), max(lines[1] - 9, -9)]
+    last = [min(lines[2], 100) - 1, min(lines[3], 100) - 1]
+    assert [x, y] == [first[0] + 4.5, first[1] + 4.5]
+    assert [width, height] == [last[0] - first[0] + 1, last[1] - first[1] + 1]
+
+
+def test_the_keyboard_is_enough(opened, photographs):
+    page = opened(photographs[0], "#images")
+    card = page.locator(".thumbnail").nth(4)
+    card.focus()
+    page.keyboard.press("Enter")
+    page.locator("#part-image").wait_for()
+    page.locator("#patch").focus()
+    x, y = position(page)
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown", "Shift+ArrowLeft", "ArrowUp", "Shift+ArrowDown"):
+        page.keyboard.press(key)
+    assert position(page) == [x - 8, y + 10]
+    assert f"at ({x - 8}, {y + 10})" in page.locator("#patch-words").inner_text()
+    page.keyboard.press("PageDown")
+    api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + "005"))
+    page.keyboard.press("PageUp")
+    page.keyboard.press("PageUp")
+    api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + "003"))
+    page.keyboard.press("Escape")
+    page.locator("#part-images").wait_for()
+
+
+def test_previous_and_next_stay_within_the_filter(opened, photographs):
+    file, images = photographs
+    page = opened(file, "#images")
+    page.locator("#filter-class").select_option("dog")
+    dogs = [image.id for image in images if image.truth.label[0] == 1]
+    page.locator(".thumbnail").first.click()
+    api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + dogs[0]))
+    assert page.locator("#previous").is_disabled()
+    page.locator("#next").click()
+    page.wait_for_url(f"**#image/{int(dogs[1])}")
+    api.expect(page.locator("#image-title")).to_have_text(re.compile("^" + dogs[1]))
+
+
+def test_a_missing_photograph_is_said(opened, photographs):
+    page = opened(photographs[0], "#image/2")
+    assert "could not be read" in page.locator("#no-photo").inner_text()
+    assert page.locator("#pixels").get_attribute("href") is None
+    assert page.locator("#layer-truth .box").count() == 1
+    page.goto(photographs[0].as_uri() + "#image/3")
+    assert page.locator("#pixels").get_attribute("href").startswith("data:image/jpeg")
+    assert page.locator("#no-photo").is_hidden()
+
+
+def test_layers_can_be_switched(opened, photographs):
+    page = opened(photographs[0], "#image/0")
+    assert page.locator("#layer-base rect").count() == 0
+    page.get_by_label("boxes of the undefended detector").check()
+    assert page.locator("#layer-base rect").count() == 1
+    page.get_by_label("objects", exact=True).uncheck()
+    assert page.locator("#layer-truth rect").count() == 0
+
+
+def test_photographs_beside_the_file_are_found(opened, tmp_path):
+    write_report(tmp_path / "a b.html", photographed(tmp_path, 2), NAMES, PAPER, base_score=BASE_SCORE, photos="beside")
+    page = opened(tmp_path / "a b.html")
+    with page.expect_response(lambda response: "view-1.jpg" in response.url) as answer:
+        page.goto((tmp_path / "a b.html").as_uri() + "#image/1")
+    assert answer.value.ok
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_screen(opened, photographs, width):
+    page = opened(photographs[0], width=width, height=800)
+    for part in ("overview", "images", "image/3", "meaning"):
+        page.goto(photographs[0].as_uri() + f"#{part}")
+        page.locator(f"#part-{part.split('/')[0]}").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, part
+
+
+def test_light_and_dark(opened, photographs):
+    page = opened(photographs[0], color_scheme="dark")
+    paper = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(paper)
+    page.get_by_role("button", name="Light").click()
+    light = page.evaluate(paper)
+    assert dark != light == "rgb(255, 255, 255)"
+    page.get_by_role("button", name="Dark").click()
+    assert page.evaluate(paper) == dark
+
+
+def test_names_stay_text(opened, tmp_path):
+    hostile = "</script><img src=x onerror='window.hacked=1'>\"&"
+    images = [replace(image, id=hostile) for image in photographed(tmp_path, 3)]
+    out = tmp_path / "report.html"
+    write_report(out, images, (hostile, "dog"), PAPER, base_score=BASE_SCORE, title=hostile, remarks=[hostile])
+    page = opened(out)
+    assert hostile in page.locator("#classes").inner_text()
+    assert page.title() == hostile
+    for part in ("#images", "#image/0"):
+        page.goto(out.as_uri() + part)
+        assert hostile in page.locator("main").inner_text()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
