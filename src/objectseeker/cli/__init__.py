@@ -1,0 +1,23 @@
+"""The command line: reads options, calls the package, prints. Nothing else."""
+
+from __future__ import annotations
+
+# isort: off  # commands are listed in the order in which they register
+from objectseeker.cli import images, runs, measure, show, falsify, benchmarks  # noqa: F401
+
+# isort: on
+from objectseeker.cli.app import app
+from objectseeker.cli.console import fail
+from objectseeker.errors import ObjectSeekerError
+
+__all__ = ["app", "main"]
+
+
+def main() -> None:
+    """Run the command line; what the user can mend becomes one sentence and exit code 2."""
+    try:
+        app()
+    except ObjectSeekerError as error:
+        fail(str(error))
+    except OSError as error:  # a folder that is a file, a full disk, no permission
+        fail(f"cannot use {error.filename}: {error.strerror}" if error.filename else str(error))

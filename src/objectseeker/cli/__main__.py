@@ -1,0 +1,5 @@
+"""python -m objectseeker.cli"""
+
+from objectseeker.cli import main
+
+main()
