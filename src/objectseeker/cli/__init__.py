@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# isort: off  # commands are listed in the order in which they register
+# Commands are listed in the order in which they register.
+# isort: off
 from objectseeker.cli import images, runs, measure, show, falsify, benchmarks  # noqa: F401
 
 # isort: on
