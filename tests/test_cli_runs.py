@@ -8,6 +8,15 @@ import PIL.Image
 import pytest
 from test_cli import DETECTOR, run
 
+FOUND = {"found_by_detector": True, "found_by_defence": True, "vanilla_survived": False}
+ATTACKED = {  # what `attack` says of two objects, the second of them hidden
+    "patch": {"area": 0.01, "aspect": 1.0, "where": "over"},
+    "objects": [
+        FOUND | {"certified": True, "defence_survived": True},
+        FOUND | {"certified": False, "defence_survived": False},
+    ],
+}
+
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
@@ -55,6 +64,26 @@ def test_evaluate_prints_what_machines_need(workplace):
     assert defended["certified_recall"].keys() >= {"far", "close", "over"}
     assert defended["ap50"] == pytest.approx(100)
     assert defended["certified_recall"]["far"] >= defended["certified_recall"]["over"] > 50
+
+
+def test_without_scores_the_evidence_rule_is_used_and_with_them_the_papers(workplace):
+    settings = json.loads(run(workplace, "evaluate", "run", "--json", "--patch", 0.05).stdout)["settings"]
+    assert (settings["alpha"], settings["low_alpha"], settings["edge_factor"]) == (0.35, 0.2, 0.7)
+    assert settings["patch_area"] == 0.05
+    settings = json.loads(run(workplace, "evaluate", "run", "--json", "--alpha", 0.8).stdout)["settings"]
+    assert (settings["alpha"], settings["low_alpha"], settings["edge_factor"]) == (0.8, None, 1.0)
+
+
+def test_evaluate_shows_recall_under_attack(workplace):
+    (workplace / "attack.json").write_text(json.dumps(ATTACKED))
+    done = run(workplace, "evaluate", "run", "--attacks", "attack.json", "--out", "attacked")
+    assert "under attack (upper bound)" in done.stdout
+    assert "under attack (upper bound)" in (workplace / "attacked" / "evaluation.md").read_text()
+    found = json.loads((workplace / "attacked" / "evaluation.json").read_text())["under_attack"]
+    assert found["defended"]["recall_under_attack"]["share"] == 0.5
+    (workplace / "broken.json").write_text("{}")
+    done = run(workplace, "evaluate", "run", "--attacks", "broken.json", code=2)
+    assert "broken.json is no attack.json" in done.stderr
 
 
 def test_evaluate_writes_json_csv_and_markdown(workplace):

@@ -123,7 +123,7 @@ def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
         family: {(a.settings.edge_factor, a.settings.cluster_distance) for a in tuning.attempts if a.family == family}
         for family in ("paper", "evidence")
     }
-    assert chosen["paper"] == {(SETTINGS.edge_factor, SETTINGS.cluster_distance)}
+    assert chosen["paper"] == {(1.0, 0.1)}
     assert {factor for factor, _ in chosen["evidence"]} == {1.0, 0.8}
     assert {distance for _, distance in chosen["evidence"]} == {0.1, 0.3}
 

@@ -115,9 +115,9 @@ def detect(
 ) -> None:
     """Robust detections of images, as COCO results and annotated images.
 
-    Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". If no score
-    is given, the embedded detector uses its recommended settings (evidence rule), all others the paper's rule with
-    base_score 0.5 and mask_score 0.7.
+    Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". Without
+    --mask-score and --low-score the evidence rule is used, at scores that follow --base-score (0.5; the embedded
+    detector has settings of its own). --mask-score alone is the paper's rule.
 
     With --alert an image is flagged when masking finds what the base boxes do not explain. If an attacker hides a
     certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).

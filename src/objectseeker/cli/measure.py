@@ -58,6 +58,9 @@ def evaluate(
 ) -> None:
     """Clean AP and certified recall of a run, by the paper's protocol.
 
+    Without scores the evidence rule is used, at recommended values; --alpha and --beta alone are the paper's rule.
+
+    Example:  objectseeker evaluate runs/voc --clean-recall 0.8
     Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
     Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --low-alpha 0.2 --low-beta 0.15 --json
     """

@@ -51,10 +51,13 @@ Precision = Annotated[str | None, typer.Option(help="float32, float16 or bfloat1
 
 
 def settings_of(**given: Any) -> Settings:
-    """The settings given, the rest by default."""
-    from objectseeker.evaluation import Settings
+    """The settings given; if no alpha or beta is, the recommended ones. alpha and beta alone are the paper's rule."""
+    from objectseeker.evaluation import RECOMMENDED, Settings
 
-    return Settings(**{key: value for key, value in given.items() if value is not None})
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if chosen.keys() & {"alpha", "beta", "low_alpha", "low_beta"}:
+        return Settings(**chosen)
+    return replace(RECOMMENDED, **chosen)
 
 
 def open_run(folder: Path, lowest: float | None = None) -> Run:
@@ -83,13 +86,16 @@ def note_masks(run: Run, patches: int) -> None:
 
 
 def rule_of(spec: str, given: dict[str, Any]) -> Rule:
-    """The settings given; if no score is, those recommended for the detector take its place."""
-    chosen = {key: value for key, value in given.items() if value is not None}
-    if spec == "embedded" and not chosen.keys() & {"base_score", "mask_score", "low_score"}:
-        from objectseeker.detectors.embedded import RECOMMENDED
+    """The settings given; if no score of masked boxes is, those recommended for the detector."""
+    from objectseeker import evaluation
+    from objectseeker.detectors import embedded
 
-        return replace(RECOMMENDED, **chosen)
-    return Rule(**chosen)
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if chosen.keys() & {"mask_score", "low_score"}:
+        return Rule(**chosen)
+    if spec == "embedded" and "base_score" not in chosen:
+        return replace(embedded.RECOMMENDED, **chosen)
+    return replace(evaluation.RECOMMENDED.rule(chosen.get("base_score", 0.5)), **chosen)
 
 
 def with_iou(rule: Rule, tau_iou: float | None) -> AnyRule:

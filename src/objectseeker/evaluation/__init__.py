@@ -6,8 +6,8 @@ All APs and recalls are percentages (0 to 100); scores, thresholds, areas and th
 from __future__ import annotations
 
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, RECOMMENDED, WHERES, Settings
 from objectseeker.evaluation.summary import evaluate
 from objectseeker.evaluation.tuning import Choices, Tuning, tune
 
-__all__ = ["BASE_SCORES", "WHERES", "Choices", "Scene", "Settings", "Tuning", "evaluate", "tune"]
+__all__ = ["BASE_SCORES", "RECOMMENDED", "WHERES", "Choices", "Scene", "Settings", "Tuning", "evaluate", "tune"]

@@ -152,7 +152,7 @@ def tune(
 ) -> Tuning:
     """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
 
-    The paper's rule knows neither edge_factor nor another cluster_distance: it keeps those of `settings`.
+    The paper's rule knows neither an edge_factor nor another cluster_distance than its own.
 
     What is maximised is the mean certified recall over `wheres` at `settings.clean_recall`, among the settings that
     lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
@@ -165,7 +165,7 @@ def tune(
     _require_some(wheres, WHERES, "wheres")
     choices = choices or Choices()
     by_family: dict[Family, Choices] = {
-        "paper": Choices(choices.filter_ioa, (settings.edge_factor,), (settings.cluster_distance,)),
+        "paper": Choices(choices.filter_ioa, (1.0,), (0.1,)),
         "evidence": choices,
     }
     scene = Scene.of(images, names)
