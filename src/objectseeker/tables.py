@@ -122,7 +122,7 @@ def for_terminal(found: Row) -> list[Any]:
     return [
         table(f"AP50, and certified recall at clean recall {asked:g}, in percent", turned(overview(found))),
         *remarks(found),
-        *([table("Recall of the attacked objects, in percent", under_attack(found))] if under_attack(found) else []),
+        *(table("Recall of the attacked objects, in percent", turned(rows)) for rows in [under_attack(found)] if rows),
         table("By class: vanilla AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
     ]
 

@@ -13,7 +13,7 @@ from objectseeker.detectors.preprocess import Size
 from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, Predictor
 
 Tensor = Any
-EXTRA_CHANNELS = 5  # three and five are eight, which tensor cores want
+EXTRA_CHANNELS = 5  # to make eight of three
 
 Decode = Callable[[Any], tuple[Any, Any]]
 
@@ -54,8 +54,9 @@ class BoxesAndScores:
 class Embedded:
     """The embedded detector: box sides are distributions over distances, turned into boxes in single precision only.
 
-    In half precision a coordinate around 600 would be off by up to a quarter of a pixel. With `extra` input channels,
-    all zero and with zero weights, GPUs find the first convolution easier; to its result they add exactly zero.
+    In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `extra` input channels, all
+    zero and with zero weights, add exactly zero to the first convolution. They were meant to speed it up and were not
+    seen to (docs/speed.md), but they are what was checked on a GPU.
     """
 
     predictor: Predictor
