@@ -34,9 +34,9 @@ class OnnxDetector(NetworkDetector):
     width, height), by default what its layout usually takes. Graphs that list their boxes do not say how many classes
     they have: unless their metadata or `class_names` names them, they are taken for COCO's.
 
-    On a CPU, `workers` views run at the same time on one thread each: convolutions split over threads leave cores
-    waiting, views never wait for each other. One view a batch is then as fast as many. `threads` is what a view gets
-    of the cores; results are only promised to be the same at the same number, so it is part of the identity.
+    On a CPU, `workers` views run at the same time, by default as many as there are cores, on one thread each. One view
+    a batch is then as fast as many. With fewer workers a view gets several threads; results are only promised to be the
+    same at the same number of these, so it is part of the identity.
     """
 
     def __init__(
