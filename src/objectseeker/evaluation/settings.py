@@ -93,7 +93,6 @@ def follow(base_score: float, alpha: float, beta: float) -> float:
     return max(alpha, base_score + (1 - base_score) * beta)
 
 
-# What commands use when they are given no scores: the evidence rule at round values that lose less than a point of AP
-# on VOC and COCO images with detectors that were not trained for it (docs/evidence.md). alpha .8, beta .5 alone is the
-# paper's rule with the paper's values.
+# What commands use when they are given no scores: the evidence rule at round values that lose about a point of AP at
+# most on VOC and COCO images (docs/reproduce.md). alpha .8, beta .5 alone is the paper's rule with the paper's values.
 RECOMMENDED = Settings(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15, edge_factor=0.7)
