@@ -16,9 +16,9 @@ import numpy as np
 from objectseeker import Patch, certify
 from objectseeker.bounds import MARGIN
 from objectseeker.certification import provable
-from objectseeker.evidence import weights
+from objectseeker.evidence import linked, weights
 from objectseeker.observation import ObservedImage
-from objectseeker.pruning import Rule, neighbours
+from objectseeker.pruning import Rule
 from objectseeker.store import open_run
 from objectseeker.threats import Surroundings, sizes
 
@@ -77,14 +77,14 @@ def by_notion(image: ObservedImage, n: int, rule: Rule, patch: Patch) -> tuple[b
     members = np.flatnonzero(provable(observation, truth, rule)[:, 0] & (evidence > 0))
     weight, mask = weights(evidence[members]), observation.mask_of[members]
     boxes = observation.boxes.xyxy[members]
-    linked = neighbours(boxes, boxes, rule.cluster_distance - MARGIN) | np.eye(len(members), dtype=bool)
+    joined = linked(boxes, rule.cluster_distance)
     size = sizes(patch, observation.width, observation.height, 1)
     allowed = Surroundings.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
     present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]
     answers = [True, True]
     for row in np.unique(present, axis=0):
         at = np.flatnonzero(row)
-        parts = linked[np.ix_(at, at)]
+        parts = joined[np.ix_(at, at)]
         if answers[0]:
             answers[0] = any(enough(weight[at][group], mask[at][group]) for group in components(parts))
         if answers[1]:

@@ -107,10 +107,10 @@ def certify_with(
     vulnerable = escape_lines(safe, masks)
     certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
     square = largest_square(vulnerable)
-    surroundings = Surroundings.of(truth.xyxy, width, height)
-    size = [patch.size(width, height) for patch in patches]
-    allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
-    twice = {p: Classes.of(masks, size[p]) for p, patch in enumerate(patches) if patch.count == 2}
+    twice = {p: Classes.of(masks, patch.size(width, height)) for p, patch in enumerate(patches) if patch.count == 2}
+    if twice or rule.low_score is not None:  # otherwise the verdicts are final
+        surroundings = Surroundings.of(truth.xyxy, width, height)
+        allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
     for p, classes in twice.items():
         for n in np.flatnonzero(certified[p]).tolist():  # what one patch can hide, two can
             certified[p, n] = proven_twice(classes, allowed[p][n], safe[n])
@@ -122,7 +122,7 @@ def certify_with(
                 certified[p, n] = (
                     stars.prove_pairs(allowed[p][n], twice[p], safe[n])
                     if p in twice
-                    else stars.prove_all(allowed[p][n], size[p], vulnerable[n])
+                    else stars.prove_all(allowed[p][n], patches[p].size(width, height), vulnerable[n])
                 )
             square[n] = stars.largest_square(vulnerable[n], at_least=int(square[n]))
     visible = visible_area(truth.xyxy, width, height) > 0

@@ -154,19 +154,25 @@ def weights(evidence: Floats) -> Floats:
     return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
 
 
+def linked(boxes: Floats, distance: float) -> Bools:
+    """Which boxes clustering surely joins directly, however inference rounds; every box to itself."""
+    near = neighbours(boxes, boxes, distance - MARGIN)
+    np.fill_diagonal(near, True)
+    return near
+
+
 def stars_of(observation: Observation, members: Ints, evidence: Floats, distance: float) -> Stars:
     """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0.
 
     `distance` is the rule's cluster_distance.
     """
     boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
-    linked = neighbours(boxes, boxes, distance - MARGIN)
-    np.fill_diagonal(linked, True)
+    near = linked(boxes, distance)
     weight = weights(evidence)
     best = np.zeros((len(members), len(observation.masks)))
     for m in np.unique(mask_of):
         of_mask = np.flatnonzero(mask_of == m)
-        best[:, m] = np.where(linked[:, of_mask], weight[of_mask], 0.0).max(axis=1)
+        best[:, m] = np.where(near[:, of_mask], weight[of_mask], 0.0).max(axis=1)
     distinct = {(m, row.tobytes()): r for r, (m, row) in enumerate(zip(mask_of.tolist(), best, strict=True))}
     kept = list(distinct.values())
     return Stars(observation.masks, best[kept], mask_of[kept])

@@ -18,13 +18,13 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.bounds import MARGIN, Bound
+from objectseeker.bounds import Bound
 from objectseeker.boxes import Floats, Ints
 from objectseeker.certification import visible_area
 from objectseeker.evaluation.certified import Proofs, find_proofs
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evidence import weights
-from objectseeker.pruning import Rule, neighbours
+from objectseeker.evidence import linked, weights
+from objectseeker.pruning import Rule
 from objectseeker.threats import Surroundings
 
 Column = npt.NDArray[np.generic]
@@ -108,11 +108,10 @@ def _best_of_each_mask(proofs: Proofs, mask: Ints, rows: Ints) -> Ints:
 def _links(boxes: Floats, first: Ints, distance: float) -> tuple[Column, Column]:
     """Per object, the rows of its neighbour matrix as bits, each row on whole bytes; and where each object begins.
 
-    Neighbours as `evidence.stars_of` has them, but for the diagonal, which is not needed.
+    Neighbours as `evidence.linked` has them.
     """
     parts = [np.empty(0, np.uint8)]
     for start, end in pairwise(first.tolist()):
-        near = neighbours(boxes[start:end], boxes[start:end], distance - MARGIN)
-        parts.append(np.packbits(near, axis=1, bitorder="little").ravel())
+        parts.append(np.packbits(linked(boxes[start:end], distance), axis=1, bitorder="little").ravel())
     ends = np.cumsum([len(part) for part in parts])
     return np.concatenate(parts), ends.astype(np.uint32)
