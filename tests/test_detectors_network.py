@@ -88,7 +88,7 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
 @given(
     width=st.integers(2, 90),
     height=st.integers(2, 90),
-    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "mmdeploy,channels=bgr,fit=centred"]),
+    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "decoded,fit=spend", "mmdeploy,channels=bgr,fit=centred"]),
     seed=st.integers(0, 2**32),
 )
 def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout, seed):

@@ -152,7 +152,7 @@ def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
         load(f"onnx:{path}", layout="detr")
     with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64, not 96x96"):
         load(f"onnx:{path}", input_size=96)
-    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim"):
+    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim and fit=spend"):
         load(f"onnx:{path}", layout="yolov5,trim=yes")
 
 

@@ -51,7 +51,7 @@ def rectangles(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int, i
 @given(
     case=half_masks() | rectangles(),
     network=st.tuples(SIDES, SIDES),
-    fit=st.sampled_from(FITS),
+    fit=st.sampled_from((*FITS, "spend")),
     stride=st.none() | st.integers(1, 8),
     seed=st.integers(0, 2**32),
 )
@@ -167,5 +167,27 @@ def test_an_empty_rectangle_covers_nothing():
 
 
 def test_an_unknown_fit_is_refused():
-    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, centred, stretch, got 'crop'"):
+    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, centred, spend, stretch, got 'crop'"):
         place((5, 5), (5, 5), "crop")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    width=st.integers(1, 2000),
+    height=st.integers(1, 2000),
+    side=st.sampled_from([64, 416]),
+    wide=st.sampled_from([1, 2]),
+)
+def test_spending_the_pixels_shows_the_image_as_large_as_they_allow(width, height, side, wide):
+    network, stride = (side * wide, side), 32
+    used = place((width, height), network, "spend", stride=stride)
+    columns, rows = used.size
+    cells = (network[0] // stride) * (network[1] // stride)
+
+    assert columns % stride == rows % stride == 0
+    assert columns * rows <= network[0] * network[1]
+    scale = max(min(c * stride / width, cells // c * stride / height) for c in range(1, cells + 1))
+    assert used.x.resampling.resized == max(round(width * scale), 1)
+    assert used.y.resampling.resized == max(round(height * scale), 1)
+    letterboxed = place((width, height), network, "top-left")
+    assert used.x.resampling.resized >= letterboxed.x.resampling.resized

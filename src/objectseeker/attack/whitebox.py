@@ -19,7 +19,7 @@ import numpy as np
 
 from objectseeker.boxes import Floats, Ints
 from objectseeker.detectors.network import NetworkDetector
-from objectseeker.detectors.preprocess import Placement, Resampling, Singles, Size, place
+from objectseeker.detectors.preprocess import Placement, Resampling, Singles, Size
 from objectseeker.detectors.results import SCORE_FLOOR
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.masks import Image
@@ -45,8 +45,7 @@ class WhiteBox:
     covered: Callable[[Placement, Ints], tuple[int, int, int, int]] = Placement.covered
 
     def place(self, size: Size) -> Placement:
-        layout = self.detector.layout
-        return place(size, self.detector.input_size, layout.fit, stride=layout.stride if layout.trim else None)
+        return self.detector.layout.place(size, self.detector.input_size)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes and scores of network inputs 0..255 RGB."""

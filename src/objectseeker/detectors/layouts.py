@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.detectors.preprocess import Fit, Size
+from objectseeker.detectors.preprocess import Fit, Placement, Size, place
 from objectseeker.detectors.results import Found
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
@@ -35,8 +35,9 @@ class Layout:
 
     `outputs` are the roles of the network's outputs in the order `decode` takes them; `classes` is the axis of the
     last of them that lists the classes, and how many other entries that axis begins with. `nms` is the IoU threshold
-    of per-class suppression, None where the network does its own. `trim` cuts a letterbox down to the image, which
-    saves time where the network takes any size. `label_offset` is added to every label and labels below 0 are
+    of per-class suppression, None where the network does its own. Where the network takes any size, `trim` cuts a
+    letterbox down to the image, which saves time, and fit "spend" uses as many pixels as the whole letterbox had on a
+    larger image of the same shape. `label_offset` is added to every label and labels below 0 are
     dropped: with -1, a background class 0 goes away. The sides of the input must be multiples of `stride`.
     """
 
@@ -66,6 +67,15 @@ class Layout:
             raise ObjectSeekerError(f"mean and std must be finite and std not 0, got {self.mean} and {self.std}")
         if self.nms is not None:
             require_fraction(self.nms, "nms")
+
+    @property
+    def free_sides(self) -> bool:
+        """Whether the sides of the network's input follow the image."""
+        return self.trim or self.fit == "spend"
+
+    def place(self, image: Size, network: Size) -> Placement:
+        """Where an image of one size lies on a network input of another."""
+        return place(image, network, self.fit, stride=self.stride if self.free_sides else None)
 
     def describe(self) -> str:
         """The name and whatever differs from the layout known by it."""

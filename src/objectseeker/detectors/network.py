@@ -13,7 +13,7 @@ import numpy as np
 from objectseeker.boxes import Detections, Ints
 from objectseeker.detectors.layouts import Array, Layout, normalise
 from objectseeker.detectors.nms import nms
-from objectseeker.detectors.preprocess import Placement, Size, place, prepare
+from objectseeker.detectors.preprocess import Placement, Size, prepare
 from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, clean, finish
 from objectseeker.detectors.views import MaskBy, Views, plan_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
@@ -176,7 +176,7 @@ def _map(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers: i
 def place_image(image: Image, size: Size, layout: Layout) -> Placement:
     """Where `image` lies on a network input of `size`."""
     height, width = image.shape[:2]
-    return place((width, height), size, layout.fit, stride=layout.stride if layout.trim else None)
+    return layout.place((width, height), size)
 
 
 def require_mask_by(mask_by: str) -> None:

@@ -162,8 +162,8 @@ def _choose_layout(
 
 
 def _choose_size(path: Path, wanted: int | tuple[int, int] | None, fixed: Size | None, layout: Layout) -> Size:
-    if fixed is not None and layout.trim:
-        raise ObjectSeekerError(f"{path} is fixed to inputs of {fixed[0]}x{fixed[1]}: leave out trim")
+    if fixed is not None and layout.free_sides:
+        raise ObjectSeekerError(f"{path} is fixed to inputs of {fixed[0]}x{fixed[1]}: leave out trim and fit=spend")
     if wanted is None:
         return fixed or as_size(layout.input_size)
     size = as_size(wanted)

@@ -36,7 +36,8 @@ STRIP = 16  # network rows that are resized together: what is in use at a time f
 
 Singles = npt.NDArray[np.float32]
 Size = tuple[int, int]  # width, height
-Fit = Literal["top-left", "centred", "stretch"]  # two letterboxes that keep the aspect ratio, and one that does not
+# Three letterboxes that keep the aspect ratio, and one fit that does not. The letterbox of "spend" has free sides.
+Fit = Literal["top-left", "centred", "spend", "stretch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,9 +137,13 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
     """Place an image of `image` = width, height on a network input of `network` = width, height.
 
     With `stride`, the network input of a letterbox is cut down to the smallest multiple of it that holds the image.
+    "spend" needs one: it scales the image up as far as an input of so many pixels allows, whatever its sides.
+    All of this follows from the two sizes, never from a pixel.
     """
     if fit not in get_args(Fit):
         raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}, got {fit!r}")
+    if fit == "spend":
+        network = _most_useful(image, network, stride or 1)
     if fit == "stretch":
         return Placement(
             *(Axis(resampling(raw, length), 0, length) for raw, length in zip(image, network, strict=True))
@@ -151,6 +156,14 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
         offset = (length - resized) // 2 if fit == "centred" else 0
         axes.append(Axis(resampling(raw, resized), offset, length))
     return Placement(*axes)
+
+
+@lru_cache(maxsize=256)
+def _most_useful(image: Size, network: Size, stride: int) -> Size:
+    """Sides in strides, their product no more than the network's, on which the image can be largest."""
+    cells = max((network[0] // stride) * (network[1] // stride), 1)
+    sides = [(columns * stride, cells // columns * stride) for columns in range(1, cells + 1)]
+    return max(sides, key=lambda side: min(side[0] / image[0], side[1] / image[1]))
 
 
 def prepare(image: Image, placement: Placement, *, pad: int) -> Image:
