@@ -33,7 +33,6 @@ from objectseeker.detectors.embedded import RECOMMENDED
 from objectseeker.images import load_image
 
 CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
-VANILLA_SHARE = 0.25  # of the seconds, for the attack on the undefended detector
 LOADING = """from objectseeker.attack.whitebox import embedded_white_box
 
 detector = embedded_white_box(device="{device}", batch={batch}, input_size={size}, score_floor={floor}).detector"""
@@ -67,11 +66,16 @@ def main() -> int:
             pipeline,
             targets,
             patch,
-            Budget(steps=options.steps, restarts=options.restarts, seconds=VANILLA_SHARE * options.seconds, **common),
+            Budget(
+                steps=options.steps,
+                restarts=options.restarts,
+                seconds=options.vanilla_share * options.seconds,
+                **common,
+            ),
             defence_budget=Budget(
                 steps=options.steps,
                 restarts=options.defence_restarts,
-                seconds=(1 - VANILLA_SHARE) * options.seconds,
+                seconds=(1 - options.vanilla_share) * options.seconds,
                 **common,
             ),
             seed=options.seed,
@@ -100,6 +104,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--annotations", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="optimisation time per condition")
+    parser.add_argument("--vanilla-share", type=float, default=0.25, help="of that, against the undefended detector")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--input-size", type=int, default=416)
     parser.add_argument("--batch", type=int, default=128, help="views per forward pass of the judged detector")

@@ -17,10 +17,30 @@ from training.packs import CROWD, Pack, Pixels
 
 GREY = 114.0
 TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
-LEAST_VISIBLE_SHARE = 0.2  # of an object's box, below which it is no target any more
+LEAST_VISIBLE_SHARE = 0.2  # of an object's box, below which a tile that cuts it leaves no target
 LEAST_VISIBLE_SIDE = 3.0  # pixels, likewise
 BOXES_PER_IMAGE = 40  # the largest are kept
 BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
+
+
+@dataclass(frozen=True, slots=True)
+class Masking:
+    """How half-plane masks are drawn.
+
+    `visible` is the share of an object's box below which it stops being a target. `through` is the share of the lines
+    that are drawn through an object instead of anywhere. `crop` moves the cut to the border of the sample, as a
+    detector sees it that is given the kept half alone. With `paired`, half of a batch are whole samples and the other
+    half the same ones masked.
+    """
+
+    probability: float
+    visible: float = 0.2
+    through: float = 0.0
+    crop: bool = False
+    paired: bool = False
+
+
+NO_MASKS = Masking(probability=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +49,9 @@ class Strength:
 
     mosaic: float  # probabilities
     mixup: float
-    mask: float
     smallest: float  # range of the random scale
     largest: float
+    masking: Masking = NO_MASKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +102,15 @@ class Augmentation:
 
     def __init__(self, bank: Bank, size: int, *, seed: int, compiled: bool) -> None:
         self.bank, self.size = bank, size
-        self.generator = torch.Generator(bank.device).manual_seed(seed)
-        self.order = torch.empty(0, dtype=torch.long, device=bank.device)
-        self.position = 0
+        self.restart(seed)
         self._sample: Any = torch.compile(sample_pixels, dynamic=False) if compiled else sample_pixels
-        self._finish: Any = torch.compile(mix_and_mask, dynamic=False) if compiled else mix_and_mask
+        self._finish: Any = torch.compile(mask_and_move, dynamic=False) if compiled else mask_and_move
+
+    def restart(self, seed: int) -> None:
+        """As new, with this seed."""
+        self.generator = torch.Generator(self.bank.device).manual_seed(seed)
+        self.order = torch.empty(0, dtype=torch.long, device=self.bank.device)
+        self.position = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {"generator": self.generator.get_state(), "order": self.order, "position": self.position}
@@ -98,27 +122,36 @@ class Augmentation:
 
     @torch.no_grad()
     def batch(self, count: int, strength: Strength) -> Batch:
-        images = self._choose(count)
-        mosaic = self._chance((count,), strength.mosaic)
-        centre = self._uniform((count, 2), 0.25, 0.75) * self.size
+        masking = strength.masking
+        drawn = count // 2 if masking.paired else count
+        images = self._choose(drawn)
+        mosaic = self._chance((drawn,), strength.mosaic)
+        centre = self._uniform((drawn, 2), 0.25, 0.75) * self.size
         # Without a mosaic the last tile, the one drawn without repetition, covers everything.
         centre = torch.where(mosaic[:, None], centre, torch.zeros_like(centre)).round()
         tiles = tile_rectangles(centre, self.size)
         placement = self._place(images, tiles, mosaic, strength)
-        colour = self._colour(count)
+        colour = self._colour(drawn)
         boxes, labels, present = self._tile_boxes(images, tiles, placement)
 
-        partner = torch.roll(torch.arange(count, device=self.bank.device), 1)
-        mixed = self._chance((count,), strength.mixup)
-        own_share = torch.where(mixed, self._uniform((count,), 0.35, 0.65), torch.ones_like(centre[:, 0]))
+        partner = torch.roll(torch.arange(drawn, device=self.bank.device), 1)
+        mixed = self._chance((drawn,), strength.mixup)
+        own_share = torch.where(mixed, self._uniform((drawn,), 0.35, 0.65), torch.ones_like(centre[:, 0]))
         boxes = torch.cat([boxes, boxes[partner]], 1)
         labels = torch.cat([labels, labels[partner]], 1)
         present = torch.cat([present, present[partner] & mixed[:, None]], 1)
+        boxes, labels, present = largest_targets(boxes, labels, present)
 
-        kept = self._kept_rectangle(count, strength.mask)
-        boxes, labels, present = visible_targets(boxes, labels, present, kept)
         pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
-        return Batch(self._finish(pixels, own_share, partner, kept), boxes, labels, present)
+        pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
+        kept = self._kept_rectangle(boxes, present, masking)
+        if masking.paired:
+            kept = torch.cat([torch.tensor([0.0, 0, self.size, self.size], device=kept.device).expand_as(kept), kept])
+            pixels, boxes, labels, present = (torch.cat([x, x]) for x in (pixels, boxes, labels, present))
+        boxes, present = visible_targets(boxes, present, kept, masking.visible)
+        shift = cut_to_border(kept, self.size) if masking.crop else torch.zeros_like(kept[:, :2])
+        boxes = (boxes - torch.cat([shift, shift], 1)[:, None]) * present[..., None]
+        return Batch(self._finish(pixels, kept, shift.long()), boxes, labels * present, present)
 
     def _uniform(self, shape: tuple[int, ...], low: float = 0.0, high: float = 1.0) -> Tensor:
         return torch.rand(shape, device=self.bank.device, generator=self.generator) * (high - low) + low
@@ -209,12 +242,19 @@ class Augmentation:
         count = len(images)
         return cut.view(count, -1, 4), labels.view(count, -1), present.view(count, -1)
 
-    def _kept_rectangle(self, count: int, probability: float) -> Tensor:
-        """count,4: what a half-plane mask leaves; everything where there is none."""
+    def _kept_rectangle(self, boxes: Tensor, present: Tensor, masking: Masking) -> Tensor:
+        """N,4: what a half-plane mask leaves; everything where there is none."""
+        count = len(boxes)
         kept = torch.tensor([0.0, 0.0, self.size, self.size], device=self.bank.device).repeat(count, 1)
-        line = (self._uniform((count,)) * self.size).round()
         side = self._integers(4, (count,))
-        masked = self._chance((count,), probability)
+        anywhere = self._uniform((count,)) * self.size
+        aim = (self._uniform(present.shape) * present).argmax(1)  # some object, where there is one
+        target = boxes[torch.arange(count, device=boxes.device), aim]
+        axis = (side % 2)[:, None]
+        low, high = target.gather(1, axis)[:, 0], target.gather(1, axis + 2)[:, 0]
+        aimed = self._chance((count,), masking.through) & present.any(1)
+        line = torch.where(aimed, low + self._uniform((count,)) * (high - low), anywhere).round()
+        masked = self._chance((count,), masking.probability)
         moved = masked[:, None] & (side[:, None] == torch.arange(4, device=self.bank.device))
         return torch.where(moved, line[:, None], kept)
 
@@ -245,23 +285,29 @@ def intersect(boxes: Tensor, rectangles: Tensor) -> Tensor:
     )
 
 
-def still_visible(cut: Tensor, whole: Tensor) -> Tensor:
+def still_visible(cut: Tensor, whole: Tensor, share: float = LEAST_VISIBLE_SHARE) -> Tensor:
     """Whether enough is left of a box to be a target."""
     sides = (cut[..., 2:] - cut[..., :2]).clamp(min=0)
     whole_area = (whole[..., 2:] - whole[..., :2]).prod(-1)
-    return (sides.prod(-1) >= LEAST_VISIBLE_SHARE * whole_area) & (sides > LEAST_VISIBLE_SIDE).all(-1)
+    return (sides.prod(-1) >= share * whole_area) & (sides > LEAST_VISIBLE_SIDE).all(-1)
 
 
-def visible_targets(boxes: Tensor, labels: Tensor, present: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The visible parts of the objects inside the kept rectangle, the largest BOXES_PER_SAMPLE of them."""
+def largest_targets(boxes: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest BOXES_PER_SAMPLE objects of each sample."""
+    area = (boxes[..., 2:] - boxes[..., :2]).clamp(min=0).prod(-1)
+    chosen = torch.where(present, area + 1, torch.zeros_like(area)).topk(BOXES_PER_SAMPLE, 1).indices
+    return boxes.gather(1, chosen[..., None].expand(-1, -1, 4)), labels.gather(1, chosen), present.gather(1, chosen)
+
+
+def visible_targets(boxes: Tensor, present: Tensor, kept: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """The visible parts of the objects inside the kept rectangle, and which of them are targets still."""
     cut = intersect(boxes, kept[:, None])
-    present = present & still_visible(cut, boxes)
-    area = (cut[..., 2:] - cut[..., :2]).clamp(min=0).prod(-1)
-    rank = torch.where(present, area + 1, torch.zeros_like(area))
-    chosen = rank.topk(BOXES_PER_SAMPLE, 1).indices
-    present = present.gather(1, chosen)
-    cut = cut.gather(1, chosen[..., None].expand(-1, -1, 4)) * present[..., None]
-    return cut, labels.gather(1, chosen) * present, present
+    return cut, present & still_visible(cut, boxes, share)
+
+
+def cut_to_border(kept: Tensor, size: int) -> Tensor:
+    """N,2: how far a sample moves left and up so that the line its mask ends at lies on the border."""
+    return kept[:, :2] + kept[:, 2:] - size
 
 
 def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, colour: Tensor, size: int) -> Tensor:
@@ -299,12 +345,16 @@ def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, 
     return torch.stack(recoloured, 1) / 255
 
 
-def mix_and_mask(images: Tensor, own_share: Tensor, partner: Tensor, kept: Tensor) -> Tensor:
-    """Blend each image with its partner, then grey out everything outside the kept rectangle."""
-    own = own_share.view(-1, 1, 1, 1)
-    mixed = images * own + images[partner] * (1 - own)
-    middle = torch.arange(images.shape[-1], device=images.device, dtype=torch.float) + 0.5
-    x, y = middle.view(1, 1, 1, -1), middle.view(1, 1, -1, 1)
-    x1, y1, x2, y2 = kept.view(-1, 4, 1, 1, 1).unbind(1)
-    visible = (x >= x1) & (y >= y1) & (x <= x2) & (y <= y2)
-    return torch.where(visible, mixed, GREY / 255).contiguous(memory_format=torch.channels_last)
+def mask_and_move(images: Tensor, kept: Tensor, shift: Tensor) -> Tensor:
+    """Grey out everything outside the kept rectangle, then move each sample left and up by its shift."""
+    size = images.shape[-1]
+    pixel = torch.arange(size, device=images.device)
+    x, y = pixel + shift[:, :1], pixel + shift[:, 1:]  # N,size: where each output column and row comes from
+    x1, y1, x2, y2 = kept.unbind(1)
+    seen_x = (x + 0.5 >= x1[:, None]) & (x + 0.5 <= x2[:, None])
+    seen_y = (y + 0.5 >= y1[:, None]) & (y + 0.5 <= y2[:, None])
+    row = torch.arange(len(images), device=images.device).view(-1, 1, 1, 1)
+    channel = torch.arange(3, device=images.device).view(1, -1, 1, 1)
+    moved = images[row, channel, y.clamp(0, size - 1)[:, None, :, None], x.clamp(0, size - 1)[:, None, None, :]]
+    visible = seen_x[:, None, None, :] & seen_y[:, None, :, None]
+    return torch.where(visible, moved, GREY / 255).contiguous(memory_format=torch.channels_last)

@@ -59,13 +59,19 @@ def complete_overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
 
 @torch.no_grad()
 def assign(
-    class_logits: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor, present: Tensor, points: Tensor
+    class_logits: Tensor,
+    predicted: Tensor,
+    boxes: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    points: Tensor,
+    confidence: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Which anchor point is to find which object -> target boxes N,A,4 and soft target scores N,A,classes.
 
     An object claims the anchor points inside it whose present prediction, score**0.5 * IoU**6, is best. One claimed by
     several objects goes to the one it overlaps most. A target score is that measure, scaled so that an object's best
-    anchor point gets its best IoU.
+    anchor point gets its best IoU, and by the object's `confidence`, N,objects, where that is given.
     """
     count, anchor_count, classes = class_logits.shape
     objects = boxes.shape[1]
@@ -84,9 +90,19 @@ def assign(
     quality = quality * assigned
     best_iou = (iou * assigned).amax(-1, keepdim=True)
     strength = (quality / (quality.amax(-1, keepdim=True) + 1e-9) * best_iou).amax(1) * (largest >= 0)
+    if confidence is not None:
+        strength = strength * confidence.gather(1, owner)
     target_boxes = boxes.gather(1, owner[..., None].expand(count, anchor_count, 4))
     target_scores = F.one_hot(labels.gather(1, owner), classes).float() * strength[..., None]
     return target_boxes, target_scores
+
+
+@torch.no_grad()
+def whole_confidence(class_logits: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
+    """N,objects: the best score of an object's label among the predictions that match it (IoU 0.5)."""
+    scores = class_logits.sigmoid().transpose(1, 2)
+    score = scores.gather(1, labels[..., None].expand(-1, -1, scores.shape[2]))
+    return (score * (overlap(boxes[:, :, None], predicted[:, None]) >= 0.5)).amax(-1)
 
 
 def distance_loss(box_logits: Tensor, target_boxes: Tensor, points: Tensor, strides: Tensor) -> Tensor:
@@ -110,11 +126,24 @@ def detection_loss(
     present: Tensor,
     points: Tensor,
     strides: Tensor,
+    *,
+    paired: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and its three parts (box, class, distance) for the log."""
+    """The loss, and its three parts (box, class, distance) for the log.
+
+    With `paired`, the second half of the batch are masked versions of the first: an object's target score in them is
+    scaled by how sure the network is of it in the whole sample, so that masking reveals nothing new.
+    """
     box_logits, class_logits = box_logits.float(), class_logits.float()
     predicted = predicted_boxes(box_logits, points, strides)
-    targets, target_scores = assign(class_logits.detach(), predicted.detach(), boxes, labels, present, points)
+    confidence = None
+    if paired:
+        half = len(boxes) // 2
+        sure = whole_confidence(class_logits[:half], predicted[:half], boxes[:half], labels[:half])
+        confidence = torch.cat([torch.ones_like(sure), sure])
+    targets, target_scores = assign(
+        class_logits.detach(), predicted.detach(), boxes, labels, present, points, confidence
+    )
     total = target_scores.sum().clamp(min=1)
     weight = target_scores.sum(-1)
     # Anchor points without an object get a harmless box: their weight is zero, their gradient must be finite.

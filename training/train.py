@@ -8,165 +8,24 @@ If OUT holds a checkpoint, training goes on from it. `--check` tries everything 
 from __future__ import annotations
 
 import argparse
-import copy
 import io
 import math
 import os
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
 
-from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
-from training.augmentation import Augmentation, Bank, Strength
+from training.augmentation import Bank, Masking
 from training.evaluate import average_precisions
-from training.loss import anchors, detection_loss
 from training.packs import Pack, Pixels, decode, halve, join, read_pack
-
-LEARNING_RATE = 3e-3
-WEIGHT_DECAY = 0.05
-WARM_UP_STEPS = 1000
-GRADIENT_CLIP = 10.0
-AVERAGE_DECAY = 0.9995
-
-CLOSING = 0.85  # from this share of the schedule on: no mosaic, no mixup
-MASKING = 0.7  # from this share on: half-plane masks at their full probability
-EARLY_MASK_SHARE = 0.6  # before that, this much of it
+from training.trainer import LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
 CHECK_STEPS = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What makes a run this run: a checkpoint is only continued under the same settings."""
-
-    seconds: float | None  # length of the schedule in training time, or
-    steps: int | None  # in steps
-    batch: int
-    size: int
-    mask_probability: float
-    seed: int
-    images: int
-
-
-@dataclass(slots=True)
-class Progress:
-    """Where a run stands in its schedule."""
-
-    step: int = 0
-    seconds: float = 0.0
-
-    def fraction(self, settings: Settings) -> float:
-        return self.step / settings.steps if settings.steps else self.seconds / (settings.seconds or 1.0)
-
-
-class Trainer:
-    """The network, its running average, the optimiser and the data: everything a checkpoint must restore."""
-
-    def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
-        torch.manual_seed(settings.seed)
-        self.settings, self.device = settings, device
-        self.on_gpu = device.type == "cuda"
-        self.network = EmbeddedDetector().to(device).to(memory_format=torch.channels_last)
-        self.average = copy.deepcopy(self.network).eval().requires_grad_(False)
-        self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
-        self.augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
-        self.progress = Progress()
-        self._slow, self._fast = float_tensors(self.average), float_tensors(self.network)
-        self.points, self.strides = anchors(settings.size, settings.size, device)
-        self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
-        self._loss: Any = torch.compile(detection_loss, dynamic=False) if compiled else detection_loss
-
-    def step(self) -> torch.Tensor:
-        """One step of training; returns the parts of the loss."""
-        fraction = self.progress.fraction(self.settings)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(fraction, self.progress.step)
-        batch = self.augmentation.batch(self.settings.batch, strength(fraction, self.settings.mask_probability))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
-            box_logits, class_logits = self._forward(batch.images)
-        parts: torch.Tensor
-        loss, parts = self._loss(
-            box_logits, class_logits, batch.boxes, batch.labels, batch.present, self.points, self.strides
-        )
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), GRADIENT_CLIP, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        self._update_average()
-        return parts
-
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        """Move the running average towards the network; faster at first, when there is little to remember."""
-        weight = 1 - AVERAGE_DECAY * (1 - math.exp(-self.progress.step / 1000))
-        torch._foreach_lerp_(self._slow, self._fast, weight)
-
-    def predictor(self) -> Predictor:
-        """The averaged network as it would be exported."""
-        return Predictor(fused(self.average)).to(self.device).eval()
-
-    def save(self, folder: Path) -> None:
-        """Write the checkpoint to go on from, and the averaged weights in half precision to export from."""
-        state = {
-            "settings": asdict(self.settings),
-            "progress": asdict(self.progress),
-            "network": self.network.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "augmentation": self.augmentation.state_dict(),
-        }
-        write(state, folder / "checkpoint.pt")
-        average = self.average.state_dict()
-        weights = {name: t.half() if t.is_floating_point() else t for name, t in average.items()}
-        write({name: t.cpu().contiguous() for name, t in weights.items()}, folder / "weights.pt")
-
-    def resume(self, folder: Path) -> bool:
-        """Go on from the folder's checkpoint, if there is one."""
-        if not (folder / "checkpoint.pt").exists():
-            return False
-        state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
-        if state["settings"] != asdict(self.settings):
-            raise SystemExit(f"{folder} holds a run with {state['settings']}, asked for {asdict(self.settings)}")
-        self.network.load_state_dict(state["network"])
-        self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.augmentation.load_state_dict(state["augmentation"])
-        self.progress = Progress(**state["progress"])
-        return True
-
-
-def float_tensors(network: torch.nn.Module) -> list[torch.Tensor]:
-    """Parameters and batch statistics, which are averaged alike."""
-    return [t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()]
-
-
-def make_optimizer(network: torch.nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-    """AdamW; weight decay for convolution kernels only."""
-    kernels = [p for p in network.parameters() if p.ndim > 1]
-    others = [p for p in network.parameters() if p.ndim <= 1]
-    groups = [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.999), fused=fused)
-
-
-def learning_rate(fraction: float, step: int) -> float:
-    """Falls linearly to a hundredth, after a short warm-up."""
-    return LEARNING_RATE * (0.01 + 0.99 * (1 - fraction)) * min(1.0, (step + 1) / WARM_UP_STEPS)
-
-
-def strength(fraction: float, mask_probability: float) -> Strength:
-    """The augmentation at this point of the schedule."""
-    mask = mask_probability * (1.0 if fraction >= MASKING else EARLY_MASK_SHARE)
-    if fraction > CLOSING:
-        return Strength(mosaic=0.0, mixup=0.0, mask=mask, smallest=0.6, largest=1.4)
-    return Strength(mosaic=0.9, mixup=0.1, mask=mask, smallest=0.5, largest=1.5)
 
 
 class Log:
@@ -194,35 +53,59 @@ def main() -> None:
     if len(pack) < arguments.batch:
         raise SystemExit(f"a batch of {arguments.batch} needs as many images, the packs give {len(pack)}")
 
+    trainer = make_trainer(settings_of(arguments, len(pack)), pack, full, half, log, compiled=not arguments.no_compile)
+    settings = trainer.settings
+    if trainer.resume(arguments.out):
+        log(f"resumed at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
+    train(trainer, log, arguments.out, arguments)
+    if held_out is not None:
+        measure(trainer, held_out, log)
+
+
+def make_trainer(settings: Settings, pack: Pack, full: Pixels, half: Pixels, log: Log, *, compiled: bool) -> Trainer:
+    """The trainer on the GPU, if there is one, with all images in its memory."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
     bank = Bank(pack, full, half, device)
     log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
-    settings = Settings(
+    return Trainer(settings, bank, device, compiled=device.type == "cuda" and compiled)
+
+
+def measure(trainer: Trainer, held_out: tuple[Pack, Pixels], log: Log) -> float:
+    """AP50 of the averaged network on the held-out images, in percent."""
+    size = trainer.settings.size
+    precisions = average_precisions(trainer.predictor(), *held_out, size=size, device=trainer.device)
+    found = 100 * float(np.nanmean(precisions))
+    log(f"AP50 {found:.2f} on {len(held_out[0])} held-out images")
+    return found
+
+
+def settings_of(arguments: argparse.Namespace, images: int) -> Settings:
+    return Settings(
         seconds=arguments.seconds,
         steps=arguments.steps,
+        images=images,
+        masking=Masking(
+            arguments.mask_probability,
+            visible=arguments.mask_visible,
+            through=arguments.mask_through,
+            crop=arguments.mask_crop,
+            paired=arguments.mask_paired,
+        ),
         batch=arguments.batch,
         size=arguments.size,
-        mask_probability=arguments.mask_probability,
+        learning_rate=arguments.learning_rate,
+        warm_up=arguments.warm_up,
+        average_decay=arguments.average_decay,
+        closing=arguments.closing,
+        start=arguments.start,
         seed=arguments.seed,
-        images=len(pack),
     )
-    trainer = Trainer(settings, bank, device, compiled=device.type == "cuda" and not arguments.no_compile)
-    if trainer.resume(arguments.out):
-        log(f"resumed at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    train(trainer, log, arguments)
-    trainer.save(arguments.out)
-    log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    if device.type == "cuda":
-        log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
-    if held_out is not None:
-        precisions = average_precisions(trainer.predictor(), *held_out, size=settings.size, device=device)
-        log(f"AP50 {100 * np.nanmean(precisions):.2f} on {len(held_out[0])} held-out images")
 
 
-def train(trainer: Trainer, log: Log, arguments: argparse.Namespace) -> None:
-    """Step until the schedule ends or this piece's time is up; always at least one step."""
+def train(trainer: Trainer, log: Log, out: Path, arguments: argparse.Namespace) -> None:
+    """Step until the schedule ends or this piece's time is up, at least once, and save."""
     settings, progress = trainer.settings, trainer.progress
     trainer.network.train()
     sums, summed, before = torch.zeros(3, device=trainer.device), 0, time.monotonic()
@@ -248,7 +131,11 @@ def train(trainer: Trainer, log: Log, arguments: argparse.Namespace) -> None:
                 raise SystemExit("training diverged: the loss is not a number any more")
             sums, summed, logged_at = torch.zeros_like(sums), 0, time.monotonic()
         if progress.step % arguments.save_every == 0:
-            trainer.save(arguments.out)
+            trainer.save(out)
+    trainer.save(out)
+    log(f"saved at step {progress.step}, {progress.fraction(settings):.1%} of the schedule")
+    if trainer.on_gpu:
+        log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
 
 def load_data(arguments: argparse.Namespace, log: Log) -> tuple[Pack, Pixels, Pixels, tuple[Pack, Pixels] | None]:
@@ -284,15 +171,9 @@ def noise_pack(count: int) -> Pack:
     return Pack(files, [str(number) for number in range(count)], np.tile([64, 48], (count, 1)), list(box[:, None]))
 
 
-def write(state: dict[str, Any], path: Path) -> None:
-    """Write a file that is either whole or not there."""
-    temporary = path.with_suffix(".partial")
-    torch.save(state, temporary)
-    temporary.replace(path)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Every option of a training run."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--pack", type=Path, nargs="+", action="append", help="index, then its parts in order; may be repeated"
     )
@@ -313,13 +194,28 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, weights and log")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=416, help="side of the training images")
-    parser.add_argument("--mask-probability", type=float, default=0.5, help="of a half-plane mask, late in training")
+    parser.add_argument("--start", help="begin with the weights.pt of an earlier run instead of random weights")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--warm-up", type=int, default=1000, help="steps")
+    parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")
+    parser.add_argument("--closing", type=float, default=0.85, help="share of the schedule before mosaic and mixup end")
+    masks = parser.add_argument_group("half-plane masks")
+    masks.add_argument("--mask-probability", type=float, default=0.5, help="late in training; early 0.6 of it")
+    masks.add_argument("--mask-visible", type=float, default=0.2, help="share of a box that must remain of a target")
+    masks.add_argument("--mask-through", type=float, default=0.0, help="share of lines drawn through an object")
+    masks.add_argument("--mask-crop", action="store_true", help="move the cut to the border of the sample")
+    masks.add_argument("--mask-paired", action="store_true", help="whole and masked samples side by side, consistent")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="for decoding")
     parser.add_argument("--log-every", type=int, default=500)
     parser.add_argument("--save-every", type=int, default=3000)
     parser.add_argument("--check", action="store_true", help=f"run {CHECK_STEPS} steps on noise, at full size")
+    return parser
+
+
+def parse() -> argparse.Namespace:
+    parser = make_parser(__doc__)
     arguments = parser.parse_args()
     if arguments.check:
         arguments.steps, arguments.seconds, arguments.log_every = CHECK_STEPS, None, CHECK_STEPS // 3

@@ -1,0 +1,162 @@
+"""The training program: what it draws, and that a killed run ends like one that was left alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[1]
+if not (ROOT / "training").is_dir():
+    pytest.skip("the training program is not part of the package", allow_module_level=True)
+sys.path.insert(0, str(ROOT))
+
+from training.augmentation import (  # noqa: E402
+    NO_MASKS,
+    Augmentation,
+    Bank,
+    Masking,
+    Strength,
+    cut_to_border,
+    mask_and_move,
+    visible_targets,
+)
+from training.loss import anchors, detection_loss  # noqa: E402
+from training.packs import decode, halve  # noqa: E402
+from training.train import Log, noise_pack, train  # noqa: E402
+from training.trainer import Settings, Trainer  # noqa: E402
+
+SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def bank():
+    pack = noise_pack(12)
+    full = decode(pack, processes=1)
+    return Bank(pack, full, halve(full, processes=1), torch.device("cpu"))
+
+
+def draw(bank, masking, count=6, seed=0):
+    augmentation = Augmentation(bank, SIZE, seed=seed, compiled=False)
+    return augmentation.batch(count, Strength(mosaic=0.5, mixup=0.0, smallest=0.8, largest=1.2, masking=masking))
+
+
+def test_what_a_mask_hides_is_grey_and_no_target_reaches_into_it(bank):
+    plain, masked = draw(bank, NO_MASKS), draw(bank, Masking(1.0))
+    grey = torch.isclose(masked.images, torch.tensor(114 / 255)).all(1)
+
+    assert (
+        grey.float().mean((1, 2)) > torch.isclose(plain.images, torch.tensor(114 / 255)).all(1).float().mean((1, 2))
+    ).any()
+    for image, boxes, present in zip(grey, masked.boxes, masked.present, strict=True):
+        rows, columns = (~image).any(1).nonzero(), (~image).any(0).nonzero()
+        for x1, y1, x2, y2 in boxes[present]:
+            assert x1 >= columns.min() - 1
+            assert y1 >= rows.min() - 1
+            assert x2 <= columns.max() + 2
+            assert y2 <= rows.max() + 2
+
+
+def test_targets_are_the_visible_parts_of_what_is_visible_enough():
+    boxes = torch.tensor([[[0.0, 0, 40, 40], [20, 0, 60, 40], [30, 0, 60, 40]]]).repeat(2, 1, 1)
+    present = torch.ones(2, 3, dtype=torch.bool)
+    kept = torch.tensor([[0.0, 0, 32, 64], [0, 10, 64, 64]])
+
+    cut, still = visible_targets(boxes, present, kept, 0.2)
+
+    assert still.tolist() == [[True, True, False], [True, True, True]]  # of the third, 2 of 30 columns are left
+    assert cut[0, 0].tolist() == [0, 0, 32, 40]
+    assert cut[1, 2].tolist() == [30, 10, 60, 40]
+
+
+def test_a_cropped_sample_has_its_cut_on_the_border():
+    image = torch.arange(SIZE).float().expand(2, 3, SIZE, SIZE).contiguous()  # a column shows its own number
+    kept = torch.tensor([[24.0, 0, SIZE, SIZE], [0, 0, 24, SIZE]])
+    shift = cut_to_border(kept, SIZE)
+
+    moved = mask_and_move(image, kept, shift.long())
+
+    assert shift.tolist() == [[24, 0], [-40, 0]]
+    assert moved[0, 0, 0, :40].tolist() == list(range(24, 64))
+    assert moved[1, 0, 0, 40:].tolist() == list(range(24))
+    assert torch.isclose(moved[0, 0, 0, 40:], torch.tensor(114 / 255)).all()
+
+
+def test_paired_batches_show_every_sample_whole_and_masked(bank):
+    batch = draw(bank, Masking(1.0, paired=True), count=8)
+    whole, masked = batch.images[:4], batch.images[4:]
+
+    same = torch.isclose(whole, masked).all(1)
+    grey = torch.isclose(masked, torch.tensor(114 / 255)).all(1)
+    assert (same | grey).all()
+    assert not same.all()
+    assert (batch.present[:4] | ~batch.present[4:]).all()  # nothing appears by masking
+
+
+def test_an_object_the_network_is_not_sure_of_is_no_goal_of_its_masked_version():
+    generator = torch.Generator().manual_seed(0)
+    points, strides = anchors(SIZE, SIZE, torch.device("cpu"))
+    box_logits = torch.randn(2, len(points), 64, generator=generator)
+    boxes = torch.tensor([[[8.0, 8, 40, 40]]]).repeat(2, 1, 1)
+    labels, present = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.bool)
+
+    def class_gradient(logit: float, paired: bool) -> float:
+        logits = torch.full((2, len(points), 20), logit, requires_grad=True)
+        loss, _ = detection_loss(box_logits, logits, boxes, labels, present, points, strides, paired=paired)
+        loss.backward()
+        return float(logits.grad[1, :, 0].min())  # how much the masked version is pushed up
+
+    assert class_gradient(-8.0, paired=False) < 0
+    assert class_gradient(-8.0, paired=True) > class_gradient(-8.0, paired=False)
+
+
+def settings(**changes):
+    return Settings(
+        **({"seconds": None, "steps": 3, "images": 12, "masking": Masking(0.5), "batch": 4, "size": SIZE} | changes)
+    )
+
+
+def piece(trainer, folder, seconds=float("inf")):
+    folder.mkdir(exist_ok=True)
+    train(trainer, Log(folder), folder, argparse.Namespace(stop_after=seconds, log_every=100, save_every=2))
+
+
+def test_a_run_in_pieces_ends_with_the_same_bits_as_one_left_alone(bank, tmp_path):
+    cpu = torch.device("cpu")
+    alone = Trainer(settings(), bank, cpu, compiled=False)
+    piece(alone, tmp_path / "alone")
+    for _ in range(3):  # no time at all: one step a piece
+        again = Trainer(settings(), bank, cpu, compiled=False)
+        again.resume(tmp_path / "pieces")
+        piece(again, tmp_path / "pieces", seconds=0)
+
+    assert again.progress.step == 3
+    for name, tensor in alone.average.state_dict().items():
+        assert torch.equal(tensor, again.average.state_dict()[name]), name
+
+
+def test_a_trainer_that_begins_again_does_the_same(bank, tmp_path):
+    trainer = Trainer(settings(), bank, torch.device("cpu"), compiled=False)
+    piece(trainer, tmp_path / "first")
+    first = {name: tensor.clone() for name, tensor in trainer.average.state_dict().items()}
+    trainer.begin(settings())
+    piece(trainer, tmp_path / "second")
+
+    assert all(torch.equal(first[name], tensor) for name, tensor in trainer.average.state_dict().items())
+
+
+def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path):
+    trainer = Trainer(settings(steps=1), bank, torch.device("cpu"), compiled=False)
+    piece(trainer, tmp_path / "first")
+    weights = str(tmp_path / "first" / "weights.pt")
+    trainer.begin(settings(steps=1, start=weights))
+
+    kernel = trainer.network.stem.conv.weight
+    np.testing.assert_array_equal(kernel.detach(), torch.load(weights)["stem.conv.weight"].float())
+    with pytest.raises(SystemExit, match="holds a run with"):
+        trainer.resume(tmp_path / "first")

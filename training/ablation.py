@@ -1,0 +1,101 @@
+"""Several training runs one after another that differ in a few settings, each observed as soon as it is trained.
+
+python -m training.ablation PLAN.json --pack ... --steps 3000 --observe voc:VOCdevkit:val --out runs/ablation
+
+PLAN.json lists the runs, each with a name and what differs from the command line, such as
+
+    [{"name": "masks-off", "mask_probability": 0}, {"name": "masks-on"}, {"name": "later", "start": "masks-on"}]
+
+`start` may name an earlier run of the plan. A run that has been trained is not trained again. Compiling is done once,
+and the masked views of a finished run are observed by another process while the next one trains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from training.train import Log, load_data, make_parser, make_trainer, measure, settings_of, train
+
+
+def main() -> None:
+    parser = make_parser(__doc__)
+    parser.add_argument("plan", type=Path)
+    parser.add_argument("--observe", help="a DATASET whose masked views are observed with every trained detector")
+    parser.add_argument("--follow", action="store_true", help="wait for more runs in the plan, until OUT/stop is there")
+    parser.add_argument("--observe-options", default="", help="for python -m training.observe, such as '--limit 100'")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    log = Log(options.out)
+    pack, full, half, held_out = load_data(options, log)
+    trainer = None
+    watchers: list[subprocess.Popen[bytes]] = []
+    for change in unfinished(options):
+        name, folder = change["name"], options.out / change["name"]
+        arguments = changed(options, change)
+        settings = settings_of(arguments, len(pack))
+        if trainer is None:
+            compiled = not options.no_compile
+            trainer = make_trainer(settings, pack, full, half, log, compiled=compiled)
+        else:
+            trainer.begin(settings)
+        folder.mkdir(exist_ok=True)
+        log(f"{name}: {settings}")
+        train(trainer, log, folder, arguments)
+        if held_out is not None:
+            measure(trainer, held_out, log)
+        (folder / "finished").touch()
+        if options.observe:
+            watchers.append(start_observing(folder, options, crop=settings.masking.crop))
+    for watcher in watchers:
+        watcher.wait()
+    log("end of the plan")
+
+
+def unfinished(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The runs of the plan that have not been trained, in its order; the plan is read again after each."""
+    while True:
+        todo = [run for run in json.loads(options.plan.read_text()) if not finished(options, run)]
+        if todo:
+            yield todo[0]
+        elif not options.follow or (options.out / "stop").exists():
+            return
+        else:
+            time.sleep(1)
+
+
+def finished(options: argparse.Namespace, run: dict[str, Any]) -> bool:
+    return (options.out / run["name"] / "finished").exists()
+
+
+def changed(options: argparse.Namespace, change: dict[str, Any]) -> argparse.Namespace:
+    """The command line with one entry of the plan applied."""
+    values = vars(options).copy()
+    for key, value in change.items():
+        if key == "name":
+            continue
+        if key not in values:
+            raise SystemExit(f"the plan sets {key!r}, which is no setting of training")
+        values[key] = value
+    start = values["start"]
+    if start is not None and not Path(start).is_file():
+        values["start"] = str(options.out / start / "weights.pt")
+    return argparse.Namespace(**values)
+
+
+def start_observing(folder: Path, options: argparse.Namespace, *, crop: bool) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "training.observe", str(folder / "weights.pt"), options.observe]
+    command += ["--out", str(folder / "observed"), *options.observe_options.split()]
+    command += ["--mask-by", "crop"] if crop else []
+    with (folder / "observe.txt").open("w") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+
+
+if __name__ == "__main__":
+    main()
