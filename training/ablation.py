@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from training.train import Log, load_data, make_parser, make_trainer, measure, settings_of, train
+from training.train import Log, load_data, make_parser, make_trainer, settings_of, train
 
 
 def main() -> None:
@@ -33,23 +33,20 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     log = Log(options.out)
-    pack, full, half, held_out = load_data(options, log)
+    data = load_data(options, log)
     trainer = None
     watchers: list[subprocess.Popen[bytes]] = []
     for change in unfinished(options):
         name, folder = change["name"], options.out / change["name"]
         arguments = changed(options, change)
-        settings = settings_of(arguments, len(pack))
+        settings = settings_of(arguments, data)
         if trainer is None:
-            compiled = not options.no_compile
-            trainer = make_trainer(settings, pack, full, half, log, compiled=compiled)
+            trainer = make_trainer(settings, data, log, compiled=not options.no_compile)
         else:
             trainer.begin(settings)
         folder.mkdir(exist_ok=True)
         log(f"{name}: {settings}")
-        train(trainer, log, folder, arguments)
-        if held_out is not None:
-            measure(trainer, held_out, log)
+        train(trainer, log, folder, arguments, data.held_out)
         (folder / "finished").touch()
         if options.observe:
             watchers.append(start_observing(folder, options, crop=settings.masking.crop))

@@ -32,7 +32,7 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     predictor = load_torch(arguments.detector).to(device)
     precisions = average_precisions(predictor, pack, pixels, size=arguments.size, device=device)
-    for name, value in zip(CLASSES, precisions, strict=True):
+    for name, value in zip(CLASSES, precisions, strict=False):
         print(f"{name:12} {100 * value:5.1f}")
     print(f"AP50 {100 * np.nanmean(precisions):.2f} on {len(pack)} images")
 
@@ -50,8 +50,9 @@ def average_precisions(
     predictor: Predictor, pack: Pack, pixels: Pixels, *, size: int, device: torch.device
 ) -> npt.NDArray[np.float64]:
     """AP50 of each class; NaN for a class of which no object is there."""
+    classes = predictor.detector.class_heads[0][-1].out_channels
     detections = list(detect(predictor, pixels, size=size, device=device))
-    return np.array([class_precision(detections, pack.boxes, label) for label in range(len(CLASSES))])
+    return np.array([class_precision(detections, pack.boxes, label) for label in range(classes)])
 
 
 @torch.inference_mode()

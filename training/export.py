@@ -14,11 +14,11 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from objectseeker.embedded.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, fused
+from objectseeker.embedded.model import STRIDES, Predictor
 from objectseeker.embedded.weights import HALF_SUFFIX
+from training.trainer import load_trained
 
 METADATA = {
-    "classes": " ".join(CLASSES),
     "input": "RGB float32 0..255, N3HW, H and W multiples of 32",
     "outputs": "boxes xyxy in input pixels; class scores 0..1; no NMS inside",
     "strides": " ".join(map(str, STRIDES)),
@@ -32,10 +32,10 @@ def main() -> None:
     parser.add_argument("weights", type=Path, help="weights.pt of a training run")
     parser.add_argument("file", type=Path, help="the .onnx to write")
     arguments = parser.parse_args()
-    predictor = load_trained(arguments.weights)
+    predictor, names = load_trained(arguments.weights)
     export(predictor, arguments.file)
     model = onnx.load(arguments.file)
-    add_metadata(model)
+    add_metadata(model, {"classes": ",".join(names), **METADATA})
     store_half(model)
     onnx.checker.check_model(model)
     onnx.save(model, arguments.file)
@@ -44,12 +44,6 @@ def main() -> None:
         f"{arguments.file}: {arguments.file.stat().st_size} bytes; "
         f"rounding to half precision moves boxes by up to {box_error:.3f} pixels and scores by {score_error:.5f}"
     )
-
-
-def load_trained(path: Path) -> Predictor:
-    detector = EmbeddedDetector()
-    detector.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return Predictor(fused(detector)).eval()
 
 
 def export(predictor: Predictor, file: Path) -> None:
@@ -66,8 +60,8 @@ def export(predictor: Predictor, file: Path) -> None:
     )
 
 
-def add_metadata(model: onnx.ModelProto) -> None:
-    for key, value in METADATA.items():
+def add_metadata(model: onnx.ModelProto, metadata: dict[str, str]) -> None:
+    for key, value in metadata.items():
         entry = model.metadata_props.add()
         entry.key, entry.value = key, value
 

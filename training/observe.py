@@ -10,20 +10,17 @@ import time
 from pathlib import Path
 
 from objectseeker.datasets import open_dataset
-from objectseeker.detectors.names import VOC_20
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
 from objectseeker.observe import observe
-from training.trainer import read_weights
+from training.trainer import load_trained
 
 
 def main() -> None:
     options = parse()
-    network = EmbeddedDetector()
-    network.load_state_dict(read_weights(options.weights))
+    predictor, names = load_trained(options.weights)
     detector = TorchDetector(
-        Predictor(fused(network)).requires_grad_(False),
-        names=VOC_20,
+        predictor,
+        names=names,
         layout=options.layout,
         input_size=options.input_size,
         device=options.device,

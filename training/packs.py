@@ -58,6 +58,9 @@ def read_pack(
     index: Path, parts: Sequence[Path], *, sources: Sequence[str] | None = None, limit: int | None = None
 ) -> Pack:
     """The images of a pack, in order: those from one of `sources` (all if None), at most `limit` of them."""
+    missing = [str(file) for file in (index, *parts) if not file.is_file()]
+    if missing:
+        raise SystemExit(f"a pack has no file at {missing[0]}: name its index (.npz) first, then its parts (.bin)")
     with np.load(index) as stored:
         table = dict(stored)
     joined = b"".join(part.read_bytes() for part in parts)

@@ -12,16 +12,20 @@ import io
 import math
 import os
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
 
+from objectseeker.embedded.model import CLASSES
 from training.augmentation import Bank, Masking
 from training.evaluate import average_precisions
+from training.folders import read_folder
 from training.packs import Pack, Pixels, decode, halve, join, read_pack
-from training.trainer import LEARNING_RATE, Settings, Trainer
+from training.trainer import LARGEST_SCALE, LEARNING_RATE, Progress, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
@@ -49,25 +53,20 @@ def main() -> None:
     arguments = parse()
     arguments.out.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.out)
-    pack, full, half, held_out = load_data(arguments, log)
-    if len(pack) < arguments.batch:
-        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the packs give {len(pack)}")
-
-    trainer = make_trainer(settings_of(arguments, len(pack)), pack, full, half, log, compiled=not arguments.no_compile)
+    data = load_data(arguments, log)
+    trainer = make_trainer(settings_of(arguments, data), data, log, compiled=not arguments.no_compile)
     settings = trainer.settings
     if trainer.resume(arguments.out):
         log(f"resumed at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    train(trainer, log, arguments.out, arguments)
-    if held_out is not None:
-        measure(trainer, held_out, log)
+    train(trainer, log, arguments.out, arguments, data.held_out)
 
 
-def make_trainer(settings: Settings, pack: Pack, full: Pixels, half: Pixels, log: Log, *, compiled: bool) -> Trainer:
+def make_trainer(settings: Settings, data: Data, log: Log, *, compiled: bool) -> Trainer:
     """The trainer on the GPU, if there is one, with all images in its memory."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    bank = Bank(pack, full, half, device)
+    bank = Bank(data.pack, data.full, data.half, device)
     log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
     return Trainer(settings, bank, device, compiled=device.type == "cuda" and compiled)
 
@@ -81,11 +80,11 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels], log: Log) -> float:
     return found
 
 
-def settings_of(arguments: argparse.Namespace, images: int) -> Settings:
+def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
     return Settings(
         seconds=arguments.seconds,
         steps=arguments.steps,
-        images=images,
+        images=len(data.pack),
         masking=Masking(
             arguments.mask_probability,
             visible=arguments.mask_visible,
@@ -100,12 +99,15 @@ def settings_of(arguments: argparse.Namespace, images: int) -> Settings:
         average_decay=arguments.average_decay,
         closing=arguments.closing,
         start=arguments.start,
+        names=data.names,
         seed=arguments.seed,
     )
 
 
-def train(trainer: Trainer, log: Log, out: Path, arguments: argparse.Namespace) -> None:
-    """Step until the schedule ends or this piece's time is up, at least once, and save."""
+def train(
+    trainer: Trainer, log: Log, out: Path, arguments: argparse.Namespace, held_out: tuple[Pack, Pixels] | None = None
+) -> None:
+    """Step until the schedule ends or this piece's time is up, at least once; save now and then, and at the end."""
     settings, progress = trainer.settings, trainer.progress
     trainer.network.train()
     sums, summed, before = torch.zeros(3, device=trainer.device), 0, time.monotonic()
@@ -125,37 +127,71 @@ def train(trainer: Trainer, log: Log, out: Path, arguments: argparse.Namespace) 
                 f"step {progress.step} ({progress.fraction(settings):.1%}, "
                 f"{progress.step * settings.batch / settings.images:.1f} epochs) "
                 f"box {box:.3f} class {classes:.3f} distance {distance:.3f} "
-                f"{summed * settings.batch / (time.monotonic() - logged_at):.0f} images/s"
+                f"{summed * settings.batch / (time.monotonic() - logged_at):.0f} images/s "
+                f"{time_left(progress, settings)}"
             )
             if not math.isfinite(box + classes + distance):
                 raise SystemExit("training diverged: the loss is not a number any more")
             sums, summed, logged_at = torch.zeros_like(sums), 0, time.monotonic()
         if progress.step % arguments.save_every == 0:
-            trainer.save(out)
-    trainer.save(out)
-    log(f"saved at step {progress.step}, {progress.fraction(settings):.1%} of the schedule")
+            save(trainer, log, out, held_out)
+            before = logged_at = time.monotonic()
+    save(trainer, log, out, held_out)
     if trainer.on_gpu:
         log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
 
-def load_data(arguments: argparse.Namespace, log: Log) -> tuple[Pack, Pixels, Pixels, tuple[Pack, Pixels] | None]:
-    """The training images at full and half size, and the held-out images if asked for."""
-    processes = arguments.processes
+def save(trainer: Trainer, log: Log, out: Path, held_out: tuple[Pack, Pixels] | None) -> None:
+    trainer.save(out)
+    log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(trainer.settings):.1%} of the schedule")
+    if held_out is not None:
+        measure(trainer, held_out, log)
+
+
+def time_left(progress: Progress, settings: Settings) -> str:
+    done = max(progress.fraction(settings), 1e-9)
+    minutes, seconds = divmod(round(progress.seconds * (1 - done) / done), 60)
+    return f"{minutes}:{seconds:02} left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """The training images at full and half size, the held-out images if there are any, and the names of the classes."""
+
+    pack: Pack
+    full: Pixels
+    half: Pixels
+    held_out: tuple[Pack, Pixels] | None
+    names: tuple[str, ...]
+
+
+def load_data(arguments: argparse.Namespace, log: Log) -> Data:
+    """Read and decode what the command line names."""
+    processes, limit = arguments.processes, arguments.limit
+    names: tuple[str, ...] = CLASSES
+    packs = [read_pack(index, parts, sources=arguments.sources, limit=limit) for index, *parts in arguments.pack or []]
     if arguments.check:
-        pack = noise_pack(max(2 * arguments.batch, 64))
-    else:
-        packs = [
-            read_pack(index, parts, sources=arguments.sources, limit=arguments.limit)
-            for index, *parts in arguments.pack
-        ]
-        pack = join(packs)
+        packs = [noise_pack(max(2 * arguments.batch, 64))]
+    largest = round(LARGEST_SCALE * arguments.size)  # training looks at nothing larger
+    for number, spec in enumerate(arguments.data):
+        wanted = None if arguments.own_classes and number == 0 else names
+        pack, names = read_folder(spec, longest_side=largest, processes=processes, classes=wanted, limit=limit)
+        packs.append(pack)
+    held_out = read_held_out(arguments.held_out, names, arguments) if arguments.held_out else None
+    pack = join(packs)
     full = decode(pack, processes=processes)
     half = halve(full, processes=processes)
-    log(f"{len(pack)} training images with {sum(map(len, pack.boxes))} boxes decoded")
-    if arguments.held_out is None:
-        return pack, full, half, None
-    held_out = read_pack(arguments.held_out[0], arguments.held_out[1:])
-    return pack, full, half, (held_out, decode(held_out, processes=processes))
+    log(f"{len(pack)} training images with {sum(map(len, pack.boxes))} boxes of {len(names)} classes decoded")
+    if len(pack) < arguments.batch:
+        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {len(pack)}")
+    return Data(pack, full, half, held_out and (held_out, decode(held_out, processes=processes)), names)
+
+
+def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
+    """A pack, or a data set in folders."""
+    if len(given) > 1:
+        return read_pack(Path(given[0]), [Path(part) for part in given[1:]])
+    return read_folder(given[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
 
 
 def noise_pack(count: int) -> Pack:
@@ -178,13 +214,23 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
         "--pack", type=Path, nargs="+", action="append", help="index, then its parts in order; may be repeated"
     )
     parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="DATASET",
+        help="a data set in folders, as voc:VOCDIR:SPLIT or coco:ANNOTATIONS.json:IMAGES; may be repeated",
+    )
+    parser.add_argument(
+        "--own-classes", action="store_true", help="detect the classes of the first --data instead of VOC's 20"
+    )
+    parser.add_argument(
         "--sources",
         nargs="+",
         default=["voc"],
         help="take only images from these data sets (default: voc; packs do not say which COCO split an image is from)",
     )
     parser.add_argument("--limit", type=int, help="take only this many images of each pack")
-    parser.add_argument("--held-out", type=Path, nargs="+", help="a pack to measure AP50 on at the end")
+    parser.add_argument("--held-out", nargs="+", help="a pack, or a DATASET in folders, to measure AP50 on")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="length of the schedule in seconds of training")
     length.add_argument("--steps", type=int, help="length of the schedule in steps")
@@ -219,8 +265,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if arguments.check:
         arguments.steps, arguments.seconds, arguments.log_every = CHECK_STEPS, None, CHECK_STEPS // 3
-    elif not arguments.pack or not (arguments.seconds or arguments.steps):
-        parser.error("give --pack and --seconds (or --steps), or --check")
+    elif not (arguments.pack or arguments.data) or not (arguments.seconds or arguments.steps):
+        parser.error("give --data or --pack, and --seconds or --steps; or --check")
     return arguments
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 
 import torch
 
-from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
+from objectseeker.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
 from training.augmentation import Augmentation, Bank, Masking, Strength
 from training.loss import anchors, detection_loss
+
+NAMES_FILE = "names.json"  # beside the weights
 
 LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.05
@@ -20,6 +23,7 @@ GRADIENT_CLIP = 10.0
 
 MASKING = 0.7  # from this share on: half-plane masks at their full probability
 EARLY_MASK_SHARE = 0.6  # before that, this much of it
+LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Settings:
     average_decay: float = 0.9995
     closing: float = 0.85  # from this share of the schedule on: no mosaic, no mixup
     start: str | None = None  # the weights that training begins with; None: random ones
+    names: tuple[str, ...] = CLASSES
     seed: int = 0
 
 
@@ -60,7 +65,7 @@ class Trainer:
     def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
         self.device, self.bank = device, bank
         self.on_gpu = device.type == "cuda"
-        self.network = EmbeddedDetector().to(device).to(memory_format=torch.channels_last)
+        self.network = EmbeddedDetector(classes=len(settings.names)).to(device).to(memory_format=torch.channels_last)
         self.average = copy.deepcopy(self.network).eval().requires_grad_(False)
         self._slow, self._fast = float_tensors(self.average), float_tensors(self.network)
         self.augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
@@ -77,7 +82,10 @@ class Trainer:
             )
         self.settings, self.progress = settings, Progress()
         torch.manual_seed(settings.seed)
-        first = EmbeddedDetector().state_dict() if settings.start is None else read_weights(Path(settings.start))
+        first = EmbeddedDetector(classes=len(settings.names)).state_dict()
+        if settings.start is not None:
+            given = read_weights(Path(settings.start))  # of other classes: all but the last layer of the class heads
+            first |= {name: tensor for name, tensor in given.items() if tensor.shape == first[name].shape}
         self.network.load_state_dict(first)
         self.average.load_state_dict(first)
         self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
@@ -129,6 +137,7 @@ class Trainer:
         average = self.average.state_dict()
         weights = {name: t.half() if t.is_floating_point() else t for name, t in average.items()}
         write({name: t.cpu().contiguous() for name, t in weights.items()}, folder / "weights.pt")
+        (folder / NAMES_FILE).write_text(json.dumps(self.settings.names) + "\n")
 
     def resume(self, folder: Path) -> bool:
         """Go on from the folder's checkpoint, if there is one."""
@@ -151,6 +160,20 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         raise SystemExit(f"there are no weights at {path}: give the weights.pt of an earlier run")
     stored = torch.load(path, map_location="cpu", weights_only=True)
     return {name: t.float() if t.is_floating_point() else t for name, t in stored.items()}
+
+
+def read_names(weights: Path) -> tuple[str, ...]:
+    """The classes of the detector whose weights those are."""
+    file = weights.with_name(NAMES_FILE)
+    return tuple(json.loads(file.read_text())) if file.is_file() else CLASSES
+
+
+def load_trained(weights: Path) -> tuple[Predictor, tuple[str, ...]]:
+    """The averaged network of a run, ready for inference, and the names of its classes."""
+    names = read_names(weights)
+    network = EmbeddedDetector(classes=len(names))
+    network.load_state_dict(read_weights(weights))
+    return Predictor(fused(network)).eval().requires_grad_(False), names
 
 
 def float_tensors(network: torch.nn.Module) -> list[torch.Tensor]:
@@ -178,7 +201,7 @@ def strength(fraction: float, settings: Settings) -> Strength:
     masking = Masking(share * full.probability, full.visible, full.through, full.crop, full.paired)
     if fraction > settings.closing:
         return Strength(mosaic=0.0, mixup=0.0, smallest=0.6, largest=1.4, masking=masking)
-    return Strength(mosaic=0.9, mixup=0.1, smallest=0.5, largest=1.5, masking=masking)
+    return Strength(mosaic=0.9, mixup=0.1, smallest=0.5, largest=LARGEST_SCALE, masking=masking)
 
 
 def write(state: dict[str, Any], path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 # Commands are listed in the order in which they register.
 # isort: off
-from objectseeker.cli import images, runs, measure, show, falsify, benchmarks  # noqa: F401
+from objectseeker.cli import images, runs, measure, compare, show, falsify, benchmarks  # noqa: F401
 
 # isort: on
 from objectseeker.cli.app import app

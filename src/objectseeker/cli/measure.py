@@ -173,6 +173,9 @@ def tune(
     run: RunFolder,
     loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
     clean_recall: CleanRecall = None,
+    recall_of: Annotated[
+        str, typer.Option(help="Which detector's clean recall counts: defended, or vanilla, the undefended one.")
+    ] = "defended",
     where: Annotated[list[str] | None, typer.Option(help="What to maximise; default: far, close and over.")] = None,
     filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
@@ -215,6 +218,7 @@ def tune(
             mask_floor=stored.manifest.mask_floor,
             wheres=where or ("far", "close", "over"),  # type: ignore[arg-type]
             most_loss=loss,
+            recall_of=recall_of,  # type: ignore[arg-type]
             seed=seed,
             on_attempt=count,
             choices=choices,

@@ -108,12 +108,12 @@ class PyramidPooling(nn.Module):
 
 
 class EmbeddedDetector(nn.Module):
-    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,20, A anchor points.
+    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,classes, A anchor points.
 
     `width` multiplies the channels, rounded to multiples of 16: a larger network of the same shape.
     """
 
-    def __init__(self, width: float = 1.0) -> None:
+    def __init__(self, width: float = 1.0, classes: int = len(CLASSES)) -> None:
         super().__init__()
         c1, c2, c3, c4, c5 = (_widened(channels, width) for channels in BACKBONE_CHANNELS)
         n2, n3, n4, n5 = BACKBONE_BLOCKS
@@ -132,7 +132,7 @@ class EmbeddedDetector(nn.Module):
         self.bottom_up5 = CrossStage(p4 + c5, p5, 1, skip=False)
         self.box_heads = nn.ModuleList(_head(channels, box_channels, 4 * DISTANCE_BINS, bias=1.0) for channels in necks)
         self.class_heads = nn.ModuleList(
-            _head(channels, class_channels, len(CLASSES), bias=_rare(stride))
+            _head(channels, class_channels, classes, bias=_rare(stride, classes))
             for channels, stride in zip(necks, STRIDES, strict=True)
         )
 
@@ -155,7 +155,7 @@ class EmbeddedDetector(nn.Module):
 
 
 class Predictor(nn.Module):
-    """RGB images 0..255, float N3HW -> boxes N,A,4 (x1, y1, x2, y2 in input pixels) and scores N,A,20. No NMS.
+    """RGB images 0..255, float N3HW -> boxes N,A,4 (x1, y1, x2, y2 in input pixels) and scores N,A,classes. No NMS.
 
     This is the function that is exported to ONNX.
     """
@@ -215,9 +215,9 @@ def _widened(channels: int, width: float) -> int:
     return max(round(channels * width / 16), 1) * 16
 
 
-def _rare(stride: int) -> float:
+def _rare(stride: int, classes: int) -> float:
     """The logit class scores start from: about five objects on an image of 640 pixels."""
-    return math.log(5 / len(CLASSES) / (640 / stride) ** 2)
+    return math.log(5 / classes / (640 / stride) ** 2)
 
 
 def _double(features: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ RENAMED_PARTS = {
 def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
     """The function of the ONNX file at `path` as a differentiable module, in evaluation mode on the CPU.
 
-    It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4 and scores N,A,20.
+    It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4 and scores N,A,classes.
     """
     try:
         import torch
@@ -53,11 +53,11 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
             "the embedded detector as a module needs PyTorch: install objectseeker[torch]"
         ) from None
 
-    detector = fused(EmbeddedDetector())
     weights = {name: torch.from_numpy(array) for name, array in read_weights(path).items()}
     try:
+        detector = fused(EmbeddedDetector(classes=len(weights["class_heads.0.2.bias"])))
         detector.load_state_dict(weights)
-    except RuntimeError:
+    except (KeyError, RuntimeError):
         raise ObjectSeekerError(
             f"{path} does not hold the weights of the embedded detector: export it with training/export.py"
         ) from None

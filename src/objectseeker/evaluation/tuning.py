@@ -24,6 +24,7 @@ from objectseeker.observation import ObservedImage
 from objectseeker.threats import Where
 
 Family = Literal["paper", "evidence"]
+RecallOf = Literal["defended", "vanilla"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 NOT_REACHED = -1.0
@@ -147,6 +148,7 @@ def tune(
     most_loss: float = 1.0,
     losses: Sequence[float] = LOSSES,
     choices: Choices | None = None,
+    recall_of: RecallOf = "defended",
     seed: int = 0,
     on_attempt: Callable[[Attempt], None] | None = None,
 ) -> Tuning:
@@ -157,19 +159,23 @@ def tune(
     What is maximised is the mean certified recall over `wheres` at `settings.clean_recall`, among the settings that
     lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. Everything else is as in `settings`. No masked score below `mask_floor`, where the run's stored boxes
-    end, is used. `on_attempt` is called after every setting.
+    end, is used. `on_attempt` is called after every setting. With `recall_of` "vanilla" the clean recall is that of the
+    undefended detector: masks find objects, too, so this is at a lower base_score.
     """
     require_fraction(mask_floor, "mask_floor")
     losses = sorted({require_number(loss, "most_loss") for loss in (most_loss, *losses)})
     _require_some(families, FAMILIES, "families")
     _require_some(wheres, WHERES, "wheres")
+    _require_some([recall_of], get_args(RecallOf), "recall_of")
     choices = choices or Choices()
     by_family: dict[Family, Choices] = {
         "paper": Choices(choices.filter_ioa, (1.0,), (0.1,)),
         "evidence": choices,
     }
     scene = Scene.of(images, names)
-    seen, unseen = (Bench(scene.subset(index), mask_floor, wheres) for index in split(len(scene.images), 2, seed))
+    seen, unseen = (
+        Bench(scene.subset(index), mask_floor, wheres, recall_of) for index in split(len(scene.images), 2, seed)
+    )
     search = Search(seen, settings, by_family, on_attempt)
     frontier: dict[Family, tuple[Tuned, ...]] = {}
     for family in families:
@@ -193,28 +199,42 @@ class Bench:
     certified_mean (over the chosen places; None if the clean recall is not reached).
     """
 
-    def __init__(self, scene: Scene, mask_floor: float, wheres: Sequence[Where]) -> None:
+    def __init__(
+        self, scene: Scene, mask_floor: float, wheres: Sequence[Where], recall_of: RecallOf = "defended"
+    ) -> None:
         self.mask_floor = mask_floor
         self._scene = scene
         self._wheres = tuple(wheres)
         self._defences: dict[tuple[float, float, float], Defence] = {}
         self._vanilla: dict[int, float] = {}
+        self._undefended = vanilla_curve(scene) if recall_of == "vanilla" else None
 
     def full(self, settings: Settings) -> Attempt:
         """By the full protocol."""
         defence = self._defence(settings)
         curve = defence.curve(settings)
-        return self._attempt(settings, curve, defence.at_recall(settings, curve))
+        point = defence.at_recall(settings, curve) if self._undefended is None else self._at_vanilla(settings, defence)
+        return self._attempt(settings, curve, point)
 
     def coarse(self, settings: Settings) -> Attempt:
         """AP at every STRIDE-th base_score, defended and undefended; recalls where the full protocol has them."""
         defence = self._defence(settings)
         curve = defence.curve(settings, BASE_SCORES[::STRIDE])
+        if self._undefended is not None:
+            return self._attempt(settings, curve, self._at_vanilla(settings, defence))
         row, point = curve.row_at_recall(settings.clean_recall), None
         if row is not None:
             rest = defence.curve(settings, BASE_SCORES[row * STRIDE : (row + 1) * STRIDE])
             point = defence.at_recall(settings, rest)
         return self._attempt(settings, curve, point)
+
+    def _at_vanilla(self, settings: Settings, defence: Defence) -> OperatingPoint | None:
+        """Where the undefended detector reaches the clean recall."""
+        assert self._undefended is not None
+        row = self._undefended.row_at_recall(settings.clean_recall)
+        if row is None:
+            return None
+        return defence.at(settings, defence.curve(settings, self._undefended.base_scores[[row]]), 0)
 
     def _attempt(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Attempt:
         size = len(curve.base_scores)

@@ -1,0 +1,67 @@
+"""The command that sets runs side by side: compare."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from objectseeker.cli.app import app
+from objectseeker.cli.console import print_json, printed, progress, warn
+from objectseeker.cli.options import Json, PatchArea, open_run
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders that observe wrote, or .measured.json files.")
+    ],
+    loss: Annotated[list[float] | None, typer.Option(help="Points of clean AP that may be lost; default: 1.")] = None,
+    recall: Annotated[list[float] | None, typer.Option(help="r of CertR@r; default: 0.7 and 0.8.")] = None,
+    rule: Annotated[list[str] | None, typer.Option(help="paper or evidence; default: both.")] = None,
+    recall_of: Annotated[
+        str | None, typer.Option(help="Search where this detector reaches the recall: defended (default) or vanilla.")
+    ] = None,
+    bootstrap: Annotated[int | None, typer.Option(help="Samples behind each interval; default: 1000.")] = None,
+    patch: PatchArea = None,
+    seed: Annotated[int | None, typer.Option(help="Of the split into halves and of the samples; default: 0.")] = None,
+    processes: Annotated[int, typer.Option(help="How many searches run at once.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for measurements, tables and the plot.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What training changed: runs of several detectors on the same images, each against the first.
+
+    AP lost to low mask scores, spurious boxes on clean images, and certified recall at an equal loss of AP: settings
+    are searched on one half of the images and measured on the other. --loss, --recall and --rule may be repeated.
+
+    Example:  objectseeker compare runs/plain runs/masked --loss 1 --recall 0.8 --processes 2
+    Example:  objectseeker compare runs/masked --out measured
+    Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
+    """
+    from objectseeker import comparison, plots
+    from objectseeker.evaluation import comparison as job
+
+    several = {"losses": loss, "recalls": recall, "rules": rule}
+    options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
+    single = {"recall_of": recall_of, "patch_area": patch, "bootstrap": bootstrap, "seed": seed}
+    options |= {name: value for name, value in single.items() if value is not None}
+    measured = []
+    for number, path in enumerate(runs, 1):
+        if path.is_file():
+            measured.append(comparison.read_measured(path))
+            continue
+        stored = open_run(path)
+        with progress(f"run {number} of {len(runs)}", 0) as bar:
+            measured.append(job.measure(stored, processes=processes, on_part=bar.update, **options))
+    found = job.compare(measured)
+    if out is not None:
+        comparison.save(out, measured)
+        note = plots.missing()
+        if note is not None:
+            warn(note)
+    if as_json:
+        print_json(found)
+        return
+    for table in comparison.for_terminal(found):
+        printed.print(table)

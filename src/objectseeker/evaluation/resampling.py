@@ -1,0 +1,121 @@
+"""AP, clean recall and certified recall of many samples of the images at once: what confidence intervals are made of.
+
+A sample is one row of weights: how often each image is in it. Everything is counted image by image first, so a sample
+costs a few sums, and every figure of a sample is what the full protocol gives on it: the base_score at which a clean
+recall is reached is found anew for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from objectseeker.boxes import Detections, Floats, Ints
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.evaluation.average_precision import envelope_area
+from objectseeker.evaluation.curves import ROUNDING, curve_of
+from objectseeker.evaluation.matching import overlapping
+from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.evaluation.settings import BASE_SCORES
+
+NOT_REACHED = -1  # instead of the row of a base_score
+
+
+def resamples(images: int, count: int, seed: int) -> Floats:
+    """The images as they are, then `count` samples of as many images, drawn with replacement: one row of weights each.
+
+    Equal arguments give equal samples, so two detectors on the same images are compared image by image.
+    """
+    if count < 0:
+        raise ObjectSeekerError(f"the number of bootstrap samples must not be negative, got {count}")
+    drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=count)
+    return np.concatenate([np.ones((1, images)), drawn])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tally:
+    """One detector at one base_score per row, counted image by image. Results have one entry per sample."""
+
+    base_scores: Floats
+    objects: Floats  # (images, classes)
+    right: Floats  # (images, rows, classes): objects found
+    wrong: Floats  # likewise: boxes that found nothing
+
+    @classmethod
+    def of(cls, scene: Scene, additions: Sequence[Boxes], base_scores: Floats = BASE_SCORES) -> Tally:
+        """Of base boxes and what is added to them at each base_score."""
+        images, classes = len(scene.images), len(scene.names)
+        apart = replace(
+            scene,
+            names=tuple(f"{image}/{name}" for image in range(images) for name in scene.names),
+            base=_label_by_image(scene.base, classes),
+            truth=_label_by_image(scene.truth, classes),
+        )
+        curve = curve_of(apart, base_scores, (_label_by_image(added, classes) for added in additions))
+        shape = len(base_scores), images, classes
+        return cls(
+            base_scores=base_scores,
+            objects=apart.objects_per_class.reshape(images, classes).astype(np.float64),
+            right=curve.right.reshape(shape).swapaxes(0, 1).astype(np.float64),
+            wrong=curve.wrong.reshape(shape).swapaxes(0, 1).astype(np.float64),
+        )
+
+    def ap50(self, weights: Floats) -> Floats:
+        """The mean over the classes that have objects in the sample, in percent."""
+        right, wrong = self._sums(self.right, weights), self._sums(self.wrong, weights)
+        boxes = right + wrong
+        precision = np.divide(right, boxes, out=np.zeros_like(boxes), where=boxes > 0)
+        per_class = envelope_area(self._recall(right, weights), precision)
+        return np.asarray(np.nanmean(per_class, axis=1))
+
+    def clean_recall(self, weights: Floats) -> Floats:
+        """The mean recall over classes, in percent: (rows, samples)."""
+        return np.asarray(np.nanmean(self._recall(self._sums(self.right, weights), weights), axis=2))
+
+    def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
+        """The row of the highest base_score whose clean recall is at least this fraction, or NOT_REACHED."""
+        reached = self.clean_recall(weights) >= 100 * clean_recall - ROUNDING
+        best = np.where(reached, self.base_scores[:, None], -np.inf).argmax(axis=0)
+        return np.where(reached.any(axis=0), best, NOT_REACHED)
+
+    def _sums(self, counts: Floats, weights: Floats) -> Floats:
+        """(rows, samples, classes), by one large product: of many small ones each would wait for all cores."""
+        images, rows, classes = counts.shape
+        return np.asarray((weights @ counts.reshape(images, -1)).reshape(-1, rows, classes).swapaxes(0, 1))
+
+    def _recall(self, right: Floats, weights: Floats) -> Floats:
+        objects = weights @ self.objects
+        return np.asarray(100 * right / np.where(objects > 0, objects, np.nan))
+
+
+def _label_by_image(boxes: Boxes, classes: int) -> Boxes:
+    """With (image, class) as the label. Boxes find objects of their image and label only, so nothing changes but that
+    right and wrong boxes are counted for every image apart."""
+    found = boxes.detections
+    return Boxes(Detections(found.xyxy, found.score, boxes.image * classes + found.label), boxes.image)
+
+
+def spurious(added: Boxes, scene: Scene) -> Floats:
+    """How many of the added boxes of each image overlap no object of their label with an IoU of 0.5 or more.
+
+    Ignored objects are objects here, and what lies inside a crowd overlaps it.
+    """
+    nothing_there = np.ones(len(added), np.bool_)
+    nothing_there[overlapping(added, scene).box] = False
+    return np.bincount(added.image[nothing_there], minlength=len(scene.images)).astype(np.float64)
+
+
+def ratios_at_rows(counts: Callable[[int], Floats], per: Floats, rows: Ints, weights: Floats) -> Floats:
+    """Sums of `counts` by sums of `per` over the images of each sample, at its own row: (kinds, samples).
+
+    `counts` gives (kinds, images) for a row and is only asked for rows that occur. NaN where a sample has no row.
+    """
+    found = {row: counts(row) for row in np.unique(rows[rows != NOT_REACHED]).tolist()}
+    kinds = max((len(of_row) for of_row in found.values()), default=1)
+    result = np.full((kinds, len(weights)), np.nan)
+    for row, of_row in found.items():
+        mine = rows == row
+        result[:, mine] = (of_row @ weights[mine].T) / (weights[mine] @ per)
+    return result

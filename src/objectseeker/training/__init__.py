@@ -1,0 +1,27 @@
+"""Training for certification: half-plane masks as an augmentation for any training pipeline.
+
+A detector that never saw half an image sees things in it, and the defence pays for that with precision. Trained on
+images of which one side of a random line is removed, it does not.
+
+`masks` is the augmentation itself, on arrays and tensors; the other modules fit it into the pipelines people use. No
+framework is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from objectseeker.training.albumentations import AlbumentationsMask
+from objectseeker.training.datasets import MaskedDataset, MaskedDetection
+from objectseeker.training.masks import HalfMask, Masked, apply_half, draw_half, mask_half
+from objectseeker.training.torchvision import TorchvisionMask
+
+__all__ = [
+    "AlbumentationsMask",
+    "HalfMask",
+    "Masked",
+    "MaskedDataset",
+    "MaskedDetection",
+    "TorchvisionMask",
+    "apply_half",
+    "draw_half",
+    "mask_half",
+]

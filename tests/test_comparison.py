@@ -1,0 +1,311 @@
+"""Runs side by side: bootstrap samples against evaluating the very same sample, differences, tables, the command."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from evaluation_cases import EVIDENCE, NAMES, PAPER, image, noisy, run
+
+from objectseeker import ObjectSeekerError, comparison
+from objectseeker.evaluation import BASE_SCORES, Choices, Scene, Settings, evaluate, sweeps, tune
+from objectseeker.evaluation.comparison import compare, measure
+from objectseeker.evaluation.curves import NO_BOXES, vanilla_curve
+from objectseeker.evaluation.defence import Defence
+from objectseeker.evaluation.estimates import estimate, held_out_figures, without_samples
+from objectseeker.evaluation.resampling import NOT_REACHED, Tally, resamples, spurious
+
+FLOOR = 0.15
+CHOICES = Choices((0.6,), (1.0,), (0.1,))
+OPTIONS = {"losses": (5.0,), "recalls": (0.9,), "bootstrap": 40, "seed": 1, "choices": CHOICES}
+
+
+def stored(images, name: str = "one"):
+    """What `measure` needs of a run."""
+    manifest = SimpleNamespace(names=NAMES, mask_floor=FLOOR, detector="made up", lines=6)
+    return SimpleNamespace(folder=Path("runs") / name, manifest=manifest, images=lambda: list(images))
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return measure(stored(noisy(4, 14)), **OPTIONS)
+
+
+@pytest.fixture
+def other(measured):
+    """Another run of the same images: the same but for the objects certified against patches over them."""
+    changed = json.loads(json.dumps(measured | {"run": "runs/two"}))
+    certified = changed["tuned"][1]["held_out"]["certified_over"]
+    certified["value"] += 2.5
+    certified["samples"] = [one + 0.1 * place for place, one in enumerate(certified["samples"])]
+    return changed
+
+
+class TestSamples:
+    """A sample's figures are those of the full protocol on a run that holds the images as often as the sample does."""
+
+    @pytest.mark.parametrize("settings", [PAPER, EVIDENCE])
+    @pytest.mark.parametrize("images", [run(1, 6), noisy(3, 6)])
+    def test_every_figure_is_that_of_the_sample_as_a_run(self, images, settings):
+        count, seed = 5, 3
+        found = held_out_figures(Scene.of(images, NAMES), settings, settings.floor, count, seed)
+        compared = 0
+        for place, weights in enumerate(resamples(len(images), count, seed)):
+            repeated = [one for one, often in zip(images, weights, strict=True) for _ in range(int(often))]
+            if not any((~one.ignore).any() for one in repeated):
+                continue
+            literal = evaluate(repeated, NAMES, settings)
+            ours = literal["objectseeker"]
+            expected = {
+                "vanilla_ap50": literal["vanilla"]["ap50"],
+                "ap50": ours["ap50"],
+                "ap50_loss": literal["vanilla"]["ap50"] - ours["ap50"],
+                "clean_recall": ours["clean_recall"],
+                **{f"certified_{where}": value for where, value in ours["certified_recall"].items()},
+            }
+            for name, value in expected.items():
+                given = found[name]["value"] if place == 0 else found[name]["samples"][place - 1]
+                assert given == (None if value is None else pytest.approx(value, abs=1e-4)), name
+            if place == 0:
+                assert found["base_score"] == ours["base_score"]
+                assert found["mask_score"] == ours["mask_score"]
+            compared += 1
+        assert compared >= count
+
+    def test_the_other_recall_is_that_of_the_undefended_detector(self):
+        images, settings = noisy(3, 8), Settings(alpha=0.4, beta=0.3, clean_recall=0.6)
+        scene = Scene.of(images, NAMES)
+        found = held_out_figures(scene, settings, settings.floor, 3, 0)["at_vanilla_recall"]
+        vanilla = vanilla_curve(scene)
+        (best,) = vanilla.base_scores[[vanilla.row_at_recall(0.6)]]
+        assert found["base_score"] == best
+        defence = Defence.prepare(scene, settings)
+        point = defence.at(settings, defence.curve(settings), round(100 * best))
+        assert found["certified_far"]["value"] == pytest.approx(point.certified_recall()["far"])
+        assert found["clean_recall"]["value"] == pytest.approx(point.clean_recall)
+        assert found["mask_score"] == point.rule.mask_score
+
+    def test_a_class_without_objects_in_the_sample_does_not_count(self):
+        images = [
+            image([(10, 10, 40, 40, 0.9, 0)], [(10, 10, 40, 40, 0)]),
+            image([], [(10, 10, 40, 40, 0)]),
+            image([], [(10, 10, 40, 40, 1)]),
+        ]
+        tally = Tally.of(Scene.of(images, NAMES), [NO_BOXES] * len(BASE_SCORES))
+        weights = np.array([[1.0, 1, 1], [2, 1, 0]])
+        assert tally.ap50(weights) == pytest.approx([25, 200 / 3])
+        assert tally.clean_recall(weights)[0] == pytest.approx([25, 200 / 3])
+
+    def test_samples_are_the_same_for_the_same_seed_and_hold_as_many_images(self):
+        first, again, other = resamples(9, 30, 1), resamples(9, 30, 1), resamples(9, 30, 2)
+        np.testing.assert_array_equal(first, again)
+        assert (first != other).any()
+        assert (first.sum(axis=1) == 9).all()
+        assert (first[0] == 1).all()
+        assert len(np.unique(first, axis=0)) > 20
+
+    def test_a_recall_that_is_not_reached(self):
+        scene = Scene.of([image([], [(10, 10, 30, 30, 0)])], NAMES)
+        tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+        assert tally.rows_at_recall(0.5, np.ones((1, 1))).tolist() == [NOT_REACHED]
+        found = held_out_figures(scene, Settings(clean_recall=0.5), 0.1, 5, 0)
+        assert found["certified_far"]["value"] is None
+        assert found["certified_far"]["unreached"] == 5
+        assert found["base_score"] is None
+        assert found["ap50"]["value"] == 0
+
+    def test_the_interval_holds_95_percent_of_the_samples(self):
+        found = estimate(np.concatenate([[7.0], np.arange(1001)]))
+        assert (found["value"], found["low"], found["high"]) == (7.0, 25.0, 975.0)
+
+    def test_intervals_of_a_mean_are_about_right(self):
+        """100 images of which a share p has one object certified: sqrt(p (1 - p) / 100) either side, twice."""
+        scene = [
+            image([(10, 10, 40, 40, 0.9, 0)], [(10, 10, 40, 40, 0)], [[(10, 10, 40, 40, 0.99, 0)]] * 4 * (n % 4 == 0))
+            for n in range(100)
+        ]
+        found = held_out_figures(Scene.of(scene, NAMES), Settings(clean_recall=0.5, patch_area=0.0001), 0.1, 2000, 0)
+        certified = found["certified_over"]
+        assert certified["value"] == pytest.approx(25)
+        half = 1.96 * np.sqrt(0.25 * 0.75 / 100) * 100
+        assert certified["low"] == pytest.approx(25 - half, abs=1.5)
+        assert certified["high"] == pytest.approx(25 + half, abs=1.5)
+
+
+def test_spurious_boxes_are_those_with_no_object_of_their_label():
+    truth = [(10, 10, 40, 40, 0), (60, 60, 90, 90, 1), (10, 60, 40, 90, 0)]
+    base = [(10, 10, 40, 40, 0.9, 0)]
+    view = [
+        (11, 60, 40, 90, 0.9, 0),  # an object the detector missed, though an ignored one
+        (60, 60, 90, 90, 0.9, 0),  # an object of another label
+        (60, 10, 90, 40, 0.9, 1),  # nothing
+        (10, 10, 40, 39, 0.9, 0),  # explained by a base box, so never output
+        (60, 75, 90, 90, 0.9, 1),  # half an object: an IoU of 0.5
+        (62, 78, 90, 90, 0.9, 1),  # less of it, but in one cluster with the half
+    ]
+    images = [image(base, truth, [view], ignore=[False, False, True]), image(base, truth)]
+    scene = Scene.of(images, NAMES)
+    settings = Settings(alpha=0.5, beta=0.0)
+    (added,) = Defence.prepare(scene, settings).additions(settings, [0.5])
+    assert spurious(added, scene).tolist() == [2, 0]
+
+
+class TestMeasured:
+    def test_tuned_figures_are_those_of_the_tuner(self, measured):
+        images = noisy(4, 14)
+        assert [(row["rule"], row["clean_recall"], row["most_loss"]) for row in measured["tuned"]] == [
+            ("paper", 0.9, 5.0),
+            ("evidence", 0.9, 5.0),
+        ]
+        for row in measured["tuned"]:
+            found = tune(
+                images,
+                NAMES,
+                Settings(clean_recall=0.9),
+                mask_floor=FLOOR,
+                families=[row["rule"]],
+                most_loss=5.0,
+                losses=(),
+                choices=CHOICES,
+                seed=1,
+            ).families[row["rule"]]
+            assert row["settings"]["alpha"] == found.settings.alpha
+            assert row["searched"] == found.searched
+            for name in ("ap50", "ap50_loss", "vanilla_ap50", "certified_far", "certified_over", "certified_mean"):
+                assert row["held_out"][name]["value"] == pytest.approx(found.held_out[name])
+
+    def test_settings_searched_at_the_recall_of_the_undefended_detector(self):
+        options = OPTIONS | {"rules": ("paper",), "recall_of": "vanilla", "bootstrap": 3}
+        (row,) = measure(stored(noisy(4, 14)), **options)["tuned"]
+        found = row["held_out"]["at_vanilla_recall"]
+        scene = Scene.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], NAMES)
+        vanilla = vanilla_curve(scene)
+        assert row["searched"]["base_score"] == vanilla.base_scores[vanilla.row_at_recall(0.9)]
+        (defended,) = measure(stored(noisy(4, 14)), **(options | {"recall_of": "defended"}))["tuned"]
+        searched = tune(
+            noisy(4, 14),
+            NAMES,
+            Settings(**row["settings"]),
+            mask_floor=FLOOR,
+            families=["paper"],
+            most_loss=5.0,
+            losses=(),
+            choices=CHOICES,
+            recall_of="vanilla",
+            seed=1,
+        ).families["paper"]
+        assert found["certified_mean"]["value"] == pytest.approx(searched.held_out["certified_mean"])
+        assert defended["searched"]["base_score"] >= row["searched"]["base_score"]
+        with pytest.raises(ObjectSeekerError, match="neither"):
+            tune(noisy(4, 4), NAMES, Settings(), mask_floor=FLOOR, recall_of="neither")
+
+    def test_the_curve_is_that_of_evaluation_on_all_images(self, measured):
+        images = noisy(4, 14)
+        assert [point["beta"] for point in measured["curve"]] == [beta / 10 for beta in range(10)]
+        for point in measured["curve"][::3]:
+            settings = Settings(alpha=max(FLOOR, point["beta"]), beta=point["beta"], clean_recall=0.9)
+            literal = evaluate(images, NAMES, settings)
+            assert point["ap50"]["value"] == pytest.approx(literal["objectseeker"]["ap50"])
+            lost = literal["vanilla"]["ap50"] - literal["objectseeker"]["ap50"]
+            assert point["ap50_loss"]["value"] == pytest.approx(lost)
+        assert measured["vanilla"]["ap50_coco"] == evaluate(images, NAMES, PAPER)["vanilla"]["ap50_coco"]
+
+    def test_low_mask_scores_add_spurious_boxes(self, measured):
+        boxes = [point["at_recall"][0]["spurious"]["value"] for point in measured["curve"]]
+        assert boxes == sorted(boxes, reverse=True)
+        assert boxes[0] > 0 == boxes[-1]
+
+    def test_it_is_ready_for_json(self, measured):
+        assert json.loads(json.dumps(measured)) == measured
+        assert "samples" not in json.dumps(without_samples(measured))
+
+    def test_a_loss_that_cannot_be_kept_is_said(self):
+        found = measure(stored(noisy(4, 14)), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",)}))
+        (row,) = found["tuned"]
+        assert row["held_out"] is None
+        assert "-50" in row["why"]
+        table = compare([found, found])
+        assert any("-50" in line for line in comparison.remarks(table))
+        assert comparison.for_terminal(table)
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"recalls": ()}, "at least one"),
+            ({"losses": ("x",)}, "x"),
+            ({"recalls": (2,)}, "2"),
+            ({"rules": ("all",)}, "all"),
+        ],
+    )
+    def test_bad_input_is_named(self, options, message):
+        with pytest.raises(ObjectSeekerError, match=message):
+            measure(stored(noisy(4, 4)), **(OPTIONS | options))
+
+
+class TestCompared:
+    def test_a_run_does_not_differ_from_itself(self, measured):
+        (difference,) = compare([measured, measured])["differences"]
+        assert difference["paired"]
+        estimates = [difference["vanilla"]["ap50"], *(point["ap50_loss"] for point in difference["curve"])]
+        estimates += [row["held_out"]["certified_far"] for row in difference["tuned"]]
+        for one in estimates:
+            assert (one["value"], one["low"], one["high"]) == (0, 0, 0)
+
+    def test_differences_are_the_second_minus_the_first(self, measured, other):
+        found = compare([measured, other])
+        (difference,) = found["differences"]
+        one, two = (run["tuned"][1]["held_out"]["certified_over"] for run in (measured, other))
+        differs = difference["tuned"][1]["held_out"]["certified_over"]
+        assert differs["value"] == pytest.approx(two["value"] - one["value"])
+        assert differs["value"] == pytest.approx(2.5)
+        assert differs["low"] == pytest.approx(np.percentile(0.1 * np.arange(40), 2.5))
+        assert difference["tuned"][1]["rule"] == "evidence"
+
+    def test_only_runs_of_the_same_images_are_paired(self, measured):
+        moved = {**measured, "run": "runs/moved", "image_digest": "another"}
+        (difference,) = compare([measured, moved])["differences"]
+        assert not difference["paired"]
+        assert any("not paired" in line for line in comparison.remarks(compare([measured, moved])))
+
+    def test_runs_measured_differently_are_refused(self, measured):
+        with pytest.raises(ObjectSeekerError, match=r"seed=1.*seed=2"):
+            compare([measured, {**measured, "options": {**measured["options"], "seed": 2}}])
+        with pytest.raises(ObjectSeekerError, match="no runs"):
+            compare([])
+
+    def test_everything_is_saved_and_read_again(self, measured, other, tmp_path):
+        pytest.importorskip("matplotlib")
+        comparison.save(tmp_path, [measured, other])
+        names = {file.name for file in tmp_path.iterdir()}
+        plain = {"comparison.json", "comparison.csv", "comparison.md", "comparison.svg", "comparison.png"}
+        assert names == plain | {"one.measured.json", "two.measured.json"}
+        assert comparison.read_measured(tmp_path / "one.measured.json") == measured
+        with (tmp_path / "comparison.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        far = next(row for row in rows if row["table"].startswith("evidence") and row["figure"] == "far")
+        value = measured["tuned"][1]["held_out"]["certified_far"]
+        assert far["one"] == f"{value['value']:.1f} [{value['low']:.1f}, {value['high']:.1f}]"
+        assert far.keys() == {"table", "figure", "one", "two", "two - one"}
+
+    def test_cells(self):
+        assert comparison.cell({"value": -0.001, "low": -0.5, "high": 9.876}) == "0.00 [-0.50, 9.88]"
+        assert comparison.cell({"value": 4.5, "low": 3.21, "high": 10.0}) == "4.5 [3.2, 10.0]"
+        assert comparison.cell({"value": 3.0, "low": None, "high": None}) == "3.00"
+        assert comparison.cell({"value": None, "low": None, "high": None}) == comparison.cell(None) == "-"
+
+    def test_runs_of_one_name_are_told_by_their_paths(self, measured):
+        twins = [{**measured, "run": f"{folder}/voc"} for folder in "ab"]
+        assert comparison.names_of(twins) == ["a/voc", "b/voc"]
+
+    def test_files_that_are_no_measurements_are_refused(self, tmp_path):
+        file = tmp_path / "x.json"
+        file.write_text("{}")
+        with pytest.raises(ObjectSeekerError, match=r"x\.json holds no measurements"):
+            comparison.read_measured(file)
+        file.write_text("nonsense")
+        with pytest.raises(ObjectSeekerError, match=r"x\.json"):
+            comparison.read_measured(file)

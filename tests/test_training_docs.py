@@ -1,0 +1,79 @@
+"""docs/training.md as a new user would follow it: every block of Python, in order, as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from objectseeker.errors import ObjectSeekerError
+
+PAGE = Path(__file__).parents[1] / "docs" / "training.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """What the names of the page stand for once all of it has run."""
+    if not PAGE.is_file():
+        pytest.skip("the documentation is not part of the package")
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    pytest.importorskip("scipy")  # YOLOS' loss needs it
+    names: dict[str, object] = {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # several would wait for each other longer than they work on a network this small
+    patch = pytest.MonkeyPatch()
+    patch.chdir(tmp_path_factory.mktemp("docs"))
+    try:
+        for number, block in enumerate(blocks(), 1):
+            exec(compile(block, f"{PAGE.name}, block {number}", "exec"), names)
+        yield names
+    finally:
+        patch.undo()
+        torch.set_num_threads(threads)
+
+
+def test_the_loss_falls(followed):
+    losses = followed["losses"]
+    assert len(losses) == 24
+    assert sum(losses[-4:]) / 4 < 0.9 * sum(losses[:4]) / 4
+
+
+def test_training_saw_masked_images(followed):
+    import numpy as np
+
+    dataset = followed["dataset"]
+    grey = []
+    for index in range(len(dataset)):
+        image = np.asarray(dataset[index]["image"])
+        edges = (image[0], image[-1], image[:, 0], image[:, -1])
+        grey.append(any((edge == 114).all() for edge in edges))
+    assert any(grey)
+
+
+def test_the_saved_folder_is_a_detector(followed):
+    from objectseeker.detectors import load
+    from objectseeker.images import load_image
+
+    detector = load("transformers:masked-yolos")
+    assert detector.names[0] == "aeroplane"
+    (found,) = detector([load_image(followed["sample"].path)])
+    assert len(found) == 0 or found.label.max() < 20
+
+
+def test_the_page_masks_what_it_says(followed):
+    masked = followed["masked"]
+    assert masked.image.shape == followed["tensor"].shape
+    assert masked.keep.shape == (len(followed["boxes"]),)
+    assert len(followed["result"]["bboxes"]) == len(followed["result"]["class_labels"])
+    assert len(followed["masked_boxes"]) == len(followed["masked_labels"])
+
+
+def test_keypoints_are_refused_as_the_page_says(followed):
+    with pytest.raises(ObjectSeekerError, match="keypoints"):
+        followed["transform"](followed["tensor"], {**followed["target"], "keypoints": []})

@@ -1,0 +1,134 @@
+"""Training data from folders: the pixels, boxes, labels and flags of a dataset as a pack."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import pytest
+
+ROOT = Path(__file__).parents[1]
+if not (ROOT / "training").is_dir():
+    pytest.skip("the training program is not part of the package", allow_module_level=True)
+sys.path.insert(0, str(ROOT))
+
+from objectseeker.detectors.names import VOC_20  # noqa: E402
+from training.folders import read_folder  # noqa: E402
+from training.packs import CROWD, DIFFICULT, NORMAL, decode, join  # noqa: E402
+
+WIDTH, HEIGHT = 80, 60
+
+
+def picture(number: int) -> PIL.Image.Image:
+    """Flat colours, which survive shrinking and JPEG: left half, and right half."""
+    image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+    image[:, : WIDTH // 2] = 40 * number
+    image[:, WIDTH // 2 :] = 255 - 40 * number
+    return PIL.Image.fromarray(image)
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """Three images; two of the classes have a VOC name, one of them by another name."""
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        picture(number).save(tmp_path / "photos" / f"{number}.png")
+    images = [{"id": n, "file_name": f"{n}.png", "width": WIDTH, "height": HEIGHT} for n in range(3)]
+    rows = [
+        (0, 7, [8, 6, 40, 30], 0),
+        (0, 3, [0, 0, 10, 10], 0),
+        (1, 9, [20, 20, 20, 10], 1),
+        (1, 9, [4, 8, 12, 16], 0),
+    ]
+    annotations = [
+        {"id": place, "image_id": image, "category_id": category, "bbox": bbox, "iscrowd": crowd}
+        for place, (image, category, bbox, crowd) in enumerate(rows)
+    ]
+    categories = [{"id": 3, "name": "zebra"}, {"id": 7, "name": "couch"}, {"id": 9, "name": "person"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "truth.json").write_text(json.dumps(content))
+    return f"coco:{tmp_path}/truth.json:{tmp_path}/photos"
+
+
+@pytest.fixture
+def voc(tmp_path):
+    year = tmp_path / "VOCdevkit" / "VOC2007"
+    for folder in ("ImageSets/Main", "Annotations", "JPEGImages"):
+        (year / folder).mkdir(parents=True)
+    (year / "ImageSets" / "Main" / "train.txt").write_text("000005\n")
+    picture(2).save(year / "JPEGImages" / "000005.jpg", quality=95)
+    objects = "".join(
+        f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{x1}</xmin><ymin>{y1}</ymin>"
+        f"<xmax>{x2}</xmax><ymax>{y2}</ymax></bndbox></object>"
+        for name, difficult, x1, y1, x2, y2 in (("dog", 0, 1, 1, 40, 60), ("chair", 1, 41, 21, 60, 40))
+    )
+    size = f"<size><width>{WIDTH}</width><height>{HEIGHT}</height><depth>3</depth></size>"
+    (year / "Annotations" / "000005.xml").write_text(f"<annotation>{size}{objects}</annotation>")
+    return f"voc:{tmp_path}/VOCdevkit:train"
+
+
+def test_coco_classes_become_voc_classes_and_boxes_shrink_with_their_images(coco):
+    pack, names = read_folder(coco, longest_side=40, processes=1)
+    assert names == VOC_20
+    assert pack.names == ["0", "1", "2"]
+    assert pack.sizes.tolist() == [[40, 30]] * 3
+    assert pack.boxes[0].tolist() == [[names.index("sofa"), 4, 3, 24, 18, NORMAL]]  # no zebra among the VOC classes
+    person = names.index("person")
+    assert pack.boxes[1].tolist() == [[person, 10, 10, 20, 15, CROWD], [person, 2, 4, 8, 12, NORMAL]]
+    assert pack.boxes[2].shape == (0, 6)
+    assert pack.boxes[2].dtype == np.float32
+
+
+def test_own_classes_in_the_order_of_the_dataset(coco):
+    pack, names = read_folder(coco, longest_side=40, processes=1, classes=None)
+    assert names == ("zebra", "couch", "person")
+    assert [rows[:, 0].tolist() for rows in pack.boxes] == [[1, 0], [2, 2], []]
+
+
+def test_voc_flags_and_pixels(voc):
+    pack, _ = read_folder(voc, longest_side=40, processes=1)
+    dog, chair = VOC_20.index("dog"), VOC_20.index("chair")
+    assert pack.boxes[0].tolist() == [[dog, 0, 0, 20, 30, NORMAL], [chair, 20, 10, 30, 20, DIFFICULT]]
+    pixels = decode(pack, processes=1).image(0)
+    assert pixels.shape == (30, 40, 3)
+    assert abs(pixels[:, :18].astype(int) - 80).max() <= 3
+    assert abs(pixels[:, 22:].astype(int) - 175).max() <= 3
+
+
+def test_small_images_are_not_enlarged_and_turned_ones_are_upright(coco, tmp_path):
+    tag = PIL.Image.Exif()
+    tag[0x0112] = 6  # stored turned by a quarter
+    turned = picture(1).transpose(PIL.Image.Transpose.ROTATE_90)
+    buffer = io.BytesIO()
+    turned.save(buffer, "JPEG", quality=95, exif=tag)
+    (tmp_path / "photos" / "1.png").write_bytes(buffer.getvalue())
+    pack, _ = read_folder(coco, longest_side=500, processes=1)
+    assert pack.sizes.tolist() == [[WIDTH, HEIGHT]] * 3
+    pixels = decode(pack, processes=1).image(1)
+    assert abs(pixels[:, :36].astype(int) - 40).max() <= 3
+
+
+def test_limit_join_and_processes(coco, voc):
+    few, _ = read_folder(coco, longest_side=40, processes=2, limit=2)
+    other, _ = read_folder(voc, longest_side=64, processes=1)
+    both = join([few, other])
+    assert both.names == ["0", "1", "000005"]
+    assert both.sizes.tolist() == [[40, 30], [40, 30], [64, 48]]
+    decode(both, processes=2)
+
+
+def test_mistakes_are_told_in_one_sentence(coco, tmp_path):
+    (tmp_path / "photos" / "2.png").write_bytes(b"no image")
+    for spec, message in (
+        (coco, "2.png"),
+        ("coco:nowhere.json:photos", "nowhere.json"),
+        (str(tmp_path / "photos"), "no annotations"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            read_folder(spec, longest_side=40, processes=1)
+    with pytest.raises(SystemExit, match="knows none"):
+        read_folder(coco, longest_side=40, processes=1, classes=("unicorn",))
