@@ -5,6 +5,7 @@ import pytest
 
 from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, pairs, prune
 from objectseeker.detectors import load
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
 from objectseeker.masks import GREY
 from objectseeker.samples import samples
@@ -157,3 +158,36 @@ def test_images_smaller_than_the_number_of_lines():
     tiny = np.full((3, 1, 3), 255, np.uint8)
     (observation,) = ObjectSeeker(bright_box, lines=30).observe([tiny])
     assert sorted(observation.masks.line.tolist()) == [1, 1, 2, 2]
+
+
+class AheadByOne:
+    """Begins with the next image before it gives the boxes of the last, as a GPU detector does."""
+
+    def __init__(self, skip=0):
+        self.skip = skip
+
+    def __call__(self, images):
+        return bright_box(images)
+
+    def detect_views(self, image, removed, value):
+        views = [image.copy() for _ in removed]
+        for view, rectangles in zip(views, removed, strict=True):
+            for x1, y1, x2, y2 in rectangles:
+                view[y1:y2, x1:x2] = value
+        return bright_box(views)
+
+    def detect_views_of(self, images, value):
+        waiting = [self.detect_views(image, removed, value) for image, removed in images]
+        yield from waiting[self.skip :]
+
+
+def test_a_detector_that_is_ahead_gives_every_image_its_own_boxes():
+    image, _ = scene()
+    wider = np.full((70, 120, 3), 30, np.uint8)
+    wider[5:50, 10:40] = 255
+    plain, ahead = ObjectSeeker(bright_box, lines=3), ObjectSeeker(AheadByOne(), lines=3)
+
+    for one, other in zip(plain.observe([image, wider, image]), ahead.observe([image, wider, image]), strict=True):
+        assert one == other
+    with pytest.raises(ObjectSeekerError, match=r"for 13 views|no results for the last 1 images"):
+        ObjectSeeker(AheadByOne(skip=1), lines=3).observe([image, image])

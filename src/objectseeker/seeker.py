@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -30,6 +31,16 @@ class ViewDetector(Protocol):
     """
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]: ...
+
+
+@runtime_checkable
+class RowDetector(ViewDetector, Protocol):
+    """A view detector that may begin with the next image before it is done with the last.
+
+    `images` are pairs of an image and the `removed` of its views; entry i is what `detect_views` gives for pair i.
+    """
+
+    def detect_views_of(self, images: Iterable[tuple[Image, Ints]], value: int) -> Iterator[Sequence[Detections]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,37 +117,73 @@ class ObjectSeeker:
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
-        return [self.strategy.prune(self._observe(image)) for image in images]
+        return [self.strategy.prune(observation) for observation in self._observe(images)]
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
-        return [self._observe(image) for image in images]
+        return list(self._observe(images))
 
-    def _observe(self, image: Image) -> Observation:
-        image = as_image(image)
-        height, width = image.shape[:2]
-        masks = make_masks(self.masks, width, height, self.lines)
-        base, *masked = detect_views(self.detector, image, masks, value=self.fill, batch=self.batch)
-        return Observation(width, height, masks, base, masked)
+    def _observe(self, images: Iterable[Image]) -> Iterator[Observation]:
+        begun: deque[Masks] = deque()
+
+        def given() -> Iterator[tuple[Image, Masks]]:
+            for image in map(as_image, images):
+                height, width = image.shape[:2]
+                begun.append(make_masks(self.masks, width, height, self.lines))
+                yield image, begun[-1]
+
+        for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
+            masks = begun.popleft()
+            yield Observation(masks.width, masks.height, masks, base, masked)
 
 
 def detect_views(
     detector: Detector, image: Image, masks: Masks, *, value: int = GREY, batch: int = 8
 ) -> list[Detections]:
     """Detections on the untouched image, then on the image under each mask."""
-    masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)
-    untouched = np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:]))
-    removed = np.concatenate([untouched, masked])
-    if isinstance(detector, ViewDetector):
-        found = list(detector.detect_views(image, removed, value))
+    (found,) = detect_all_views(detector, [(image, masks)], value=value, batch=batch)
+    return found
+
+
+def detect_all_views(
+    detector: Detector, images: Iterable[tuple[Image, Masks]], *, value: int = GREY, batch: int = 8
+) -> Iterator[list[Detections]]:
+    """`detect_views` of one image after the other; a detector that can may be one image ahead."""
+    counts: deque[int] = deque()
+
+    def given() -> Iterator[tuple[Image, Ints]]:
+        for image, masks in images:
+            removed = removed_of(masks)
+            counts.append(len(removed))
+            yield image, removed
+
+    if isinstance(detector, RowDetector):
+        rows = detector.detect_views_of(given(), value)
+    elif isinstance(detector, ViewDetector):
+        rows = (detector.detect_views(image, removed, value) for image, removed in given())
     else:
-        found = []
-        for start in range(0, len(removed), batch):
-            views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
-            padded = views + [np.full_like(image, value)] * (batch - len(views))
-            found += _detect(detector, padded)[: len(views)]
-    if len(found) != len(removed):
-        raise ObjectSeekerError(f"the detector returned {len(found)} results for {len(removed)} views")
+        rows = (_detect_filled(detector, image, removed, value, batch) for image, removed in given())
+    for row in rows:
+        found, views = list(row), counts.popleft() if counts else 0
+        if len(found) != views:
+            raise ObjectSeekerError(f"the detector returned {len(found)} results for {views} views")
+        yield found
+    if counts:
+        raise ObjectSeekerError(f"the detector returned no results for the last {len(counts)} images")
+
+
+def removed_of(masks: Masks) -> Ints:
+    """The views of an image: untouched, then without the rectangles of each mask; N x R x 4."""
+    masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)
+    return np.concatenate([np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:])), masked])
+
+
+def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch: int) -> list[Detections]:
+    found = []
+    for start in range(0, len(removed), batch):
+        views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
+        padded = views + [np.full_like(image, value)] * (batch - len(views))
+        found += _detect(detector, padded)[: len(views)]
     return found
 
 
