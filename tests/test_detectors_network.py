@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from objectseeker.boxes import Detections, iou
 from objectseeker.detectors.layouts import LAYOUTS, normalise, parse
 from objectseeker.detectors.network import NetworkDetector
-from objectseeker.detectors.nms import nms
+from objectseeker.detectors.nms import BLOCK, nms
 from objectseeker.detectors.preprocess import place, prepare
 from objectseeker.detectors.results import Found
 from objectseeker.errors import ObjectSeekerError
@@ -186,7 +186,7 @@ def test_suppression_is_the_textbook_loop(case, threshold):
     assert nms(boxes, scores, labels, threshold=threshold).tolist() == kept
 
 
-@pytest.mark.parametrize("count", [63, 64, 65, 300])
+@pytest.mark.parametrize("count", [BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 40])
 def test_suppression_of_a_crowd_is_the_textbook_loop(count):
     """More boxes than are looked at together."""
     rng = np.random.default_rng(count)
@@ -200,6 +200,25 @@ def test_suppression_of_a_crowd_is_the_textbook_loop(count):
 
     assert nms(boxes, scores, labels, threshold=0.5).tolist() == kept
     assert 10 < len(kept) < count
+
+
+@settings(deadline=None)
+@given(
+    threshold=st.sampled_from((0.0, 0.1, 0.5, 0.65, 0.9)),
+    steps=st.integers(-3, 3),
+    at=st.sampled_from((0.0, -7.3, 416.0, 1e4, 1e8)),
+    size=st.sampled_from((1e-3, 0.3, 1.0, 417.0)),
+)
+def test_a_box_that_overlaps_just_enough_is_not_overlooked(threshold, steps, at, size):
+    """The right part of another box: it begins where suppression stops to look for rivals."""
+    begin = at + size - threshold * size
+    for _ in range(abs(steps)):
+        begin = np.nextafter(begin, np.inf * np.sign(steps))
+    boxes = np.array([(at, 0.0, at + size, 1.0), (min(begin, at + size), 0.0, at + size, 1.0)])
+
+    kept = nms(boxes, np.array([0.9, 0.8]), np.zeros(2, int), threshold=threshold)
+
+    assert len(kept) == (1 if iou(boxes[:1], boxes[1:])[0, 0] > threshold else 2)
 
 
 def test_labels_never_suppress_each_other_however_large_the_boxes():

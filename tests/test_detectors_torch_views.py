@@ -17,6 +17,7 @@ from objectseeker.check import check_detector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.nms import by_score, nms  # noqa: E402
 from objectseeker.detectors.preprocess import place, prepare  # noqa: E402
+from objectseeker.detectors.torch_device import prepare as prepare_in_torch  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torch_nms import ROUNDS, best_first, settle, suppress  # noqa: E402
 from objectseeker.embedded.weights import load_torch  # noqa: E402
@@ -129,7 +130,7 @@ def test_a_long_chain_of_suppression_is_followed_to_its_end():
 def test_views_on_the_device_are_those_of_the_host(module, mask_by):
     detector = TorchDetector(module, input_size=128, score_floor=0.0, mask_by=mask_by, batch=4)
     on_host = detector.with_batch(4)
-    assert on_host.run_views is None
+    assert on_host.begin_views is None
     image, removed = photograph(128, 96), halves(128, 96, 1).removed  # no resize: the same input to the last bit
     pairs = np.stack([removed, removed[[1, 0, 1, 2]]], axis=1)
 
@@ -154,9 +155,42 @@ def test_resizing_on_the_device_is_resizing_on_the_host(module, width, height):
     image = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     placement = place((width, height), (64, 64), "top-left")
 
-    ours = detector.run_views.__self__.prepare(image, placement).numpy()
+    ours = prepare_in_torch(image, placement, detector.layout, torch.device("cpu"), torch.float32).numpy()
 
     assert np.abs(ours - prepare(image, placement, pad=114)).max() <= 1  # a sum may round the other way
+
+
+def test_suppression_that_has_not_settled_goes_on(module, monkeypatch):
+    detector = TorchDetector(module, input_size=96, score_floor=0.0)
+    image, removed = photograph(96, 96), halves(96, 96, 1).removed
+    before = detector.detect_views(image, removed, 114)
+
+    monkeypatch.setattr("objectseeker.detectors.torch_nms.ROUNDS", 1)
+
+    assert detector.detect_views(image, removed, 114) == before
+
+
+# --- several images -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["torch", "onnx"])
+def test_images_in_a_row_give_the_boxes_of_each(module, device):
+    detector = TorchDetector(module, input_size=64) if device == "torch" else load("embedded", input_size=64)
+    images = [scene(90, 60, seed) for seed in range(3)] + [scene(40, 50, 3)]
+    taken = []
+
+    def one_by_one():
+        for image in images:
+            taken.append(image.shape)
+            yield image, halves(image.shape[1], image.shape[0], 1).removed
+
+    found = []
+    for boxes in detector.detect_views_of(one_by_one(), 114):
+        found.append(boxes)
+        assert len(taken) <= len(found) + 1  # never more than one ahead: memory does not grow
+
+    assert found == [detector.detect_views(*given, 114) for given in one_by_one()]
+    assert list(detector.detect_views_of([], 114)) == []
 
 
 # --- the contract ---------------------------------------------------------------------------------------------------

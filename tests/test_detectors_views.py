@@ -16,7 +16,7 @@ from objectseeker.detectors.layouts import parse
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.preprocess import place, prepare
 from objectseeker.detectors.results import Found
-from objectseeker.detectors.views import plan_views
+from objectseeker.detectors.views import known_views, plan_views
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.masks import fill, halves
 
@@ -70,6 +70,21 @@ def test_a_window_holds_all_that_is_kept_at_whole_strides(case, fit, step):
         assert 0 <= y1 < y2 <= placement.size[1]
         assert (x2 - x1) % step == 0 or x2 - x1 == placement.size[0]
         assert (y2 - y1) % step == 0 or y2 - y1 == placement.size[1]
+
+
+def test_a_plan_is_made_once_for_all_images_of_a_size():
+    placement = place((90, 60), (64, 64), "centred")
+    removed = halves(90, 60, 3).removed[:, None]
+    views, same = (known_views(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
+    other = known_views(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
+    expected = plan_views(placement, removed, "crop", stride=8, step=8)
+
+    assert views is same
+    assert len(other) == 5
+    assert np.array_equal(views.window, expected.window)
+    assert np.array_equal(views.filled, expected.filled)
+    with pytest.raises(ValueError, match="read-only"):  # a change would be seen by all images to come
+        views.window[0] = 0
 
 
 def test_a_half_mask_leaves_about_half_the_pixels():

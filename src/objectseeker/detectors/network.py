@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from queue import SimpleQueue
@@ -15,12 +15,13 @@ from objectseeker.detectors.layouts import Array, Layout, normalise
 from objectseeker.detectors.nms import nms
 from objectseeker.detectors.preprocess import Placement, Size, prepare
 from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, clean, finish
-from objectseeker.detectors.views import MaskBy, Views, plan_views
+from objectseeker.detectors.views import MaskBy, Views, known_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.masks import Image
 from objectseeker.seeker import as_image
 
-RunViews = Callable[[Image, Placement, Views, int], list[Detections]]
+# Begins with the views of an image; what it returns waits for their boxes and gives them.
+BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
 
 _Task = TypeVar("_Task")
@@ -52,7 +53,7 @@ class NetworkDetector:
     mask_by: MaskBy = "fill"
     crop_step: int = 1  # sides of a cropped view are multiples of so many strides
     workers: int = 1
-    run_views: RunViews | None = None  # takes the place of `forward` for the views of an image
+    begin_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
 
     def __post_init__(self) -> None:
         require_count(self.batch, "batch")
@@ -67,7 +68,7 @@ class NetworkDetector:
         if not self.free_batch:
             return None
         settings = {field.name: getattr(self, field.name) for field in fields(NetworkDetector)}
-        return NetworkDetector(**{**settings, "batch": batch, "run_views": None})
+        return NetworkDetector(**{**settings, "batch": batch, "begin_views": None})
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """The boxes of each image."""
@@ -95,11 +96,9 @@ class NetworkDetector:
         window of it is.
         """
         image = as_image(image)
-        placement = place_image(image, self.input_size, self.layout)
-        stride = self.layout.stride
-        views = plan_views(placement, as_rectangles(removed), self.mask_by, stride=stride, step=stride * self.crop_step)
-        if self.run_views is not None:
-            return self.run_views(image, placement, views, value)
+        placement, views = self._plan(image, removed)
+        if self.begin_views is not None:
+            return self.begin_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
         filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
         window, filled = views.window.tolist(), views.filled.tolist()
@@ -115,6 +114,30 @@ class NetworkDetector:
             return self._decode(outputs, placement, (right - left, bottom - top), (left, top))
 
         return self._run(list(views.by_size()), write, decode)
+
+    def detect_views_of(self, images: Iterable[tuple[Image, Ints]], value: int) -> Iterator[list[Detections]]:
+        """`detect_views` of one image after the other, with the same boxes.
+
+        On a GPU the next image is taken from `images` and begun before the boxes of this one are waited for: the device
+        then never waits for the host. At most two images are held at a time.
+        """
+        if self.begin_views is None:
+            yield from (self.detect_views(image, removed, value) for image, removed in images)
+            return
+        begun: list[Callable[[], list[Detections]]] = []
+        for image, removed in images:
+            image = as_image(image)
+            begun.append(self.begin_views(image, *self._plan(image, removed), value))
+            if len(begun) == 2:
+                yield begun.pop(0)()
+        yield from (wait() for wait in begun)
+
+    def _plan(self, image: Image, removed: Ints) -> tuple[Placement, Views]:
+        placement = place_image(image, self.input_size, self.layout)
+        stride = self.layout.stride
+        removed = as_rectangles(removed)
+        step = stride * self.crop_step
+        return placement, known_views(placement, removed.tobytes(), removed.shape, self.mask_by, stride, step)
 
     def _prepare(self, image: Image, placement: Placement) -> Array:
         return normalise(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)

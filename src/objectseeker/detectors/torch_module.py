@@ -29,7 +29,8 @@ class TorchDetector(NetworkDetector):
 
     Views are masked, run and suppressed on the device (`torch_views`); the best 300 boxes of each take part in
     suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it, by
-    default where that pays and is possible: in half precision on a GPU, with triton and a C compiler.
+    default where that pays and is possible: in half precision on a GPU, with triton and a C compiler. `share` has the
+    views of the embedded detector share its first stages (`shared`), by default in half precision on a GPU.
     """
 
     def __init__(
@@ -46,10 +47,12 @@ class TorchDetector(NetworkDetector):
         precision: str = "float32",
         mask_by: MaskBy = "fill",
         compiled: bool | None = None,
+        share: bool | None = None,
     ) -> None:
         torch = import_torch("a torch module")
+        from objectseeker.detectors.torch_device import reproducible
         from objectseeker.detectors.torch_network import as_network
-        from objectseeker.detectors.torch_views import DeviceViews, reproducible
+        from objectseeker.detectors.torch_views import DeviceViews
 
         layout = parse(layout) if isinstance(layout, str) else layout
         if layout.outputs != ("boxes", "scores"):
@@ -63,7 +66,9 @@ class TorchDetector(NetworkDetector):
         if kind == "cuda":
             module = module.to(memory_format=torch.channels_last)
         batch = batch or BATCH.get(kind, BATCH["cpu"])
-        compiled = kind == "cuda" and precision != "float32" and can_compile() if compiled is None else compiled
+        network, half = as_network(module, decode), kind == "cuda" and precision != "float32"
+        compiled = half and can_compile() if compiled is None else compiled
+        share = bool(network.reaches) and (half if share is None else share)
 
         def predict(images: Any) -> tuple[Any, Any]:
             outputs = module(images)
@@ -77,7 +82,7 @@ class TorchDetector(NetworkDetector):
             return list(zip(*found, strict=True))
 
         views = DeviceViews(
-            network=as_network(module, decode, gpu=kind == "cuda"),
+            network=network,
             layout=layout,
             device=torch.device(device),
             dtype=dtype,
@@ -86,10 +91,11 @@ class TorchDetector(NetworkDetector):
             candidates=MOST_BOXES,
             record=kind == "cuda",
             compiled=compiled,
+            share=share,
         )
         settings = (
             f"{layout.describe()} {size[0]}x{size[1]} {mask_by} batch={batch} floor={score_floor:g} {precision} "
-            f"{'compiled ' if compiled else ''}{device_name(device)}"
+            f"{'compiled ' if compiled else ''}{'shared ' if share else ''}{device_name(device)}"
         )
         super().__init__(
             names=tuple(names),
@@ -101,7 +107,7 @@ class TorchDetector(NetworkDetector):
             score_floor=score_floor,
             mask_by=mask_by,
             crop_step=-(-max(size) // layout.stride // CROP_SIDES) if kind == "cuda" else 1,
-            run_views=views.detect,
+            begin_views=views.begin,
         )
         object.__setattr__(self, "predict", predict)  # differentiable: `attack` follows its gradients
 

@@ -10,19 +10,29 @@ from typing import Any, Protocol
 import torch
 
 from objectseeker.detectors.preprocess import Size
-from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, Predictor
+from objectseeker.detectors.shared import Reach
+from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
 
 Tensor = Any
-EXTRA_CHANNELS = 5  # to make eight of three
 
 Decode = Callable[[Any], tuple[Any, Any]]
 
 
 class RawNetwork(Protocol):
-    """A network in two steps. Every view must be treated on its own."""
+    """A network in two steps. Every view must be treated on its own.
 
-    def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images N x 3 x H x W -> one code per anchor N x A x D, and class values N x A x C that rank the classes."""
+    A network may begin with `stages` of convolutions that views can share (`shared`); `rest` goes on from there.
+    """
+
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        """What a cell behind each of the stages looks at, on the output of the one before."""
+
+    def stage(self, number: int, features: Tensor) -> Tensor:
+        """One of the first stages; the features of the first are images N x 3 x H x W."""
+
+    def rest(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The features behind all stages -> one code per anchor N x A x D, class values N x A x C that rank classes."""
 
     def score(self, values: Tensor) -> Tensor:
         """The best class values N x A as scores within [0, 1], in single precision."""
@@ -37,9 +47,13 @@ class BoxesAndScores:
 
     module: Any
     decode: Decode | None
+    reaches: tuple[Reach, ...] = ()
 
-    def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = self.module(images)
+    def stage(self, number: int, features: Tensor) -> Tensor:
+        raise IndexError(number)
+
+    def rest(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.module(features)
         boxes, scores = outputs if self.decode is None else self.decode(outputs)
         return boxes, scores
 
@@ -54,28 +68,30 @@ class BoxesAndScores:
 class Embedded:
     """The embedded detector: box sides are distributions over distances, turned into boxes in single precision only.
 
-    In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `extra` input channels, all
-    zero and with zero weights, add exactly zero to the first convolution. They were meant to speed it up and were not
-    seen to (docs/speed.md), but they are what was checked on a GPU.
+    In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `behind` is the detector
+    without its first three stages, the same function of what these give.
     """
 
     predictor: Predictor
-    extra: int = 0
+    behind: EmbeddedDetector
 
     @classmethod
-    def on_gpu(cls, predictor: Predictor) -> Embedded:
-        predictor = copy.deepcopy(predictor)
-        conv = predictor.detector.stem.conv
-        conv.in_channels += EXTRA_CHANNELS
-        conv.weight = torch.nn.Parameter(
-            torch.nn.functional.pad(conv.weight, (0, 0, 0, 0, 0, EXTRA_CHANNELS)).to(memory_format=torch.channels_last),
-            requires_grad=False,
-        )
-        return cls(predictor, EXTRA_CHANNELS)
+    def of(cls, predictor: Predictor) -> Embedded:
+        behind = copy.deepcopy(predictor.detector)
+        behind.stem = behind.stage2 = behind.stage3 = torch.nn.Identity()
+        return cls(predictor, behind)
 
-    def raw(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = torch.nn.functional.pad(images * (1 / 255), (0, 0, 0, 0, 0, self.extra))
-        logits: tuple[Tensor, Tensor] = self.predictor.detector(scaled)
+    @property
+    def reaches(self) -> tuple[Reach, ...]:
+        detector = self.predictor.detector
+        return reach_of(detector.stem, detector.stage2), reach_of(detector.stage3)
+
+    def stage(self, number: int, features: Tensor) -> Tensor:
+        detector = self.predictor.detector
+        return detector.stage3(features) if number else detector.stage2(detector.stem(features * (1 / 255)))
+
+    def rest(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        logits: tuple[Tensor, Tensor] = self.behind(features)
         return logits
 
     def score(self, values: Tensor) -> Tensor:
@@ -88,10 +104,23 @@ class Embedded:
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride[..., None]
 
 
-def as_network(module: Any, decode: Decode | None, *, gpu: bool) -> RawNetwork:
+def as_network(module: Any, decode: Decode | None) -> RawNetwork:
     if not isinstance(module, Predictor) or decode is not None:
         return BoxesAndScores(module, decode)
-    return Embedded.on_gpu(module) if gpu else Embedded(module)
+    return Embedded.of(module)
+
+
+def reach_of(*modules: torch.nn.Module) -> Reach:
+    """What a cell behind `modules` looks at, as if all their convolutions were one chain: at least what it does."""
+    total = Reach()
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, torch.nn.Conv2d):
+                (kernel, _), (stride, _), (padding, _) = part.kernel_size, part.stride, part.padding
+                total = total.then(Reach(int(stride), int(padding), kernel - int(padding)))
+            elif isinstance(part, torch.nn.MaxPool2d | torch.nn.AvgPool2d | torch.nn.Upsample):
+                raise TypeError(f"{type(part).__name__} is not a convolution")
+    return total
 
 
 def _anchors(size: Size, device: Any) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,23 +1,15 @@
 """All views of an image on a torch device: upload once, mask there, run, suppress there, one transfer back.
 
-The image is resized on the device by the very weight tables of `preprocess`, as matrix products. Its proof holds: a
-removed pixel meets only zero weights in the pixels that are left as they are, and zero times a finite number adds
-exactly zero in any order of summation.
-
-On CUDA the kernels of a group of views are recorded once per shape as a graph and replayed, which leaves the host out
-of it. A recorded graph cannot depend on what the views show: the same kernels run in the same order on the same
-addresses, whatever is in them.
+On CUDA everything behind the resize is recorded once per shape as a graph and replayed, and nothing waits: the host
+begins the next image before it asks for the boxes of this one.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
-from threading import Lock
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,35 +17,19 @@ import torch
 
 from objectseeker.boxes import Detections, Ints
 from objectseeker.detectors.layouts import Layout
-from objectseeker.detectors.preprocess import Placement, Resampling, Size
+from objectseeker.detectors.preprocess import Placement, Size
+from objectseeker.detectors.programs import Group, Program, plan, split
 from objectseeker.detectors.results import has_area
+from objectseeker.detectors.shared import Level, Reach
+from objectseeker.detectors.torch_device import Graphs, at_once, download, normalise, prepare, reproducible, upload
 from objectseeker.detectors.torch_network import RawNetwork
-from objectseeker.detectors.torch_nms import best_first, settle, suppress
+from objectseeker.detectors.torch_nms import Suppression, best_first, settle, suppress
 from objectseeker.detectors.views import Views
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.masks import Image
 
 Tensor = Any
 Rows = npt.NDArray[np.float32]
-
-MOST_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
-PADDED_TO = 4  # views of one of several sizes are filled up to a multiple of it, so that fewer shapes occur
-
-
-class Group(NamedTuple):
-    """Views that run together: `members`, filled up to `views`, at one `size`; their plan begins at row `first`."""
-
-    size: Size
-    views: int
-    members: Ints
-    first: int
-
-
-class Recorded(NamedTuple):
-    """A CUDA graph, the addresses it reads, and those it leaves its results at."""
-
-    graph: Any
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -61,7 +37,9 @@ class DeviceViews:
     """Runs the views of one image through `network` on `device`, at most `batch` at a time.
 
     Every view keeps its `candidates` best-scored boxes for suppression, from the score `floor` on. With `record`, CUDA
-    graphs are recorded for every shape of a batch; with `compiled`, torch compiles the network for every size.
+    graphs are recorded, in which groups of views run side by side; with `compiled`, torch compiles the network for
+    every size; with `share`, views that fill one side of a line share the network's first stages (`shared`), and a
+    cropped view is a window of the features behind them.
     """
 
     network: RawNetwork
@@ -73,41 +51,73 @@ class DeviceViews:
     candidates: int
     record: bool
     compiled: bool = False
-    _recorded: OrderedDict[Any, Recorded] = field(default_factory=OrderedDict)
-    _pool: Any = None  # of memory: graphs run one after the other, so all may use the same
-    _fast: Any = None
+    share: bool = False
+    _graphs: Graphs = field(init=False)
+    _reaches: tuple[Reach, ...] = field(init=False)
+    _fast: dict[str, Any] = field(init=False, default_factory=dict)
+    _tried: set[Any] = field(init=False, default_factory=set)  # shapes of shared stages
 
-    def detect(self, image: Image, placement: Placement, views: Views, value: int) -> list[Detections]:
-        """The boxes of every view. They depend on nothing of `image` that `views` fills or cuts away."""
-        groups, plan = arrange(views, placement.size, self.batch)
+    def __post_init__(self) -> None:
+        self._graphs, self._reaches = Graphs(self.record), self.network.reaches
+
+    def begin(self, image: Image, placement: Placement, views: Views, value: int) -> Callable[[], list[Detections]]:
+        """Begin with the views of an image; what is returned waits for their boxes and gives them.
+
+        The boxes of a view depend on nothing of `image` that `views` fills or cuts away.
+        """
+        program, table, order = plan(views, placement, self._reaches if self.share else (), self.batch)
         with reproducible(self.device), torch.inference_mode():
-            canvas, filling = self.prepare(image, placement), self.filling(value)
-            table = torch.from_numpy(plan).to(self.device)
-            rows, valid = self._gather(groups, canvas, table, filling, len(views))
-            packed = self._replay("finish", tuple(rows.shape), self._finish, (rows, valid))[0].cpu().numpy()
-            if not packed[-1]:  # rare: some view needs more rounds of suppression, which the host has to ask for
-                packed = self._finish(rows, valid, patient=True)[0].cpu().numpy()
-        return to_detections(packed[:-1].reshape(len(views), -1, 6), views.window[:, :2], placement)
+            filling = normalise(torch.full((3,), float(value), device=self.device), self.layout, self.dtype)
+            tables, places = upload(table, self.device), upload(order, self.device)
+            canvas = prepare(image, placement, self.layout, self.device, self.dtype)
+            if program.levels and program.batches not in self._tried:
+                self.require_blind(program, tables, filling)
+                self._tried.add(program.batches)
 
-    def prepare(self, image: Image, placement: Placement) -> Tensor:
-        """The network input H x W x 3, normalised, in the network's precision."""
-        height, width = image.shape[:2]
-        writable = np.require(image, requirements=("C", "W"))  # torch does not take read-only memory
-        pixels = torch.from_numpy(writable).to(self.device).float()
-        tall, wide = placement.y.resampling.resized, placement.x.resampling.resized
-        rows = _table(placement.y.resampling, self.device) @ pixels.reshape(height, width * 3)
-        turned = rows.reshape(tall, width, 3).transpose(0, 1).reshape(width, tall * 3)
-        both = (_table(placement.x.resampling, self.device) @ turned).reshape(wide, tall, 3).transpose(0, 1)
-        x, y = placement.x.offset, placement.y.offset
-        canvas = torch.full((placement.size[1], placement.size[0], 3), float(self.layout.pad), device=self.device)
-        canvas[y : y + tall, x : x + wide] = both.clamp(0, 255).round()
-        return self._normalise(canvas)
+            def job(canvas: Tensor, tables: Tensor, places: Tensor, filling: Tensor) -> tuple[Tensor, ...]:
+                return (self._fastest("finish", *self.candidates_of(program, canvas, tables, filling), places)[0],)
 
-    def filling(self, value: int) -> Tensor:
-        """A removed pixel as the network sees it."""
-        return self._normalise(torch.full((3,), float(value), device=self.device))
+            inputs = canvas, tables, places, filling
+            packed = download(self._graphs.run(program, job, inputs)[0])
 
-    def draw(self, size: Size, canvas: Tensor, plan: Tensor, filling: Tensor) -> Tensor:
+        def wait() -> list[Detections]:
+            rows, settled = np.split(packed(), [-1])
+            if not settled:
+                rows = self._go_on(program, canvas, tables, places, filling)
+            return to_detections(rows.reshape(len(views), -1, 6), views.window[:, :2], placement)
+
+        return wait
+
+    def _go_on(self, program: Program, canvas: Tensor, tables: Tensor, places: Tensor, filling: Tensor) -> Rows:
+        """The packed rows after as many rounds of suppression as it takes, which the host has to ask for: rare.
+
+        Other views may be what takes so long, so nothing else may differ: the same kernels give the same candidates and
+        the same rivals again, and more rounds change nothing where it has settled.
+        """
+        with reproducible(self.device), torch.inference_mode():
+            candidates = self.candidates_of(program, canvas, tables, filling)
+            _, rows, valid, found = self._fastest("finish", *candidates, places)
+            return np.asarray(_pack(rows, settle(found, valid)).cpu().numpy())
+
+    def candidates_of(self, program: Program, canvas: Tensor, tables: Tensor, filling: Tensor) -> tuple[Tensor, Tensor]:
+        """The best candidates of all views, N x K x 6, and which are boxes at all, group after group."""
+        early, late = split(program, tables)
+        bank = self.shared(program, canvas, early, filling)
+
+        def look_at(group: Group, part: Tensor) -> tuple[Tensor, Tensor]:
+            if bank is None:
+                rows, valid = self._fastest("look", canvas, filling, group.size, part)
+            else:
+                rows, valid = self._fastest("look_on", bank, group.size, part, program.levels[-1])
+            return rows[: group.members], valid[: group.members]
+
+        jobs = [partial(look_at, group, part) for group, part in zip(program.groups, late, strict=True)]
+        found = at_once(jobs, streams=self.record)
+        return torch.cat([rows for rows, _ in found]), torch.cat([valid for _, valid in found])
+
+    # --- views that share nothing -------------------------------------------------------------------------------
+
+    def draw(self, canvas: Tensor, filling: Tensor, size: Size, plan: Tensor) -> Tensor:
         """Views N x 3 x H x W, channels last: the windows of the canvas, painted over where the plan says so."""
         columns = plan[:, 0, None] + torch.arange(size[0], device=plan.device)
         rows = plan[:, 1, None] + torch.arange(size[1], device=plan.device)
@@ -119,14 +129,70 @@ class DeviceViews:
             views = torch.where((inside_y[:, :, None] & inside_x[:, None])[..., None], filling, views)
         return views.permute(0, 3, 1, 2)
 
-    def look(self, size: Size, canvas: Tensor, plan: Tensor, filling: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The code, the best class and its value at every anchor of every view."""
-        codes, values = self.network.raw(self.draw(size, canvas, plan, filling))
-        best, label = values.max(-1)
-        return codes, best, label
+    def look(self, canvas: Tensor, filling: Tensor, size: Size, plan: Tensor) -> tuple[Tensor, Tensor]:
+        """The best candidates of every view, and which of them are boxes at all."""
+        features = self.draw(canvas, filling, size, plan)
+        for number in range(len(self._reaches)):
+            features = self.network.stage(number, features)
+        return self.choose(size, *self.network.rest(features))
 
-    def choose(self, size: Size, codes: Tensor, best: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    # --- views that share their first stages --------------------------------------------------------------------
+
+    def shared(self, program: Program, canvas: Tensor, tables: list[list[Tensor]], filling: Tensor) -> Tensor | None:
+        """The cells behind the shared stages, as `shared.look_up` finds them; None if nothing is shared."""
+        bank: Tensor | None = None
+        for number, (shapes, parts) in enumerate(zip(program.batches, tables, strict=True)):
+            if bank is None:
+                run = partial(self._fastest, "first", canvas, filling)
+            else:
+                run = partial(self._fastest, "next", bank, number, program.levels[number - 1])
+            jobs = [partial(run, size, part) for (size, _), part in zip(shapes, parts, strict=True)]
+            bank = torch.cat(at_once(jobs, streams=self.record))
+        return bank
+
+    def first(self, canvas: Tensor, filling: Tensor, size: Size, plan: Tensor) -> Tensor:
+        return _cells(self.network.stage(0, self.draw(canvas, filling, size, plan)))
+
+    def next(self, bank: Tensor, number: int, below: Level, size: Size, plan: Tensor) -> Tensor:
+        return _cells(self.network.stage(number, put_together(bank, size, plan, below)))
+
+    def look_on(self, bank: Tensor, size: Size, plan: Tensor, level: Level) -> tuple[Tensor, Tensor]:
+        """`look`, from the shared cells on; sizes and corners are in cells."""
+        stride = level.reach.stride
+        features = put_together(bank, size, plan, level)
+        return self.choose((size[0] * stride, size[1] * stride), *self.network.rest(features))
+
+    def require_blind(self, program: Program, tables: Tensor, filling: Tensor) -> None:
+        """Try out, on noise, that what a view takes from the shared cells is blind to what the view fills.
+
+        The proof in `shared` asks it of the kernels, and they are the same whenever the shapes are.
+        """
+        noise = torch.Generator(self.device).manual_seed(0)
+        width, height = program.canvas
+        pixels = torch.rand((2, height, width, 3), device=self.device, generator=noise) * 255
+        one, other = normalise(pixels, self.layout, self.dtype)
+        early, late = split(program, tables)
+        before: Tensor = self.shared(program, one, early, filling)
+        x, y = torch.arange(width, device=self.device), torch.arange(height, device=self.device)[:, None]
+        left, top, right, bottom = early[0][0][1, 2:]  # the image, all of it filled: the second reference
+        on_image = (x >= left) & (x < right) & (y >= top) & (y < bottom)
+        for group, part in zip(program.groups, late, strict=True):
+            for row in part[: group.members]:
+                along = torch.where(row[2] == 0, x, y)
+                filled = torch.where(row[4] == 1, along < row[3], along >= row[3]) & on_image
+                after: Tensor = self.shared(program, torch.where(filled[..., None], other, one), early, filling)
+                cells = _positions(group.size, row[None], program.levels[-1]).flatten()
+                if not torch.equal(before[cells], after[cells]):
+                    raise ObjectSeekerError(
+                        f"convolutions on {self.device} look beyond their window, so views cannot share them: "
+                        "use share=False"
+                    )
+
+    # --- boxes --------------------------------------------------------------------------------------------------
+
+    def choose(self, size: Size, codes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """The best candidates of every view, N x K x 6 (corners, score, label), and which of them are boxes at all."""
+        best, label = values.max(-1)
         index, score = best_first(self.network.score(best), self.floor, self.candidates)
         codes = codes.gather(1, index[..., None].expand(-1, -1, codes.shape[-1]))
         boxes = self.network.boxes(codes, index, size)
@@ -139,107 +205,60 @@ class DeviceViews:
             torch.nn.functional.pad(part, pad) for part, pad in ((rows, (0, 0, 0, missing)), (valid, (0, missing)))
         )
 
-    def _gather(
-        self, groups: list[Group], canvas: Tensor, plan: Tensor, filling: Tensor, views: int
-    ) -> tuple[Tensor, Tensor]:
-        """The candidates of all views, in the order of the views."""
-        rows = torch.empty((views, self.candidates, 6), device=self.device)
-        valid = torch.empty((views, self.candidates), dtype=torch.bool, device=self.device)
-        order = torch.from_numpy(np.concatenate([group.members for group in groups])).to(self.device)
-        done = 0
-        for group in groups:
-
-            def job(canvas: Tensor, part: Tensor, filling: Tensor, size: Size = group.size) -> tuple[Tensor, Tensor]:
-                look = self._look_compiled if self.compiled else self.look
-                return self.choose(size, *look(size, canvas, part, filling))
-
-            inputs = canvas, plan[group.first : group.first + group.views], filling
-            found = self._replay("look", (group.size, inputs[1].shape, canvas.shape), job, inputs)
-            count = len(group.members)
-            for target, source in zip((rows, valid), found, strict=True):
-                target.index_copy_(0, order[done : done + count], source[:count])
-            done += count
-        return rows, valid
-
-    def _finish(self, rows: Tensor, valid: Tensor, *, patient: bool = False) -> tuple[Tensor]:
-        """Suppression: all rows, with score -1 where they go, and at the end whether it settled."""
+    def finish(self, rows: Tensor, valid: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor, Suppression]:
+        """Suppression of all rows in the order of `places`: packed for the host, then all it takes to go on with."""
+        rows, valid = rows[places], valid[places]
         threshold = 1.0 if self.layout.nms is None else self.layout.nms
         found = suppress(rows[..., :4], rows[..., 5], valid, threshold)
-        keep = settle(found, valid) if patient else found.keep
-        score = torch.where(keep, rows[..., 4], -1.0)
-        packed = torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1)
-        return (torch.cat([packed.flatten(), found.settled.float()[None]]),)
+        return torch.cat([_pack(rows, found.keep), found.settled.float()[None]]), rows, valid, found
 
-    def _normalise(self, pixels: Tensor) -> Tensor:
-        ordered = pixels.flip(-1) if self.layout.channels == "bgr" else pixels
-        mean, std = _constants(self.layout.mean, self.layout.std, self.device)
-        return ((ordered - mean) / std).to(self.dtype)
-
-    def _look_compiled(self, size: Size, canvas: Tensor, plan: Tensor, filling: Tensor) -> tuple[Tensor, ...]:
-        """`look` by kernels made for this size and any number of views.
+    def _fastest(self, what: str, *given: Any) -> Any:
+        """The method `what`, compiled if asked for: by kernels made for this size and any number of views.
 
         Never by kernels made for several sizes, and never by falling back: what runs must follow from the shape alone,
-        not from which shapes came before.
+        not from which shapes came before. The canvas has one size; the length of everything else is free.
         """
-        if self._fast is None:
-            self._fast = torch.compile(self.look)
+        if not self.compiled:
+            return getattr(self, what)(*given)
+        if what not in self._fast:
+            self._fast[what] = torch.compile(getattr(self, what))
         wanted = {"automatic_dynamic_shapes": False, "recompile_limit": 256, "fail_on_recompile_limit_hit": True}
         known = {name: value for name, value in wanted.items() if hasattr(torch._dynamo.config, name)}
         with torch._dynamo.config.patch(known):
-            torch._dynamo.mark_dynamic(plan, 0)
-            found: tuple[Tensor, ...] = self._fast(size, canvas, plan, filling)
-            return found
-
-    def _replay(
-        self, what: str, shape: Any, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, ...]:
-        """`job` of `inputs`, by a graph recorded for that shape if graphs are used. The next replay overwrites it."""
-        if not self.record:
-            return job(*inputs)
-        recorded = self._recorded.get((what, shape)) or self._make(job, inputs)
-        self._recorded[what, shape] = recorded
-        self._recorded.move_to_end((what, shape))
-        if len(self._recorded) > MOST_GRAPHS:
-            self._recorded.popitem(last=False)
-        for address, value in zip(recorded.inputs, inputs, strict=True):
-            address.copy_(value)
-        recorded.graph.replay()
-        return recorded.outputs
-
-    def _make(self, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> Recorded:
-        fixed = tuple(value.clone() for value in inputs)
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        side = torch.cuda.Stream()  # libraries set themselves up on first use, which must not be recorded
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                job(*fixed)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            outputs = job(*fixed)
-        return Recorded(graph, fixed, outputs)
+            for tensor in given[2 if what in ("look", "first") else 0 :]:
+                if isinstance(tensor, torch.Tensor) and len(tensor) > 2:
+                    torch._dynamo.mark_dynamic(tensor, 0)
+            return self._fast[what](*given)
 
 
-def arrange(views: Views, canvas: Size, batch: int) -> tuple[list[Group], Ints]:
-    """Which views run together, and a table of every view's corner and filled rectangles, group after group.
+def _pack(rows: Tensor, keep: Tensor) -> Tensor:
+    """All rows, flat, with score -1 where they go."""
+    score = torch.where(keep, rows[..., 4], -1.0)
+    return torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1).flatten()
 
-    A function of sizes and masks only. Groups that are not full are filled up with views that show nothing.
-    """
-    rectangles = views.filled.shape[1]
-    sizes = list(views.by_size())
-    groups, plans = [], [np.empty((0, 2 + 4 * rectangles), np.int64)]
-    for size, members in sizes:
-        full = -(-len(members) // -(-len(members) // batch))  # batches of equal length
-        full = full if len(sizes) == 1 else min(-(-full // PADDED_TO) * PADDED_TO, batch)
-        for start in range(0, len(members), full):
-            part = members[start : start + full]
-            plan = np.tile([0, 0, *([0, 0, *canvas] * rectangles)], (full, 1))
-            plan[: len(part), :2] = views.window[part, :2]
-            plan[: len(part), 2:] = views.filled[part].reshape(len(part), -1)
-            groups.append(Group(size, full, part, sum(len(plan) for plan in plans)))
-            plans.append(plan)
-    return groups, np.concatenate(plans)
+
+def _cells(features: Tensor) -> Tensor:
+    """N x C x H x W, channels last -> one row per cell."""
+    return features.permute(0, 2, 3, 1).reshape(-1, features.shape[1])
+
+
+def put_together(bank: Tensor, size: Size, plan: Tensor, level: Level) -> Tensor:
+    """The windows N x C x H x W, channels last, that `plan` describes: a corner and an entry of `shared.look_up`."""
+    return bank[_positions(size, plan, level)].permute(0, 3, 1, 2)
+
+
+def _positions(size: Size, plan: Tensor, level: Level) -> Tensor:
+    """Which cell of the bank is seen where: N x H x W."""
+    left, top, axis, at, fills_low, first, start = (plan[:, column, None, None] for column in range(7))
+    x = left + torch.arange(size[0], device=plan.device)
+    y = top + torch.arange(size[1], device=plan.device)[:, None]
+    upright, (width, height), reach = axis == 0, level.size, level.reach
+    along = torch.where(upright, x, y) * reach.stride
+    before, behind = along + reach.high <= at, along - reach.low >= at
+    untouched = torch.where(fills_low == 1, behind, before)
+    whole = y * width + x + torch.where(untouched, 0, width * height)
+    strip = start + torch.where(upright, y * level.strip[0] + x - first, (y - first) * width + x)
+    return torch.where(before | behind, whole, strip)
 
 
 def to_detections(rows: Rows, corner: Ints, placement: Placement) -> list[Detections]:
@@ -251,48 +270,3 @@ def to_detections(rows: Rows, corner: Ints, placement: Placement) -> list[Detect
     found = Detections(xyxy[good], kept[good, 4], kept[good, 5].astype(np.int64))  # checked once for all views
     ends = np.searchsorted(view[good], np.arange(len(rows)), side="right").tolist()
     return [found[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-_settings_lock = Lock()
-_settings_before: list[list[Any]] = []  # one entry for every thread inside `reproducible`
-
-
-@contextmanager
-def reproducible(device: Any) -> Iterator[None]:
-    """The same bits every time: no choice of kernels by stopwatch, and single precision is single precision.
-
-    TF32, which torch turns on for convolutions by default, keeps 10 of 23 bits: half precision by another name. These
-    are settings of the process: of several threads the first sets them and the last puts back what was there.
-    """
-    wanted = (
-        (torch.backends.cudnn, "benchmark", False),
-        (torch.backends.cudnn, "deterministic", True),
-        (torch.backends.cudnn, "allow_tf32", False),
-        (torch.backends.cuda.matmul, "allow_tf32", False),
-    )
-    with _settings_lock:
-        _settings_before.append([getattr(where, name) for where, name, _ in wanted])
-        for where, name, value in wanted:
-            setattr(where, name, value)
-    try:
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            yield
-    finally:
-        with _settings_lock:
-            before = _settings_before.pop()
-            if not _settings_before:
-                for (where, name, _), value in zip(wanted, before, strict=True):
-                    setattr(where, name, value)
-
-
-@lru_cache(maxsize=16)
-def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: Any) -> tuple[Tensor, Tensor]:
-    return torch.tensor(mean, device=device), torch.tensor(std, device=device)
-
-
-@lru_cache(maxsize=64)
-def _table(axis: Resampling, device: Any) -> Tensor:
-    """The weights of `axis` as a matrix, resized x raw."""
-    dense = np.zeros((axis.resized, axis.raw), np.float32)
-    np.add.at(dense, (np.arange(axis.resized)[:, None], axis.tap), axis.weight)
-    return torch.from_numpy(dense).to(device)

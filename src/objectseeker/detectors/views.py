@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -41,6 +42,18 @@ class Views:
         sizes = self.window[:, 2:] - self.window[:, :2]
         for size in dict.fromkeys(map(tuple, sizes.tolist())):
             yield (size[0], size[1]), np.flatnonzero((sizes == size).all(axis=1))
+
+
+@lru_cache(maxsize=256)  # the images of a camera have one size, those of a dataset few
+def known_views(
+    placement: Placement, removed: bytes, shape: tuple[int, ...], mask_by: MaskBy, stride: int, step: int
+) -> Views:
+    """`plan_views` of rectangles that are given by their bytes, so that one plan serves all images of a size."""
+    rectangles = np.frombuffer(removed, np.int64).reshape(shape)
+    views = plan_views(placement, rectangles, mask_by, stride=stride, step=step)
+    for array in (views.window, views.filled):
+        array.setflags(write=False)
+    return views
 
 
 def plan_views(placement: Placement, removed: Ints, mask_by: MaskBy, *, stride: int, step: int) -> Views:

@@ -1,0 +1,270 @@
+"""How fast views are on a GPU: every way side by side in one table, then where the time goes. Used by gpu_bench.py.
+
+The network is the embedded architecture, half as wide again, with random weights: about 28 GFLOP at 640x640.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+import torch.nn.functional as F  # noqa: N812
+from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
+
+from objectseeker import Observation, halves, prune
+from objectseeker.check import _blind
+from objectseeker.detectors.network import NetworkDetector
+from objectseeker.detectors.programs import plan, split
+from objectseeker.detectors.shared import levels
+from objectseeker.detectors.torch_device import download, prepare, reproducible, upload
+from objectseeker.detectors.torch_module import TorchDetector
+from objectseeker.detectors.torch_views import DeviceViews, to_detections
+from objectseeker.detectors.views import MaskBy
+from objectseeker.embedded.model import Predictor, PyramidPooling
+
+IN_A_ROW = 24  # images, where the next begins before the last is done
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to run all views. `look_into` asks for the contract, stages and kernels."""
+
+    name: str
+    mask_by: MaskBy = "fill"
+    share: bool = True
+    batch: int | None = None
+    pool_by_axis: bool = False
+    look_into: bool = False
+
+
+WAYS = (  # most interesting first: what comes last is left out when the time is up
+    Way("fill", look_into=True),
+    Way("crop", "crop", look_into=True),
+    Way("fill in 2 batches side by side", batch=61),
+    Way("fill in 3 batches side by side", batch=41),
+    Way("fill, pooling axis by axis", pool_by_axis=True),
+    Way("fill, nothing shared", share=False),
+)
+
+
+class Pooling(PyramidPooling):
+    """The layers of a `PyramidPooling` with the maximum over 5 x 5 cells taken axis by axis.
+
+    The same numbers. What torch compiles the square to took 1.07 of 13.48 ms by fill.
+    """
+
+    def __init__(self, given: PyramidPooling) -> None:
+        torch.nn.Module.__init__(self)
+        self.first, self.second = given.first, given.second
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pooled = [self.first(x)]
+        for _ in range(3):
+            pooled.append(widest_along(widest_along(pooled[-1], 3), 2))
+        return self.second(torch.cat(pooled, 1))
+
+
+def widest_along(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """The maximum of every five neighbours along an axis of N x C x H x W."""
+    length = x.shape[axis]
+    padded = F.pad(x, (2, 2, 0, 0) if axis == 3 else (0, 0, 2, 2), value=float("-inf"))
+    widest = padded.narrow(axis, 0, length)
+    for start in range(1, 5):
+        widest = torch.maximum(widest, padded.narrow(axis, start, length))
+    return widest
+
+
+class NetworkAlone(DeviceViews):
+    """Chooses no candidates, but all that the network computes is looked at: what is left is the network's time."""
+
+    def choose(self, size: Any, codes: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = codes.amax((1, 2)) + values.amax((1, 2))
+        rows = seen.float()[:, None, None].expand(-1, self.candidates, 6)
+        return rows, rows[..., 0] > torch.inf
+
+
+def speed(photographs: list[np.ndarray], rig: Rig, budget: float) -> dict[str, Any]:
+    """One table of all ways, as far as they fit into `budget` seconds."""
+    begin = time.perf_counter()
+    images = [np.asarray(PIL.Image.fromarray(each).resize((640, 480))) for each in photographs[:3]]
+    removed = rig.removed(640, 480)
+    predictor = wide_predictor(images[0], rig)
+    whole = gigaflops(lambda: predictor(torch.zeros(1, 3, rig.side, rig.side, device=rig.device)))
+    peak = matmul_peak(rig)
+    print(f"{whole:.1f} GFLOP a view; matrix peak {peak:.0f} TFLOP/s; copies {copy_rate(rig):.2f} TB/s")
+    result: dict[str, Any] = {"gigaflops_per_view": whole, "matmul_tflops": peak, "rows": []}
+    loop = naive_loop(predictor, rig)
+    loop(images[0], removed[:3])
+    single = rig.timed(lambda: loop(images[0], removed), 1, 0)
+    print(f"naive loop {single:.0f} ms; one plain pass {rig.timed(lambda: loop(images[0], removed[:1])):.2f} ms")
+    result["naive_ms"] = single
+    engines: dict[Any, TorchDetector] = {}
+    for way in WAYS:
+        if time.perf_counter() - begin > budget:
+            print(f"no time left for: {way.name}")
+            continue
+        try:
+            result["rows"].append(measure(way, predictor, images, removed, rig, engines))
+            row = result["rows"][-1]
+            print(
+                f"{way.name:40s} {row['latency_ms']:6.2f} ms alone {row['ms']:6.2f} ms in a row "
+                f"{row['gflop']:6.0f} GFLOP {row['gflop'] / row['ms'] / peak:5.1%} of peak, {row['groups']} groups, "
+                f"{row['boxes']:.1f} boxes a view, first {row['first_s']:.1f} s",
+                flush=True,
+            )
+        except Exception:  # one way that fails must not take the others with it
+            print(f"{way.name} FAILED")
+            traceback.print_exc()
+    print(f"\n{'way':40s} {'alone':>8s} {'in a row':>8s} {'GFLOP':>7s} {'of peak':>8s}")
+    for row in result["rows"]:
+        share = row["gflop"] / row["ms"] / peak
+        print(f"{row['way']:40s} {row['latency_ms']:8.2f} {row['ms']:8.2f} {row['gflop']:7.0f} {share:8.1%}")
+    if rig.cuda:
+        result["peak_memory_gb"] = torch.cuda.max_memory_allocated() / 1e9
+        print(f"peak GPU memory: {result['peak_memory_gb']:.1f} GB; {time.perf_counter() - begin:.0f} s in all")
+    return result
+
+
+def in_a_row(detector: NetworkDetector, images: list[np.ndarray], removed: np.ndarray, rig: Rig) -> float:
+    """Milliseconds an image, the next begun before the last is done."""
+    many = [(images[number % len(images)], removed) for number in range(IN_A_ROW if rig.cuda else 2)]
+    for _ in detector.detect_views_of(many[:4], 114):
+        pass
+    begin = time.perf_counter()
+    for _ in detector.detect_views_of(many, 114):
+        pass
+    return 1000 * (time.perf_counter() - begin) / len(many)
+
+
+def measure(
+    way: Way, predictor: Predictor, images: list[np.ndarray], removed: np.ndarray, rig: Rig, engines: dict[Any, Any]
+) -> dict[str, Any]:
+    """Milliseconds an image, alone and in a row. Ways of the same kernels share what is compiled."""
+    key = way.share, way.pool_by_axis
+    if key not in engines:
+        engines[key] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
+    given = {field.name: getattr(engines[key], field.name) for field in fields(NetworkDetector)}
+    detector = NetworkDetector(**{**given, "mask_by": way.mask_by})
+    views = engine(detector)
+    views.batch = way.batch or detector.batch
+    stage5 = views.network.behind.stage5  # type: ignore[attr-defined]
+    if way.pool_by_axis and not isinstance(stage5[-1], Pooling):
+        stage5[-1] = Pooling(stage5[-1])
+    begin = time.perf_counter()
+    found = detector.detect_views(images[0], removed, 114)
+    first = time.perf_counter() - begin
+    placement, shown = detector._plan(images[0], removed)
+    program, *_ = plan(shown, placement, views._reaches if views.share else (), views.batch)
+    row = {
+        "way": way.name,
+        "first_s": first,
+        "latency_ms": rig.timed(lambda: detector.detect_views(images[0], removed, 114)),
+        "ms": in_a_row(detector, images, removed, rig),
+        "gflop": operations(views, program),
+        "groups": len(program.groups),
+        "boxes": float(np.mean([len(view) for view in found])),
+    }
+    if way.look_into:
+        row["stages"] = stages(detector, images[0], removed, rig)
+        row["contract"] = blind(detector, images[0], rig)
+        row["kernels"] = kernels(lambda: detector.detect_views(images[0], removed, 114), rig)
+        for name, whole in (("in a row", row["ms"]), ("alone", row["latency_ms"])):
+            print(f"    outside the network, {name}: {1 - row['stages']['network alone'] / whole:.1%}")
+    return row
+
+
+def operations(views: DeviceViews, program: Any) -> float:
+    """GFLOP that a program takes."""
+    weight = next(views.network.predictor.parameters())  # type: ignore[attr-defined]
+    features = torch.zeros(1, 3, 64, 64, device=weight.device, dtype=weight.dtype)
+    rates = []  # for a pixel or cell of input
+    for number in range(len(views._reaches)):
+        work = gigaflops(lambda features=features, number=number: views.network.stage(number, features))
+        rates.append(work / features[0, 0].numel())
+        features = views.network.stage(number, features)
+    rest = gigaflops(lambda: views.network.rest(features)) / features[0, 0].numel()
+    if not program.levels:
+        strides = [1, *(level.reach.stride for level in levels(program.canvas, views._reaches))]
+        per_pixel = sum(rate / step**2 for rate, step in zip([*rates, rest], strides, strict=True))
+        return sum(group.views * group.size[0] * group.size[1] for group in program.groups) * per_pixel
+    early = sum(
+        rate * count * size[0] * size[1]
+        for rate, batches in zip(rates, program.batches, strict=True)
+        for size, count in batches
+    )
+    return early + sum(group.views * group.size[0] * group.size[1] for group in program.groups) * rest
+
+
+def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, rig: Rig) -> dict[str, float]:
+    """Milliseconds of every stage, each recorded and run by itself."""
+    views, device = engine(detector), torch.device(rig.device)
+    placement, shown = detector._plan(image, removed)
+
+    def planned() -> Any:
+        return plan(detector._plan(image, removed)[1], placement, views._reaches, views.batch)
+
+    program, table, order = planned()
+    found = {"plan (host)": rig.timed(planned)}
+    with reproducible(device), torch.inference_mode():
+        tables, places = upload(table, device), upload(order, device)
+        canvas = prepare(image, placement, views.layout, device, views.dtype)
+        filling = canvas[0, 0].clone()
+        found["upload and resize"] = rig.timed(lambda: prepare(image, placement, views.layout, device, views.dtype))
+        early, _ = split(program, tables)
+        found["shared stages"] = rig.timed(rig.graphed(lambda: views.shared(program, canvas, early, filling)))
+        found["network and candidates"] = rig.timed(
+            rig.graphed(lambda: views.candidates_of(program, canvas, tables, filling))
+        )
+        alone = NetworkAlone(
+            **{field.name: getattr(views, field.name) for field in fields(views) if field.name[0] != "_"}
+        )
+        found["network alone"] = rig.timed(rig.graphed(lambda: alone.candidates_of(program, canvas, tables, filling)))
+        chosen = views.candidates_of(program, canvas, tables, filling)
+        found["suppression"] = rig.timed(rig.graphed(lambda: views._fastest("finish", *chosen, places)))
+        packed = views._fastest("finish", *chosen, places)[0]
+        found["transfer"] = rig.timed(lambda: download(packed)())
+        rows = download(packed)()
+        same = torch.equal(packed, views.finish(*chosen, places)[0])
+        print(f"    suppression settled in time: {bool(rows[-1])}; compiled equals not compiled: {same}")
+    boxes = rows[:-1].reshape(len(shown), -1, 6)
+    found["to Detections (host)"] = rig.timed(lambda: to_detections(boxes, shown.window[:, :2], placement))
+    base, *masked = to_detections(boxes, shown.window[:, :2], placement)
+    height, width = image.shape[:2]
+    observation = Observation(width, height, halves(width, height, rig.lines), base, masked)
+    found["prune (host)"] = rig.timed(lambda: prune(observation, base_score=0.05, mask_score=0.1), repeats=5)
+    for name, milliseconds in found.items():
+        print(f"    {name:48s} {milliseconds:7.3f} ms")
+    return found
+
+
+def kernels(job: Callable[[], Any], rig: Rig, most: int = 14) -> list[tuple[str, float, int]]:
+    """The kernels that take longest: name, milliseconds in all, how often."""
+    if not rig.cuda:
+        return []
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        job()
+        torch.cuda.synchronize()
+    events = sorted(profile.key_averages(), key=lambda event: -event.self_device_time_total)
+    found = [(event.key, event.self_device_time_total / 1000, event.count) for event in events]
+    print(f"    kernels: {sum(time for _, time, _ in found):.2f} ms in {sum(count for *_, count in found)} launches")
+    for name, milliseconds, count in found[:most]:
+        print(f"    {milliseconds:7.3f} ms {count:4d} x {name[:110]}")
+    return found
+
+
+def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
+    """The decisive check of check-detector: rewrite what each mask removes, compare its view bit for bit."""
+    begin = time.perf_counter()
+    lines = rig.lines if rig.cuda else 1
+    try:
+        verdict = _blind(detector, image, lines, 1, 114, np.random.default_rng(0))
+    except Exception as error:
+        verdict = f"FAILED: {error}"
+    print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)
+    return verdict

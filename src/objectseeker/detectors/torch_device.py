@@ -1,0 +1,202 @@
+"""What torch has to be told: settings that keep results the same, images on a device, recorded graphs, streams."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import cycle
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from objectseeker.detectors.layouts import Layout
+from objectseeker.detectors.preprocess import Placement, Resampling
+from objectseeker.masks import Image
+
+Tensor = Any
+Found = TypeVar("Found")
+
+SIDE_STREAMS = 8
+MOST_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
+
+_settings_lock = Lock()
+_settings_before: list[list[Any]] = []  # one entry for every thread inside `reproducible`
+
+
+@contextmanager
+def reproducible(device: Any) -> Iterator[None]:
+    """The same bits every time: no choice of kernels by stopwatch, and single precision is single precision.
+
+    TF32, which torch turns on for convolutions by default, keeps 10 of 23 bits: half precision by another name. These
+    are settings of the process: of several threads the first sets them and the last puts back what was there.
+    """
+    wanted = (
+        (torch.backends.cudnn, "benchmark", False),
+        (torch.backends.cudnn, "deterministic", True),
+        (torch.backends.cudnn, "allow_tf32", False),
+        (torch.backends.cuda.matmul, "allow_tf32", False),
+    )
+    with _settings_lock:
+        _settings_before.append([getattr(where, name) for where, name, _ in wanted])
+        for where, name, value in wanted:
+            setattr(where, name, value)
+    try:
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            yield
+    finally:
+        with _settings_lock:
+            before = _settings_before.pop()
+            if not _settings_before:
+                for (where, name, _), value in zip(wanted, before, strict=True):
+                    setattr(where, name, value)
+
+
+# --- there and back without waiting -----------------------------------------------------------------------------
+
+
+def upload(array: npt.NDArray[Any], device: Any) -> Tensor:
+    """`array` on `device`. From pinned memory, because from any other the copy waits until the device is idle."""
+    if device.type != "cuda":
+        return torch.from_numpy(np.require(array, requirements=("C", "W")))  # torch takes no read-only memory
+    pinned = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name), pin_memory=True)
+    pinned.numpy()[...] = array
+    return pinned.to(device, non_blocking=True)  # torch reuses the memory only when the copy is done
+
+
+def download(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
+    """Begin to copy `tensor` to the host; what is returned waits for the copy and gives it."""
+    if not tensor.is_cuda:
+        return lambda: np.asarray(tensor.numpy())
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    copied = torch.cuda.Event()
+    copied.record()
+
+    def wait() -> npt.NDArray[Any]:
+        copied.synchronize()
+        return np.asarray(pinned.numpy())
+
+    return wait
+
+
+def at_once(jobs: Sequence[Callable[[], Found]], *, streams: bool) -> list[Found]:
+    """What every job returns. With `streams` a GPU may run them side by side; the kernels and results are the same."""
+    if not streams or len(jobs) < 2:
+        return [job() for job in jobs]
+    main = torch.cuda.current_stream()
+    sides = _side_streams(torch.cuda.current_device())[: len(jobs)]
+    found = []
+    for side, job in zip(cycle(sides), jobs, strict=False):
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            found.append(job())
+    for side in sides:
+        main.wait_stream(side)
+    return found
+
+
+@lru_cache(maxsize=16)
+def _side_streams(device: int) -> list[Any]:
+    """Always the same ones: libraries keep memory for every stream they have seen."""
+    return [torch.cuda.Stream(device) for _ in range(SIDE_STREAMS)]
+
+
+# --- images -----------------------------------------------------------------------------------------------------
+
+
+def prepare(image: Image, placement: Placement, layout: Layout, device: Any, dtype: Any) -> Tensor:
+    """The network input H x W x 3, normalised, in the network's precision.
+
+    The image is resized by the very weight tables of `preprocess`, as matrix products. Its proof holds: a removed pixel
+    meets only zero weights in the pixels that are left as they are, and zero times a finite number adds exactly zero
+    in any order of summation.
+    """
+    height, width = image.shape[:2]
+    pixels = upload(image, device).float()
+    tall, wide = placement.y.resampling.resized, placement.x.resampling.resized
+    rows = _table(placement.y.resampling, device) @ pixels.reshape(height, width * 3)
+    turned = rows.reshape(tall, width, 3).transpose(0, 1).reshape(width, tall * 3)
+    both = (_table(placement.x.resampling, device) @ turned).reshape(wide, tall, 3).transpose(0, 1)
+    x, y = placement.x.offset, placement.y.offset
+    canvas = torch.full((placement.size[1], placement.size[0], 3), float(layout.pad), device=device)
+    canvas[y : y + tall, x : x + wide] = both.clamp(0, 255).round()
+    return normalise(canvas, layout, dtype)
+
+
+def normalise(pixels: Tensor, layout: Layout, dtype: Any) -> Tensor:
+    ordered = pixels.flip(-1) if layout.channels == "bgr" else pixels
+    mean, std = _constants(layout.mean, layout.std, pixels.device)
+    return ((ordered - mean) / std).to(dtype)
+
+
+@lru_cache(maxsize=16)
+def _constants(mean: tuple[float, ...], std: tuple[float, ...], device: Any) -> tuple[Tensor, Tensor]:
+    return torch.tensor(mean, device=device), torch.tensor(std, device=device)
+
+
+@lru_cache(maxsize=64)
+def _table(axis: Resampling, device: Any) -> Tensor:
+    """The weights of `axis` as a matrix, resized x raw."""
+    dense = np.zeros((axis.resized, axis.raw), np.float32)
+    np.add.at(dense, (np.arange(axis.resized)[:, None], axis.tap), axis.weight)
+    return torch.from_numpy(dense).to(device)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------
+
+
+class Recorded(NamedTuple):
+    """A CUDA graph, the addresses it reads, and those it leaves its results at."""
+
+    graph: Any
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Graphs:
+    """Jobs recorded once for every shape and replayed, which leaves the host out of it.
+
+    A recorded graph cannot depend on what its inputs hold: the same kernels run in the same order on the same
+    addresses.
+    """
+
+    record: bool
+    _recorded: OrderedDict[Hashable, Recorded] = field(default_factory=OrderedDict)
+    _pool: Any = None  # of memory: graphs run one after the other, so all may use the same
+
+    def run(
+        self, shape: Hashable, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]
+    ) -> tuple[Tensor, ...]:
+        """`job` of `inputs`, by a graph recorded for `shape` if graphs are used. The next replay overwrites it."""
+        if not self.record:
+            return job(*inputs)
+        recorded = self._recorded.get(shape) or self._make(job, inputs)
+        self._recorded[shape] = recorded
+        self._recorded.move_to_end(shape)
+        if len(self._recorded) > MOST_GRAPHS:
+            self._recorded.popitem(last=False)
+        for address, value in zip(recorded.inputs, inputs, strict=True):
+            address.copy_(value)
+        recorded.graph.replay()
+        return recorded.outputs
+
+    def _make(self, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> Recorded:
+        fixed = tuple(value.clone() for value in inputs)
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        side = torch.cuda.Stream()  # libraries set themselves up on first use, which must not be recorded
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                job(*fixed)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            outputs = job(*fixed)
+        return Recorded(graph, fixed, outputs)
