@@ -62,6 +62,24 @@ def test_a_detector_that_is_only_a_callable_is_measured_too(tmp_path):
     assert "naive loop" in table.stdout
 
 
+def test_images_in_a_row_are_measured_where_views_are_begun_first():
+    torch = pytest.importorskip("torch")
+
+    from objectseeker.detectors.torch_module import TorchDetector
+
+    def decode(outputs):
+        return torch.zeros(len(outputs), 1, 4), outputs[:, :, 0, 0][:, None]
+
+    way = detect.Way("ours by fill", lambda *_: [], TorchDetector(torch.nn.Identity(), decode=decode, input_size=64))
+    pictures = [np.zeros((60, 80, 3), np.uint8)] * 2
+
+    row = detect._in_a_row(way, pictures, 2)
+
+    assert row.name == "ours by fill, in a row"
+    assert len(row.seconds) == 2
+    assert 0 < row.seconds[0] < 10
+
+
 def test_operations_follow_the_pixels_that_are_looked_at():
     image = np.zeros((416, 416, 3), np.uint8)
     fill, crop = (

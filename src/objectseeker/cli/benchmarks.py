@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
 from objectseeker.cli.app import bench
+from objectseeker.cli.baseline import DEFAULT_SIZE, Baseline, BaselineNetwork, BaselineSize, guarded_way, open_network
 from objectseeker.cli.console import escape, print_json, printed
 from objectseeker.cli.options import Device, InputSize, Json, Layout, Lines, Precision, Spec
 
@@ -51,17 +53,25 @@ def bench_detect(
     input_size: InputSize = None,
     device: Device = None,
     precision: Precision = None,
+    baseline: Baseline = None,
+    baseline_network: BaselineNetwork = None,
+    baseline_size: BaselineSize = DEFAULT_SIZE,
     as_json: Json = False,
 ) -> None:
     """All masked views of an image: by fill, by crop, and by the naive loop of single passes.
 
     Example:  objectseeker bench detect
     Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --images 5
+    Example:  objectseeker bench detect --baseline detectorguard
     """
     from objectseeker.bench import detect as job
 
     options = {"layout": layout, "input_size": input_size, "device": device, "precision": precision}
-    found = job.run(detector, images=images, lines=lines, **options)
+    guard = None
+    if baseline is not None:
+        network = open_network(baseline, baseline_network, baseline_size)
+        guard = baseline, partial(guarded_way, baseline, network=network)
+    found = job.run(detector, images=images, lines=lines, baseline=guard, **options)
     if as_json:
         print_json(found)
         return

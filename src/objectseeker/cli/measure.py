@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from objectseeker.cli.app import app
+from objectseeker.cli.baseline import Baseline, evaluate_baseline
 from objectseeker.cli.console import print_json, printed, progress, warn
 from objectseeker.cli.options import (
     Alpha,
@@ -54,6 +55,7 @@ def evaluate(
     attacks: Annotated[
         Path | None, typer.Option(metavar="FILE", help="attack.json of this run: adds recall under attack.")
     ] = None,
+    baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
     """Clean AP and certified recall of a run, by the paper's protocol.
@@ -63,6 +65,7 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --clean-recall 0.8
     Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
     Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --low-alpha 0.2 --low-beta 0.15 --json
+    Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
     from objectseeker import evaluation, tables
 
@@ -84,6 +87,9 @@ def evaluate(
     )
     stored = open_run(run, settings.floor)
     note_masks(stored, settings.patch_count)
+    if baseline is not None:
+        evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
+        return
     found = evaluation.evaluate(stored.images(lines=lines), stored.manifest.names, settings)
     if attacks is not None:
         from objectseeker.attack.statistics import read_recall

@@ -1,0 +1,1 @@
+"""Other certified defences, under the same protocol: what ObjectSeeker is to be compared with."""

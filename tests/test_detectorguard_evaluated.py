@@ -1,0 +1,254 @@
+"""DetectorGuard measured: alerts at every score, curves, tuning, and the table."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import oracle_detectorguard as oracle
+import pytest
+from evaluation_cases import NAMES, image
+
+from objectseeker import ObjectSeekerError, Patch
+from objectseeker.baselines.detectorguard import summary
+from objectseeker.baselines.detectorguard.certification import certify
+from objectseeker.baselines.detectorguard.evaluation import Guarded, Maps, certify_scene, tune_thresholds
+from objectseeker.baselines.detectorguard.locations import in_view, located, patch_side
+from objectseeker.baselines.detectorguard.objectness import Grid, objectness
+from objectseeker.cli.baseline import evaluate_baseline
+from objectseeker.evaluation import BASE_SCORES, Scene, Settings
+from objectseeker.evaluation.curves import vanilla_curve
+
+NETWORK = (153, 153)  # 16 x 16 positions
+SIZE = 100
+
+
+def features_of(boxes, strengths, rng) -> np.ndarray:
+    """Features of class 0 where the boxes are, on an image of SIZE x SIZE."""
+    grid = Grid.of((SIZE, SIZE), NETWORK)
+    features = rng.integers(0, 20, (*grid.shape, 2))
+    for box, strength in zip(boxes, strengths, strict=True):
+        inside = [(grid.middle[a] >= box[a]) & (grid.middle[a] <= box[a + 2]) for a in (0, 1)]
+        features[..., 0] += np.outer(inside[1], inside[0]) * strength
+    return features.astype(np.uint16)
+
+
+def make(seed: int, count: int = 10) -> tuple[Scene, list[np.ndarray]]:
+    """Images with one object each, a base box on it of any score, and objectness on it or somewhere else."""
+    rng = np.random.default_rng(seed)
+    images, features = [], []
+    for number in range(count):
+        corner = rng.uniform(0, 30, 2)
+        box = np.concatenate([corner, corner + rng.uniform(40, 65, 2)])
+        seen = box if rng.random() < 0.8 else box[[1, 0, 3, 2]]
+        wrong = (60.0, 60.0, 90.0, 90.0, float(rng.uniform(0.05, 0.5)), 1)
+        missed = number % 10 == 9  # whatever the score
+        base = [(*box, float(rng.uniform(0.1, 0.95)), 0)] * (not missed) + [wrong] * int(rng.random() < 0.5)
+        images.append(image(base, [(*box, 0)], number=number, size=SIZE))
+        features.append(features_of([seen], [int(rng.integers(40, 300))], rng))
+    return Scene.of(images, NAMES), features
+
+
+def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplained():
+    scene, features = make(0)
+    maps = Maps.of(scene, features, NETWORK)
+    thresholds = np.array([20, 60, 150])
+    first = maps.first_alert(thresholds)
+    assert len(np.unique(first)) > 5
+    for t, threshold in enumerate(thresholds.tolist()):
+        for n, (one, own) in enumerate(zip(scene.images, features, strict=True)):
+            found = objectness(own, threshold)
+            alerts = [
+                oracle.alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
+                for score in BASE_SCORES[::7]
+            ]
+            assert alerts == (np.arange(100)[::7] >= first[t, n]).tolist()
+
+
+def test_without_alerts_the_curve_is_that_of_the_undefended_detector():
+    scene, features = make(1)
+    maps = Maps.of(scene, [np.zeros_like(own) for own in features], NETWORK)
+    guarded = Guarded.measure(maps, 10)
+    expected = vanilla_curve(scene)
+    assert (guarded.curve.right == expected.right).all()
+    assert (guarded.curve.wrong == expected.wrong).all()
+    assert guarded.false_alerts(99) == 0
+
+
+def test_an_image_that_alerts_has_no_boxes_and_its_objects_are_missed():
+    scene, features = make(2)
+    maps = Maps.of(scene, features, NETWORK)
+    guarded = Guarded.measure(maps, 60)
+    for row in (5, 40, 60, 80):
+        quiet = np.flatnonzero(guarded.first_alert > row)
+        assert guarded.false_alerts(row) == len(scene.images) - len(quiet)
+        right = wrong = 0
+        for n in quiet.tolist():
+            part = vanilla_curve(scene.subset([n]))
+            right, wrong = right + part.right[row], wrong + part.wrong[row]
+        assert (guarded.curve.right[row] == right).all()
+        assert (guarded.curve.wrong[row] == wrong).all()
+        assert guarded.found(row).sum() == guarded.curve.right[row].sum()
+    assert 0 < guarded.false_alerts(60) < len(scene.images)
+
+
+def test_the_threshold_is_the_lowest_that_alerts_seldom_enough():
+    scene, features = make(3, 30)
+    maps = Maps.of(scene, features, NETWORK)
+    thresholds = np.arange(10, 320, 10)
+    options = {"losses": (np.inf, 0.5), "thresholds": thresholds}
+    chosen, dearer = tune_thresholds(maps, 0.5, false_alerts=0.3, **options)
+    assert 10 < chosen < dearer < 310
+    for threshold in thresholds[thresholds <= chosen].tolist():
+        guarded = Guarded.measure(maps, threshold)
+        row = guarded.curve.row_at_recall(0.5)
+        seldom = row is not None and guarded.false_alerts(row) <= 9
+        assert seldom == (threshold == chosen)
+    lost = [vanilla_curve(scene).mean_ap50 - Guarded.measure(maps, t).curve.mean_ap50 for t in (dearer - 10, dearer)]
+    assert lost[0] > 0.5 >= lost[1]
+    assert tune_thresholds(maps, 1.0, false_alerts=0.0, **options) == [None, None]
+
+
+def test_a_scene_is_certified_image_by_image():
+    scene, features = make(4)
+    maps = Maps.of(scene, features, NETWORK)
+    patches = Settings(patch_area=0.02).patches()
+    found = certify_scene(maps, features, 60, patches)
+    for n, one in enumerate(scene.images):
+        alone = certify(maps.grids[n], features[n], one.truth, patches, threshold=60)
+        assert (found.certified[:, [n]] == alone.certified).all()
+        assert (found.vacuous[:, [n]] == alone.vacuous).all()
+    assert 0 < found.certified.mean() < 1
+    assert (found.certified != found.published).any()
+
+
+# --- the published locations ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["far", "close", "over", "anywhere"])
+def test_the_published_locations_one_by_one(where):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        left, top = rng.integers(0, 12, 2).tolist()
+        right, bottom = left + int(rng.integers(1, 6)), top + int(rng.integers(1, 6))
+        side = int(rng.integers(1, 6))
+        found = set()
+        for columns, rows in located(where, np.array([left, top, right, bottom]), side, (24, 30)):
+            found |= {(int(x[0]), int(y[0])) for x in columns for y in rows}
+            assert all(x[1] - x[0] == side for x in columns)
+        expected = set()
+        for x in range(30 - side + 1):
+            for y in range(24 - side + 1):
+                over = left - side // 2 <= x < right - side // 2 + 1 and top - side // 2 <= y < bottom - side // 2 + 1
+                near = left - side - 8 <= x < right + 9 and top - side - 8 <= y < bottom + 9
+                kind = "over" if over else "close" if near else "far"
+                if where in (kind, "anywhere"):
+                    expected.add((x, y))
+        assert found == expected
+
+
+def test_positions_whose_view_meets_an_object():
+    grid = Grid.of((416, 416), (416, 416))
+    ((left, top, right, bottom),) = in_view(grid, np.array([[100.0, 50.0, 101.0, 60.0]])).tolist()
+    assert [i for i in range(48) if 8 * i < 101 and 8 * i + 33 > 100] == list(range(left, right))
+    assert [i for i in range(48) if 8 * i < 60 and 8 * i + 33 > 50] == list(range(top, bottom))
+    assert patch_side(grid, Patch(32 * 32 / 416**2)) == 8
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A run with features, without its files: those have tests of their own."""
+    scene, features = make(5, 40)
+
+    class Stored:
+        class manifest:  # noqa: N801
+            names = NAMES
+
+        parts = dict.fromkeys(range(40))
+
+        def images(self):
+            return scene.images
+
+    described = {"network": "n.onnx", "sha256": "0" * 64, "input": list(NETWORK)}
+    monkeypatch.setattr(summary, "describe", lambda run: described)
+    monkeypatch.setattr(
+        summary, "read_features", lambda run, places=range(40): iter([features[place] for place in places])
+    )
+    return Stored()
+
+
+SETTINGS = Settings(alpha=0.4, beta=0.3, low_alpha=0.2, low_beta=0.1, clean_recall=0.6, patch_area=0.02)
+
+
+def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
+    found = summary.evaluate(run, SETTINGS, false_alerts=0.2)
+    assert found["images"] == found["tuning"]["images"] == 20
+    assert found["tuning"]["false_alert_rate"] == 20
+    rows = {row["defence"]: row for row in found["rows"]}
+    assert list(rows)[:3] == ["vanilla", "DetectorGuard", "DetectorGuard, AP loss <= 1"]
+    assert len(rows) == 7
+    assert rows["DetectorGuard"]["threshold"] <= rows["DetectorGuard, AP loss <= 1"]["threshold"]
+    guarded = rows["DetectorGuard"]
+    assert guarded["forward_passes"] == 2
+    assert guarded["ap50"] <= rows["vanilla"]["ap50"]
+    for where, share in guarded["certified_and_found"].items():
+        assert share <= guarded["certified_recall"][where]
+    anywhere = guarded["certified_recall"]["anywhere"]
+    assert all(anywhere <= share for share in guarded["certified_recall"].values())
+    fixed = summary.evaluate(run, SETTINGS, threshold=int(guarded["threshold"] * 64))
+    assert fixed["images"] == 40
+    assert fixed["tuning"] is None
+    assert len(fixed["rows"]) == 6
+    assert len(summary.table_rows(found)) == 7
+    assert any("tuned on 20 other images" in line for line in summary.remarks(found))
+
+
+def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
+    found = summary.evaluate(
+        run, Settings(clean_recall=1.0), false_alerts=0.0, seed=1
+    )  # a missed object in either half
+    assert "threshold" not in found["rows"][1]
+    assert "ap50" not in found["rows"][1]
+    assert any("no threshold does that" in line for line in summary.remarks(found))
+    assert summary.table_rows(found)[1]["certified far"] == "-"
+
+
+def test_cost_against_certified_recall(run):
+    found = summary.evaluate(run, SETTINGS, false_alerts=0.2)
+    rows = summary.cost_rows(Scene.of(run.images(), NAMES), found, [1])
+    assert [(row["defence"], row["forward_passes"]) for row in rows] == [
+        ("DetectorGuard", 2),
+        ("DetectorGuard, AP loss <= 1", 2),
+        ("ObjectSeeker", 5),
+    ]
+    assert rows[0]["certified_far"] == found["rows"][1]["certified_recall"]["far"]
+
+
+def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
+    evaluate_baseline("detectorguard", run, SETTINGS, out=tmp_path / "out", as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "detectorguard.json").read_text())
+    assert [row["defence"] for row in printed["rows"]][:2] == ["vanilla", "DetectorGuard"]
+    lines = (tmp_path / "out" / "detectorguard.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(printed["rows"])
+    evaluate_baseline("detectorguard", run, SETTINGS, out=None, as_json=False)
+    shown = capsys.readouterr().out
+    for row in printed["rows"]:
+        assert row["defence"] in shown
+    assert "certified and found" in shown
+    with pytest.raises(ObjectSeekerError, match="baseline must be one of detectorguard, got 'other'"):
+        evaluate_baseline("other", run, SETTINGS, out=None, as_json=False)
+
+
+def test_two_patches_are_refused(run):
+    with pytest.raises(ObjectSeekerError, match="one patch at a time"):
+        summary.evaluate(run, Settings(patch_count=2))
+
+
+def test_features_that_do_not_fit_are_told():
+    scene, features = make(0, 2)
+    with pytest.raises(ObjectSeekerError, match="features of shape"):
+        Maps.of(scene, features, (416, 416))
