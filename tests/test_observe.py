@@ -160,7 +160,7 @@ def test_killed_for_real_at_random_moments(tmp_path):
     spec = make_dataset(tmp_path / "images", 12)
     run_here(spec, tmp_path / "undisturbed")
     expected = content_of(tmp_path / "undisturbed")
-    assert len(expected) == 12 + len(("run.json", "lock"))
+    assert len(expected) == 12 + len(("run.json", "images.parquet", "lock"))
     seen = kill_until_done(spec, tmp_path / "killed", expected, kills=5, seconds=0.02, rng=np.random.default_rng())
     assert len(seen) == 5
 
@@ -320,15 +320,28 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
         assert image.observation.base == seen.at_least(0.01)
 
 
-def test_an_image_that_changes_its_size_during_the_run(tmp_path):
+def test_an_image_that_changes_its_size_during_the_run_is_stored_as_it_was_seen(tmp_path):
     make_dataset(tmp_path / "images", 2)
 
     def swap(done, total):
         PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "1.png")
 
     run = run_here(str(tmp_path / "images"), tmp_path / "run", on_progress=swap)
-    assert [broken.id for broken in run.broken] == ["1.png"]
-    assert "is 50x60 pixels but was" in run.broken[0].reason
+    observation = run.images()[1].observation
+    assert (observation.width, observation.height) == (50, 60)
+
+
+def test_a_file_that_appears_during_the_run_does_not_renumber_the_others(tmp_path):
+    make_dataset(tmp_path / "images", 3)
+    dataset = open_dataset(tmp_path / "images")
+
+    def add(done, total):
+        PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "00.png")
+
+    with pytest.raises(ObjectSeekerError, match=r"has changed: image 1 was '1.png' and is '00.png' now"):
+        observe(dataset, Spots(), tmp_path / "run", lines=LINES, on_progress=add)
+    with pytest.raises(ObjectSeekerError, match="changed while it was read"):
+        observe(dataset, Spots(), tmp_path / "another", lines=LINES)
 
 
 def test_a_limit_takes_the_first_images(spec, tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from objectseeker import Detections
 from objectseeker.datasets import open_dataset
+from objectseeker.engines.work import READERS, Item, read_ahead
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.observe import observe
 
@@ -85,3 +86,19 @@ def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
 def test_only_the_same_detector_may_share_a_run(photos, tmp_path):
     with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same, got another"):
         observe(open_dataset(photos), Mean(), tmp_path / "run", others=[Mean(identity="another")])
+
+
+def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
+    taken = 0
+
+    def items():
+        nonlocal taken
+        for index in range(40):
+            taken += 1
+            yield Item(index, str(Path(photos) / "0.png"), None)
+
+    for done, (item, image) in enumerate(read_ahead(items())):
+        assert item.index == done
+        assert image.result().shape == (20, 30, 3)
+        assert taken - done <= READERS + 1
+    assert taken == 40

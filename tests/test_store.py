@@ -1,10 +1,12 @@
 """The store: what goes in comes out to the last bit, and nothing damaged or foreign comes out at all."""
 
 import hashlib
+import io
 import itertools
+import json
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,17 @@ from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, halves, pairs
 from objectseeker.datasets import relabel
+from objectseeker.engines.work import kept
+from objectseeker.listing import Written
 from objectseeker.manifest import ImageRecord, Manifest, decode, encode
 from objectseeker.masks import line_positions
-from objectseeker.store import line_subset, open_run, restrict, write_boxes, write_broken, writing
+from objectseeker.observe import job_of
+from objectseeker.parts import Findings
+from objectseeker.parts import encode as encode_part
+from objectseeker.store import line_subset, open_run, restrict
+from objectseeker.writer import writing
 
+SETTINGS = [field.name for field in fields(Manifest) if field.name != "images"]
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")
 DATASET_NAMES = ("cat", "horse", "dog")
 
@@ -66,6 +75,15 @@ def some_views(seed, count, most=5):
     return views
 
 
+def write_boxes(writer, index, base, masked):
+    made = writer.run.manifest
+    writer.add(kept(job_of(made), index, made.images[index].size, base, masked))
+
+
+def write_broken(writer, index, reason):
+    writer.add(Findings.unreadable(index, reason))
+
+
 def store(folder, made, seed=0):
     """A finished run of made-up views; gives the views of each image."""
     kept = []
@@ -108,14 +126,18 @@ def test_boxes_come_back_to_the_last_bit_and_in_order(data):
 
 
 def test_the_manifest_comes_back(tmp_path):
-    made = manifest([(20, 10), None], limit=2, batch=None)
-    store(tmp_path / "run", replace(made, images=made.images[:1]))
-    found, identity = decode(encode(made)[0], tmp_path)
-    assert (encode(found)[0], identity) == encode(made)
-    assert found.images[1].size is None
+    made = manifest([(20, 10), None], limit=2, batch=None, images_per_part=7)
+    with writing(tmp_path / "run", made):
+        pass
+    found = open_run(tmp_path / "run").manifest
+    assert len(found.images) == 2
+    assert [image.id for image in found.images] == ["image 0", "image 1"]
+    assert found.images[-1].size is None
+    assert found.images[0].path == Path("/images/0.jpg")
     assert found.images[0].truth == made.images[0].truth
-    assert found.images[0].ignore.tolist() == [False, False, True]
-    for name in ("detector", "detector_names", "dataset_names", "to_dataset", "excluded", "limit", "batch", "software"):
+    assert found.images[0].ignore.tolist() == found.images[0].crowd.tolist() == [False, False, True]
+    assert not found.images[0].ignore.flags.writeable
+    for name in SETTINGS:
         assert getattr(found, name) == getattr(made, name)
 
 
@@ -181,7 +203,7 @@ def test_parts_are_plain_parquet_and_always_the_same_bytes(tmp_path):
 def test_unfinished_runs_say_so(tmp_path):
     made = manifest([(20, 10), (7, 30), (8, 8)])
     with writing(tmp_path / "run", made) as run:
-        assert (run.finished, run.complete) == (0, False)
+        assert (run.run.finished, run.run.complete) == (0, False)
         views = some_views(0, 9)
         write_boxes(run, 1, views[0], views[1:])
         write_broken(run, 2, "it is torn")
@@ -231,7 +253,7 @@ def test_a_damaged_part_is_named_never_read_and_removed_on_the_next_start(tmp_pa
     with pytest.raises(ObjectSeekerError, match=rf"has damaged parts \({run.damaged[0].name}\)"):
         run.images()
     with writing(tmp_path / "run", made) as again:
-        assert again.damaged == run.damaged
+        assert again.run.damaged == run.damaged
     run = open_run(tmp_path / "run")
     assert run.damaged == ()
     assert sorted(run.parts) == [0, 2]
@@ -272,11 +294,11 @@ def test_damage_while_reading_is_noticed(tmp_path):
     run = open_run(tmp_path / "run")
     flip_a_bit(run.parts[0])
     with pytest.raises(ObjectSeekerError, match=run.parts[0].name):
-        run.images()
+        list(run.images())
 
 
 def test_every_flipped_byte_of_the_manifest_is_noticed():
-    content, _ = encode(manifest())
+    content, _ = encode(manifest(), Written(1, "00"))
     for place in range(0, len(content), 7):
         harmed = bytearray(content)
         harmed[place] ^= 1
@@ -288,33 +310,77 @@ def test_every_flipped_byte_of_the_manifest_is_noticed():
         decode(b"", Path("run.json"))
 
 
+@pytest.mark.parametrize("harm", [truncate, empty, flip_a_bit, Path.unlink])
+def test_a_damaged_list_of_images_is_noticed(tmp_path, harm):
+    store(tmp_path, manifest([(20, 10), (7, 30)]))
+    harm(tmp_path / "images.parquet")
+    with pytest.raises(ObjectSeekerError, match=r"images\.parquet is damaged or was edited"):
+        open_run(tmp_path)
+
+
 def test_another_format_is_refused():
-    content, identity = encode(manifest())
-    content = rewritten(content, identity, b'"format": 2', b'"format": 3')
-    with pytest.raises(ObjectSeekerError, match="format 3, this objectseeker reads format 2"):
+    content, _ = encode(manifest(), Written(1, "00"))
+    body = content.split(b"\n", 2)[2].replace(b'"format": 3', b'"format": 4')
+    content = b'{\n"sha256": "%s",\n' % hashlib.sha256(body).hexdigest().encode() + body
+    with pytest.raises(ObjectSeekerError, match="format 4, this objectseeker reads format 3"):
         decode(content, Path("run.json"))
 
 
-def rewritten(content, identity, old, new):
-    """The manifest as another version would have written it."""
-    first, second, body = content.split(b"\n", 2)
-    assert old in body
-    body = body.replace(old, new)
-    return b"\n".join([first, second, body]).replace(identity.encode(), hashlib.sha256(body).hexdigest().encode())
+def write_old(folder, made, written_as, views, broken):
+    """A run as versions before images.parquet wrote it: the images in run.json, a part without metadata for each."""
+    settings = {"format": written_as} | {name: getattr(made, name) for name in SETTINGS if name != "images_per_part"}
+    if written_as == 1:
+        del settings["masks"]
+    images = [
+        {
+            "id": image.id,
+            "path": str(image.path),
+            "width": image.size[0],
+            "height": image.size[1],
+            "truth": image.truth.xyxy.tolist(),
+            "label": image.truth.label.tolist(),
+            "ignore": image.ignore.tolist(),
+            "crowd": image.crowd.tolist(),
+        }
+        for image in made.images
+    ]
+    body = json.dumps(settings | {"images": images})[1:].encode()
+    identity = hashlib.sha256(body).hexdigest()
+    (folder / "parts").mkdir(parents=True)
+    (folder / "broken").mkdir()
+    (folder / "run.json").write_bytes(b'{\n"sha256": "%s",\n' % identity.encode() + body)
+
+    def name(index, content):
+        return f"{index:06d}-{hashlib.sha256(f'{identity} {index}'.encode() + bytes([10]) + content).hexdigest()[:16]}"
+
+    for index, found in enumerate(views):
+        findings = Findings.of_image(index, (0, 0), found)
+        table = pq.read_table(io.BytesIO(encode_part(findings))).replace_schema_metadata(None)
+        sink = io.BytesIO()
+        pq.write_table(table, sink, store_schema=False)
+        (folder / "parts" / f"{name(index, sink.getvalue())}.parquet").write_bytes(sink.getvalue())
+    for index, reason in broken.items():
+        content = json.dumps({"image": index, "reason": reason}).encode()
+        (folder / "broken" / f"{name(index, content)}.json").write_bytes(content)
 
 
-def test_a_run_from_before_there_were_pairs_of_masks_still_opens(tmp_path):
-    made = manifest([(20, 10)])
-    content, identity = encode(made)
-    old = rewritten(content, identity, b'"format": 2,\n', b'"format": 1,\n')
-    old = rewritten(old, hashlib.sha256(old.split(b"\n", 2)[2]).hexdigest(), b'"masks": "halves",\n', b"")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_bytes(old)
-    assert decode(old, Path("run.json"))[0].masks == "halves"
-    with writing(tmp_path / "run", made) as run:  # and is gone on with
-        write_boxes(run, 0, Detections.empty(), [Detections.empty()] * 8)
-    (image,) = open_run(tmp_path / "run").images()
-    assert image.observation.masks == halves(20, 10, 2)
+@pytest.mark.parametrize("written_as", [1, 2])
+def test_runs_of_earlier_formats_are_read_and_gone_on_with(tmp_path, written_as):
+    made = manifest([(20, 10), (7, 30), (8, 8), (9, 9)])
+    stored = store(tmp_path / "new", made)
+    write_old(tmp_path / "old", made, written_as, stored[:2], {3: "it is torn"})
+    old = open_run(tmp_path / "old")
+    assert old.manifest.masks == "halves"
+    assert (old.finished, old.complete, old.damaged) == (3, False, ())
+    assert [(broken.id, broken.reason) for broken in old.broken] == [("image 3", "it is torn")]
+    with writing(tmp_path / "old", made) as writer:
+        assert [index for index in range(4) if not writer.run.is_finished(index)] == [2]
+        write_boxes(writer, 2, stored[2][0], stored[2][1:])
+    old = open_run(tmp_path / "old")
+    assert old.complete
+    for before, now in zip(old.images(), open_run(tmp_path / "new").images()[:3], strict=True):
+        assert before.observation == now.observation
+        assert (before.id, before.path, before.truth) == (now.id, now.path, now.truth)
 
 
 def test_where_there_is_no_run(tmp_path):
@@ -351,13 +417,19 @@ def test_leftovers_go_and_strangers_stay(tmp_path):
     made = manifest()
     store(tmp_path / "run", made)
     before = open_run(tmp_path / "run")
-    for name in ("run.json.tmp", "parts/000000-0011223344556677.parquet.tmp", "parts/.DS_Store", "my.tmp"):
+    for name in (
+        "run.json.tmp",
+        "images.parquet.tmp",
+        "parts/000000-0011223344556677.parquet.tmp",
+        "parts/.DS_Store",
+        "my.tmp",
+    ):
         (tmp_path / "run" / name).write_bytes(b"half")
     assert open_run(tmp_path / "run").complete
     with writing(tmp_path / "run", made):
         pass
     assert {file.name for file in (tmp_path / "run").rglob("*") if file.is_file()} == {
-        "run.json", "lock", ".DS_Store", "my.tmp", before.parts[0].name,
+        "run.json", "images.parquet", "lock", ".DS_Store", "my.tmp", before.parts[0].name,
     }  # fmt: skip
 
 

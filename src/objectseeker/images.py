@@ -1,7 +1,11 @@
-"""Images from disk, as a viewer shows them: turned upright, on a white page, eight bits a channel, first frame."""
+"""Images from disk or from any place that fsspec reads, as a viewer shows them.
+
+That is: turned upright, on a white page, eight bits a channel, first frame.
+"""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import threading
@@ -18,6 +22,7 @@ import PIL.Image
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.masks import Image
+from objectseeker.remote import Url, is_url, read_url
 
 AnyPath = str | os.PathLike[str]
 
@@ -40,6 +45,16 @@ _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _pillow = threading.Lock()  # Pillow's pixel limit and Python's warning filters are process-wide
 
 
+class UnreachableError(ObjectSeekerError):
+    """The file is not there, or the place it lies at does not answer: it says nothing about the image itself."""
+
+
+def location(path: AnyPath) -> Path | Url:
+    """What to keep of a path: an absolute path, or an address as it is."""
+    text = os.fspath(path)
+    return Url(text) if is_url(text) else Path(text).absolute()
+
+
 def load_image(path: AnyPath) -> Image:
     """The image as an H x W x 3 uint8 RGB array.
 
@@ -47,18 +62,19 @@ def load_image(path: AnyPath) -> Image:
     point values are taken to run from 0 to 1, and of an animation the first frame is read. Colour profiles are not
     applied. A damaged or incomplete file is an error, never a partly grey image.
     """
-    with _opened(path) as image:
+    with _opened(path) as (image, _):
         return _as_rgb(_decoded_upright(image), path)
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
     """Width and height of what `load_image` returns; JPEG and PNG files are not decoded for it."""
-    with _opened(path) as image:
+    with _opened(path) as (image, file):
         if image.format in ("JPEG", "MPO"):
             turned = _orientation(image) in (5, 6, 7, 8)
             return (image.height, image.width) if turned else image.size
         if image.format == "PNG":  # its orientation may come after the pixels, so look through the whole file
-            content = Path(path).read_bytes()
+            file.seek(0)
+            content = file.read()
             if not any(mark in content for mark in _PNG_ORIENTATION_MARKS):
                 return image.size
         return _decoded_upright(image).size
@@ -76,10 +92,9 @@ def find_images(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
     found: list[Path] = []
     for path in map(Path, given):
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*") if _looks_like_image(file, path))
+            inside = list(walk_images(path))
             if not inside:
-                suffixes = " ".join(sorted(SUFFIXES))
-                raise ObjectSeekerError(f"there is no image in folder {path}: looked for {suffixes}")
+                raise ObjectSeekerError(no_image_in(path))
             found += inside
         elif path.exists():
             found.append(path)
@@ -88,23 +103,42 @@ def find_images(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _looks_like_image(file: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in file.relative_to(folder).parts)
-    return not hidden and file.suffix.lower() in SUFFIXES and file.is_file()
+def walk_images(folder: Path) -> Iterator[Path]:
+    """The images in and below a folder, sorted by path, one after the other: one folder's names are in memory."""
+    try:
+        with os.scandir(folder) as entries:
+            inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+    except OSError as error:  # to leave a folder out would make another dataset of it
+        raise ObjectSeekerError(f"cannot list folder {folder}: {error.strerror}") from None
+    for name, is_folder in inside:
+        if name.startswith("."):
+            continue
+        if is_folder:
+            yield from walk_images(folder / name)
+        elif looks_like_image(name) and (folder / name).is_file():
+            yield folder / name
+
+
+def looks_like_image(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a Path takes ten times as long
+
+
+def no_image_in(folder: object) -> str:
+    return f"there is no image in folder {folder}: looked for {' '.join(sorted(SUFFIXES))}"
 
 
 @contextmanager
-def _opened(path: AnyPath) -> Iterator[PIL.Image.Image]:
-    """The image with only its header read; whatever goes wrong inside the block becomes one sentence."""
+def _opened(path: AnyPath) -> Iterator[tuple[PIL.Image.Image, BinaryIO]]:
+    """The image with only its header read, and its file; whatever goes wrong inside the block becomes one sentence."""
     with _opened_file(path) as file, _only_our_limit():
         try:
             image = PIL.Image.open(file, formats=FORMATS)
             _refuse_huge(image, path)
-            yield image
+            yield image, file
         except ObjectSeekerError:
             raise
         except PIL.UnidentifiedImageError:
-            empty = os.fstat(file.fileno()).st_size == 0
+            empty = file.seek(0, io.SEEK_END) == 0
             reason = "it is empty" if empty else f"it is damaged or not one of {', '.join(FORMATS)}"
             raise ObjectSeekerError(f"cannot read image {path}: {reason}") from None
         except Exception as error:  # Pillow raises almost any type on a damaged file
@@ -112,18 +146,22 @@ def _opened(path: AnyPath) -> Iterator[PIL.Image.Image]:
 
 
 def _opened_file(path: AnyPath) -> BinaryIO:
+    text = os.fspath(path)
     try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):  # opening a pipe would wait for ever
-            reason = "it is a folder" if Path(path).is_dir() else "it is not a regular file"
-        else:
-            return Path(path).open("rb")
+        if is_url(text):
+            return io.BytesIO(read_url(text))
+        if stat.S_ISREG(Path(text).stat().st_mode):  # opening a pipe would wait for ever
+            return Path(text).open("rb")
+        reason = "it is a folder" if Path(text).is_dir() else "it is not a regular file"
+    except ObjectSeekerError as error:
+        raise UnreachableError(f"cannot read image {path}: {error}") from None
     except FileNotFoundError:
         reason = "there is no such file"
     except PermissionError:
-        reason = "permission denied"
+        raise ObjectSeekerError(f"cannot read image {path}: permission denied") from None
     except (OSError, ValueError) as error:  # a name the system cannot have
-        reason = str(error)
-    raise ObjectSeekerError(f"cannot read image {path}: {reason}")
+        raise ObjectSeekerError(f"cannot read image {path}: {error}") from None
+    raise UnreachableError(f"cannot read image {path}: {reason}")
 
 
 @contextmanager

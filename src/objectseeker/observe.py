@@ -6,34 +6,33 @@ same bytes as one that was left alone.
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
-from importlib import metadata
+from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock
-from typing import TypeVar
 
 import numpy as np
 
 from objectseeker.datasets import Dataset, Entry, match_classes
+from objectseeker.datasets.dataset import Streamed
 from objectseeker.detectors import LoadedDetector
+from objectseeker.engines import Description, Engine, Item, Job, LocalEngine
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.images import image_size
-from objectseeker.manifest import ImageRecord, Manifest
+from objectseeker.images import location
+from objectseeker.listing import ImageRecord
+from objectseeker.manifest import Manifest
 from objectseeker.masks import GREY, Image, MaskChoice, make_masks, pair_counts, require_choice
 from objectseeker.seeker import ViewDetector, detect_views
-from objectseeker.store import MOST_LINES, Run, open_run, write_boxes, write_broken, writing
+from objectseeker.store import MOST_LINES, Run, open_run
+from objectseeker.writer import writing
 
 BASE_FLOOR, MASK_FLOOR = 0.01, 0.1
 SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches
 
-# What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
-# same run, whatever else the process has imported.
-PACKAGES = ("objectseeker", "numpy", "pillow", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
+# A run of up to SMALL_RUN images has a file for each of them; a larger one has a file for PART images.
+SMALL_RUN, PART = 10_000, 256
 
 Progress = Callable[[int, int], None]
 Warn = Callable[[str], None]
@@ -69,7 +68,7 @@ def plan(dataset: Dataset, *, lines: int = 30, masks: MaskChoice = "halves", lim
         unordered, distinct = pair_counts(lines)
         views = 1 + distinct
         why += f", {unordered:,} pairs of them, {distinct:,} of which remove something different and leave something"
-    images = len(_entries(dataset, limit))
+    images = _count(dataset, limit)
     return Plan(images, views, images * views, why)
 
 
@@ -85,7 +84,7 @@ def estimate(
     sample: int = 2,
 ) -> Estimate:
     """Time two batches of views of each of the first `sample` readable images."""
-    images = _first_images(_entries(dataset, limit), require_count(sample, "sample"))
+    images = _first_images(dataset, limit, require_count(sample, "sample"))
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
@@ -104,7 +103,7 @@ def estimate(
 
 def observe(
     dataset: Dataset,
-    detector: LoadedDetector,
+    detector: LoadedDetector | Engine,
     out: str | Path,
     *,
     others: Sequence[LoadedDetector] = (),
@@ -115,6 +114,7 @@ def observe(
     mask_floor: float = MASK_FLOOR,
     batch: int = 8,
     limit: int | None = None,
+    images_per_part: int | None = None,
     on_progress: Progress = lambda done, total: None,
     on_warning: Warn = lambda sentence: None,
 ) -> Run:
@@ -124,15 +124,13 @@ def observe(
     `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
     after every image. An image that cannot be read is recorded as broken and skipped.
 
-    Images are shared out among `detector` and `others`, one thread each: the same detector on several GPUs. Which of
-    them observes an image changes nothing, so they must have the same identity.
+    Images are shared out among `detector` and `others`, one thread each: the same detector on several GPUs. Or
+    `detector` is an engine, which may share them out among machines. The run is the same, to the last bit.
     """
-    for other in others:
-        if other.identity != detector.identity:
-            raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
+    engine = detector if isinstance(detector, Engine) else LocalEngine((detector, *others))
     manifest = describe(
         dataset,
-        detector,
+        engine.describe(),
         lines=lines,
         masks=masks,
         fill=fill,
@@ -140,23 +138,23 @@ def observe(
         mask_floor=mask_floor,
         batch=batch,
         limit=limit,
+        images_per_part=images_per_part,
     )
     if manifest.excluded:
         on_warning(f"classes left out because the detector does not know them: {', '.join(manifest.excluded)}")
-    with writing(out, manifest) as run:
+    with writing(out, manifest) as writer:
+        run = writer.run
         for file in run.damaged:
-            on_warning(f"{file.name} was damaged: its image is observed again")
+            on_warning(f"{file.name} was damaged: {_what_was_in(run)} observed again")
         done, total = run.finished, len(run.manifest.images)
         on_progress(done, total)
-        todo = [
-            (index, entry)
-            for index, entry in enumerate(_entries(dataset, limit))
-            if index not in run.parts and index not in run.unreadable
-        ]
-        writer = Lock()
-        for _ in _share_out(lambda item, free: _observe_image(run, *item, free, writer), todo, (detector, *others)):
-            done += 1
-            on_progress(done, total)
+        if not run.complete:
+            with closing(engine.observe(job_of(run.manifest), _todo(run, dataset))) as found:
+                for findings in found:
+                    writer.add(findings)
+                    for _ in findings.images:
+                        done += 1
+                        on_progress(done, total)
     run = open_run(out)
     for image in run.broken:
         on_warning(f"left out (objects lost: {image.objects}): {image.reason}")
@@ -165,7 +163,7 @@ def observe(
 
 def describe(
     dataset: Dataset,
-    detector: LoadedDetector,
+    detector: Description,
     *,
     lines: int,
     masks: MaskChoice,
@@ -174,92 +172,73 @@ def describe(
     mask_floor: float,
     batch: int,
     limit: int | None,
+    images_per_part: int | None = None,
 ) -> Manifest:
     """What a run of these settings is, before anything is computed; refuses settings that cannot work."""
     if isinstance(fill, bool) or not isinstance(fill, int | np.integer) or not 0 <= fill <= 255:
         raise ObjectSeekerError(f"fill must be a grey value within 0 to 255, got {fill!r}")
     batch = require_count(batch, "batch")
     match = match_classes(dataset.names, detector.names) if dataset.annotated else None
-    entries = _entries(dataset, limit)
+    count = _count(dataset, limit)
+    chosen = count if count < len(dataset) else None
     return Manifest(
         detector=detector.identity,
-        detector_names=tuple(detector.names),
+        detector_names=detector.names,
         lines=_require_lines(lines, masks),
         masks=masks,
         fill=int(fill),
-        batch=None if isinstance(detector, ViewDetector) else batch,
+        batch=None if detector.own_batches else batch,
         base_floor=require_fraction(base_floor, "base_floor"),
         mask_floor=require_fraction(mask_floor, "mask_floor"),
         dataset=dataset.spec,
         dataset_identity=dataset.identity,
         dataset_names=dataset.names,
-        limit=len(entries) if len(entries) < len(dataset) else None,
+        limit=chosen,
         to_dataset=None if match is None else tuple(match.to_dataset.tolist()),
         excluded=() if match is None else match.unknown,
-        software=_software(),
-        images=tuple(
-            ImageRecord(entry.id, entry.path.absolute(), _size(entry), entry.truth, entry.ignore, entry.crowd)
-            for entry in entries
-        ),
+        software=detector.software,
+        images=Streamed(lambda: islice(map(_record, dataset.entries), chosen), count),
+        images_per_part=images_per_part or (1 if count <= SMALL_RUN else PART),
     )
 
 
-_Item = TypeVar("_Item")
+def job_of(manifest: Manifest) -> Job:
+    return Job(
+        lines=manifest.lines,
+        masks=manifest.masks,
+        fill=manifest.fill,
+        batch=manifest.batch,
+        base_floor=manifest.base_floor,
+        mask_floor=manifest.mask_floor,
+        names=manifest.detector_names,
+        images_per_part=manifest.images_per_part,
+    )
 
 
-def _share_out(
-    job: Callable[[_Item, LoadedDetector], None], items: Sequence[_Item], detectors: Sequence[LoadedDetector]
-) -> Iterator[None]:
-    """Do `job` on every item with whichever detector is free; yields after each."""
-    free: SimpleQueue[LoadedDetector] = SimpleQueue()
-    for detector in detectors:
-        free.put(detector)
-
-    def run(item: _Item) -> None:
-        detector = free.get()
-        try:
-            job(item, detector)
-        finally:
-            free.put(detector)
-
-    if len(detectors) == 1:
-        yield from map(run, items)
-        return
-    pool = ThreadPoolExecutor(len(detectors))
-    try:
-        yield from pool.map(run, items)
-    finally:
-        pool.shutdown(cancel_futures=True)  # what failed or was interrupted must not wait for the rest
+def _todo(run: Run, dataset: Dataset) -> Iterator[Item]:
+    """The images that are not finished, one after the other, from where they lie now."""
+    for index, (known, entry) in enumerate(zip(run.manifest.ids(), dataset.entries, strict=False)):
+        if known != entry.id:  # a folder is listed anew: a file that came or went would give others a wrong number
+            raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
+        if not run.is_finished(index):
+            yield Item(index, str(location(entry.path)), entry.size)
 
 
-def _observe_image(run: Run, index: int, entry: Entry, detector: LoadedDetector, writer: Lock) -> None:
-    try:
-        image = entry.load()
-        height, width = image.shape[:2]
-        _require_size(run.manifest.images[index], (width, height))
-    except ObjectSeekerError as error:
-        if not entry.path.is_file():  # the disk went away: everything after it would be recorded as broken
-            raise ObjectSeekerError(f"{error}: bring it back and start again, finished images are kept") from None
-        with writer:
-            write_broken(run, index, str(error))
-        return
-    masks = make_masks(run.manifest.masks, width, height, run.manifest.lines)
-    batch = run.manifest.batch or 1  # without one the detector makes its own batches, and this is not looked at
-    try:
-        base, *masked = detect_views(detector, image, masks, value=run.manifest.fill, batch=batch)
-    except Exception as error:  # foreign code: whatever it raises, say where
-        raise ObjectSeekerError(f"the detector failed on {entry.path}: {str(error) or type(error).__name__}") from error
-    with writer:
-        write_boxes(run, index, base, masked)
+def _what_was_in(run: Run) -> str:
+    return "its image is" if run.manifest.images_per_part == 1 else "its images are"
 
 
-def _entries(dataset: Dataset, limit: int | None) -> tuple[Entry, ...]:
-    return dataset.entries[: None if limit is None else require_count(limit, "limit")]
+def _record(entry: Entry) -> ImageRecord:
+    return ImageRecord(entry.id, location(entry.path), entry.size, entry.truth, entry.ignore, entry.crowd)
 
 
-def _first_images(entries: tuple[Entry, ...], count: int) -> list[Image]:
+def _count(dataset: Dataset, limit: int | None) -> int:
+    return len(dataset) if limit is None else min(require_count(limit, "limit"), len(dataset))
+
+
+def _first_images(dataset: Dataset, limit: int | None, count: int) -> list[Image]:
     images = []
-    for entry in entries:
+    for entry in islice(dataset.entries, _count(dataset, limit)):
         try:
             images.append(entry.load())
         except ObjectSeekerError:
@@ -267,24 +246,9 @@ def _first_images(entries: tuple[Entry, ...], count: int) -> list[Image]:
         if len(images) == count:
             break
     if not images:
-        raise ObjectSeekerError(f"none of the {len(entries)} images can be read, the first is {entries[0].path}")
+        first, total = dataset.entries[0].path, _count(dataset, limit)
+        raise ObjectSeekerError(f"none of the {total} images can be read, the first is {first}")
     return images
-
-
-def _size(entry: Entry) -> tuple[int, int] | None:
-    """The image's width and height; None if the file cannot be read."""
-    if entry.size is not None:
-        return entry.size
-    try:
-        return image_size(entry.path)
-    except ObjectSeekerError:
-        return None
-
-
-def _require_size(record: ImageRecord, size: tuple[int, int]) -> None:
-    if record.size != size:
-        before = "unreadable" if record.size is None else f"{record.size[0]}x{record.size[1]} pixels"
-        raise ObjectSeekerError(f"{record.path} is {size[0]}x{size[1]} pixels but was {before} when the run began")
 
 
 def _require_lines(lines: int, masks: MaskChoice) -> int:
@@ -292,13 +256,3 @@ def _require_lines(lines: int, masks: MaskChoice) -> int:
     if count > most:
         raise ObjectSeekerError(f"lines must be at most {most}, got {lines}")
     return count
-
-
-def _software() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

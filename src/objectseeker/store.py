@@ -1,54 +1,49 @@
 """Observations on disk: a folder that `observe` writes, that survives being killed, and that everything else reads.
 
-    run.json                         settings, images and ground truth (see `manifest`)
-    parts/000012-CHECKSUM.parquet    the boxes of image 12: image, mask (-1: untouched), x1, y1, x2, y2, score, label
-    broken/000012-CHECKSUM.json      instead of a part: why image 12 could not be read
-    lock                             empty; held by the process that writes
+    run.json                         settings (see `manifest`)
+    images.parquet                   images and ground truth (see `listing`)
+    parts/000012-CHECKSUM.parquet    the boxes of part 12: image, mask (-1: untouched), x1, y1, x2, y2, score, label
+    pending/000012-CHECKSUM.parquet  some images of part 12, until all of them are done
+    broken/000012-CHECKSUM.json      why image 12 could not be read
+    lock                             empty; held by the process that writes (see `writer`)
 
-A file appears under its name only when it is whole and on the disk. Labels are the detector's, coordinates and scores
-are kept to the last bit (float64: resized-back boxes do not fit float32), and masks are not stored, since they follow
-from the image size, the number of lines and the choice of half masks or pairs of them. The checksum is the start of a
-SHA-256 over the run's identity, the image's number and the file's content: a damaged part, or one of another image or
-run, is told by its name.
+Part n holds the boxes of the images from n * images_per_part on: one image in a small run, many in a large one. Labels
+are the detector's, coordinates and scores are kept to the last bit (float64: resized-back boxes do not fit float32),
+and masks are not stored, since they follow from the image size, the number of lines and the choice of half masks or
+pairs of them. The checksum is the start of a SHA-256 over the run's identity, the number and the file's content: a
+damaged part, or one of another place or run, is told by its name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import cast, overload
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from objectseeker.boxes import Detections, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.manifest import Manifest, decode, encode, setting_differences, software_differences
+from objectseeker.manifest import Manifest, decode
 from objectseeker.masks import MaskChoice, Masks, make_masks, pair_counts
 from objectseeker.observation import Observation, ObservedImage
+from objectseeker.parts import Findings, sizes_in
+from objectseeker.parts import decode as decode_part
 
-MANIFEST, PARTS, BROKEN, LOCK = "run.json", "parts", "broken", "lock"
-UNFINISHED = ".tmp"  # ends the name of a file that is being written
+MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
 
 MOST_MASKS = 2**15 - 1  # numbered in 16 bits
 MOST_LINES: dict[MaskChoice, int] = {
     "halves": MOST_MASKS // 4,
     "pairs": max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS),
 }
-LARGEST_LABEL = 2**15 - 1
-COORDINATES = ("x1", "y1", "x2", "y2")
-SCHEMA = pa.schema(
-    [("image", pa.int32()), ("mask", pa.int16())]
-    + [(name, pa.float64()) for name in (*COORDINATES, "score")]
-    + [("label", pa.int16())]
-)
+
+MOST_SIZES = 1000  # image sizes whose masks are kept at a time
 
 _PART_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.(?:parquet|json)")
 
@@ -63,16 +58,60 @@ class BrokenImage:
     objects: int
 
 
+class Parts(Mapping[int, Path]):
+    """The file that each finished image is in. What it keeps grows with the number of files, not of images."""
+
+    def __init__(
+        self, manifest: Manifest, whole: Mapping[int, Path], begun: Mapping[int, Mapping[int, Path]], broken: Ints
+    ) -> None:
+        self.whole, self.begun = whole, begun  # parts that have all their images, and the images of those that do not
+        self._manifest, self._broken = manifest, broken
+        sizes = (len(part_range(manifest, number)) for number in whole)
+        not_there = np.isin(broken // manifest.images_per_part, list(whole)).sum()
+        self._count = sum(sizes) - int(not_there) + sum(map(len, begun.values()))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[int]:
+        for number in sorted({*self.whole, *self.begun}):
+            yield from self.images_of(number)
+
+    def __getitem__(self, index: int) -> Path:
+        number = index // self._manifest.images_per_part
+        if number in self.begun:
+            return self.begun[number][index]
+        if number in self.whole and index in self.images_of(number):
+            return self.whole[number]
+        raise KeyError(index)
+
+    def images_of(self, number: int) -> list[int]:
+        """The finished images of a part, in order."""
+        if number in self.begun:
+            return sorted(self.begun[number])
+        everything = part_range(self._manifest, number)
+        start, end = np.searchsorted(self._broken, [everything.start, everything.stop]).tolist()
+        return sorted(set(everything) - set(self._broken[start:end].tolist()))
+
+    def files_of(self, number: int) -> list[Path]:
+        """The files that have the finished images of a part."""
+        return sorted(set(self.begun[number].values())) if number in self.begun else [self.whole[number]]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run as found on disk. `parts` are the intact parts by image number, `damaged` the files that are not."""
+    """A run as found on disk. `parts` are the intact parts by image number, `damaged` the files that are not.
+
+    `superfluous` are pending files whose images are in a part already: the run was stopped just after that was written.
+    """
 
     folder: Path
     identity: str
     manifest: Manifest
-    parts: Mapping[int, Path]
+    parts: Parts
     unreadable: Mapping[int, str]
     damaged: tuple[Path, ...]
+    superfluous: tuple[Path, ...]
 
     @property
     def finished(self) -> int:
@@ -83,6 +122,10 @@ class Run:
     def complete(self) -> bool:
         return self.finished == len(self.manifest.images)
 
+    def is_finished(self, index: int) -> bool:
+        number = index // self.manifest.images_per_part
+        return number in self.parts.whole or index in self.parts.begun.get(number, ()) or index in self.unreadable
+
     @property
     def broken(self) -> tuple[BrokenImage, ...]:
         """The images that could not be read."""
@@ -90,16 +133,21 @@ class Run:
         excluded = self.manifest.excluded_labels
         return tuple(
             BrokenImage(
-                record.id, record.path, reason, int((~record.ignore & ~np.isin(record.truth.label, excluded)).sum())
+                record.id,
+                cast(Path, record.path),
+                reason,
+                int((~record.ignore & ~np.isin(record.truth.label, excluded)).sum()),
             )
             for record, reason in records
         )
 
-    def images(self, *, lines: int | None = None) -> list[ObservedImage]:
+    def images(self, *, lines: int | None = None) -> Sequence[ObservedImage]:
         """The finished images, in dataset order, with the dataset's labels (the detector's where there are none).
 
         Boxes of classes the dataset does not have and objects of classes the detector does not know are left out.
         With `lines`, only that many of the stored lines are used, as evenly spaced as they come.
+
+        They are read when they are asked for, and only those of one part are kept.
         """
         if self.damaged:
             raise ObjectSeekerError(
@@ -108,27 +156,80 @@ class Run:
             )
         if lines is not None:
             line_subset(self.manifest.lines, lines)  # refuses too many before anything is read
-        masks: dict[tuple[int, int], Masks] = {}
-        return [self._image(index, lines, masks) for index in sorted(self.parts)]
+        return StoredImages(self, lines)
 
-    def _image(self, index: int, lines: int | None, masks: dict[tuple[int, int], Masks]) -> ObservedImage:
-        record = self.manifest.images[index]
-        assert record.size is not None  # a part is only written for an image of known size
-        if record.size not in masks:
-            masks[record.size] = make_masks(self.manifest.masks, *record.size, self.manifest.lines)
-        boxes, mask = _read_boxes(self.parts[index], self.identity, index, self.manifest.to_dataset)
-        ends = np.searchsorted(mask, np.arange(-1, len(masks[record.size])), side="right").tolist()
+    def findings(self, number: int) -> Findings:
+        """What is stored of the finished images of a part."""
+        return Findings.join([self._read(file, number) for file in self.parts.files_of(number)])
+
+    def _read(self, file: Path, number: int) -> Findings:
+        content = read_part(file, self.identity, number)
+        if content is None:
+            raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
+        found = decode_part(content)
+        if not found.sizes:  # of format 1 or 2, where a part was one image and the manifest knew its size
+            size = self.manifest.images[number].size
+            assert size is not None  # a part was only written for an image of known size
+            found = Findings(found.image, found.mask, found.boxes, {number: size}, {})
+        return found
+
+
+class StoredImages(Sequence[ObservedImage]):
+    """The images of a run. Going through them in order reads every part once."""
+
+    def __init__(self, run: Run, lines: int | None) -> None:
+        self._run, self._lines = run, lines
+        self._number, self._findings = -1, Findings.join([Findings.unreadable(-1, "")])
+        self._masks: dict[tuple[int, int], Masks] = {}
+
+    def __len__(self) -> int:
+        return len(self._run.parts)
+
+    def __iter__(self) -> Iterator[ObservedImage]:
+        return map(self._image, self._run.parts)
+
+    @overload
+    def __getitem__(self, place: int) -> ObservedImage: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[ObservedImage]: ...
+    def __getitem__(self, place: int | slice) -> ObservedImage | Sequence[ObservedImage]:
+        if isinstance(place, slice):
+            return [self._image(index) for index in self._order[place].tolist()]
+        return self._image(int(self._order[place]))
+
+    @cached_property
+    def _order(self) -> Ints:
+        return np.fromiter(self._run.parts, np.int64, len(self))
+
+    def _image(self, index: int) -> ObservedImage:
+        manifest = self._run.manifest
+        record = manifest.images[index]
+        number = index // manifest.images_per_part
+        if number != self._number:
+            self._findings, self._number = self._run.findings(number), number
+        size = self._findings.sizes[index]
+        boxes, mask = _relabelled(*self._findings.of(index), manifest.to_dataset)
+        masks = self._masks_of(size)
+        ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
-        observation = Observation(*record.size, masks[record.size], base, masked)
-        known = ~np.isin(record.truth.label, self.manifest.excluded_labels)
+        observation = Observation(*size, masks, base, masked)
+        known = ~np.isin(record.truth.label, manifest.excluded_labels)
         return ObservedImage(
             id=record.id,
-            path=record.path,
-            observation=observation if lines is None else restrict(observation, lines),
+            path=cast(Path, record.path),  # a Url has all that is asked of it: a name, and that it can be loaded
+            observation=observation if self._lines is None else restrict(observation, self._lines),
             truth=record.truth[known],
             ignore=record.ignore[known],
             crowd=record.crowd[known],
         )
+
+    def _masks_of(self, size: tuple[int, int]) -> Masks:
+        """Images of one size share their masks; there are few sizes in most datasets, and at most MOST_SIZES here."""
+        if size not in self._masks:
+            if len(self._masks) >= MOST_SIZES:
+                self._masks.clear()
+            self._masks[size] = make_masks(self._run.manifest.masks, *size, self._run.manifest.lines)
+        return self._masks[size]
 
 
 def open_run(folder: str | Path) -> Run:
@@ -141,64 +242,38 @@ def open_run(folder: str | Path) -> Run:
             f"there is no run in {folder} ({error.strerror}): make one with objectseeker observe"
         ) from None
     manifest, identity = decode(content, folder / MANIFEST)
-    parts: dict[int, Path] = {}
-    unreadable: dict[int, str] = {}
     damaged: list[Path] = []
-    for file in sorted([*folder.glob(f"{PARTS}/*"), *folder.glob(f"{BROKEN}/*")]):
-        index = _number(file)
-        if index is None:
-            continue
-        found = _read(file, identity, index)
-        if found is None or index in parts or index in unreadable:
+    superfluous: list[Path] = []
+    unreadable: dict[int, str] = {}
+    for file, index in _numbered(folder / BROKEN):
+        found = read_part(file, identity, index)
+        if found is None or index in unreadable:
             damaged.append(file)
-        elif file.parent.name == PARTS:
-            parts[index] = file
         else:
             unreadable[index] = json.loads(found)["reason"]
-    return Run(folder, identity, manifest, parts, unreadable, tuple(damaged))
+    whole: dict[int, Path] = {}
+    begun: dict[int, dict[int, Path]] = {}
+    for place in (PARTS, PENDING):
+        for file, number in _numbered(folder / place):
+            content_of = read_part(file, identity, number)
+            sizes = {} if content_of is None else sizes_in(content_of) or {number: (0, 0)}
+            known = number in whole or not begun.get(number, {}).keys().isdisjoint(sizes)
+            if content_of is None or not unreadable.keys().isdisjoint(sizes) or (known and place == PARTS):
+                damaged.append(file)
+            elif known:
+                superfluous.append(file)
+            elif place == PARTS and all(i in sizes or i in unreadable for i in part_range(manifest, number)):
+                whole[number] = file
+            else:
+                begun.setdefault(number, {}).update(dict.fromkeys(sizes, file))
+    files = Parts(manifest, whole, begun, np.array(sorted(unreadable), np.int64))
+    return Run(folder, identity, manifest, files, unreadable, tuple(sorted(damaged)), tuple(superfluous))
 
 
-@contextmanager
-def writing(folder: str | Path, manifest: Manifest) -> Iterator[Run]:
-    """The run in `folder`, new or left unfinished with the same settings, locked against other writers.
-
-    Parts that are damaged are removed, so that their images count as not finished; the run lists them.
-    """
-    folder = Path(folder)
-    with _locked(folder):
-        for place in (MANIFEST, f"{PARTS}/*", f"{BROKEN}/*"):
-            for leftover in folder.glob(place + UNFINISHED):
-                leftover.unlink()
-        for name in (PARTS, BROKEN):
-            (folder / name).mkdir(exist_ok=True)
-        if not (folder / MANIFEST).exists():
-            _write(folder / MANIFEST, encode(manifest)[0])
-        run = open_run(folder)
-        differences = setting_differences(run.manifest, manifest)
-        if not run.complete:
-            differences += software_differences(run.manifest, manifest)
-        if differences:
-            raise ObjectSeekerError(
-                f"{folder} holds another run ({'; '.join(differences)}): use what it was begun with, or another folder"
-            )
-        for file in run.damaged:
-            file.unlink()
-        yield run
-
-
-def write_boxes(run: Run, index: int, base: Detections, masked: Sequence[Detections]) -> None:
-    """Store what was found on image number `index`, down to the run's score floors."""
-    kept = [base.at_least(run.manifest.base_floor)] + [view.at_least(run.manifest.mask_floor) for view in masked]
-    boxes = Detections.concatenate(kept)
-    _check_labels(boxes.label, run.manifest.detector_names)
-    columns = [np.full(len(boxes), index), np.repeat(np.arange(-1, len(masked)), [len(view) for view in kept])]
-    columns += [*boxes.xyxy.T, boxes.score, boxes.label]
-    _write_finished(run, index, _to_parquet(columns))
-
-
-def write_broken(run: Run, index: int, reason: str) -> None:
-    """Store that image number `index` could not be read."""
-    _write_finished(run, index, json.dumps({"image": index, "reason": reason}).encode() + b"\n", broken=True)
+def part_range(manifest: Manifest, number: int) -> range:
+    """The images of part `number`."""
+    start = number * manifest.images_per_part
+    return range(start, min(start + manifest.images_per_part, len(manifest.images)))
 
 
 def line_subset(stored: int, count: int) -> list[int]:
@@ -231,130 +306,34 @@ def restrict(observation: Observation, lines: int) -> Observation:
     )
 
 
-def _number(file: Path) -> int | None:
-    """The image number in a part's name; None for a file that is no part."""
-    name = _PART_NAME.fullmatch(file.name)
-    return None if name is None else int(name[1])
+def checksum(identity: str, number: int, content: bytes) -> str:
+    return hashlib.sha256(f"{identity} {number}\n".encode() + content).hexdigest()[:16]
 
 
-def _checksum(identity: str, index: int, content: bytes) -> str:
-    return hashlib.sha256(f"{identity} {index}\n".encode() + content).hexdigest()[:16]
-
-
-def _read(file: Path, identity: str, index: int) -> bytes | None:
+def read_part(file: Path, identity: str, number: int) -> bytes | None:
     """The content of a part; None if it is not what was written."""
     try:
         content = file.read_bytes()
     except OSError:  # a bad sector is damage like any other
         return None
-    return content if f"-{_checksum(identity, index, content)}." in file.name else None
+    return content if f"-{checksum(identity, number, content)}." in file.name else None
 
 
-def _read_boxes(file: Path, identity: str, index: int, to_dataset: tuple[int, ...] | None) -> tuple[Detections, Ints]:
-    """All boxes of an image with the dataset's labels, and the mask each came from, ascending from -1."""
-    content = _read(file, identity, index)
-    if content is None:
-        raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
-    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
-    column = {name: table.column(name).to_numpy() for name in SCHEMA.names}
-    label = column["label"] if to_dataset is None else np.array(to_dataset, np.int64)[column["label"]]
-    boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], label)
-    known = boxes.label >= 0
-    return boxes[known], column["mask"][known].astype(np.int64)
+def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
+    """The parts in a folder with the numbers in their names."""
+    for file in sorted(folder.glob("*")):
+        name = _PART_NAME.fullmatch(file.name)
+        if name is not None:
+            yield file, int(name[1])
 
 
-def _to_parquet(columns: Sequence[Any]) -> bytes:
-    """Always the same bytes for the same boxes. Splitting floats by byte makes them smaller, not different."""
-    floats = [*COORDINATES, "score"]
-    table = pa.Table.from_arrays(
-        [
-            pa.array(np.ascontiguousarray(values), type=field.type)
-            for values, field in zip(columns, SCHEMA, strict=True)
-        ],
-        schema=SCHEMA,
-    )
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        compression="zstd",
-        use_dictionary=[name for name in SCHEMA.names if name not in floats],
-        use_byte_stream_split=floats,
-        write_statistics=False,
-        store_schema=False,
-    )
-    return bytes(sink.getvalue())
-
-
-def _check_labels(labels: Ints, names: Sequence[str]) -> None:
-    """Refuse at the first image what could not be translated when the run is read."""
-    most = len(names) - 1 if names else LARGEST_LABEL
-    if len(labels) and not 0 <= labels.min() <= labels.max() <= most:
-        raise ObjectSeekerError(
-            f"the detector returned the labels {labels.min()} to {labels.max()}; they must lie within 0 to {most}"
-            + (", one for each of its class names" if names else "")
-        )
-
-
-def _write_finished(run: Run, index: int, content: bytes, *, broken: bool = False) -> None:
-    folder, suffix = (BROKEN, "json") if broken else (PARTS, "parquet")
-    name = f"{index:06d}-{_checksum(run.identity, index, content)}.{suffix}"
-    _write(run.folder / folder / name, content)
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Write so that, whenever the process or the machine stops, the file is either whole or not there."""
-    unfinished = file.with_name(file.name + UNFINISHED)
-    try:
-        with unfinished.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
-        _sync_folder(file.parent)
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the new name on the disk too."""
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. The system lets go of it when the process ends, however it ends."""
-    try:
-        _require_ours(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        file = (folder / LOCK).open("a")
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot write into {folder}: {error.strerror}") from None
-    with file:
-        try:
-            import fcntl
-        except ImportError:  # not a POSIX system: nothing keeps two writers apart there
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ObjectSeekerError(f"another process is writing {folder}: wait for it or use another folder") from None
-        yield
-
-
-def _require_ours(folder: Path) -> None:
-    """Refuse a folder that holds something else; a run that was killed while it began is fine."""
-    if not folder.is_dir() or (folder / MANIFEST).exists():
-        return
-    strange = sorted({file.name for file in folder.iterdir()} - {PARTS, BROKEN, LOCK, MANIFEST + UNFINISHED})
-    if strange:
-        raise ObjectSeekerError(f"{folder} holds {strange[0]!r} but no run: use another folder")
+def _relabelled(boxes: Detections, mask: Ints, to_dataset: tuple[int, ...] | None) -> tuple[Detections, Ints]:
+    """Boxes with the dataset's labels, and the mask each came from; those of other classes are left out."""
+    if to_dataset is None:
+        return boxes, mask
+    label = np.array(to_dataset, np.int64)[boxes.label]
+    known = label >= 0
+    return Detections(boxes.xyxy[known], boxes.score[known], label[known]), mask[known]
 
 
 def _listed(files: Sequence[Path]) -> str:

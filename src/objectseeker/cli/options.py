@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from objectseeker.evaluation import Settings
     from objectseeker.store import Run
 
-DATASETS = "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, or a folder of images."
+DATASETS = (
+    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, or a "
+    "folder of images; images may lie at addresses such as s3://bucket/folder."
+)
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
 Alpha = Annotated[float | None, typer.Option(help="Lowest mask_score, whatever the base_score.")]

@@ -9,6 +9,14 @@ import typer
 
 from objectseeker import Rule, detectors
 from objectseeker.cli.app import app
+from objectseeker.cli.baseline import (
+    DEFAULT_SIZE,
+    Baseline,
+    BaselineNetwork,
+    BaselineSize,
+    observe_baseline,
+    open_network,
+)
 from objectseeker.cli.console import notes, print_json, printed, progress, warn
 from objectseeker.cli.options import (
     DATASETS,
@@ -50,6 +58,18 @@ def observe(
     ] = None,
     mask_by: MaskBy = None,
     precision: Precision = None,
+    engine: Annotated[str, typer.Option(help="local: this machine. ray: a Ray cluster.")] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster: auto or HOST:PORT. Default: start one on this machine.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Ray: how many workers. Default: as many as fit.")] = None,
+    cpus_per_worker: Annotated[float | None, typer.Option(help="Ray: cores of a worker. Default: 1.")] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(help="Ray: GPUs of a worker. Default: 1 with --device cuda, else 0.")
+    ] = None,
+    baseline: Baseline = None,
+    baseline_network: BaselineNetwork = None,
+    baseline_size: BaselineSize = DEFAULT_SIZE,
     estimate: Annotated[bool, typer.Option("--estimate", help="Say how long it would take, and leave.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -60,9 +80,12 @@ def observe(
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
     Example:  objectseeker observe voc:VOCdevkit:val --masks pairs --lines 10 --limit 200 --out runs/voc-pairs
+    Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
+    Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """
     from objectseeker import observe as job
     from objectseeker.datasets import open_dataset
+    from objectseeker.engines.choice import open_engine
     from objectseeker.masks import require_choice
 
     data = open_dataset(dataset)
@@ -71,35 +94,33 @@ def observe(
     chosen = require_choice(masks)  # type: ignore[arg-type]
     size = job.plan(data, lines=lines, masks=chosen, limit=limit)
     cost = f"{size.images:,} images x {size.views_per_image:,} views = {size.passes:,} forward passes"
-    loaded, *others = [
-        detectors.load(
-            detector,
-            layout=layout,
-            input_size=input_size,
-            batch=batch,
-            device=each,
-            mask_by=mask_by,
-            precision=precision,
-        )
-        for each in (device.split(",") if device else [None])
-    ]
+    options: dict[str, Any] = {
+        "layout": layout,
+        "input_size": input_size,
+        "batch": batch,
+        "device": device,
+        "mask_by": mask_by,
+        "precision": precision,
+    }
     if estimate:
-        found = job.estimate(data, loaded, lines=lines, masks=chosen, fill=fill, batch=batch or 8, limit=limit)
+        one = detectors.load(detector, **options | {"device": device and device.split(",")[0]})
+        found = job.estimate(data, one, lines=lines, masks=chosen, fill=fill, batch=batch or 8, limit=limit)
         if as_json:
             print_json({"images": size.images, "passes": size.passes, "hours": found.hours})
         else:
             printed.print(f"{size.why}.")
             printed.print(f"{cost}, {found.seconds_per_view * 1000:.1f} ms each here: {found.hours:.2f} hours")
         return
+    guard = None if baseline is None else open_network(baseline, baseline_network, baseline_size)
     notes.print(f"{size.why}: {cost}")
     for warning in data.warnings:
         warn(warning)
-    with progress("observing", 0) as bar:
+    asked = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
+    with open_engine(engine, detector, options, asked, warn) as working, progress("observing", 0) as bar:
         run = job.observe(
             data,
-            loaded,
+            working,
             out,
-            others=others,
             lines=lines,
             masks=chosen,
             fill=fill,
@@ -110,6 +131,8 @@ def observe(
             on_progress=bar.update,
             on_warning=warn,
         )
+    if guard is not None:
+        observe_baseline(run, guard)
     broken = {str(image.path): image.reason for image in run.broken}
     if as_json:
         print_json({"run": str(out), "images": len(run.parts), "broken": broken, "complete": run.complete})

@@ -1,4 +1,7 @@
-"""COCO: one JSON file with images, annotations (x, y, width, height) and categories, and a folder of images."""
+"""COCO: one JSON file with images, annotations (x, y, width, height) and categories, and a folder of images.
+
+The folder may be an address such as s3://bucket/val2017: its files are then not looked at before they are observed.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.files import read_bytes, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import image_size
+from objectseeker.remote import Url, is_url
 
 FORM = "coco:ANNOTATIONS.json:IMAGES"
 
@@ -34,7 +38,7 @@ def read(spec: str, rest: str) -> Dataset:
     return build(spec, tuple(names.values()), records.values())
 
 
-def _split(spec: str, rest: str) -> tuple[Path, Path]:
+def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
     """Annotation file and image folder; paths may hold colons themselves, so the file that exists decides."""
     parts = rest.rstrip(":").split(":")
     if len(parts) < 2:
@@ -42,7 +46,10 @@ def _split(spec: str, rest: str) -> tuple[Path, Path]:
     for place in range(1, len(parts)):
         file = Path(":".join(parts[:place])).expanduser()
         if file.is_file():
-            images = Path(":".join(parts[place:])).expanduser()
+            named = ":".join(parts[place:])
+            if is_url(named):
+                return file, Url(named.rstrip("/"))
+            images = Path(named).expanduser()
             return file, require_folder(images, f"{spec!r}: {str(images)!r} is not a folder; give {FORM}")
     raise ObjectSeekerError(f"{spec!r}: there is no annotation file at that path; give {FORM}")
 
@@ -75,8 +82,9 @@ def _items(content: Item, key: str, file: Path) -> Iterator[tuple[str, Item, str
         yield identity, item, source if identity is source else f"{source} (id {identity})"
 
 
-def _record(key: str, item: Item, images: Path, source: str) -> Record:
-    path = images / _text(item, "file_name", source)
+def _record(key: str, item: Item, images: Path | Url, source: str) -> Record:
+    name = _text(item, "file_name", source)
+    path = Url(f"{images}/{name}") if isinstance(images, Url) else images / name
     if "width" not in item or "height" not in item:
         return Record(key, path, image_size(path), [])
     size = item["width"], item["height"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar, overload
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from objectseeker.boxes import LARGEST_COORDINATE, Bools, Detections
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
 from objectseeker.masks import Image
+from objectseeker.remote import Url
+
+_T = TypeVar("_T")
 
 Xyxy = tuple[float, float, float, float]
 
@@ -31,7 +36,7 @@ class Entry:
     """
 
     id: str
-    path: Path
+    path: Path | Url
     size: tuple[int, int] | None  # width and height the annotation speaks of; None where there is no annotation
     truth: Detections
     ignore: Bools
@@ -39,14 +44,44 @@ class Entry:
 
     def load(self) -> Image:
         """The image's pixels; refuses one whose size is not the one its boxes were drawn on."""
-        image = load_image(self.path)
-        size = image.shape[1], image.shape[0]
-        if self.size is not None and size != self.size:
-            raise ObjectSeekerError(
-                f"{self.path} is {size[0]}x{size[1]} pixels when upright but its annotation says "
-                f"{self.size[0]}x{self.size[1]}; correct one of them"
-            )
-        return image
+        return load_sized(self.path, self.size)
+
+
+def load_sized(path: Path | Url, size: tuple[int, int] | None) -> Image:
+    """The image's pixels; refuses one whose size is not the one its annotation states, where it does."""
+    image = load_image(path)
+    found = image.shape[1], image.shape[0]
+    if size is not None and found != size:
+        raise ObjectSeekerError(
+            f"{path} is {found[0]}x{found[1]} pixels when upright but its annotation says "
+            f"{size[0]}x{size[1]}; correct one of them"
+        )
+    return image
+
+
+class Streamed(Sequence[_T]):
+    """A sequence of known length that is made anew, one after the other, whenever it is gone through."""
+
+    def __init__(self, make: Callable[[], Iterator[_T]], count: int) -> None:
+        self._make, self._count = make, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_T]:
+        return self._make()
+
+    @overload
+    def __getitem__(self, index: int) -> _T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[_T]: ...
+    def __getitem__(self, index: int | slice) -> _T | Sequence[_T]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self._count))]
+        place = index + (self._count if index < 0 else 0)
+        if not 0 <= place < self._count:
+            raise IndexError(f"there is no item {index} among {self._count}")
+        return next(islice(self._make(), place, None))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +95,7 @@ class Dataset:
 
     spec: str
     names: tuple[str, ...]
-    entries: tuple[Entry, ...]
+    entries: Sequence[Entry]  # of a folder or a list of images: `Streamed`, never all in memory
     identity: str
     warnings: tuple[str, ...]
 
@@ -94,7 +129,7 @@ class Record:
     """One image as a reader found it."""
 
     id: str
-    path: Path
+    path: Path | Url
     size: tuple[int, int] | None
     boxes: list[Box]
 
@@ -124,6 +159,33 @@ def build(spec: str, names: Sequence[str], records: Iterable[Record], warnings: 
     )
 
 
+def stream(spec: str, records: Callable[[], Iterator[tuple[str, Path | Url, int | None]]]) -> Dataset:
+    """A dataset without ground truth, never all in memory: `records` gives id, place and size in bytes, if known.
+
+    It is gone through once now, for the identity, and again whenever the entries are.
+    """
+    seen: list[tuple[int, str]] = []
+
+    def entries() -> Iterator[Entry]:
+        digest, count = hashlib.sha256(_line([])), 0
+        for identity, path, size in records():
+            digest.update(_line([identity, size]) + _NO_OBJECTS)
+            count += 1
+            yield Entry(identity, path, None, _NOTHING, _NO_FLAGS, _NO_FLAGS)
+        found = count, digest.hexdigest()
+        if not seen:
+            seen.append(found)
+        elif found != seen[0]:
+            raise ObjectSeekerError(f"{spec} changed while it was read: start again")
+
+    for _ in entries():
+        pass
+    ((count, identity),) = seen
+    if not count:
+        raise ObjectSeekerError(f"{spec} holds no images")
+    return Dataset(spec=spec, names=(), entries=Streamed(entries, count), identity=identity, warnings=())
+
+
 def _entry(record: Record, labels: dict[str, int]) -> Entry:
     for box in record.boxes:
         _check_box(box, record.size)
@@ -150,8 +212,13 @@ def _check_box(box: Box, size: tuple[int, int] | None) -> None:
         )
 
 
-def _file_size(record: Record) -> int:
-    """Bytes of the image file: the check that it is there, and a cheap sign that it is still the same image."""
+def _file_size(record: Record) -> int | None:
+    """Bytes of the image file: the check that it is there, and a cheap sign that it is still the same image.
+
+    None for one at an address, where asking for each would take as long as reading it.
+    """
+    if isinstance(record.path, Url):
+        return None
     try:
         if record.path.is_file():
             return record.path.stat().st_size
@@ -193,3 +260,9 @@ def _refuse_repeats(values: Sequence[str], opening: str) -> None:
 def _line(value: object) -> bytes:
     """One canonical line of JSON: the same on every machine, since Python prints floats so that they read back."""
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
+
+
+_NOTHING = Detections.empty()
+_NO_FLAGS = np.zeros(0, np.bool_)
+_NO_FLAGS.setflags(write=False)
+_NO_OBJECTS = 2 * _line([[], []])

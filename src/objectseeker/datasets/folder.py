@@ -1,16 +1,43 @@
-"""A plain folder of images (or one image): no ground truth."""
+"""A plain folder of images (or one image), on disk or at an address: no ground truth."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from objectseeker.datasets.dataset import Dataset, Record, build
-from objectseeker.images import find_images
+from objectseeker.datasets.dataset import Dataset, stream
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import looks_like_image, no_image_in, walk_images
+from objectseeker.remote import Url, is_folder, is_url, walk_url
+
+Record = tuple[str, Path | Url, int | None]
 
 
 def read(spec: str, rest: str) -> Dataset:
     """Every image below the folder; its id is its path relative to the folder."""
-    root = Path(rest).expanduser()
-    base = root if root.is_dir() else root.parent
-    paths = find_images([root])
-    return build(spec, (), (Record(path.relative_to(base).as_posix(), path, None, []) for path in paths))
+    if is_url(rest):
+        url = Url(rest)
+        alone: Record | None = None if is_folder(rest) else (url.name, url, None)
+        walk: Callable[[], Iterator[Record]] = partial(_at_address, rest)
+    else:
+        root = Path(rest).expanduser()
+        alone = None if root.is_dir() else (root.name, root, root.stat().st_size)
+        walk = partial(_on_disk, root)
+    if alone is not None:
+        return stream(spec, lambda: iter([alone]))
+    if next(walk(), None) is None:
+        raise ObjectSeekerError(no_image_in(rest))
+    return stream(spec, walk)
+
+
+def _on_disk(root: Path) -> Iterator[Record]:
+    start = len(str(root / "x")) - 1
+    for path in walk_images(root):
+        yield path.as_posix()[start:], path, path.stat().st_size
+
+
+def _at_address(url: str) -> Iterator[Record]:
+    for below, address, size in walk_url(url):
+        if looks_like_image(below) and not any(part.startswith(".") for part in below.split("/")):
+            yield below, Url(address), size

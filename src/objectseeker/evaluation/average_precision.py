@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from objectseeker.boxes import Floats
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.boxes import Floats, Ints
 from objectseeker.evaluation.matching import match, overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
 
@@ -12,26 +17,52 @@ MOST_BOXES = 100  # of one image and class that COCO looks at
 RECALLS = np.linspace(0, 1, 101)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """The boxes of the undefended detector that count, image by image and best first within each.
+
+    Six bytes a box where scores fit single precision, as those of most detectors do: this is all that evaluation keeps
+    of every image, because AP sorts the boxes of all of them.
+    """
+
+    score: npt.NDArray[np.floating[Any]]  # negative for a box that found nothing
+    label: npt.NDArray[np.int16]
+
+    @classmethod
+    def of(cls, scene: Scene) -> Judged:
+        boxes = _best_of_each_class(scene.base, len(scene.names))
+        score = boxes.detections.score
+        taken = match(score, overlapping(boxes, scene), scene)
+        counts = ~((taken >= 0) & scene.ignore[taken])
+        signed = np.where(taken >= 0, score, -score)[counts]
+        short = signed.astype(np.float32)
+        return cls(short if np.array_equal(short, signed) else signed, boxes.detections.label[counts].astype(np.int16))
+
+    @classmethod
+    def join(cls, parts: Sequence[Judged]) -> Judged:
+        """Those of several scenes, in the order of their images."""
+        return cls(np.concatenate([part.score for part in parts]), np.concatenate([part.label for part in parts]))
+
+    def ap50(self, objects: Ints) -> Floats:
+        """COCO's AP50 for every class (NaN for a class without objects), of which there are `objects`."""
+        result = np.full(len(objects), np.nan)
+        for c in np.flatnonzero(objects):
+            signed = self.score[self.label == c]
+            found = ~np.signbit(signed[np.argsort(-np.abs(signed), kind="stable")])
+            right = np.cumsum(found)
+            recall = right / objects[c]
+            precision = right / (np.arange(1, len(found) + 1) + np.spacing(1))
+            envelope = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
+            result[c] = 100 * envelope[np.searchsorted(recall, RECALLS)].mean()
+        return result
+
+
 def coco_ap50(scene: Scene) -> Floats:
     """COCO's AP50 of the undefended detector for every class (NaN for a class without objects).
 
     The same as pycocotools with area "all" and 100 detections; VOC's difficult objects are ignored.
     """
-    boxes = _best_of_each_class(scene.base, len(scene.names))
-    score, label = boxes.detections.score, boxes.detections.label
-    taken = match(score, overlapping(boxes, scene), scene)
-    ignored = (taken >= 0) & scene.ignore[taken]
-    objects = scene.objects_per_class
-    result = np.full(len(scene.names), np.nan)
-    for c in np.flatnonzero(objects):
-        rows = np.flatnonzero((label == c) & ~ignored)
-        rows = rows[np.argsort(-score[rows], kind="stable")]
-        right = np.cumsum(taken[rows] >= 0)
-        recall = right / objects[c]
-        precision = right / (np.arange(1, len(rows) + 1) + np.spacing(1))
-        envelope = np.append(np.maximum.accumulate(precision[::-1])[::-1], 0.0)
-        result[c] = 100 * envelope[np.searchsorted(recall, RECALLS)].mean()
-    return result
+    return Judged.of(scene).ap50(scene.objects_per_class)
 
 
 def envelope_area(recall: Floats, precision: Floats) -> Floats:

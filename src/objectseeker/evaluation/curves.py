@@ -10,7 +10,7 @@ import numpy as np
 from objectseeker.boxes import Detections, Floats, Ints
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
-from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.evaluation.scene import Boxes, Census, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.pruning import Rule
 
@@ -22,7 +22,7 @@ NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))
 class Curve:
     """One detector at one base_score per row; classes are columns. All values are percentages but the counts."""
 
-    scene: Scene
+    scene: Scene | Census
     base_scores: Floats
     right: Ints  # objects found
     wrong: Ints  # boxes that found nothing

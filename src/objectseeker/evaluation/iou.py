@@ -18,6 +18,7 @@ from objectseeker.evaluation.replay import NOTHING, Candidates, find_candidates,
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.iou_variant import IOU_THRESHOLD, IouRule, clear_of_mask, iou_certify_with, only
+from objectseeker.pruning import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class IouDefence:
             replace(image, observation=only(one, ~flags))
             for image, one, flags in zip(scene.images, observed, clear, strict=True)
         ]
-        others = find_candidates(Scene.of(rest, scene.names), rule.ioa, settings.floor)
+        others = find_candidates(Scene.part(rest, scene.names), rule.ioa, settings.floor)
         parts, repeated, by_score, same = [], [], [], []
         for one, flags in zip(observed, clear, strict=True):
             boxes = one.boxes[flags].at_least(rule.ioa.mask_score)
@@ -88,16 +89,7 @@ class IouDefence:
     def at(self, settings: Settings, curve: Curve, row: int, threshold: float = IOU_THRESHOLD) -> OperatingPoint:
         """Certify at one row of the curve of these settings; `threshold` is the IoU to exceed."""
         ioa = settings.rule(float(curve.base_scores[row]), classwise=self.rule.classwise)
-        rule = replace(self.rule, ioa=ioa)
-        patches = settings.patches()
-        found = [
-            iou_certify_with(
-                rule, image.observation, image.truth[~image.ignore], patches, threshold=threshold, bound=settings.bound
-            )
-            for image in self.scene.images
-        ]
-        certified = np.concatenate([one.certified for one in found], axis=1)
-        vacuous = np.concatenate([one.vacuous for one in found], axis=1)
+        certified, vacuous = iou_certified(self.scene, ioa, settings, threshold)
         return OperatingPoint(ioa, float(curve.clean_recall[row]), curve.recall[row], certified, vacuous)
 
     def at_recall(self, settings: Settings, curve: Curve, threshold: float = IOU_THRESHOLD) -> OperatingPoint | None:
@@ -115,3 +107,20 @@ class IouDefence:
             best.append(lowest.bit_length() - 1)
             left &= ~(same[best[-1]] | lowest)
         return np.asarray(order[best])
+
+
+def iou_certified(scene: Scene, ioa: Rule, settings: Settings, threshold: float = IOU_THRESHOLD) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (patches, counted objects) by the IoU variant around the rule `ioa`."""
+    found = [
+        iou_certify_with(
+            IouRule(ioa=ioa),
+            image.observation,
+            image.truth[~image.ignore],
+            settings.patches(),
+            threshold=threshold,
+            bound=settings.bound,
+        )
+        for image in scene.images
+    ]
+    certified, vacuous = zip(*((one.certified, one.vacuous) for one in found), strict=True)
+    return np.concatenate(certified, axis=1), np.concatenate(vacuous, axis=1)

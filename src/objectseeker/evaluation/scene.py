@@ -11,6 +11,8 @@ from objectseeker.boxes import Bools, Detections, Floats, Ints
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.observation import ObservedImage
 
+NO_IMAGES = "there are no images to evaluate; observe some first"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
@@ -37,6 +39,17 @@ class Boxes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Census:
+    """How many objects of each class count."""
+
+    objects_per_class: Ints
+
+    def macro(self, per_class: Floats) -> Floats:
+        """The mean over the classes that have objects; classes are the last axis."""
+        return np.asarray(per_class[..., self.objects_per_class > 0].mean(axis=-1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Scene:
     """A run's images with everything that does not depend on the settings. Labels are indices into `names`."""
 
@@ -51,10 +64,19 @@ class Scene:
 
     @classmethod
     def of(cls, images: Sequence[ObservedImage], names: Sequence[str]) -> Scene:
+        scene = cls.part(images, names)
+        if not len(scene.counted):
+            raise ObjectSeekerError(nothing_counts(len(scene.images)))
+        return scene
+
+    @classmethod
+    def part(cls, images: Sequence[ObservedImage], names: Sequence[str]) -> Scene:
+        """The scene of some of many images: it may have no objects."""
+        images = tuple(images)  # those of a stored run are read anew whenever they are gone through
         if not images:
-            raise ObjectSeekerError("there are no images to evaluate; observe some first")
+            raise ObjectSeekerError(NO_IMAGES)
         scene = cls(
-            images=tuple(images),
+            images=images,
             names=tuple(names),
             width=np.array([image.observation.width for image in images]),
             height=np.array([image.observation.height for image in images]),
@@ -77,18 +99,18 @@ class Scene:
 
     def macro(self, per_class: Floats) -> Floats:
         """The mean over the classes that have objects; classes are the last axis."""
-        return np.asarray(per_class[..., self.objects_per_class > 0].mean(axis=-1))
+        return Census(self.objects_per_class).macro(per_class)
 
     def subset(self, index: Sequence[int] | Ints) -> Scene:
         """The scene of some of the images."""
         return Scene.of([self.images[int(i)] for i in index], self.names)
 
 
+def nothing_counts(images: int) -> str:
+    return f"none of the {images} images has an object that counts, so there is nothing to measure"
+
+
 def _check(scene: Scene) -> None:
-    if not len(scene.counted):
-        raise ObjectSeekerError(
-            f"none of the {len(scene.images)} images has an object that counts, so there is nothing to measure"
-        )
     if len(scene.ignore) != len(scene.truth) or len(scene.crowd) != len(scene.truth):
         raise ObjectSeekerError(
             f"ignore and crowd must have one entry per object, {len(scene.truth)} in all, "

@@ -1,0 +1,12 @@
+"""Who observes the images of a run: this machine, or a Ray cluster.
+
+`work` says what is to be done and how one image is done; an engine only decides where. Whatever the engine, only the
+process that called `observe` writes the run.
+"""
+
+from __future__ import annotations
+
+from objectseeker.engines.local import LocalEngine
+from objectseeker.engines.work import Description, Engine, Item, Job
+
+__all__ = ["Description", "Engine", "Item", "Job", "LocalEngine"]

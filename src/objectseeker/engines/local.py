@@ -1,0 +1,79 @@
+"""This machine: one thread for every detector, each with cores or a GPU of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from queue import Queue
+
+from objectseeker.detectors import LoadedDetector
+from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_item, read_ahead
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.parts import Findings
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngine:
+    """Shares the images out among `detectors`: the same one on several GPUs, or just one.
+
+    Which of them observes an image changes nothing, so they must have the same identity.
+    """
+
+    detectors: Sequence[LoadedDetector]
+
+    def __post_init__(self) -> None:
+        first, *others = self.detectors
+        for other in others:
+            if other.identity != first.identity:
+                raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
+
+    def describe(self) -> Description:
+        return describe_detector(self.detectors[0])
+
+    def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
+        if len(self.detectors) == 1:
+            return (observe_item(self.detectors[0], job, item, image.result()) for item, image in read_ahead(items))
+        return _shared_out(self.detectors, job, items)
+
+
+def _shared_out(
+    detectors: Sequence[LoadedDetector], job: Job, items: Iterator[Item]
+) -> Generator[Findings, None, None]:
+    """Every item with whichever detector is free. What failed or was interrupted does not wait for the rest."""
+    lock, stopped, images = threading.Lock(), threading.Event(), read_ahead(items)
+    found: Queue[Findings | BaseException | None] = Queue(maxsize=2 * len(detectors))
+
+    def work(detector: LoadedDetector) -> None:
+        try:
+            while not stopped.is_set():
+                with lock:
+                    following = next(images, None)
+                if following is None:
+                    break
+                item, image = following
+                found.put(observe_item(detector, job, item, image.result()))
+            found.put(None)
+        except BaseException as error:  # raised again where the findings are taken
+            found.put(error)
+
+    threads = [threading.Thread(target=work, args=(detector,), daemon=True) for detector in detectors]
+    for thread in threads:
+        thread.start()
+    working = len(threads)
+    try:
+        while working:
+            match found.get():
+                case None:
+                    working -= 1
+                case BaseException() as error:
+                    raise error
+                case findings:
+                    yield findings
+    finally:
+        stopped.set()
+        while any(thread.is_alive() for thread in threads):  # those that wait for room in the queue must get on
+            while not found.empty():
+                found.get()
+            for thread in threads:
+                thread.join(0.01)

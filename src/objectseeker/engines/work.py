@@ -1,0 +1,139 @@
+"""What is to be done to an image (`Item`, `Job`), how it is done (`observe_item`), and what an engine is."""
+
+from __future__ import annotations
+
+import platform
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import Protocol, runtime_checkable
+
+from objectseeker.boxes import Detections
+from objectseeker.datasets.dataset import load_sized
+from objectseeker.detectors import LoadedDetector
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.images import UnreachableError, location
+from objectseeker.masks import Image, MaskChoice, Masks, make_masks
+from objectseeker.parts import Findings, check_labels
+from objectseeker.seeker import ViewDetector, detect_views
+
+# What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
+# same run, whatever else the process has imported.
+PACKAGES = ("objectseeker", "numpy", "pillow", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
+
+READERS = 4  # images that are read at a time, before the detector is free for them
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image: its number in the run, where it lies, and its size where an annotation states it."""
+
+    index: int
+    path: str
+    size: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What all images of a run have in common; the fields mean what they mean in `Manifest`."""
+
+    lines: int
+    masks: MaskChoice
+    fill: int
+    batch: int | None
+    base_floor: float
+    mask_floor: float
+    names: tuple[str, ...]
+    images_per_part: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a run says about its detector, and about the environment that computes with it."""
+
+    identity: str
+    names: tuple[str, ...]
+    own_batches: bool  # it makes its own batches of views
+    software: dict[str, str]
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Observes images, somewhere."""
+
+    def describe(self) -> Description:
+        """The detector that is used."""
+        ...
+
+    def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
+        """What is found on the items, in any order; each of the findings is about images of one part.
+
+        Items are taken only as fast as they are dealt with, and closing the generator ends the work.
+        """
+        ...
+
+
+def describe_detector(detector: LoadedDetector) -> Description:
+    return Description(detector.identity, tuple(detector.names), isinstance(detector, ViewDetector), software())
+
+
+def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Future[Image | Findings]]]:
+    """Every item with what `read_item` gives; the next few are read while the detector is at one."""
+    with ThreadPoolExecutor(READERS) as pool:
+        waiting: deque[tuple[Item, Future[Image | Findings]]] = deque()
+        for item in items:
+            waiting.append((item, pool.submit(read_item, item)))
+            if len(waiting) > READERS:
+                yield waiting.popleft()
+        yield from waiting
+
+
+def read_item(item: Item) -> Image | Findings:
+    """The image, or that it is broken."""
+    try:
+        return load_sized(location(item.path), item.size)
+    except UnreachableError as error:  # the disk went away: everything after it would be recorded as broken
+        raise ObjectSeekerError(f"{error}: bring it back and start again, finished images are kept") from None
+    except ObjectSeekerError as error:
+        return Findings.unreadable(item.index, str(error))
+
+
+def observe_item(detector: LoadedDetector, job: Job, item: Item, image: Image | Findings) -> Findings:
+    """Show the detector every view of one image. The outcome follows from the image, the job and the detector alone."""
+    if isinstance(image, Findings):
+        return image
+    height, width = image.shape[:2]
+    masks = _masks(job.masks, width, height, job.lines)
+    try:
+        # Without a batch the detector makes its own, and this is not looked at.
+        base, *masked = detect_views(detector, image, masks, value=job.fill, batch=job.batch or 1)
+    except Exception as error:  # foreign code: whatever it raises, say where
+        raise ObjectSeekerError(f"the detector failed on {item.path}: {str(error) or type(error).__name__}") from error
+    return kept(job, item.index, (width, height), base, masked)
+
+
+def kept(job: Job, index: int, size: tuple[int, int], base: Detections, masked: Sequence[Detections]) -> Findings:
+    """What is stored of what was found: the boxes down to the job's score floors."""
+    views = [base.at_least(job.base_floor), *(view.at_least(job.mask_floor) for view in masked)]
+    findings = Findings.of_image(index, size, views)
+    check_labels(findings.boxes.label, job.names)
+    return findings
+
+
+def software() -> dict[str, str]:
+    """The versions of everything in PACKAGES that is installed."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@lru_cache(maxsize=64)  # videos and most datasets have few sizes
+def _masks(choice: MaskChoice, width: int, height: int, lines: int) -> Masks:
+    return make_masks(choice, width, height, lines)

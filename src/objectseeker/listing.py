@@ -1,0 +1,186 @@
+"""images.parquet: the images of a run and their ground truth, one row each, written and read a few thousand at a time.
+
+Columns are id, path, width and height (null where no annotation states them) and, one entry per object, truth (x1, y1,
+x2, y2 of all of them in a row), label, ignore and crowd.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from objectseeker.boxes import Bools, Detections
+from objectseeker.images import location
+from objectseeker.remote import Url
+
+ROWS = 4096  # images that are in memory at a time
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("path", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("truth", pa.list_(pa.float64())),
+        ("label", pa.list_(pa.int32())),
+        ("ignore", pa.list_(pa.bool_())),
+        ("crowd", pa.list_(pa.bool_())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageRecord:
+    """One image to observe and its ground truth, with the dataset's labels."""
+
+    id: str
+    path: Path | Url
+    size: tuple[int, int] | None  # None where no annotation states it
+    truth: Detections
+    ignore: Bools
+    crowd: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a listing: how many images it holds and the SHA-256 of its bytes."""
+
+    images: int
+    sha256: str
+
+
+def write_listing(records: Iterable[ImageRecord], stream: BinaryIO) -> Written:
+    """Write all records to `stream`; the same records give the same bytes."""
+    hashing = _Hashing(stream)
+    count = 0
+    remaining = iter(records)
+    with pq.ParquetWriter(
+        pa.PythonFile(hashing, mode="w"), SCHEMA, compression="zstd", write_statistics=False, store_schema=False
+    ) as writer:
+        while some := list(islice(remaining, ROWS)):
+            writer.write_table(_to_table(some), row_group_size=len(some))
+            count += len(some)
+    return Written(count, hashing.digest.hexdigest())
+
+
+def hash_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class Listing(Sequence[ImageRecord]):
+    """The records of a file that `write_listing` wrote, read when they are asked for, a row group at a time."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._parquet = file, pq.ParquetFile(file)
+        metadata = self._parquet.metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._starts: list[int] = [0, *accumulate(rows)]
+        self._group = -1
+        self._records: list[ImageRecord] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Listing, (self._file,)  # a process that is handed one opens the file itself
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> ImageRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[ImageRecord]: ...
+    def __getitem__(self, index: int | slice) -> ImageRecord | Sequence[ImageRecord]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(len(self)))]
+        place = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= place < len(self):
+            raise IndexError(f"there is no image {index} among {len(self)}")
+        group = bisect_right(self._starts, place) - 1
+        if group != self._group:
+            self._records = _from_table(self._parquet.read_row_group(group, use_threads=False))
+            self._group = group
+        return self._records[place - self._starts[group]]
+
+    def __iter__(self) -> Iterator[ImageRecord]:
+        return (self[index] for index in range(len(self)))
+
+    def ids(self) -> Iterator[str]:
+        """The ids alone, which is much faster than the records."""
+        for batch in self._parquet.iter_batches(ROWS, columns=["id"], use_threads=False):
+            yield from batch.column(0).to_pylist()
+
+
+class _Hashing:
+    """A stream that only grows, and hashes what passes."""
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.digest, self._place = stream, hashlib.sha256(), 0
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        self._place += len(content)
+        return self.stream.write(content)
+
+    def tell(self) -> int:
+        return self._place
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def close(self) -> None:
+        """The stream is its owner's to close."""
+
+
+def _to_table(records: Sequence[ImageRecord]) -> pa.Table:
+    widths, heights = zip(*(record.size or (None, None) for record in records), strict=True)
+    columns = [
+        [record.id for record in records],
+        [str(record.path) for record in records],
+        widths,
+        heights,
+        [record.truth.xyxy.ravel() for record in records],
+        [record.truth.label for record in records],
+        [record.ignore for record in records],
+        [record.crowd for record in records],
+    ]
+    return pa.Table.from_arrays(
+        [pa.array(values, type=field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+    )
+
+
+def _from_table(table: pa.Table) -> list[ImageRecord]:
+    column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
+    ids, paths, widths, heights = (column[name].to_pylist() for name in ("id", "path", "width", "height"))
+    truths, labels, ignores, crowds = (_lists(column[name]) for name in ("truth", "label", "ignore", "crowd"))
+    return [
+        ImageRecord(
+            id=ids[n],
+            path=location(paths[n]),
+            size=None if widths[n] is None else (widths[n], heights[n]),
+            truth=Detections(truths[n].reshape(-1, 4), np.ones(len(labels[n])), labels[n]),
+            ignore=ignores[n],
+            crowd=crowds[n],
+        )
+        for n in range(len(ids))
+    ]
+
+
+def _lists(column: Any) -> list[Any]:
+    """The rows of a column of lists, as read-only arrays."""
+    if isinstance(column, pa.ChunkedArray):  # of no rows at all
+        return []
+    values = column.values.to_numpy(zero_copy_only=False)
+    values.setflags(write=False)
+    ends = column.offsets.to_numpy().tolist()
+    return [values[start:end] for start, end in pairwise(ends)]

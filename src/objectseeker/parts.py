@@ -1,0 +1,131 @@
+"""What a detector found on some images, and the Parquet bytes it is stored as."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from objectseeker.boxes import Detections, Ints
+from objectseeker.errors import ObjectSeekerError
+
+COORDINATES = ("x1", "y1", "x2", "y2")
+LARGEST_LABEL = 2**15 - 1
+SCHEMA = pa.schema(
+    [("image", pa.int32()), ("mask", pa.int16())]
+    + [(name, pa.float64()) for name in (*COORDINATES, "score")]
+    + [("label", pa.int16())]
+)
+IMAGES = b"images"  # the key of the file's metadata that lists number, width and height of every image in it
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Findings:
+    """The boxes of some images, ascending by image and, within one, by mask (-1: untouched).
+
+    `sizes` has width and height of every image that was looked at, boxes or not; `broken` says of the others why they
+    could not be read.
+    """
+
+    image: Ints
+    mask: Ints
+    boxes: Detections
+    sizes: Mapping[int, tuple[int, int]]
+    broken: Mapping[int, str]
+
+    @classmethod
+    def of_image(cls, index: int, size: tuple[int, int], views: Sequence[Detections]) -> Findings:
+        """What was found on one image: on the untouched one, then under each mask."""
+        boxes = Detections.concatenate(views)
+        mask = np.repeat(np.arange(-1, len(views) - 1), [len(view) for view in views])
+        return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {})
+
+    @classmethod
+    def unreadable(cls, index: int, reason: str) -> Findings:
+        nothing = np.empty(0, np.int64)
+        return cls(nothing, nothing, Detections.empty(), {}, {index: reason})
+
+    @classmethod
+    def join(cls, findings: Sequence[Findings]) -> Findings:
+        """All of them; no image may be in two. The outcome does not depend on the order in which they are given."""
+        if len(findings) == 1:
+            return findings[0]
+        image = np.concatenate([one.image for one in findings])
+        order = np.argsort(image, kind="stable")  # all boxes of an image come from one of them, in their order
+        sizes = {index: size for one in findings for index, size in one.sizes.items()}
+        broken = {index: reason for one in findings for index, reason in one.broken.items()}
+        return cls(
+            image=image[order],
+            mask=np.concatenate([one.mask for one in findings])[order],
+            boxes=Detections.concatenate([one.boxes for one in findings])[order],
+            sizes=dict(sorted(sizes.items())),
+            broken=dict(sorted(broken.items())),
+        )
+
+    @property
+    def images(self) -> list[int]:
+        """All images it says something about."""
+        return [*self.sizes, *self.broken]
+
+    def of(self, index: int) -> tuple[Detections, Ints]:
+        """The boxes of one image, and the mask each came from."""
+        start, end = np.searchsorted(self.image, [index, index + 1]).tolist()
+        return self.boxes[start:end], self.mask[start:end]
+
+
+def encode(findings: Findings) -> bytes:
+    """Always the same bytes for the same boxes. Splitting floats by byte makes them smaller, not different."""
+    floats = [*COORDINATES, "score"]
+    boxes = findings.boxes
+    columns = [findings.image, findings.mask, *boxes.xyxy.T, boxes.score, boxes.label]
+    table = pa.Table.from_arrays(
+        [
+            pa.array(np.ascontiguousarray(values), type=field.type)
+            for values, field in zip(columns, SCHEMA, strict=True)
+        ],
+        schema=SCHEMA,
+    )
+    sizes = [[index, *size] for index, size in sorted(findings.sizes.items())]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        SCHEMA,
+        compression="zstd",
+        use_dictionary=[name for name in SCHEMA.names if name not in floats],
+        use_byte_stream_split=floats,
+        write_statistics=False,
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table, row_group_size=max(len(table), 1))
+        writer.add_key_value_metadata({IMAGES: json.dumps(sizes, separators=(",", ":")).encode()})
+    return bytes(sink.getvalue())
+
+
+def sizes_in(content: bytes) -> dict[int, tuple[int, int]] | None:
+    """Which images a part holds, with their sizes; None for one of format 1 or 2, which does not say."""
+    stated = (pq.read_metadata(pa.BufferReader(content)).metadata or {}).get(IMAGES)
+    return None if stated is None else {index: (width, height) for index, width, height in json.loads(stated)}
+
+
+def decode(content: bytes, *, sizes: Mapping[int, tuple[int, int]] | None = None) -> Findings:
+    """What `encode` wrote; `sizes` for a part that does not state them."""
+    table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+    column: dict[str, Any] = {name: table.column(name).to_numpy() for name in SCHEMA.names}
+    boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
+    stated = sizes_in(content) if sizes is None else sizes
+    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, stated or {}, {})
+
+
+def check_labels(labels: Ints, names: Sequence[str]) -> None:
+    """Refuse at the first image what could not be translated when the run is read."""
+    most = len(names) - 1 if names else LARGEST_LABEL
+    if len(labels) and not 0 <= labels.min() <= labels.max() <= most:
+        raise ObjectSeekerError(
+            f"the detector returned the labels {labels.min()} to {labels.max()}; they must lie within 0 to {most}"
+            + (", one for each of its class names" if names else "")
+        )

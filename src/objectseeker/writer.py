@@ -1,0 +1,200 @@
+"""Writing a run: what is finished stays finished, whenever the process or the machine stops.
+
+A file appears under its name only when it is whole and on the disk. A part is written once all of its images are done,
+from what came in and from the pending files, which then go: its bytes follow from the boxes alone, whatever the order
+they came in.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.listing import write_listing
+from objectseeker.manifest import LISTING, Manifest, encode, setting_differences, software_differences
+from objectseeker.parts import Findings
+from objectseeker.parts import decode as decode_part
+from objectseeker.parts import encode as encode_part
+from objectseeker.store import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
+
+UNFINISHED = ".tmp"  # ends the name of a file that is being written
+HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
+
+_T = TypeVar("_T")
+
+
+class Writer:
+    """Adds what was found to a run. `run` is the run as it was when the writer began."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._left: dict[int, set[int]] = {}  # of the parts begun, the images that are to come
+        self._held: dict[int, list[Findings]] = {}  # by part: what is not on the disk yet
+        self._pending: dict[int, list[Path]] = {}
+        self._written = time.monotonic()
+        for number in run.parts.begun:
+            self._pending[number] = run.parts.files_of(number)
+            if not self._left_of(number):  # stopped just before the part was made of them
+                self._finish(number)
+
+    def add(self, findings: Findings) -> None:
+        """Images of one part. They are on the disk within `HOLD` seconds, at once if images take longer than that."""
+        (number,) = {index // self.run.manifest.images_per_part for index in findings.images}
+        left = self._left_of(number)
+        for index, reason in findings.broken.items():
+            content = json.dumps({"image": index, "reason": reason}).encode() + b"\n"
+            self._write(BROKEN, index, content, "json")
+        if findings.sizes:
+            self._held.setdefault(number, []).append(findings)
+        left.difference_update(findings.images)
+        if not left:
+            self._finish(number)
+        elif time.monotonic() - self._written > HOLD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put everything on the disk."""
+        for number, findings in self._held.items():
+            file = self._write(PENDING, number, encode_part(Findings.join(findings)), "parquet")
+            self._pending.setdefault(number, []).append(file)
+        self._held.clear()
+        self._written = time.monotonic()
+
+    def _left_of(self, number: int) -> set[int]:
+        if number not in self._left:
+            run = self.run
+            done = run.parts.begun.get(number, {})
+            self._left[number] = {
+                index for index in part_range(run.manifest, number) if index not in done and index not in run.unreadable
+            }
+        return self._left[number]
+
+    def _finish(self, number: int) -> None:
+        findings = self._held.pop(number, [])
+        pending = self._pending.pop(number, [])
+        for file in pending:
+            content = read_part(file, self.run.identity, number)
+            if content is None:
+                raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
+            findings.append(decode_part(content))
+        if findings:  # else none of its images could be read
+            self._write(PARTS, number, encode_part(Findings.join(findings)), "parquet")
+        for file in pending:
+            file.unlink()
+        del self._left[number]
+
+    def _write(self, folder: str, number: int, content: bytes, suffix: str) -> Path:
+        name = f"{number:06d}-{checksum(self.run.identity, number, content)}.{suffix}"
+        (self.run.folder / folder).mkdir(exist_ok=True)
+        file = self.run.folder / folder / name
+        _write(file, lambda stream: stream.write(content))
+        return file
+
+
+@contextmanager
+def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
+    """The run in `folder`, new or left unfinished with the same settings, locked against other writers.
+
+    Parts that are damaged are removed, so that their images count as not finished; the writer's run lists them.
+    """
+    folder = Path(folder)
+    with _locked(folder):
+        for place in (MANIFEST, LISTING, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
+            for leftover in folder.glob(place + UNFINISHED):
+                leftover.unlink()
+        for name in (PARTS, BROKEN):
+            (folder / name).mkdir(exist_ok=True)
+        if not (folder / MANIFEST).exists():
+            listing = _write(folder / LISTING, lambda stream: write_listing(manifest.images, stream))
+            content, _ = encode(manifest, listing)
+            _write(folder / MANIFEST, lambda stream: stream.write(content))
+        run = open_run(folder)
+        differences = setting_differences(run.manifest, manifest)
+        if not run.complete:
+            differences += software_differences(run.manifest, manifest)
+        if differences:
+            raise ObjectSeekerError(
+                f"{folder} holds another run ({'; '.join(differences)}): use what it was begun with, or another folder"
+            )
+        for file in (*run.damaged, *run.superfluous):
+            file.unlink()
+        writer = Writer(_demoted(run))
+        try:
+            yield writer
+        finally:
+            writer.flush()
+
+
+def _demoted(run: Run) -> Run:
+    """The run with parts that lack an image, because the word that it is broken got lost, made pending again."""
+    lacking = [file for files in run.parts.begun.values() for file in set(files.values()) if file.parent.name == PARTS]
+    if not lacking:
+        return run
+    (run.folder / PENDING).mkdir(exist_ok=True)
+    for file in lacking:
+        file.rename(run.folder / PENDING / file.name)
+    return replace(open_run(run.folder), damaged=run.damaged)
+
+
+def _write(file: Path, fill: Callable[[BinaryIO], _T]) -> _T:
+    """Write so that, whenever the process or the machine stops, the file is either whole or not there."""
+    unfinished = file.with_name(file.name + UNFINISHED)
+    try:
+        with unfinished.open("wb") as stream:
+            result = fill(stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(file)
+        _sync_folder(file.parent)
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
+    return result
+
+
+def _sync_folder(folder: Path) -> None:
+    """Put the new name on the disk too."""
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock. The system lets go of it when the process ends, however it ends."""
+    try:
+        _require_ours(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a")
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot write into {folder}: {error.strerror}") from None
+    with file:
+        try:
+            import fcntl
+        except ImportError:  # not a POSIX system: nothing keeps two writers apart there
+            yield
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ObjectSeekerError(f"another process is writing {folder}: wait for it or use another folder") from None
+        yield
+
+
+def _require_ours(folder: Path) -> None:
+    """Refuse a folder that holds something else; a run that was killed while it began is fine."""
+    if not folder.is_dir() or (folder / MANIFEST).exists():
+        return
+    ours = {PARTS, BROKEN, LOCK, LISTING, LISTING + UNFINISHED, MANIFEST + UNFINISHED}
+    strange = sorted({file.name for file in folder.iterdir()} - ours)
+    if strange:
+        raise ObjectSeekerError(f"{folder} holds {strange[0]!r} but no run: use another folder")

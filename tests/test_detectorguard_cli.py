@@ -1,0 +1,57 @@
+"""The baseline on the command line: observe adds its features to a run, evaluate and bench detect show it."""
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from test_cli import DETECTOR, run
+from test_detectorguard_features import write_network
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Eight photographs with one bright object each, observed with a small objectness network that sees brightness."""
+    folder = tmp_path_factory.mktemp("baseline")
+    (folder / "mine.py").write_text(DETECTOR)
+    (folder / "photos").mkdir()
+    write_network(folder / "network.onnx")
+    images, annotations = [], []
+    for number in range(8):
+        image = np.full((136, 152, 3), 20, np.uint8)
+        x = 6 * number
+        image[20:116, x : x + 90] = 255
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": 152, "height": 136})
+        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, 20, 90, 96], "iscrowd": 0})
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
+    (folder / "truth.json").write_text(json.dumps(content))
+    run(folder, *observe())
+    return folder
+
+
+def observe(*more):
+    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", 4]
+    baseline = ["--baseline", "detectorguard", "--baseline-network", "network.onnx", "--baseline-size", "152x136"]
+    return [*arguments, *baseline, *more]
+
+
+def test_observe_adds_the_features_once(workplace):
+    files = {file: file.stat().st_mtime_ns for file in (workplace / "run" / "detectorguard").iterdir()}
+    assert len(files) > 1
+    run(workplace, *observe())
+    assert files == {file: file.stat().st_mtime_ns for file in (workplace / "run" / "detectorguard").iterdir()}
+
+
+def test_evaluate_shows_it_beside_ours(workplace):
+    answer = json.loads(run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--json").stdout)
+    assert [row["defence"] for row in answer["rows"]][:2] == ["vanilla", "DetectorGuard"]
+    run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--out", "tables")
+    assert (workplace / "tables" / "detectorguard.csv").read_text().count("\n") > 3
+
+
+def test_an_unknown_baseline_and_a_missing_network_are_one_sentence(workplace):
+    done = run(workplace, *observe("--baseline", "magic"), code=2)
+    assert "baseline must be one of detectorguard, got 'magic'" in done.stderr
+    done = run(workplace, *observe("--baseline-network", "nowhere.onnx"), code=2)
+    assert "nowhere.onnx" in done.stderr
