@@ -11,6 +11,7 @@ import pytest
 
 from objectseeker import Detections
 from objectseeker.datasets import open_dataset
+from objectseeker.engines import choice
 from objectseeker.engines.work import READERS, Item, read_ahead
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.observe import observe
@@ -102,3 +103,21 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
         assert image.result().shape == (20, 30, 3)
         assert taken - done <= READERS + 1
     assert taken == 40
+
+
+@pytest.mark.parametrize(
+    ("device", "used"),
+    [(None, [None]), ("cuda", ["cuda:0", "cuda:1"]), ("cuda:1", ["cuda:1"]), ("cuda:1,cuda:0", ["cuda:1", "cuda:0"])],
+)
+def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
+    loaded = []
+
+    def load(spec, *, device=None):
+        loaded.append(device)
+        return Mean()
+
+    monkeypatch.setattr(choice, "every_gpu", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(choice.detectors, "load", load)
+    with choice.open_engine("local", "embedded", {"device": device}, {}) as engine:
+        assert len(engine.detectors) == len(used)
+    assert loaded == used

@@ -54,7 +54,7 @@ def observe(
     input_size: InputSize = None,
     batch: Batch = None,
     device: Annotated[
-        str | None, typer.Option(help="cpu or cuda; cuda:0,cuda:1 shares the images out among GPUs.")
+        str | None, typer.Option(help="cpu, cuda (every GPU of this machine), or named: cuda:0,cuda:1.")
     ] = None,
     mask_by: MaskBy = None,
     precision: Precision = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ def open_engine(
 ) -> Iterator[Engine]:
     """The engine `name` for the detector that `detectors.load(spec, **options)` gives.
 
-    The option device may name several for the local engine, with commas. `asked` is what `ray_cluster.Request` takes;
-    what is None there or in `options` counts as not given.
+    The option device may name several for the local engine, with commas; cuda are all GPUs there are. `asked` is what
+    `ray_cluster.Request` takes; what is None there or in `options` counts as not given.
     """
     options = {key: value for key, value in options.items() if value is not None}
     asked = {key: value for key, value in asked.items() if value is not None}
@@ -36,7 +37,8 @@ def open_engine(
         if asked:
             named = ", ".join(f"--{WISHES[wish]}" for wish in asked)
             raise ObjectSeekerError(f"{named} can only be asked of a Ray cluster: add --engine ray")
-        devices = options.pop("device", "").split(",")
+        devices = every_gpu() if options.get("device") == "cuda" else options.get("device", "").split(",")
+        options.pop("device", None)
         each = [{**options, "device": device} if device else options for device in devices]
         yield LocalEngine(tuple(detectors.load(spec, **one) for one in each))
     elif name == "ray":
@@ -49,6 +51,16 @@ def open_engine(
             yield engine
     else:
         raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+
+
+def every_gpu() -> list[str]:
+    """The CUDA devices of this machine by name; plain cuda where there is one, or where torch does not say."""
+    if find_spec("torch") is None:
+        return ["cuda"]
+    import torch
+
+    count = int(torch.cuda.device_count())
+    return ["cuda"] if count < 2 else [f"cuda:{number}" for number in range(count)]
 
 
 def _ray_engine(
