@@ -121,3 +121,33 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
     with choice.open_engine("local", "embedded", {"device": device}, {}) as engine:
         assert len(engine.detectors) == len(used)
     assert loaded == used
+
+
+class Ahead(Mean):
+    """Takes the next image before it gives the boxes of the last, as a GPU does."""
+
+    def detect_views_of(self, images, value):
+        waiting = []
+        for image, removed in images:
+            waiting.append((image, removed))
+            if len(waiting) == 2:
+                yield self.detect_views(*waiting.pop(0), value)
+        for image, removed in waiting:
+            yield self.detect_views(image, removed, value)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_detector_that_is_one_image_ahead_makes_the_same_run(photos, count, tmp_path):
+    dataset = open_dataset(photos)
+    observe(dataset, Mean(), tmp_path / "one at a time", lines=2)
+    observe(dataset, Ahead(), tmp_path / "ahead", others=[Ahead()] * (count - 1), lines=2)
+    assert content(tmp_path / "ahead") == content(tmp_path / "one at a time")
+
+
+def test_a_failure_while_one_image_ahead_names_both(photos, tmp_path):
+    class Fails(Ahead):
+        def detect_views(self, image, removed, value):
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(ObjectSeekerError, match=r"failed on .*png or .*png: out of memory"):
+        observe(open_dataset(photos), Fails(), tmp_path / "run", lines=2)

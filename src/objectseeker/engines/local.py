@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Queue
 
 from objectseeker.detectors import LoadedDetector
-from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_item, read_ahead
+from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.masks import Image
 from objectseeker.parts import Findings
 
 
@@ -33,7 +35,7 @@ class LocalEngine:
 
     def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
         if len(self.detectors) == 1:
-            return (observe_item(self.detectors[0], job, item, image.result()) for item, image in read_ahead(items))
+            return observe_items(self.detectors[0], job, read_ahead(items))
         return _shared_out(self.detectors, job, items)
 
 
@@ -44,15 +46,18 @@ def _shared_out(
     lock, stopped, images = threading.Lock(), threading.Event(), read_ahead(items)
     found: Queue[Findings | BaseException | None] = Queue(maxsize=2 * len(detectors))
 
+    def own_share() -> Iterator[tuple[Item, Future[Image | Findings]]]:
+        while not stopped.is_set():
+            with lock:
+                following = next(images, None)
+            if following is None:
+                return
+            yield following
+
     def work(detector: LoadedDetector) -> None:
         try:
-            while not stopped.is_set():
-                with lock:
-                    following = next(images, None)
-                if following is None:
-                    break
-                item, image = following
-                found.put(observe_item(detector, job, item, image.result()))
+            for findings in observe_items(detector, job, own_share()):
+                found.put(findings)
             found.put(None)
         except BaseException as error:  # raised again where the findings are taken
             found.put(error)

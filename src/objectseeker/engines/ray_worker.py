@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
-from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_item, read_ahead
+from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.parts import Findings
 
@@ -87,9 +87,9 @@ class Worker:
         found: list[tuple[int, Findings]] = []
         failure = None
         try:
-            for item, image in read_ahead(items):
-                findings = observe_item(self._detector, job, item, image.result())
-                found.append((item.index // job.images_per_part, findings))
+            for findings in observe_items(self._detector, job, read_ahead(items)):
+                (index,) = findings.images
+                found.append((index // job.images_per_part, findings))
         except ObjectSeekerError as error:
             failure = f"{error} (on {socket.gethostname()})"
         parts = groupby(sorted(found, key=lambda one: one[0]), key=lambda one: one[0])

@@ -1,4 +1,4 @@
-"""What is to be done to an image (`Item`, `Job`), how it is done (`observe_item`), and what an engine is."""
+"""What is to be done to an image (`Item`, `Job`), how it is done (`observe_items`), and what an engine is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import UnreachableError, location
 from objectseeker.masks import Image, MaskChoice, Masks, make_masks
 from objectseeker.parts import Findings, check_labels
-from objectseeker.seeker import ViewDetector, detect_views
+from objectseeker.seeker import ViewDetector, detect_all_views
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.
@@ -101,18 +101,48 @@ def read_item(item: Item) -> Image | Findings:
         return Findings.unreadable(item.index, str(error))
 
 
-def observe_item(detector: LoadedDetector, job: Job, item: Item, image: Image | Findings) -> Findings:
-    """Show the detector every view of one image. The outcome follows from the image, the job and the detector alone."""
-    if isinstance(image, Findings):
-        return image
-    height, width = image.shape[:2]
-    masks = _masks(job.masks, width, height, job.lines)
-    try:
-        # Without a batch the detector makes its own, and this is not looked at.
-        base, *masked = detect_views(detector, image, masks, value=job.fill, batch=job.batch or 1)
-    except Exception as error:  # foreign code: whatever it raises, say where
-        raise ObjectSeekerError(f"the detector failed on {item.path}: {str(error) or type(error).__name__}") from error
-    return kept(job, item.index, (width, height), base, masked)
+def observe_items(
+    detector: LoadedDetector, job: Job, images: Iterable[tuple[Item, Future[Image | Findings]]]
+) -> Generator[Findings, None, None]:
+    """Show the detector every view of every image. What is found follows from the image, job and detector alone.
+
+    A detector that can begins with the next image before the boxes of the last are there.
+    """
+    begun: deque[tuple[Item, Masks]] = deque()
+    broken: deque[Findings] = deque()
+    unread: list[Exception] = []
+
+    def given() -> Iterator[tuple[Image, Masks]]:
+        for item, future in images:
+            try:
+                image = future.result()
+            except ObjectSeekerError as error:
+                unread.append(error)
+                raise
+            if isinstance(image, Findings):
+                broken.append(image)
+                continue
+            height, width = image.shape[:2]
+            begun.append((item, _masks(job.masks, width, height, job.lines)))
+            yield image, begun[-1][1]
+
+    # Without a batch the detector makes its own, and this is not looked at.
+    observed = detect_all_views(detector, given(), value=job.fill, batch=job.batch or 1)
+    while True:
+        try:
+            views = next(observed, None)
+        except Exception as error:  # foreign code: whatever it raises, say where
+            if error in unread:
+                raise
+            where = " or ".join(item.path for item, _ in begun)
+            raise ObjectSeekerError(f"the detector failed on {where}: {str(error) or type(error).__name__}") from error
+        if views is None:
+            break
+        item, masks = begun.popleft()
+        yield kept(job, item.index, (masks.width, masks.height), views[0], views[1:])
+        while broken:
+            yield broken.popleft()
+    yield from broken
 
 
 def kept(job: Job, index: int, size: tuple[int, int], base: Detections, masked: Sequence[Detections]) -> Findings:
