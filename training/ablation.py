@@ -18,10 +18,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from training.train import Log, load_data, make_parser, make_trainer, settings_of, train
+from training.train import Log, load_data, make_parser, make_trainer, measure, settings_of, train
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
             trainer.begin(settings)
         folder.mkdir(exist_ok=True)
         log(f"{name}: {settings}")
-        train(trainer, log, folder, arguments, data.held_out)
+        train(trainer, log, folder, arguments, partial(measure, trainer, data.held_out, log))
         (folder / "finished").touch()
         if options.observe:
             watchers.append(start_observing(folder, options, crop=settings.masking.crop))

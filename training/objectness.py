@@ -13,11 +13,10 @@ that cover it) is pushed above or below a fixed level, because that is what the 
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import os
-import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,11 @@ from torch import Tensor
 from objectseeker.baselines.detectorguard.network import CLASSES, FeatureExtractor, ObjectnessNetwork, fused
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, WINDOW
 from training.augmentation import Augmentation, Bank, Strength
-from training.train import Log, load_data
-from training.trainer import Progress, float_tensors, make_optimizer, write
+from training.learner import Learner
+from training.train import CHECK_STEPS, Log, load_data, make_bank, resume, train
 
 LEARNING_RATE = 2e-3
 WARM_UP_STEPS = 500
-GRADIENT_CLIP = 5.0
 AVERAGE_DECAY = 0.999
 AUGMENTATION = Strength(mosaic=0.25, mixup=0.0, smallest=0.6, largest=1.6)
 
@@ -43,10 +41,6 @@ LEAST_SHARE = 0.5  # a window shows an object if it covers this share of it, or 
 CLEAR_SHARE = 0.1  # a window is background if no object covers more of it, or more of which it covers
 LEAST_SIDE = 24.0  # pixels: smaller objects teach nothing
 NEAR = 24.0  # pixels around an object where votes are not judged: windows blur them
-
-UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
-SYNCHRONISE_EVERY = 25
-CHECK_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,108 +129,41 @@ def mean_where(values: Tensor, chosen: Tensor) -> Tensor:
     return (values * chosen).sum() / chosen.sum().clamp(min=1)
 
 
-class Trainer:
-    """The network, its running average, the optimiser and the data: everything a checkpoint must restore."""
+class Trainer(Learner):
+    """Trains the objectness network."""
+
+    gradient_clip = 5.0
 
     def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
         torch.manual_seed(settings.seed)
-        self.settings, self.device = settings, device
-        self.on_gpu = device.type == "cuda"
-        self.network = ObjectnessNetwork().to(device).to(memory_format=torch.channels_last)
-        self.average = copy.deepcopy(self.network).eval().requires_grad_(False)
-        self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
-        self.augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
-        self.progress = Progress()
-        self._slow, self._fast = float_tensors(self.average), float_tensors(self.network)
+        augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
+        super().__init__(ObjectnessNetwork(), settings, augmentation, device)
         self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
         self._loss: Any = torch.compile(objectness_loss, dynamic=False) if compiled else objectness_loss
 
     def step(self) -> Tensor:
-        """One step of training; returns the parts of the loss."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.progress.fraction(self.settings), self.progress.step)
         batch = self.augmentation.batch(self.settings.batch, AUGMENTATION)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
             logits = self._forward(batch.images)
+        parts: Tensor
         loss, parts = self._loss(logits, batch.boxes, batch.labels, batch.present)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), GRADIENT_CLIP, foreach=True)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.progress.step += 1
-        self._update_average()
+        self.learn(loss, average_decay=AVERAGE_DECAY)
         return parts
 
-    @torch.no_grad()
-    def _update_average(self) -> None:
-        """Move the running average towards the network; faster at first, when there is little to remember."""
-        weight = 1 - AVERAGE_DECAY * (1 - math.exp(-self.progress.step / 1000))
-        torch._foreach_lerp_(self._slow, self._fast, weight)
-
-    def save(self, folder: Path) -> None:
-        """Write the checkpoint to go on from, and the averaged weights in half precision to export from."""
-        state = {
-            "settings": asdict(self.settings),
-            "progress": asdict(self.progress),
-            "network": self.network.state_dict(),
-            "average": self.average.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "augmentation": self.augmentation.state_dict(),
-        }
-        write(state, folder / "checkpoint.pt")
-        average = self.average.state_dict()
-        weights = {name: t.half() if t.is_floating_point() else t for name, t in average.items()}
-        write({name: t.cpu().contiguous() for name, t in weights.items()}, folder / "weights.pt")
-
-    def resume(self, folder: Path) -> bool:
-        """Go on from the folder's checkpoint, if there is one."""
-        if not (folder / "checkpoint.pt").exists():
-            return False
-        state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
-        if state["settings"] != asdict(self.settings):
-            raise SystemExit(f"{folder} holds a run with {state['settings']}, asked for {asdict(self.settings)}")
-        self.network.load_state_dict(state["network"])
-        self.average.load_state_dict(state["average"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.augmentation.load_state_dict(state["augmentation"])
-        self.progress = Progress(**state["progress"])
-        return True
+    def describe(self, parts: Sequence[float]) -> str:
+        windows, positions = parts[:2], parts[2:]
+        return (
+            f"windows: object {windows[0]:.3f} background {windows[1]:.3f}; "
+            f"positions: object {positions[0]:.3f} background {positions[1]:.3f};"
+        )
 
 
 def learning_rate(fraction: float, step: int) -> float:
     """Falls along a cosine to a hundredth, after a short warm-up."""
     falling = 0.01 + 0.99 * (1 + math.cos(math.pi * min(fraction, 1.0))) / 2
     return LEARNING_RATE * falling * min(1.0, (step + 1) / WARM_UP_STEPS)
-
-
-def train(trainer: Trainer, log: Log, arguments: argparse.Namespace) -> None:
-    """Step until the schedule ends or this piece's time is up; always at least one step."""
-    settings, progress = trainer.settings, trainer.progress
-    trainer.network.train()
-    sums, summed, before = torch.zeros(4, device=trainer.device), 0, time.monotonic()
-    logged_at, own_steps = before, 0
-    while progress.fraction(settings) < 1 and (own_steps == 0 or log.elapsed() < arguments.stop_after):
-        sums += trainer.step()
-        summed, own_steps = summed + 1, own_steps + 1
-        if trainer.on_gpu and (own_steps == UNTIMED_STEPS or own_steps % SYNCHRONISE_EVERY == 0):
-            torch.cuda.synchronize()  # the GPU runs behind; let its clock and ours agree
-        now = time.monotonic()
-        if own_steps > UNTIMED_STEPS:
-            progress.seconds += now - before
-        before = now
-        if own_steps == UNTIMED_STEPS or progress.step % arguments.log_every == 0:
-            parts = (sums / summed).tolist()
-            log(
-                f"step {progress.step} ({progress.fraction(settings):.1%}, "
-                f"{progress.step * settings.batch / settings.images:.1f} epochs) windows: object {parts[0]:.3f} "
-                f"background {parts[1]:.3f}; positions: object {parts[2]:.3f} background {parts[3]:.3f}; "
-                f"{summed * settings.batch / (time.monotonic() - logged_at):.0f} images/s"
-            )
-            if not math.isfinite(sum(parts)):
-                raise SystemExit("training diverged: the loss is not a number any more")
-            sums, summed, logged_at = torch.zeros_like(sums), 0, time.monotonic()
-        if progress.step % arguments.save_every == 0:
-            trainer.save(arguments.out)
 
 
 @torch.no_grad()
@@ -307,11 +234,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     log = Log(arguments.out)
     data = load_data(arguments, log)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cudnn.benchmark = True
-    torch.set_float32_matmul_precision("high")
-    bank = Bank(data.pack, data.full, data.half, device)
-    log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
+    device, bank = make_bank(data, log)
     settings = Settings(
         seconds=arguments.seconds,
         steps=arguments.steps,
@@ -321,13 +244,8 @@ def main() -> None:
         images=len(data.pack),
     )
     trainer = Trainer(settings, bank, device, compiled=device.type == "cuda" and not arguments.no_compile)
-    if trainer.resume(arguments.out):
-        log(f"resumed at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    train(trainer, log, arguments)
-    trainer.save(arguments.out)
-    log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    if device.type == "cuda":
-        log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+    resume(trainer, log, arguments.out)
+    train(trainer, log, arguments.out, arguments)
     at_99, at_999 = separation(trainer)
     log(f"on training images, object positions above 99 % of the others: {at_99:.1%}; above 99.9 %: {at_999:.1%}")
 

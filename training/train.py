@@ -12,8 +12,9 @@ import io
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ from objectseeker.embedded.model import CLASSES
 from training.augmentation import Bank, Masking
 from training.evaluate import average_precisions
 from training.folders import read_folder
+from training.learner import Learner, Progress, Schedule
 from training.packs import Pack, Pixels, decode, halve, join, read_pack
-from training.trainer import LARGEST_SCALE, LEARNING_RATE, Progress, Settings, Trainer
+from training.trainer import LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
@@ -55,29 +57,31 @@ def main() -> None:
     log = Log(arguments.out)
     data = load_data(arguments, log)
     trainer = make_trainer(settings_of(arguments, data), data, log, compiled=not arguments.no_compile)
-    settings = trainer.settings
-    if trainer.resume(arguments.out):
-        log(f"resumed at step {trainer.progress.step}, {trainer.progress.fraction(settings):.1%} of the schedule")
-    train(trainer, log, arguments.out, arguments, data.held_out)
+    resume(trainer, log, arguments.out)
+    train(trainer, log, arguments.out, arguments, partial(measure, trainer, data.held_out, log))
 
 
 def make_trainer(settings: Settings, data: Data, log: Log, *, compiled: bool) -> Trainer:
-    """The trainer on the GPU, if there is one, with all images in its memory."""
+    device, bank = make_bank(data, log)
+    return Trainer(settings, bank, device, compiled=device.type == "cuda" and compiled)
+
+
+def make_bank(data: Data, log: Log) -> tuple[torch.device, Bank]:
+    """The GPU, if there is one, with all images in its memory."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
     bank = Bank(data.pack, data.full, data.half, device)
     log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
-    return Trainer(settings, bank, device, compiled=device.type == "cuda" and compiled)
+    return device, bank
 
 
-def measure(trainer: Trainer, held_out: tuple[Pack, Pixels], log: Log) -> float:
-    """AP50 of the averaged network on the held-out images, in percent."""
-    size = trainer.settings.size
-    precisions = average_precisions(trainer.predictor(), *held_out, size=size, device=trainer.device)
-    found = 100 * float(np.nanmean(precisions))
-    log(f"AP50 {found:.2f} on {len(held_out[0])} held-out images")
-    return found
+def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) -> None:
+    """AP50 of the averaged network on the held-out images, if there are any."""
+    if held_out is None:
+        return
+    precisions = average_precisions(trainer.predictor(), *held_out, size=trainer.settings.size, device=trainer.device)
+    log(f"AP50 {100 * float(np.nanmean(precisions)):.2f} on {len(held_out[0])} held-out images")
 
 
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
@@ -105,15 +109,18 @@ def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
 
 
 def train(
-    trainer: Trainer, log: Log, out: Path, arguments: argparse.Namespace, held_out: tuple[Pack, Pixels] | None = None
+    trainer: Learner, log: Log, out: Path, arguments: argparse.Namespace, report: Callable[[], object] = lambda: None
 ) -> None:
-    """Step until the schedule ends or this piece's time is up, at least once; save now and then, and at the end."""
+    """Step until the schedule ends or this piece's time is up, at least once.
+
+    Saves now and then and at the end, and calls `report` each time.
+    """
     settings, progress = trainer.settings, trainer.progress
     trainer.network.train()
-    sums, summed, before = torch.zeros(3, device=trainer.device), 0, time.monotonic()
+    sums, summed, before = torch.zeros((), device=trainer.device), 0, time.monotonic()
     logged_at, own_steps = before, 0
     while progress.fraction(settings) < 1 and (own_steps == 0 or log.elapsed() < arguments.stop_after):
-        sums += trainer.step()
+        sums = sums + trainer.step()
         summed, own_steps = summed + 1, own_steps + 1
         if trainer.on_gpu and (own_steps == UNTIMED_STEPS or own_steps % SYNCHRONISE_EVERY == 0):
             torch.cuda.synchronize()  # the GPU runs behind; let its clock and ours agree
@@ -122,33 +129,39 @@ def train(
             progress.seconds += now - before
         before = now
         if own_steps == UNTIMED_STEPS or progress.step % arguments.log_every == 0:
-            box, classes, distance = (sums / summed).tolist()
+            parts = (sums / summed).tolist()
             log(
                 f"step {progress.step} ({progress.fraction(settings):.1%}, "
                 f"{progress.step * settings.batch / settings.images:.1f} epochs) "
-                f"box {box:.3f} class {classes:.3f} distance {distance:.3f} "
+                f"{trainer.describe(parts)} "
                 f"{summed * settings.batch / (time.monotonic() - logged_at):.0f} images/s "
                 f"{time_left(progress, settings)}"
             )
-            if not math.isfinite(box + classes + distance):
+            if not math.isfinite(sum(parts)):
                 raise SystemExit("training diverged: the loss is not a number any more")
             sums, summed, logged_at = torch.zeros_like(sums), 0, time.monotonic()
         if progress.step % arguments.save_every == 0:
-            save(trainer, log, out, held_out)
+            save(trainer, log, out)
+            report()
             before = logged_at = time.monotonic()
-    save(trainer, log, out, held_out)
+    save(trainer, log, out)
+    report()
     if trainer.on_gpu:
         log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
 
 
-def save(trainer: Trainer, log: Log, out: Path, held_out: tuple[Pack, Pixels] | None) -> None:
+def resume(trainer: Learner, log: Log, out: Path) -> None:
+    if trainer.resume(out):
+        step, fraction = trainer.progress.step, trainer.progress.fraction(trainer.settings)
+        log(f"resumed at step {step}, {fraction:.1%} of the schedule")
+
+
+def save(trainer: Learner, log: Log, out: Path) -> None:
     trainer.save(out)
     log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(trainer.settings):.1%} of the schedule")
-    if held_out is not None:
-        measure(trainer, held_out, log)
 
 
-def time_left(progress: Progress, settings: Settings) -> str:
+def time_left(progress: Progress, settings: Schedule) -> str:
     done = max(progress.fraction(settings), 1e-9)
     minutes, seconds = divmod(round(progress.seconds * (1 - done) / done), 60)
     return f"{minutes}:{seconds:02} left"
