@@ -221,6 +221,31 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
         )
 
 
+def empty_score() -> dict[str, dict[str, int]]:
+    return {name: {"certified": 0, "certified hidden": 0, "open": 0, "open hidden": 0} for name in STRATEGIES}
+
+
+def play_all(
+    target: Target,
+    defend: Callable[[Observation], Detections],
+    score: dict[str, dict[str, int]],
+    rng: np.random.Generator,
+    *,
+    certified: bool,
+    small: bool,
+) -> int:
+    """Every strategy against one object, added to `score`; how many games that were. The exhaustive one is rare."""
+    played = 0
+    for name, strategy in STRATEGIES.items():
+        if strategy is every_harmless_box and (not small or rng.random() < 0.8):
+            continue
+        hidden = play(target, strategy(target, rng), defend)
+        score[name]["certified" if certified else "open"] += 1
+        score[name]["certified hidden" if certified else "open hidden"] += hidden
+        played += 1
+    return played
+
+
 def campaign(
     seed: int,
     trials: int,
@@ -230,7 +255,7 @@ def campaign(
 ) -> dict[str, dict[str, int]]:
     """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
     rng = np.random.default_rng(seed)
-    score = {name: {"certified": 0, "certified hidden": 0, "open": 0, "open hidden": 0} for name in STRATEGIES}
+    score = empty_score()
     played = 0
     while played < trials:
         small = rng.random() < 0.3
@@ -254,23 +279,17 @@ def campaign(
             str(rng.choice(["far", "close", "over", "anywhere"])),
         )
         settings = {key: value for key, value in options.items() if key != "threshold"}
-        defend = (defence or _defence)(settings)
+        defend = (defence or honest)(settings)
         bound = str(rng.choice(["exact", "paper"]))
         for certified, target in targets(case, rng, options, patch, bound):
-            for name, strategy in STRATEGIES.items():
-                if strategy is every_harmless_box and (not small or rng.random() < 0.8):
-                    continue
-                hidden = play(target, strategy(target, rng), defend)
-                score[name]["certified" if certified else "open"] += 1
-                score[name]["certified hidden" if certified else "open hidden"] += hidden
-                played += 1
+            played += play_all(target, defend, score, rng, certified=certified, small=small)
     return score
 
 
 # --- defences ------------------------------------------------------------------------------------------------------
 
 
-def _defence(settings: dict) -> Callable[[Observation], Detections]:
+def honest(settings: dict) -> Callable[[Observation], Detections]:
     return lambda observation: prune(observation, **settings)
 
 

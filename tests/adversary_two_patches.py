@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import oracle
 import oracle_two_patches
-from adversary import STRATEGIES, Target, every_harmless_box, play
+from adversary import Target, empty_score, honest, play_all
 from cases import Case, generate
 
-from objectseeker import Detections, Observation, Patch, Rule, halves, pairs, prune
+from objectseeker import Detections, Observation, Patch, Rule, halves, pairs
 from objectseeker.certification import certify_with, provable
 
 Defence = Callable[[dict], Callable[[Observation], Detections]]
@@ -69,7 +69,7 @@ def campaign(
 ) -> dict[str, dict[str, int]]:
     """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
     rng = np.random.default_rng(seed)
-    score = {name: {"certified": 0, "certified hidden": 0, "open": 0, "open hidden": 0} for name in STRATEGIES}
+    score = empty_score()
     played = 0
     while played < trials:
         small = rng.random() < 0.3
@@ -99,18 +99,8 @@ def campaign(
             str(rng.choice(["far", "close", "over", "anywhere"])),
             count=2,
         )
-        defend = (defence or _defence)(settings)
+        defend = (defence or honest)(settings)
         threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), str(rng.choice(["exact", "paper"]))
         for certified, target in targets(case, rng, Rule(**settings), threshold, patch, bound):
-            for name, strategy in STRATEGIES.items():
-                if strategy is every_harmless_box and (not small or rng.random() < 0.8):
-                    continue
-                hidden = play(target, strategy(target, rng), defend)
-                score[name]["certified" if certified else "open"] += 1
-                score[name]["certified hidden" if certified else "open hidden"] += hidden
-                played += 1
+            played += play_all(target, defend, score, rng, certified=certified, small=small)
     return score
-
-
-def _defence(settings: dict) -> Callable[[Observation], Detections]:
-    return lambda observation: prune(observation, **settings)
