@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.boxes import Detections
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.layouts import Array
 from objectseeker.detectors.network import NetworkDetector, place_image
@@ -28,7 +28,7 @@ from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.images import load_image
 from objectseeker.masks import GREY, Image, MaskSet, fill, halves
 from objectseeker.samples import samples
-from objectseeker.seeker import detect_views
+from objectseeker.seeker import detect_views, removed_of
 
 EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
 PLAIN_PASSES = 5
@@ -183,17 +183,12 @@ def _is_begun(detector: Any) -> bool:
 
 def _in_a_row(way: Way, pictures: Sequence[Image], lines: int) -> Way:
     """The pictures one after the other without a pause, several times over; the same time for each."""
-    given = [(picture, _removed(picture, lines)) for picture in pictures] * ROUNDS_IN_A_ROW
+    given = [(picture, removed_of(_masks(picture, lines))) for picture in pictures] * ROUNDS_IN_A_ROW
     begin = time.perf_counter()
     for _ in way.detector.detect_views_of(given, GREY):
         pass
     took = (time.perf_counter() - begin) / len(given)
     return Way(f"{way.name}, in a row", way.run, way.detector, seconds=[took] * len(pictures))
-
-
-def _removed(picture: Image, lines: int) -> Ints:
-    """The views of a picture: untouched, then without each half."""
-    return np.concatenate([np.zeros((1, 4), np.int64), _masks(picture, lines).removed])[:, None]
 
 
 def _changed(detector: NetworkDetector, **changes: Any) -> NetworkDetector:
@@ -228,7 +223,9 @@ def _pixels(detector: NetworkDetector, picture: Image, lines: int) -> int:
     placement = place_image(picture, detector.input_size, detector.layout)
     stride = detector.layout.stride
     step = stride * detector.crop_step
-    window = plan_views(placement, _removed(picture, lines), detector.mask_by, stride=stride, step=step).window
+    window = plan_views(
+        placement, removed_of(_masks(picture, lines)), detector.mask_by, stride=stride, step=step
+    ).window
     return int((window[:, 2:] - window[:, :2]).prod(axis=1).sum())
 
 
