@@ -1,10 +1,11 @@
-"""Certificates that differ between the boxes scripts/gpu_bench.py saved, counted and explained.
+"""How far the boxes move that scripts/gpu_bench.py saved, and which certificates differ, counted and explained.
 
     python scripts/compare_gpu_boxes.py OUT voc:VOCdevkit:val
 
-For every pair of ways: objects certified by both, by one, by the other, against a square patch of 1 % of the image. A
-difference is explained if both agree once the other way's scores are raised or lowered by up to `--slack`: some box
-scored almost exactly at the threshold.
+For every pair of ways: how far boxes from a score of 0.1 on lie from their partners, the boxes of the same view and
+label with the best overlap of at least 0.5; and the objects certified by both, by one, by the other, against a square
+patch of 1 % of the image. A difference is explained if both agree once the other way's scores are raised or lowered by
+up to `--slack`: some box scored almost exactly at the threshold.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker.boxes import iou
 from objectseeker.certification import certify_with
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.embedded import RECOMMENDED
@@ -24,6 +26,8 @@ WHERES = ("far", "close", "over")
 PAIRS = (
     ("float32-loop", "float32-fill"),
     ("float16-loop", "float16-fill"),
+    ("float16-fill-alone", "float16-fill"),
+    ("float32-fill", "float16-fill-alone"),
     ("float32-fill", "float16-fill"),
     ("float32-fill", "bfloat16-fill"),
     ("float32-crop", "float16-crop"),
@@ -57,11 +61,38 @@ def main() -> None:
         one, other, close = (np.concatenate(parts, axis=1) for parts in (a, b, nearly))
         differ = one != other
         print(f"{first} and {second}: {len(images)} images, {one.shape[1]} objects")
+        print(movement([(seen[first][name], seen[second][name]) for name in images]))
         for where, x, y, d, n in zip(WHERES, one, other, differ, close, strict=True):
             print(
                 f"  {where:6s} certified {x.sum():4d} and {y.sum():4d} ({x.mean():.1%} and {y.mean():.1%}); "
                 f"{d.sum()} differ, {int((d & n).sum())} of them at a score within {options.slack:.0%} of a threshold"
             )
+
+
+def movement(pairs: list[tuple[Observation, Observation]], strong: float = 0.1) -> str:
+    """How far the boxes of the second of each two are from those of the first, in one line."""
+    pixels, scores, overlaps, alone = [], [], [], 0
+    for here, there in pairs:
+        for mine, other in zip([here.base, *here.masked], [there.base, *there.masked], strict=True):
+            mine = mine[mine.score >= strong]
+            overlap = np.where(mine.label[:, None] == other.label, iou(mine.xyxy, other.xyxy), 0.0)
+            if not len(other):
+                alone += len(mine)
+                continue
+            partner = overlap.argmax(axis=1)
+            found = overlap.max(axis=1) >= 0.5
+            alone += int((~found).sum())
+            pixels.append(np.abs(mine.xyxy - other.xyxy[partner]).max(axis=1)[found])
+            scores.append(np.abs(mine.score - other.score[partner])[found])
+            overlaps.append(overlap.max(axis=1)[found])
+    moved, changed, overlap = (np.concatenate(parts) for parts in (pixels, scores, overlaps))
+    far = moved > 1
+    middle, most, furthest = np.quantile(moved, [0.5, 0.99, 1])
+    return (
+        f"  {len(moved)} boxes move by {middle:.3f} / {most:.3f} / {furthest:.2f} pixels (median, 99 %, most), "
+        f"scores by at most {changed.max():.4f}; {far.sum()} move by more than a pixel, of which "
+        f"{(overlap[far] > 0.65).sum()} overlap by more than 0.65 still; {alone} have no partner"
+    )
 
 
 def scaled(factor: float) -> Rule:

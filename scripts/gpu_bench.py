@@ -38,11 +38,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=60, help="photographs to compare boxes on")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--half", help="half precision: float16 on a GPU; on a CPU, unless told otherwise, float32")
     parser.add_argument("--lines", type=int, default=30)
     parser.add_argument("--side", type=int, default=640)
     parser.add_argument("--only", choices=("speed", "contract", "boxes"), action="append")
     options = parser.parse_args()
-    rig = Rig(options.device, options.lines, options.side)
+    half = options.half or ("float16" if options.device.startswith("cuda") else "float32")
+    rig = Rig(options.device, options.lines, options.side, half)
     options.out.mkdir(parents=True, exist_ok=True)
     paths = sorted(options.images.glob("*.jpg")) if options.images else [sample.path for sample in samples()]
     paths = paths[: options.count]
@@ -80,7 +82,7 @@ def contract(image: np.ndarray, rig: Rig) -> dict[str, Any]:
 
 
 def real(rig: Rig, **options: Any) -> TorchDetector:
-    return TorchDetector(load_torch(), device=rig.device, input_size=416 if rig.cuda else 96, **options)
+    return TorchDetector(load_torch(), device=rig.device, input_size=416 if rig.half != "float32" else 96, **options)
 
 
 # --- boxes ---------------------------------------------------------------------------------------------------
@@ -89,11 +91,11 @@ def real(rig: Rig, **options: Any) -> TorchDetector:
 def boxes(images: list[np.ndarray], names: list[str], rig: Rig, out: Path, budget: float) -> dict[str, Any]:
     """The boxes of every way, saved, and every two ways of one masking compared, as far as `budget` seconds allow."""
     begin = time.perf_counter()
-    single = real(rig).with_batch(1)
-    assert single is not None
+    single, single_half = real(rig).with_batch(1), real(rig, precision=rig.half).with_batch(1)
     ways: dict[str, tuple[Any, int]] = {  # those that compile, which takes longest, come last
         "float32-fill": (real(rig), len(images)),
         "float32-loop": (single, 3),
+        "float16-loop": (single_half, 3),
         "float16-fill-alone": (real(rig, precision=rig.half, share=False, compiled=False), len(images)),
         "float16-fill-uncompiled": (real(rig, precision=rig.half, share=True, compiled=False), len(images)),
         "float32-crop": (real(rig, mask_by="crop", share=True), len(images)),

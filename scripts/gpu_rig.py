@@ -32,10 +32,7 @@ class Rig:
     device: str = "cuda"
     lines: int = 30
     side: int = 640
-
-    @property
-    def half(self) -> str:
-        return "float16" if self.cuda else "float32"  # half precision crawls on a CPU
+    half: str = "float16"  # what is used as half precision: it crawls on a CPU
 
     @property
     def cuda(self) -> bool:
@@ -91,7 +88,7 @@ def wide_predictor(image: np.ndarray, rig: Rig) -> Predictor:
         ready = fused(detector)
         for head in ready.class_heads:
             head[-1].weight *= 100
-        logits = torch.cat([(ready(pixels)[1]).max(-1).values.flatten()])
+        logits = ready(pixels)[1].flatten()
         wanted = torch.quantile(logits, 1 - REALISTIC / len(logits))
         for head in ready.class_heads:
             head[-1].bias += float(np.log(0.01 / 0.99)) - wanted
@@ -143,7 +140,7 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
                 view = F.interpolate(view, scale_factor=scale, mode="bilinear", antialias=True) if scale != 1 else view
                 bottom, right = rig.side - view.shape[2], rig.side - view.shape[3]
                 view = F.pad(view, (0, right, 0, bottom), value=114.0).to(dtype, memory_format=torch.channels_last)
-                chosen = chooser.choose((rig.side, rig.side), *network.detector(view / 255))
+                chosen = chooser.choose((rig.side, rig.side), *network.detector(view / 255), place)
                 found.append(chooser.finish(*chosen, place)[0].cpu())
         return found
 

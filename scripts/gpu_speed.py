@@ -83,7 +83,9 @@ def widest_along(x: torch.Tensor, axis: int) -> torch.Tensor:
 class NetworkAlone(DeviceViews):
     """Chooses no candidates, but all that the network computes is looked at: what is left is the network's time."""
 
-    def choose(self, size: Any, codes: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def choose(
+        self, size: Any, codes: torch.Tensor, values: torch.Tensor, whole: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         seen = codes.amax((1, 2)) + values.amax((1, 2))
         rows = seen.float()[:, None, None].expand(-1, self.candidates, 6)
         return rows, rows[..., 0] > torch.inf

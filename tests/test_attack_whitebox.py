@@ -88,9 +88,10 @@ def test_views_are_filled_and_normalised_as_the_detector_does_it():
     assert torch.equal(same, view)
 
 
-def goals(threshold=0.0, relabel=False):
+def goals(threshold=0.0, relabel=False, every_class=False):
     one = torch.tensor([[10.0, 10.0, 20.0, 20.0]])
-    return Goals(one, torch.tensor([[True, False]]), torch.tensor([0.5]), torch.tensor([relabel]), threshold)
+    flags = torch.tensor([every_class]), torch.tensor([relabel])
+    return Goals(one, torch.tensor([[True, False]]), torch.tensor([0.5]), *flags, threshold)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,16 @@ def test_an_object_is_hidden_when_no_box_of_its_label_gives_it_away(box, scores,
     assert (float(loss) > 0) == shown
     pushed, _ = hide(boxes, values, goals(threshold, relabel=True))
     assert float(pushed) >= float(loss)
+
+
+def test_a_better_class_hides_an_object_only_where_the_best_class_counts():
+    boxes, scores = torch.tensor([[(10, 10, 20, 20)]]).float(), torch.tensor([[(0.6, 0.9)]])
+
+    _, seen = hide(boxes, scores, goals())
+    loss, still_seen = hide(boxes, scores, goals(every_class=True))
+
+    assert (bool(seen), bool(still_seen)) == (False, True)
+    assert float(loss) > 0
 
 
 def test_planting_wants_a_strong_box_at_the_place():

@@ -39,17 +39,18 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
         return [()] * len(batch)
 
     nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
-    return replace(network(forward, layout=layout), layout=replace(parse(layout), decode=lambda *_: nothing))
+    silent = replace(parse(layout), decode=lambda *_: nothing)
+    return replace(network(forward, layout=layout), layout=silent)
 
 
 def noise(width: int, height: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def answer(boxes, scores) -> Detections:
+def answer(boxes, scores, layout: str = "decoded") -> Detections:
     """What becomes of these network outputs on a 64 x 64 image."""
     view = np.asarray(boxes, np.float32), np.asarray(scores, np.float32)
-    return network(lambda batch: [view] * len(batch))([np.zeros((64, 64, 3), np.uint8)])[0]
+    return network(lambda batch: [view] * len(batch), layout=layout)([np.zeros((64, 64, 3), np.uint8)])[0]
 
 
 # --- batches and masks ------------------------------------------------------------------------------------------
@@ -129,13 +130,23 @@ def test_what_is_no_box_is_dropped_and_the_others_stay(box, scores):
     assert found == Detections([(30, 30, 40, 40)], [0.5], [1])
 
 
+def test_each_class_of_a_box_that_reaches_the_floor_may_be_a_detection():
+    given = [BOX, (30, 30, 40, 40)], [(0.25, 0.005, 0.75), (0.5, NAN, 0)]
+
+    assert answer(*given) == Detections([BOX], [0.75], [2])
+    every = answer(*given, layout="decoded,every_class=yes")
+    assert every == Detections([BOX, (30, 30, 40, 40), BOX], [0.75, 0.5, 0.25], [2, 0, 0])
+
+
 def test_scores_are_clipped_and_sorted():
     found = answer([(30, 30, 40, 40), BOX], [(0.5, 0, 0), (0, 0, 1.5)])
 
     assert found == Detections([BOX, (30, 30, 40, 40)], [1.0, 0.5], [2, 0])
 
 
-@pytest.mark.parametrize("layout", ["yolox", "yolov5", "yolov8", "end2end", "mmdeploy", "detr"])
+@pytest.mark.parametrize(
+    "layout", ["yolox", "yolov5", "yolov8", "end2end", "mmdeploy", "detr", "yolox,every_class=yes"]
+)
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 3e38, -3e38])
 def test_every_decoder_survives_outputs_that_are_not_numbers(layout, value):
     rows = np.full((84, 8), value, np.float32)

@@ -64,6 +64,20 @@ def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
     assert kept.score == pytest.approx([RED / 255, RED / 510], abs=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8"])
+def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
+    best = load(f"onnx:{graph_of(layout, tmp_path)}")
+    every = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=yes")
+    removed = np.array([(0, 0, 0, 0), (0, 0, 50, 100)])
+
+    (found,), (whole, masked) = every([IMAGE]), every.detect_views(IMAGE, removed, 114)
+
+    assert found == whole
+    assert sorted(found.label) == [0, 1, 2]
+    assert found[:1] == masked == best([IMAGE])[0]
+    assert "every_class=True" in every.identity
+
+
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
     path = graph_of("detr", tmp_path)
 

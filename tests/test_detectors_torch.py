@@ -67,6 +67,17 @@ def test_the_output_of_a_module_may_be_decoded():
     assert detector([np.full((64, 64, 3), 51, np.uint8)])[0].score == pytest.approx([0.2])
 
 
+def test_an_image_shown_whole_may_be_read_with_every_class():
+    detector = TorchDetector(Corner(), layout="decoded,every_class=yes", input_size=64, batch=2)
+    image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
+
+    untouched, right = detector.detect_views(image, np.array([(0, 0, 0, 0), (100, 0, 200, 100)]), 114)
+
+    assert untouched.label.tolist() == [1, 2, 0]
+    assert untouched == detector([image])[0]
+    assert right == untouched[:1]
+
+
 def test_the_identity_of_a_module_follows_its_weights():
     first, second = Corner(), Corner()
     assert TorchDetector(first).identity == TorchDetector(second).identity
@@ -88,8 +99,9 @@ def test_a_device_that_is_not_there_is_named():
 def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
     weights = pytest.importorskip("objectseeker.embedded.weights")
     pytest.importorskip("onnx")
-    in_torch = TorchDetector(weights.load_torch(), names=VOC_20, input_size=128, score_floor=0.0, batch=2)
-    in_onnx = load("embedded", input_size=128, score_floor=0.0, batch=2)
+    options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
+    in_torch = TorchDetector(weights.load_torch(), names=VOC_20, **options)
+    in_onnx = load("embedded", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
 
     views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)

@@ -15,8 +15,10 @@ from hypothesis import strategies as st  # noqa: E402
 from objectseeker.boxes import Detections  # noqa: E402
 from objectseeker.check import check_detector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.layouts import parse  # noqa: E402
 from objectseeker.detectors.nms import by_score, nms  # noqa: E402
 from objectseeker.detectors.preprocess import place, prepare  # noqa: E402
+from objectseeker.detectors.results import clean  # noqa: E402
 from objectseeker.detectors.torch_device import prepare as prepare_in_torch  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torch_nms import ROUNDS, best_first, settle, suppress  # noqa: E402
@@ -76,7 +78,7 @@ def require_close(ours: list[Detections], theirs: list[Detections], *, score: fl
     count=st.integers(1, 12),
 )
 def test_the_best_candidates_come_first_and_ties_keep_their_order(score, count):
-    index, best = best_first(torch.tensor(score), 0.01, count)
+    index, best = best_first(torch.tensor(score), torch.arange(9), 0.01, count)
 
     for row, places, scores in zip(np.array(score, np.float32), index.tolist(), best.tolist(), strict=True):
         usable = np.flatnonzero(np.isfinite(row) & (row >= np.float32(0.01)))
@@ -84,6 +86,29 @@ def test_the_best_candidates_come_first_and_ties_keep_their_order(score, count):
         assert places[: len(expected)] == expected.tolist()
         assert scores[: len(expected)] == np.minimum(row[expected], 1).tolist()
         assert set(scores[len(expected) :]) <= {-1.0}
+
+
+@settings(deadline=None)
+@given(
+    data=st.data(), count=st.integers(1, 12), anchors=st.integers(1, 9), classes=st.integers(1, 4), whole=st.booleans()
+)
+def test_the_best_classes_are_chosen_as_if_from_all(data, count, anchors, classes, whole):
+    """Ties, classes that are not numbers, and fewer anchors or classes than wanted."""
+    few = st.sampled_from((0.0, 0.005, 0.3, 0.3000001, 0.9, 1.0, -INF, *((NAN, INF) if whole else ())))
+    values = data.draw(st.lists(few, min_size=anchors * classes, max_size=anchors * classes))
+    scores = np.array(values, np.float32).reshape(anchors, classes)
+    boxes = np.tile(np.array([0, 0, 4, 4], np.float32), (anchors, 1)) + np.arange(anchors, dtype=np.float32)[:, None]
+    layout = parse("decoded,every_class=yes")
+    chooser = TorchDetector(torch.nn.Identity(), layout=layout, input_size=64).begin_views.__self__
+    chooser.candidates = count
+
+    given = (torch.from_numpy(part)[None] for part in (boxes, scores))
+    rows, valid = chooser.choose((64, 64), *given, torch.tensor([int(whole)]))
+
+    found = clean(layout.decode((boxes, scores), (64, 64), chooser.floor, whole), floor=chooser.floor)
+    expected = found.take(by_score(found.score)[:count])
+    chosen = rows[0][valid[0]].numpy()
+    np.testing.assert_array_equal(chosen, np.column_stack([expected.xyxy, expected.score, expected.label]))
 
 
 @st.composite
@@ -141,7 +166,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_by):
 
 def test_the_boxes_of_the_embedded_detector_are_those_of_onnx(module):
     in_torch = TorchDetector(module, input_size=128, score_floor=0.0, mask_by="crop")
-    in_onnx = load("embedded", input_size=128, score_floor=0.0, mask_by="crop")
+    in_onnx = load("embedded", layout="decoded", input_size=128, score_floor=0.0, mask_by="crop")
     image, removed = photograph(128, 96), halves(128, 96, 1).removed
 
     ours, theirs = in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114)

@@ -63,10 +63,10 @@ def detect(predictor: Predictor, pixels: Pixels, *, size: int, device: torch.dev
         images = [letterbox(pixels.image(k), size) for k in range(start, min(count, start + batch))]
         inputs = torch.from_numpy(np.stack(images)).to(device).permute(0, 3, 1, 2).float()
         boxes, scores = predictor(inputs)
-        best, label = scores.max(-1)
-        rows = torch.cat([boxes, best[..., None], label[..., None].float()], -1)
-        for own, wanted in zip(rows, best > SCORE_FLOOR, strict=True):
-            yield suppress(own[wanted].cpu().numpy())
+        for own, of_class in zip(boxes, scores, strict=True):
+            anchor, label = (of_class > SCORE_FLOOR).nonzero(as_tuple=True)
+            score = of_class[anchor, label]
+            yield suppress(torch.cat([own[anchor], score[:, None], label[:, None].float()], 1).cpu().numpy())
 
 
 def letterbox(image: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:

@@ -210,9 +210,10 @@ class _Campaign:
         rule = self.pipeline.rule
         masked_score = rule.mask_score if rule.low_score is None else rule.low_score
         score = self._tensor(np.where(view == BASE, rule.base_score, masked_score)).float()
-        every = torch.arange(classes, device=rows.device)
-        wanted = (every == self.label[rows][:, None]) | (not rule.classwise)
-        return Goals(self.box[rows], wanted, score, self.relabel[rows], self.pipeline.threshold)
+        labels = torch.arange(classes, device=rows.device)
+        wanted = (labels == self.label[rows][:, None]) | (not rule.classwise)
+        every_class = self._tensor((view == BASE) & self.white.detector.layout.every_class)
+        return Goals(self.box[rows], wanted, score, every_class, self.relabel[rows], self.pipeline.threshold)
 
     def _choose(self, n: int) -> Ints:
         """The untouched view, and masked ones of job n: half of them those with the highest loss, half at random."""

@@ -1,10 +1,11 @@
 """What the gradient follows: losses on the raw outputs of a network, one number per view.
 
-A box gives the object away if it covers more than T of it, has its label as best class, and scores at least what
-counts in its view. `hide` is zero exactly if no box does, with a margin. It pulls the label's score below the
-threshold or below another class, whichever is nearer. `relabel` also pushes another class up: pointless against our
-defence, deadly for one that lets boxes of one view suppress those of another. `plant` raises base boxes that
-explain masked boxes away without covering the object themselves.
+A box gives the object away if it covers more than T of it, scores at least what counts in its view for the object's
+label, and has that label as best class or lies in a view in which every class counts. `hide` is zero exactly if no box
+does, with a margin. It pulls the label's score below the threshold or, where that helps, below another class, whichever
+is nearer. `relabel` also pushes another class up: pointless against our defence, deadly for one that lets boxes of one
+view suppress those of another. `plant` raises base boxes that explain masked boxes away without covering the object
+themselves.
 """
 
 from __future__ import annotations
@@ -35,11 +36,13 @@ class Goals:
     box: Tensor  # (N, 4)
     wanted: Tensor  # (N, C) bool
     score: Tensor  # (N,)
+    every_class: Tensor  # (N,) bool: a box counts for each of its classes, not for the best one alone
     relabel: Tensor  # (N,) bool
     threshold: float
 
     def rows(self, index: Tensor) -> Goals:
-        return Goals(self.box[index], self.wanted[index], self.score[index], self.relabel[index], self.threshold)
+        box, wanted, score = self.box[index], self.wanted[index], self.score[index]
+        return Goals(box, wanted, score, self.every_class[index], self.relabel[index], self.threshold)
 
 
 def hide(boxes: Tensor, scores: Tensor, goals: Goals) -> tuple[Tensor, Tensor]:
@@ -51,7 +54,8 @@ def hide(boxes: Tensor, scores: Tensor, goals: Goals) -> tuple[Tensor, Tensor]:
     wanted = goals.wanted[:, None].expand_as(logits)
     label = logits.masked_fill(~wanted, -20.0).amax(2)
     other = logits.masked_fill(wanted, -20.0).amax(2)
-    excess = torch.minimum(label - goals.score.logit()[:, None], label - other)
+    excess = label - goals.score.logit()[:, None]
+    excess = torch.where(goals.every_class[:, None], excess, torch.minimum(excess, label - other))
     touching = covered > goals.threshold
     loss = (torch.relu(excess + MARGIN) * touching).sum(1)
     rival = torch.relu(float(np.log(RIVAL_SCORE / (1 - RIVAL_SCORE))) - other) + torch.relu(label - other + MARGIN)

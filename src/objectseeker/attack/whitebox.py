@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.boxes import Floats, Ints
+from objectseeker.detectors.embedded import LAYOUT
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.preprocess import Placement, Resampling, Singles, Size
 from objectseeker.detectors.results import SCORE_FLOOR
@@ -66,7 +67,7 @@ def embedded_white_box(
     device: str = "cpu",
     batch: int | None = None,
     input_size: int = 416,
-    layout: str = "decoded",
+    layout: str = LAYOUT,
     score_floor: float = SCORE_FLOOR,
     autocast: bool = False,
 ) -> WhiteBox:

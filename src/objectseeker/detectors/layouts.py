@@ -22,7 +22,7 @@ from objectseeker.detectors.results import Found
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Array = npt.NDArray[Any]
-Decode = Callable[[Sequence[Array], Size, float], Found]  # outputs of one view, network input size, score floor
+Decode = Callable[[Sequence[Array], Size, float, bool], Found]  # outputs of a view, input size, floor, every class?
 Channels = Literal["rgb", "bgr"]
 Triple = tuple[float, float, float]
 
@@ -37,8 +37,10 @@ class Layout:
     last of them that lists the classes, and how many other entries that axis begins with. `nms` is the IoU threshold
     of per-class suppression, None where the network does its own. Where the network takes any size, `trim` cuts a
     letterbox down to the image, which saves time, and fit "spend" uses as many pixels as the whole letterbox had on a
-    larger image of the same shape. `label_offset` is added to every label and labels below 0 are
-    dropped: with -1, a background class 0 goes away. The sides of the input must be multiples of `stride`.
+    larger image of the same shape. With `every_class`, each class of a box that reaches the floor is a detection of its
+    own, in views of the whole image; otherwise, and in masked views, the best class of a box is. `label_offset` is
+    added to every label and labels below 0 are dropped: with -1, a background class 0 goes away. The sides of the
+    input must be multiples of `stride`.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Layout:
     pad: int = 114
     trim: bool = False
     nms: float | None = None
+    every_class: bool = False
     label_offset: int = 0
 
     def __post_init__(self) -> None:
@@ -97,19 +100,19 @@ def normalise(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLik
 # --- decoders ---------------------------------------------------------------------------------------------------
 
 
-def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """Boxes A x 4 and class scores A x C."""
     boxes, scores = outputs
-    return _best_class(boxes, scores, floor)
+    return _classes(boxes, scores, floor, every_class)
 
 
-def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """A x (centre, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
     rows = outputs[0][outputs[0][:, 4] >= floor]
-    return _corners(_best_class(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor))
+    return _corners(_classes(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor, every_class))
 
 
-def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """As YOLOv5, but the centre counts in strides from the grid cell and the sides are logarithms."""
     cell, stride = grid(size)
     if len(outputs[0]) != len(cell):
@@ -119,39 +122,46 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float) -> Found:
         )
     likely = np.flatnonzero(outputs[0][:, 4] >= floor)
     rows = outputs[0][likely]
-    label = rows[:, 5:].argmax(axis=1)
-    # The product of two single precision numbers is exact in double precision: the best class is that of the products.
-    best = rows[:, 4].astype(np.float64) * rows[np.arange(len(label)), 5 + label]
-    keep = best >= floor
-    sides, cell, stride = rows[keep, :4].astype(np.float64), cell[likely[keep]], stride[likely[keep]]
+    if every_class:
+        place, label = np.nonzero(rows[:, 4:5] * rows[:, 5:] >= floor)
+    else:
+        # The product of two single precision numbers is exact in double precision: the best class is the products'.
+        place, label = np.arange(len(rows)), rows[:, 5:].argmax(axis=1)
+    score = rows[place, 4].astype(np.float64) * rows[place, 5 + label]
+    keep = score >= floor
+    place, score, label = place[keep], score[keep], label[keep]
+    sides, cell, stride = rows[place, :4].astype(np.float64), cell[likely[place]], stride[likely[place]]
     boxes = np.concatenate([(sides[:, :2] + cell) * stride, np.exp(sides[:, 2:]) * stride], axis=1)
-    return _corners(Found(boxes, best[keep], label[keep]))
+    return _corners(Found(boxes, score, label))
 
 
-def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """(centre, sides, class scores) x A."""
     kept = outputs[0][:, outputs[0][4:].max(axis=0) >= floor].T
-    return _corners(_best_class(kept[:, :4], kept[:, 4:], floor))
+    return _corners(_classes(kept[:, :4], kept[:, 4:], floor, every_class))
 
 
-def _decode_rows(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """K x (corners, score, label)."""
     (rows,) = outputs
     return Found(rows[:, :4], rows[:, 4], rows[:, 5])
 
 
-def _decode_listed(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     labels, boxes, scores = outputs
     return Found(boxes, scores, labels)
 
 
-def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float) -> Found:
+def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     dets, labels = outputs
     return Found(dets[:, :4], dets[:, 4], labels)
 
 
-def _best_class(boxes: Array, scores: Array, floor: float) -> Found:
-    """Each box with its highest class score."""
+def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> Found:
+    """Each box with its highest class score, or once with each class that reaches the floor."""
+    if every_class:
+        place, label = np.nonzero(scores >= floor)
+        return Found(boxes[place], scores[place, label], label)
     label = scores.argmax(axis=1)
     best = scores[np.arange(len(label)), label]
     keep = best >= floor
@@ -271,5 +281,6 @@ READERS: dict[str, Callable[[str], Any]] = {
     "pad": int,
     "trim": {"yes": True, "no": False}.__getitem__,
     "nms": lambda text: None if text == "none" else float(text),
+    "every_class": {"yes": True, "no": False}.__getitem__,
     "label_offset": int,
 }

@@ -84,7 +84,7 @@ class NetworkDetector:
             slot[...] = self._prepare(images[number], placements[number])
 
         def decode(outputs: Sequence[Array], number: int) -> Detections:
-            return self._decode(outputs, placements[number], sizes[number])
+            return self._decode(outputs, placements[number], sizes[number], whole=True)
 
         return self._run(groups, write, decode)
 
@@ -101,7 +101,7 @@ class NetworkDetector:
             return self.begin_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
         filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
-        window, filled = views.window.tolist(), views.filled.tolist()
+        window, filled, whole = views.window.tolist(), views.filled.tolist(), views.whole.tolist()
 
         def write(slot: Array, view: int) -> None:
             left, top, right, bottom = window[view]
@@ -111,7 +111,7 @@ class NetworkDetector:
 
         def decode(outputs: Sequence[Array], view: int) -> Detections:
             left, top, right, bottom = window[view]
-            return self._decode(outputs, placement, (right - left, bottom - top), (left, top))
+            return self._decode(outputs, placement, (right - left, bottom - top), (left, top), whole=whole[view])
 
         return self._run(list(views.by_size()), write, decode)
 
@@ -177,11 +177,17 @@ class NetworkDetector:
         return [found[view] for view in range(len(found))]
 
     def _decode(
-        self, outputs: Sequence[Array], placement: Placement, size: Size, corner: tuple[int, int] = (0, 0)
+        self,
+        outputs: Sequence[Array],
+        placement: Placement,
+        size: Size,
+        corner: tuple[int, int] = (0, 0),
+        *,
+        whole: bool,
     ) -> Detections:
         """The boxes in the outputs of a view of `size` whose top left lies at `corner` of the network input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
-            found = self.layout.decode(outputs, size, self.score_floor)
+            found = self.layout.decode(outputs, size, self.score_floor, whole and self.layout.every_class)
             boxes = clean(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))

@@ -60,7 +60,7 @@ def plan(views: Views, placement: Placement, reaches: tuple[Reach, ...], batch: 
         early = strips(cut, views.filled, placement, every)
     groups, tables, order = arrange(views, rows, nothing, shrink, batch)
     shapes = tuple(tuple((part.size, len(part.table)) for part in parts) for parts in early)
-    program = Program(placement.size, tuple(groups), 2 + rows.shape[1], every, shapes)
+    program = Program(placement.size, tuple(groups), tables[0].shape[1], every, shapes)
     numbers = np.concatenate([piece.ravel() for piece in [part.table for parts in early for part in parts] + tables])
     for array in (numbers, order):
         array.setflags(write=False)
@@ -81,10 +81,10 @@ def split(program: Program, tables: Tensor) -> tuple[list[list[Tensor]], list[Te
 def arrange(
     views: Views, rows: Ints, nothing: list[int], shrink: int, batch: int
 ) -> tuple[list[Group], list[Ints], Ints]:
-    """Which views run together, a table of corners and `rows` for each group, and every view's place among all.
+    """Which views run together, a table for each group, and every view's place among all.
 
-    Sizes and corners are in steps of `shrink` pixels. Groups that are not full are filled up with views that show
-    `nothing`.
+    A row of a table is a corner, one of `rows`, and 1 if the view shows the whole image. Sizes and corners are in steps
+    of `shrink` pixels. Groups that are not full are filled up with views that show `nothing`.
     """
     sizes = list(views.by_size())
     groups, tables, members = [], [], []
@@ -93,9 +93,10 @@ def arrange(
         full = full if len(sizes) == 1 else min(-(-full // PADDED_TO) * PADDED_TO, batch)
         for start in range(0, len(every), full):
             part = every[start : start + full]
-            table = np.tile([0, 0, *nothing], (full, 1))
+            table = np.tile([0, 0, *nothing, 0], (full, 1))
             table[: len(part), :2] = views.window[part, :2] // shrink
-            table[: len(part), 2:] = rows[part]
+            table[: len(part), 2:-1] = rows[part]
+            table[: len(part), -1] = views.whole[part]
             groups.append(Group((width // shrink, height // shrink), full, len(part)))
             tables.append(table)
             members.append(part)

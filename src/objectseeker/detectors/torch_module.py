@@ -29,8 +29,9 @@ class TorchDetector(NetworkDetector):
 
     Views are masked, run and suppressed on the device (`torch_views`); the best 300 boxes of each take part in
     suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it, by
-    default where that pays and is possible: in half precision on a GPU, with triton and a C compiler. `share` has the
-    views of the embedded detector share its first stages (`shared`), by default in half precision on a GPU.
+    default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
+    gives all images one input size (each size takes most of a minute). `share` has the views of the embedded detector
+    share its first stages (`shared`), by default in half precision on a GPU.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class TorchDetector(NetworkDetector):
             module = module.to(memory_format=torch.channels_last)
         batch = batch or BATCH.get(kind, BATCH["cpu"])
         network, half = as_network(module, decode), kind == "cuda" and precision != "float32"
-        compiled = half and can_compile() if compiled is None else compiled
+        compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
         share = bool(network.reaches) and (half if share is None else share)
 
         def predict(images: Any) -> tuple[Any, Any]:

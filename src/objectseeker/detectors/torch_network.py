@@ -35,7 +35,7 @@ class RawNetwork(Protocol):
         """The features behind all stages -> one code per anchor N x A x D, class values N x A x C that rank classes."""
 
     def score(self, values: Tensor) -> Tensor:
-        """The best class values N x A as scores within [0, 1], in single precision."""
+        """Class values of any shape as scores within [0, 1], in single precision, in the same order."""
 
     def boxes(self, codes: Tensor, index: Tensor, size: Size) -> Tensor:
         """Codes N x K x D of the anchors `index` N x K as corners N x K x 4, in single precision."""

@@ -12,6 +12,7 @@ import torch
 
 Tensor = Any
 
+LARGEST_NUMBER = 2**31 - 1  # of a candidate
 ROUNDS = 12  # of suppression before the host is asked whether it has settled; real images need about five
 
 
@@ -23,22 +24,20 @@ class Suppression(NamedTuple):
     settled: Tensor
 
 
-def best_first(score: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best candidates of each view: their indices V x K and scores V x K, -1 where there is no candidate.
+def best_first(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` best candidates of each view: their numbers V x K and scores V x K, -1 where there is no candidate.
 
-    `score` is V x A. Equal scores keep their order, as on the CPU: score and index are packed into one whole number,
-    so no two are equal and the selection does not depend on how the device breaks ties. Scores that are not finite
-    or below `floor` are no candidates.
+    `score` is V x N, `number` likewise or N, from 0 on and all different. Of equal scores the lower number comes first,
+    as on the CPU: score and number are packed into one whole number, so no two are equal and the selection does not
+    depend on how the device breaks ties. Scores that are not finite or below `floor` are no candidates.
     """
     usable = torch.isfinite(score) & (score >= floor)
     score = torch.where(usable, score.clamp(max=1.0), -1.0).float()
-    anchors = score.shape[1]
-    place = torch.arange(anchors - 1, -1, -1, device=score.device)  # falls, so that of equal scores the first is larger
     # The bits of floats from 0 on are ordered like the floats; everything without a score gets a key below all others.
     bits = torch.where(score >= 0, (score + 0.0).view(torch.int32).to(torch.int64), -1)
-    key = torch.topk(bits * 2**32 + place, min(count, anchors), dim=1).values
-    index = anchors - 1 - key % 2**32
-    return index, score.gather(1, index)
+    key = torch.topk(bits * 2**32 + (LARGEST_NUMBER - number), min(count, score.shape[1]), dim=1).values
+    bits = key >> 32
+    return LARGEST_NUMBER - key % 2**32, torch.where(bits >= 0, bits.to(torch.int32).view(torch.float32), -1.0)
 
 
 def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> Suppression:

@@ -123,7 +123,7 @@ class DeviceViews:
         rows = plan[:, 1, None] + torch.arange(size[1], device=plan.device)
         whole = (size[1], size[0]) == canvas.shape[:2]
         views = canvas[None] if whole else canvas[rows[:, :, None], columns[:, None]]
-        for start in range(2, plan.shape[1], 4):
+        for start in range(2, plan.shape[1] - 3, 4):
             x1, y1, x2, y2 = (plan[:, start + side, None] for side in range(4))
             inside_x, inside_y = (columns >= x1) & (columns < x2), (rows >= y1) & (rows < y2)
             views = torch.where((inside_y[:, :, None] & inside_x[:, None])[..., None], filling, views)
@@ -134,7 +134,7 @@ class DeviceViews:
         features = self.draw(canvas, filling, size, plan)
         for number in range(len(self._reaches)):
             features = self.network.stage(number, features)
-        return self.choose(size, *self.network.rest(features))
+        return self.choose(size, *self.network.rest(features), plan[:, -1])
 
     # --- views that share their first stages --------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class DeviceViews:
         """`look`, from the shared cells on; sizes and corners are in cells."""
         stride = level.reach.stride
         features = put_together(bank, size, plan, level)
-        return self.choose((size[0] * stride, size[1] * stride), *self.network.rest(features))
+        return self.choose((size[0] * stride, size[1] * stride), *self.network.rest(features), plan[:, -1])
 
     def require_blind(self, program: Program, tables: Tensor, filling: Tensor) -> None:
         """Try out, on noise, that what a view takes from the shared cells is blind to what the view fills.
@@ -190,17 +190,32 @@ class DeviceViews:
 
     # --- boxes --------------------------------------------------------------------------------------------------
 
-    def choose(self, size: Size, codes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The best candidates of every view, N x K x 6 (corners, score, label), and which of them are boxes at all."""
-        best, label = values.max(-1)
-        index, score = best_first(self.network.score(best), self.floor, self.candidates)
-        codes = codes.gather(1, index[..., None].expand(-1, -1, codes.shape[-1]))
-        boxes = self.network.boxes(codes, index, size)
-        label = label.gather(1, index) + self.layout.label_offset
+    def choose(self, size: Size, codes: Tensor, values: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
+        """The best candidates of every view, N x K x 6 (corners, score, label), and which of them are boxes at all.
+
+        A candidate is a class of an anchor: the best one or, in views that are `whole` and if the layout says so, any.
+        The best K lie in the K anchors whose best classes score highest: an anchor that comes behind K others, by score
+        and then by number, has K candidates before each of its own.
+        """
+        anchors, classes = values.shape[1:]
+        values = values.where(values.isfinite(), -torch.inf)
+        every = torch.arange(anchors, device=values.device)
+        anchor, _ = best_first(self.network.score(values.amax(-1)), every, self.floor, self.candidates)
+        values = values.gather(1, anchor[..., None].expand(-1, -1, classes))
+        label = torch.arange(classes, device=values.device)
+        counts = label == values.argmax(-1, keepdim=True)
+        if self.layout.every_class:
+            counts = counts | (whole[:, None, None] == 1)
+        score = torch.where(counts, self.network.score(values), -1.0)
+        number = anchor[..., None] * classes + label
+        number, score = best_first(score.flatten(1), number.flatten(1), self.floor, self.candidates)
+        anchor, label = number // classes, number % classes + self.layout.label_offset
+        codes = codes.gather(1, anchor[..., None].expand(-1, -1, codes.shape[-1]))
+        boxes = self.network.boxes(codes, anchor, size)
         flat = (boxes[..., 0] >= boxes[..., 2]) | (boxes[..., 1] >= boxes[..., 3])
         valid = (score >= 0) & (label >= 0) & torch.isfinite(boxes).all(-1) & ~flat
         rows = torch.cat([boxes, score[..., None], label[..., None].float()], -1)
-        missing = self.candidates - rows.shape[1]  # a small window may have fewer anchors
+        missing = self.candidates - rows.shape[1]  # a small window may have fewer
         return tuple(
             torch.nn.functional.pad(part, pad) for part, pad in ((rows, (0, 0, 0, missing)), (valid, (0, missing)))
         )

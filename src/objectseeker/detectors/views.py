@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from objectseeker.boxes import Ints
+from objectseeker.boxes import Bools, Ints
 from objectseeker.detectors.preprocess import Placement, Size
 
 MaskBy = Literal["fill", "crop"]
@@ -36,6 +36,11 @@ class Views:
 
     def __len__(self) -> int:
         return len(self.window)
+
+    @property
+    def whole(self) -> Bools:
+        """Which views show the whole image: nothing is filled."""
+        return np.asarray((self.filled[..., :2] >= self.filled[..., 2:]).any(axis=-1).all(axis=-1))
 
     def by_size(self) -> Iterator[tuple[Size, Ints]]:
         """Every window size with its views, in the order the sizes first appear."""
