@@ -29,13 +29,15 @@ from objectseeker.attack.plan import Goal, Job, Solution
 from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import row_of, summary
 from objectseeker.attack.whitebox import embedded_white_box
-from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.detectors.embedded import LAYOUT, RECOMMENDED
 from objectseeker.images import load_image
 
 CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
 LOADING = """from objectseeker.attack.whitebox import embedded_white_box
 
-detector = embedded_white_box(device="{device}", batch={batch}, input_size={size}, score_floor={floor}).detector"""
+detector = embedded_white_box(
+    device="{device}", batch={batch}, input_size={size}, layout="{layout}", score_floor={floor}
+).detector"""
 SCORE_FLOOR = 0.1  # nothing below plays a part under the recommended rule
 
 
@@ -48,6 +50,7 @@ def main() -> int:
         device=options.device,
         batch=options.batch,
         input_size=options.input_size,
+        layout=options.layout,
         score_floor=SCORE_FLOOR,
         autocast=cuda and not options.full_precision,
     )
@@ -87,7 +90,11 @@ def main() -> int:
             if outcome.broken:
                 broken += 1
                 loading = LOADING.format(
-                    device=options.device, batch=options.batch, size=options.input_size, floor=SCORE_FLOOR
+                    device=options.device,
+                    batch=options.batch,
+                    size=options.input_size,
+                    layout=options.layout,
+                    floor=SCORE_FLOOR,
                 )
                 folder = options.out / "broken" / f"{where}-{area:g}-{artifacts.stem(outcome)}"
                 save_reproduction(folder, pipeline, outcome, patch, identity=white.detector.identity, loading=loading)
@@ -107,6 +114,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vanilla-share", type=float, default=0.25, help="of that, against the undefended detector")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--input-size", type=int, default=416)
+    parser.add_argument("--layout", default=LAYOUT)
     parser.add_argument("--batch", type=int, default=128, help="views per forward pass of the judged detector")
     parser.add_argument("--at-once", type=int, default=256, help="views per forward and backward pass of the attack")
     parser.add_argument("--steps", type=int, default=200)

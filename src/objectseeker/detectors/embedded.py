@@ -18,7 +18,7 @@ RECOMMENDED = Rule(base_score=0.2, mask_score=0.28, low_score=0.264, edge_factor
 
 
 # An image is shown as large as the pixels of the square allow, and where the best guess about a box is wrong the next
-# one is often right: together 2.6 points of AP (docs/embedded.md).
+# one is often right: together 2.5 points of AP (docs/embedded.md).
 LAYOUT = "decoded,fit=spend,every_class=yes"
 
 
