@@ -12,8 +12,8 @@ from objectseeker.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.pruning import Rule
 
-# The evidence rule at base_score 0.2, mask_score following it with alpha .22, beta .1 and low_score with .15, .08: it
-# costs a point of clean AP on VOC images it was not trained on, and high certified recall (docs/reproduce.md).
+# The evidence rule at base_score 0.2, mask_score following it with alpha .22, beta .1 and low_score with .15, .08: high
+# certified recall for a point of clean AP on VOC images it was not trained on (docs/reproduce.md).
 RECOMMENDED = Rule(base_score=0.2, mask_score=0.28, low_score=0.264, edge_factor=0.85)
 
 
