@@ -88,3 +88,7 @@ def test_operations_follow_the_pixels_that_are_looked_at():
 
     assert detect._flops("embedded", fill, [image], 30) == pytest.approx(121 * 5.197e9)
     assert 0.5 < detect._flops("embedded", crop, [image], 30) / (121 * 5.197e9) < 0.56
+    plain = detect.Way(f"{detect.PLAIN_PASSES} plain passes", fill.run, fill.detector)
+    assert detect._flops("embedded", plain, [image], 30) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
+    flat = np.zeros((100, 300, 3), np.uint8)  # where the sides follow the image, so does the work
+    assert detect._flops("embedded", plain, [flat], 30) < 0.97 * detect.PLAIN_PASSES * 5.197e9

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections
+from objectseeker.boxes import Detections, Ints
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.layouts import Array
 from objectseeker.detectors.network import NetworkDetector, place_image
@@ -213,20 +213,20 @@ def _flops(spec: str, way: Way, pictures: Sequence[Image], lines: int) -> float 
     """Operations an image, where they are known: on average over the pictures."""
     if spec != "embedded" or " shared " in way.detector.identity:  # shared layers do less than the pixels say
         return None
-    if way.name.endswith("plain passes"):
-        return EMBEDDED_FLOPS * PLAIN_PASSES * float(np.prod(way.detector.input_size))
-    return float(np.mean([EMBEDDED_FLOPS * _pixels(way.detector, picture, lines) for picture in pictures]))
+    per_view = [_pixels(way.detector, picture, lines) for picture in pictures]
+    plain = way.name.endswith("plain passes")
+    return EMBEDDED_FLOPS * float(np.mean([PLAIN_PASSES * each[0] if plain else each.sum() for each in per_view]))
 
 
-def _pixels(detector: NetworkDetector, picture: Image, lines: int) -> int:
-    """Pixels of network input in all views of a picture."""
+def _pixels(detector: NetworkDetector, picture: Image, lines: int) -> Ints:
+    """Pixels of network input in each view of a picture, the untouched one first."""
     placement = place_image(picture, detector.input_size, detector.layout)
     stride = detector.layout.stride
     step = stride * detector.crop_step
     window = plan_views(
         placement, removed_of(_masks(picture, lines)), detector.mask_by, stride=stride, step=step
     ).window
-    return int((window[:, 2:] - window[:, :2]).prod(axis=1).sum())
+    return np.asarray((window[:, 2:] - window[:, :2]).prod(axis=1))
 
 
 def _matmul_peak(device: str, side: int = 2048) -> float:
