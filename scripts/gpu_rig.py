@@ -132,7 +132,7 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
 
     def run(image: np.ndarray, removed: np.ndarray) -> list[Any]:
         found = []
-        place = torch.zeros(1, dtype=torch.int64, device=rig.device)
+        place = whole = torch.zeros(1, dtype=torch.int64, device=rig.device)
         with torch.inference_mode():
             for rectangles in removed:
                 view = torch.from_numpy(fill(image, rectangles)).to(rig.device).permute(2, 0, 1)[None].float()
@@ -140,7 +140,7 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
                 view = F.interpolate(view, scale_factor=scale, mode="bilinear", antialias=True) if scale != 1 else view
                 bottom, right = rig.side - view.shape[2], rig.side - view.shape[3]
                 view = F.pad(view, (0, right, 0, bottom), value=114.0).to(dtype, memory_format=torch.channels_last)
-                chosen = chooser.choose((rig.side, rig.side), *network.detector(view / 255), place)
+                chosen = chooser.choose((rig.side, rig.side), *network.detector(view / 255), whole)
                 found.append(chooser.finish(*chosen, place)[0].cpu())
         return found
 

@@ -123,7 +123,7 @@ class DeviceViews:
         rows = plan[:, 1, None] + torch.arange(size[1], device=plan.device)
         whole = (size[1], size[0]) == canvas.shape[:2]
         views = canvas[None] if whole else canvas[rows[:, :, None], columns[:, None]]
-        for start in range(2, plan.shape[1] - 3, 4):
+        for start in range(2, plan.shape[1] - 3, 4):  # whole rectangles: the tables of groups have a flag behind them
             x1, y1, x2, y2 = (plan[:, start + side, None] for side in range(4))
             inside_x, inside_y = (columns >= x1) & (columns < x2), (rows >= y1) & (rows < y2)
             views = torch.where((inside_y[:, :, None] & inside_x[:, None])[..., None], filling, views)
