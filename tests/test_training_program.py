@@ -115,6 +115,23 @@ def test_an_object_the_network_is_not_sure_of_is_no_goal_of_its_masked_version()
     assert class_gradient(-8.0, paired=True) > class_gradient(-8.0, paired=False)
 
 
+def test_a_teacher_is_the_goal_of_whole_samples_and_of_nothing_else():
+    generator = torch.Generator().manual_seed(0)
+    points, strides = anchors(SIZE, SIZE, torch.device("cpu"))
+    taught = torch.randn(1, len(points), 64, generator=generator), torch.randn(1, len(points), 20, generator=generator)
+    logits = taught[1].repeat(2, 1, 1).requires_grad_()
+    boxes = torch.tensor([[[8.0, 8, 40, 40]]]).repeat(2, 1, 1)
+    labels, present = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, 1, dtype=torch.bool)
+
+    loss, _ = detection_loss(
+        taught[0].repeat(2, 1, 1), logits, boxes, labels, present, points, strides, paired=True, taught=taught
+    )
+    loss.backward()
+
+    assert torch.allclose(logits.grad[0], torch.zeros_like(logits.grad[0]), atol=1e-9)
+    assert (logits.grad[1].abs() > 1e-9).any()
+
+
 def settings(**changes):
     return Settings(
         **({"seconds": None, "steps": 3, "images": 12, "masking": Masking(0.5), "batch": 4, "size": SIZE} | changes)
@@ -160,3 +177,20 @@ def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path)
     np.testing.assert_array_equal(kernel.detach(), torch.load(weights)["stem.conv.weight"].float())
     with pytest.raises(SystemExit, match="holds a run with"):
         trainer.resume(tmp_path / "first")
+
+
+def test_a_run_can_be_taught_by_weights_of_the_same_classes_beside_masked_samples(bank, tmp_path):
+    trainer = Trainer(settings(steps=1), bank, torch.device("cpu"), compiled=False)
+    piece(trainer, tmp_path / "first")
+    weights = str(tmp_path / "first" / "weights.pt")
+    trainer.begin(settings(steps=1, start=weights, teacher=weights, masking=Masking(1.0, paired=True)))
+    before = {name: tensor.clone() for name, tensor in trainer.teacher.state_dict().items()}
+    piece(trainer, tmp_path / "taught")
+
+    assert all(torch.equal(before[name], tensor) for name, tensor in trainer.teacher.state_dict().items())
+    assert not torch.equal(trainer.network.stem.conv.weight, trainer.teacher.stem.conv.weight)
+    with pytest.raises(SystemExit, match="--mask-paired"):
+        trainer.begin(settings(teacher=weights))
+    taught = settings(teacher=weights, masking=Masking(1.0, paired=True), names=("one", "two"))
+    with pytest.raises(SystemExit, match="knows 20 classes"):
+        Trainer(taught, bank, torch.device("cpu"), compiled=False)

@@ -6,8 +6,8 @@ PLAN.json lists the runs, each with a name and what differs from the command lin
 
     [{"name": "masks-off", "mask_probability": 0}, {"name": "masks-on"}, {"name": "later", "start": "masks-on"}]
 
-`start` may name an earlier run of the plan. A run that has been trained is not trained again. Compiling is done once,
-and the masked views of a finished run are observed by another process while the next one trains.
+`start` and `teacher` may name an earlier run of the plan. A run that has been trained is not trained again. Compiling
+is done once, and the masked views of a finished run are observed by another process while the next one trains.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def changed(options: argparse.Namespace, change: dict[str, Any]) -> argparse.Nam
         if key not in values:
             raise SystemExit(f"the plan sets {key!r}, which is no setting of training")
         values[key] = value
-    start = values["start"]
-    if start is not None and not Path(start).is_file():
-        values["start"] = str(options.out / start / "weights.pt")
+    for key in ("start", "teacher"):
+        if values[key] is not None and not Path(values[key]).is_file():
+            values[key] = str(options.out / values[key] / "weights.pt")
     return argparse.Namespace(**values)
 
 

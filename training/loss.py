@@ -98,9 +98,9 @@ def assign(
 
 
 @torch.no_grad()
-def whole_confidence(class_logits: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
+def whole_confidence(scores: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
     """N,objects: the best score of an object's label among the predictions that match it (IoU 0.5)."""
-    scores = class_logits.sigmoid().transpose(1, 2)
+    scores = scores.transpose(1, 2)
     score = scores.gather(1, labels[..., None].expand(-1, -1, scores.shape[2]))
     return (score * (overlap(boxes[:, :, None], predicted[:, None]) >= 0.5)).amax(-1)
 
@@ -128,22 +128,33 @@ def detection_loss(
     strides: Tensor,
     *,
     paired: bool = False,
+    taught: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, and its three parts (box, class, distance) for the log.
 
     With `paired`, the second half of the batch are masked versions of the first: an object's target score in them is
-    scaled by how sure the network is of it in the whole sample, so that masking reveals nothing new.
+    scaled by how sure the network is of it in the whole sample, so that masking reveals nothing new. `taught` are a
+    teacher's box and class logits for the whole samples: then its answers are the targets there, and it is the one who
+    says how sure one is.
     """
     box_logits, class_logits = box_logits.float(), class_logits.float()
     predicted = predicted_boxes(box_logits, points, strides)
     confidence = None
     if paired:
         half = len(boxes) // 2
-        sure = whole_confidence(class_logits[:half], predicted[:half], boxes[:half], labels[:half])
+        whole_boxes, whole_scores = predicted[:half], class_logits[:half].sigmoid()
+        if taught is not None:
+            whole_boxes, whole_scores = predicted_boxes(taught[0].float(), points, strides), taught[1].float().sigmoid()
+        sure = whole_confidence(whole_scores, whole_boxes, boxes[:half], labels[:half])
         confidence = torch.cat([torch.ones_like(sure), sure])
     targets, target_scores = assign(
         class_logits.detach(), predicted.detach(), boxes, labels, present, points, confidence
     )
+    if taught is not None:
+        targets, target_scores = (
+            torch.cat([whole, assigned[half:]])
+            for whole, assigned in ((whole_boxes, targets), (whole_scores, target_scores))
+        )
     total = target_scores.sum().clamp(min=1)
     weight = target_scores.sum(-1)
     # Anchor points without an object get a harmless box: their weight is zero, their gradient must be finite.

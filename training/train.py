@@ -103,6 +103,7 @@ def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
         average_decay=arguments.average_decay,
         closing=arguments.closing,
         start=arguments.start,
+        teacher=arguments.teacher,
         names=data.names,
         seed=arguments.seed,
     )
@@ -254,6 +255,7 @@ def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=416, help="side of the training images")
     parser.add_argument("--start", help="begin with the weights.pt of an earlier run instead of random weights")
+    parser.add_argument("--teacher", help="weights.pt whose answers to whole samples are kept; with --mask-paired")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--warm-up", type=int, default=1000, help="steps")
     parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")

@@ -39,6 +39,7 @@ class Settings:
     average_decay: float = 0.9995
     closing: float = 0.85  # from this share of the schedule on: no mosaic, no mixup
     start: str | None = None  # the weights that training begins with; None: random ones
+    teacher: str | None = None  # weights whose answers on whole samples are kept; with paired masks
     names: tuple[str, ...] = CLASSES
     seed: int = 0
 
@@ -73,8 +74,22 @@ class Trainer(Learner):
             first |= {name: tensor for name, tensor in given.items() if tensor.shape == first[name].shape}
         self.network.load_state_dict(first)
         self.average.load_state_dict(first)
+        self.teacher = self._read_teacher(settings)
         self.restart()
         self.augmentation.restart(settings.seed)
+
+    def _read_teacher(self, settings: Settings) -> EmbeddedDetector | None:
+        if settings.teacher is None:
+            return None
+        if not settings.masking.paired:
+            raise SystemExit("a teacher answers whole samples beside masked ones: give --mask-paired, too")
+        path = Path(settings.teacher)
+        weights = read_weights(path)
+        if read_names(path) != settings.names:
+            raise SystemExit(f"the teacher {path} knows {len(read_names(path))} classes, not those that are trained")
+        teacher = EmbeddedDetector(classes=len(settings.names))
+        teacher.load_state_dict(weights)
+        return teacher.to(self.device, memory_format=torch.channels_last).eval().requires_grad_(False)
 
     def step(self) -> torch.Tensor:
         """One step of training; returns the parts of the loss."""
@@ -85,10 +100,11 @@ class Trainer(Learner):
         batch = self.augmentation.batch(settings.batch, strength(fraction, settings))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
             box_logits, class_logits = self._forward(batch.images)
+            taught = None if self.teacher is None else self.teacher(batch.images[: settings.batch // 2])
         targets = batch.boxes, batch.labels, batch.present
         parts: torch.Tensor
         loss, parts = self._loss(
-            box_logits, class_logits, *targets, self.points, self.strides, paired=settings.masking.paired
+            box_logits, class_logits, *targets, self.points, self.strides, paired=settings.masking.paired, taught=taught
         )
         self.learn(loss, average_decay=settings.average_decay)
         return parts
