@@ -178,6 +178,34 @@ class TestMeasured:
             for name in ("ap50", "ap50_loss", "vanilla_ap50", "certified_far", "certified_over", "certified_mean"):
                 assert row["held_out"][name]["value"] == pytest.approx(found.held_out[name])
 
+    def test_both_halves_are_searched_and_the_mean_of_both_is_given(self):
+        images, options = noisy(4, 14), OPTIONS | {"rules": ("paper",), "both_halves": True}
+        (row,) = measure(stored(images), **options)["tuned"]
+        parts = {"mask_floor": FLOOR, "families": ["paper"], "most_loss": 5.0, "losses": (), "choices": CHOICES}
+        tuned = [
+            tune(images, NAMES, Settings(clean_recall=0.9), **parts, seed=1, half=half).families["paper"]
+            for half in (0, 1)
+        ]
+
+        assert tuned[0].searched != tuned[1].searched
+        assert [half["searched"] for half in row["halves"]] == [one.searched for one in tuned]
+        for name in ("ap50", "ap50_loss", "certified_far", "certified_over"):
+            expected = np.mean([one.held_out[name] for one in tuned])
+            assert row["held_out"][name]["value"] == pytest.approx(expected)
+        assert "base_score" not in row["held_out"]  # each half has its own
+        (once,) = measure(stored(images), **(options | {"both_halves": False}))["tuned"]
+        widths = [found["held_out"]["ap50"]["high"] - found["held_out"]["ap50"]["low"] for found in (row, once)]
+        assert widths[0] < widths[1]
+
+    def test_the_images_of_a_half_are_searched_or_measured_never_both(self):
+        images = noisy(4, 14)
+        options = OPTIONS | {"rules": ("paper",), "both_halves": True, "bootstrap": 2}
+        (row,) = measure(stored(images), **options)["tuned"]
+        first, second = (half["image_digest"] for half in row["halves"])
+        whole = measure(stored(images), **options)["image_digest"]
+        assert len({first, second, whole}) == 3
+        assert [half["held_out"]["images"] for half in row["halves"]] == [7, 7]
+
     def test_settings_searched_at_the_recall_of_the_undefended_detector(self):
         options = OPTIONS | {"rules": ("paper",), "recall_of": "vanilla", "bootstrap": 3}
         (row,) = measure(stored(noisy(4, 14)), **options)["tuned"]
@@ -228,6 +256,11 @@ class TestMeasured:
         (row,) = found["tuned"]
         assert row["held_out"] is None
         assert "-50" in row["why"]
+        twice = measure(
+            stored(noisy(4, 14)), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",), "both_halves": True})
+        )
+        assert twice["tuned"][0]["held_out"] is None
+        assert "-50" in twice["tuned"][0]["why"]
         table = compare([found, found])
         assert any("-50" in line for line in comparison.remarks(table))
         assert comparison.for_terminal(table)

@@ -55,6 +55,13 @@ def test_runs_and_files_of_measurements_give_the_same_answer(workplace):
     assert alone["runs"] == [found["runs"][1]]
 
 
+def test_both_halves_say_so(workplace):
+    printed = run(workplace, "compare", "k2", "k3", *FEW, "--both-halves", "--processes", 2).stdout
+    assert "each half of the images" in " ".join(printed.split())
+    one = json.loads(run(workplace, "compare", "k2", *FEW, "--both-halves", "--json").stdout)["runs"][0]
+    assert len(one["tuned"][0]["halves"]) == 2
+
+
 def test_mistakes_are_told_in_one_sentence(workplace):
     assert "nowhere" in run(workplace, "compare", "nowhere", code=2).stderr
     assert "sometimes" in run(workplace, "compare", "k2", "--rule", "sometimes", code=2).stderr

@@ -103,9 +103,12 @@ def remarks(found: Row) -> list[str]:
     """What a reader of the numbers must know."""
     first, names = found["runs"][0], names_of(found["runs"])
     options = first["options"]
+    twice = options.get("both_halves", False)
+    found_on, measured_on = ("each", "the other, the mean of both") if twice else ("one", "the other")
     lines = [
         f"{first['images']} images, {first['objects']} objects, patch of {options['patch_area']:.2%}. Settings were "
-        "found on one half of the images; certified recall (far, close, over) and AP50, in percent, from the other.",
+        f"found on {found_on} half of the images; certified recall (far, close, over) and AP50, in percent, from "
+        f"{measured_on}.",
         "They are certified where the defended detector reaches the clean recall; the rows marked vanilla where the "
         "undefended one does, at a lower base_score. Settings were searched where the "
         f"{options.get('recall_of', 'defended')} one does.",

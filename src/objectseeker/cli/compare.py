@@ -25,6 +25,9 @@ def compare(
     ] = None,
     bootstrap: Annotated[int | None, typer.Option(help="Samples behind each interval; default: 1000.")] = None,
     patch: PatchArea = None,
+    both_halves: Annotated[
+        bool, typer.Option("--both-halves", help="Search on each half in turn, measure on the other, give the mean.")
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Of the split into halves and of the samples; default: 0.")] = None,
     processes: Annotated[int, typer.Option(help="How many searches run at once.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for measurements, tables and the plot.")] = None,
@@ -33,7 +36,8 @@ def compare(
     """What training changed: runs of several detectors on the same images, each against the first.
 
     AP lost to low mask scores, spurious boxes on clean images, and certified recall at an equal loss of AP: settings
-    are searched on one half of the images and measured on the other. --loss, --recall and --rule may be repeated.
+    are searched on one half of the images and measured on the other. What one half allows the other may not, so
+    --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall and --rule may be repeated.
 
     Example:  objectseeker compare runs/plain runs/masked --loss 1 --recall 0.8 --processes 2
     Example:  objectseeker compare runs/masked --out measured
@@ -46,6 +50,7 @@ def compare(
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
     single = {"recall_of": recall_of, "patch_area": patch, "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
+    options["both_halves"] = both_halves
     measured = []
     for number, path in enumerate(runs, 1):
         if path.is_file():

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Floats
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.evaluation.estimates import Options, clean_figures, estimate, tuned_figures, without_samples
+from objectseeker.evaluation.estimates import Options, clean_figures, combined, tuned_figures, without_samples
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.tuning import Family
 from objectseeker.store import Run, open_run
 
-Task = tuple[Family, float] | None  # a rule and a clean recall; None: what needs no settings
+Task = tuple[Family, float, int] | None  # a rule, a clean recall, the half searched; None: what needs no settings
+HOW_SETTINGS_WERE_FOUND = ("settings", "searched", "halves")  # parts of a tuned row that no difference has
 
 
 def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None] | None = None, **options: Any) -> Row:
@@ -35,7 +35,8 @@ def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None]
       box is one that the defence adds to the base boxes of a clean image and that overlaps no object of its label
       (an ignored one neither) with an IoU of 0.5.
     - tuned: for every rule, clean recall and loss, the settings that certify most within the loss on one half of the
-      images, and what they give on the other half.
+      images, and what they give on the other half. With `both_halves`, likewise the other way round: `halves` has both,
+      `held_out` the mean.
 
     Every figure is a row of value, low, high (its 95 % bootstrap interval over images) and samples. Settings stay as
     they were found; a sample's base_score is the one at which that sample reaches the clean recall, and samples that
@@ -44,7 +45,10 @@ def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None]
     """
     chosen = Options(**options)
     # The evidence rule takes longest, so it goes first.
-    tasks: list[Task] = [(rule, recall) for rule in chosen.rules[::-1] for recall in chosen.recalls]
+    halves = range(2 if chosen.both_halves else 1)
+    tasks: list[Task] = [
+        (rule, recall, half) for rule in chosen.rules[::-1] for recall in chosen.recalls for half in halves
+    ]
     tasks.append(None)
     done = 0
 
@@ -67,6 +71,8 @@ def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None]
                 future.add_done_callback(advance)
             parts = [future.result() for future in waiting]
     *tuned, clean = parts
+    if chosen.both_halves:
+        tuned = [list(map(both_ways, *two)) for two in zip(tuned[::2], tuned[1::2], strict=True)]
     order = {rule: place for place, rule in enumerate(chosen.rules)}
     rows = [row for part in tuned for row in part]
     return {
@@ -87,6 +93,18 @@ def _part_of_folder(folder: Path, options: Options, task: Task) -> Any:
 def _part_of(run: Run, options: Options, task: Task) -> Any:
     given = run.images(), run.manifest.names, run.manifest.mask_floor, options
     return clean_figures(*given) if task is None else tuned_figures(*given, *task)
+
+
+def both_ways(one: Row, other: Row) -> Row:
+    """A tuned row of each half as one row: the mean of what was measured, if both found settings."""
+    halves = [one, other]
+    reached = all(half["held_out"] is not None for half in halves)
+    return {
+        **{name: one[name] for name in ("rule", "clean_recall", "most_loss")},
+        "halves": without_samples(halves),
+        "held_out": combined(one["held_out"], other["held_out"], lambda a, b: (a + b) / 2) if reached else None,
+        "why": one["why"] or other["why"],
+    }
 
 
 def compare(measured: Sequence[Mapping[str, Any]]) -> Row:
@@ -112,7 +130,8 @@ def compare(measured: Sequence[Mapping[str, Any]]) -> Row:
                 "run": other["run"],
                 "against": first["run"],
                 "paired": other["image_digest"] == first["image_digest"],
-                **{part: _difference(other[part], first[part]) for part in ("vanilla", "curve", "tuned")},
+                **{part: _difference(other[part], first[part]) for part in ("vanilla", "curve")},
+                "tuned": _difference(*([_outcome(row) for row in run["tuned"]] for run in (other, first))),
             }
             for other in others
         ],
@@ -121,16 +140,8 @@ def compare(measured: Sequence[Mapping[str, Any]]) -> Row:
 
 def _difference(one: Any, other: Any) -> Any:
     """`one` minus `other` wherever both have an estimate; of all else, what both have in common."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if "samples" in one:
-            return without_samples(estimate(np.subtract(_samples(one), _samples(other))))
-        common = {name: _difference(one[name], other.get(name)) for name in one if name not in ("settings", "searched")}
-        return {name: value for name, value in common.items() if value is not None}
-    if isinstance(one, list) and isinstance(other, list):
-        return [_difference(a, b) for a, b in zip(one, other, strict=True)]
-    return one if one == other else None
+    return without_samples(combined(one, other, np.subtract))
 
 
-def _samples(estimated: Mapping[str, Any]) -> Floats:
-    """With the value itself first; NaN for None."""
-    return np.array([estimated["value"], *estimated["samples"]], dtype=np.float64)
+def _outcome(row: Mapping[str, Any]) -> Row:
+    return {name: value for name, value in row.items() if name not in HOW_SETTINGS_WERE_FOUND}

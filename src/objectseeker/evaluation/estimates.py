@@ -40,6 +40,7 @@ class Options:
     seed: int = 0
     patch_area: float = 0.01
     recall_of: RecallOf = "defended"  # which detector's clean recall settings are searched at
+    both_halves: bool = False  # search on each half in turn and measure on the other, instead of one way only
     choices: Choices = field(default_factory=Choices)
 
     def __post_init__(self) -> None:
@@ -102,10 +103,11 @@ def tuned_figures(
     options: Options,
     rule: Family,
     recall: float,
+    half: int,
 ) -> list[Row]:
-    """One row per loss: the settings found on one half of the images, and their figures on the other."""
+    """One row per loss: the settings found on this half of the images, and their figures on the other."""
     settings = Settings(clean_recall=recall, patch_area=options.patch_area)
-    _, other = split(len(images), 2, options.seed)
+    other = split(len(images), 2, options.seed)[1 - half]
     held_out = Scene.of([images[i] for i in other], names)
     found: dict[float, Tuned] = {}
     why: str | None = None
@@ -121,6 +123,7 @@ def tuned_figures(
             choices=options.choices,
             recall_of=options.recall_of,
             seed=options.seed,
+            half=half,
         )
         found = {tuned.most_loss: tuned for tuned in tuning.frontier[rule]}
     except ObjectSeekerError as error:  # no setting is good enough: a result, too
@@ -132,7 +135,8 @@ def tuned_figures(
         if loss in found:
             one = found[loss]
             row |= {"settings": asdict(one.settings), "searched": one.searched, "why": None}
-            row["held_out"] = held_out_figures(held_out, one.settings, floor, options.bootstrap, options.seed)
+            # Each half has samples of its own, so that means over both halves spread as they should.
+            row["held_out"] = held_out_figures(held_out, one.settings, floor, options.bootstrap, options.seed + half)
         elif why is None:
             row["why"] = f"no setting loses at most {loss:g} points of AP50 on the half that was searched"
         rows.append(row)
@@ -224,6 +228,23 @@ def _plain(value: float) -> float | None:
 def _digest(images: Sequence[ObservedImage]) -> str:
     """Of which images these are."""
     return hashlib.sha256("\n".join(image.id for image in images).encode()).hexdigest()[:16]
+
+
+def combined(one: Any, other: Any, how: Callable[[Floats, Floats], Floats]) -> Any:
+    """Two parts of what `measure` gave, alike in shape: estimates sample by sample, of all else what is equal."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        if "samples" in one:
+            return estimate(how(_samples(one), _samples(other)))
+        values = {name: combined(one[name], other.get(name), how) for name in one}
+        return {name: value for name, value in values.items() if value is not None}
+    if isinstance(one, list) and isinstance(other, list):
+        return [combined(a, b, how) for a, b in zip(one, other, strict=True)]
+    return one if one == other else None
+
+
+def _samples(estimated: Mapping[str, Any]) -> Floats:
+    """With the value itself first; NaN for None."""
+    return np.array([estimated["value"], *estimated["samples"]], dtype=np.float64)
 
 
 def without_samples(part: Any) -> Any:

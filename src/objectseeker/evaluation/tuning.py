@@ -150,6 +150,7 @@ def tune(
     choices: Choices | None = None,
     recall_of: RecallOf = "defended",
     seed: int = 0,
+    half: int = 0,
     on_attempt: Callable[[Attempt], None] | None = None,
 ) -> Tuning:
     """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
@@ -160,7 +161,8 @@ def tune(
     lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. Everything else is as in `settings`. No masked score below `mask_floor`, where the run's stored boxes
     end, is used. `on_attempt` is called after every setting. With `recall_of` "vanilla" the clean recall is that of the
-    undefended detector: masks find objects, too, so this is at a lower base_score.
+    undefended detector: masks find objects, too, so this is at a lower base_score. `seed` splits the images, `half`, 0
+    or 1, is the half that is searched.
     """
     require_fraction(mask_floor, "mask_floor")
     losses = sorted({require_number(loss, "most_loss") for loss in (most_loss, *losses)})
@@ -173,9 +175,8 @@ def tune(
         "evidence": choices,
     }
     scene = Scene.of(images, names)
-    seen, unseen = (
-        Bench(scene.subset(index), mask_floor, wheres, recall_of) for index in split(len(scene.images), 2, seed)
-    )
+    both = [Bench(scene.subset(index), mask_floor, wheres, recall_of) for index in split(len(scene.images), 2, seed)]
+    seen, unseen = both[half], both[1 - half]
     search = Search(seen, settings, by_family, on_attempt)
     frontier: dict[Family, tuple[Tuned, ...]] = {}
     for family in families:
