@@ -186,7 +186,7 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
             pytest.raises(ObjectSeekerError, match=r"no worker (could be started|fits) .* CPUs and 0 GPUs in all"),
         ):
             engine.describe()
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < 10
 
 
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):

@@ -142,8 +142,9 @@ def detection_loss(
     confidence = None
     if paired:
         half = len(boxes) // 2
-        whole_boxes, whole_scores = predicted[:half], class_logits[:half].sigmoid()
-        if taught is not None:
+        if taught is None:
+            whole_boxes, whole_scores = predicted[:half].detach(), class_logits[:half].detach().sigmoid()
+        else:
             whole_boxes, whole_scores = predicted_boxes(taught[0].float(), points, strides), taught[1].float().sigmoid()
         sure = whole_confidence(whole_scores, whole_boxes, boxes[:half], labels[:half])
         confidence = torch.cat([torch.ones_like(sure), sure])
@@ -151,10 +152,8 @@ def detection_loss(
         class_logits.detach(), predicted.detach(), boxes, labels, present, points, confidence
     )
     if taught is not None:
-        targets, target_scores = (
-            torch.cat([whole, assigned[half:]])
-            for whole, assigned in ((whole_boxes, targets), (whole_scores, target_scores))
-        )
+        targets = torch.cat([whole_boxes, targets[half:]])
+        target_scores = torch.cat([whole_scores, target_scores[half:]])
     total = target_scores.sum().clamp(min=1)
     weight = target_scores.sum(-1)
     # Anchor points without an object get a harmless box: their weight is zero, their gradient must be finite.

@@ -83,12 +83,9 @@ class Trainer(Learner):
             return None
         if not settings.masking.paired:
             raise SystemExit("a teacher answers whole samples beside masked ones: give --mask-paired, too")
-        path = Path(settings.teacher)
-        weights = read_weights(path)
-        if read_names(path) != settings.names:
-            raise SystemExit(f"the teacher {path} knows {len(read_names(path))} classes, not those that are trained")
-        teacher = EmbeddedDetector(classes=len(settings.names))
-        teacher.load_state_dict(weights)
+        teacher, names = read_network(Path(settings.teacher))
+        if names != settings.names:
+            raise SystemExit(f"the teacher {settings.teacher} knows {len(names)} classes, not those that are trained")
         return teacher.to(self.device, memory_format=torch.channels_last).eval().requires_grad_(False)
 
     def step(self) -> torch.Tensor:
@@ -137,11 +134,17 @@ def read_names(weights: Path) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())) if file.is_file() else CLASSES
 
 
-def load_trained(weights: Path) -> tuple[Predictor, tuple[str, ...]]:
-    """The averaged network of a run, ready for inference, and the names of its classes."""
+def read_network(weights: Path) -> tuple[EmbeddedDetector, tuple[str, ...]]:
+    """The averaged network of a run, as it was trained, and the names of its classes."""
     names = read_names(weights)
     network = EmbeddedDetector(classes=len(names))
     network.load_state_dict(read_weights(weights))
+    return network, names
+
+
+def load_trained(weights: Path) -> tuple[Predictor, tuple[str, ...]]:
+    """The averaged network of a run, ready for inference, and the names of its classes."""
+    network, names = read_network(weights)
     return Predictor(fused(network)).eval().requires_grad_(False), names
 
 
