@@ -18,10 +18,10 @@ import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 
-from objectseeker.boxes import Detections, iou
+from objectseeker.core.boxes import Detections, iou
+from objectseeker.core.masks import fill, halves
 from objectseeker.detectors import load
 from objectseeker.detectors.names import COCO_80, VOC_20
-from objectseeker.masks import fill, halves
 
 CONFIDENT = 0.4
 VOC_IN_COCO = {

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
-from objectseeker.boxes import iou
-from objectseeker.certification import certify_with
+from objectseeker.core.boxes import iou
+from objectseeker.core.certification import certify_with
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.embedded import RECOMMENDED
 

@@ -14,13 +14,13 @@ import argparse
 import numpy as np
 
 from objectseeker import Patch, certify
-from objectseeker.bounds import MARGIN
-from objectseeker.certification import provable
-from objectseeker.evidence import linked, weights
-from objectseeker.observation import ObservedImage
-from objectseeker.pruning import Rule
+from objectseeker.core.bounds import MARGIN
+from objectseeker.core.certification import provable
+from objectseeker.core.evidence import linked, weights
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.pruning import Rule
+from objectseeker.core.threats import Surroundings, sizes
 from objectseeker.store import open_run
-from objectseeker.threats import Surroundings, sizes
 
 WHERES = ("far", "close", "over")
 

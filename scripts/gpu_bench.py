@@ -23,7 +23,7 @@ import torch
 from gpu_rig import Rig
 from gpu_speed import blind, speed
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
 from objectseeker.detectors.torch_module import TorchDetector
 from objectseeker.embedded.weights import load_torch
 from objectseeker.errors import ObjectSeekerError

@@ -16,11 +16,11 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
+from objectseeker.core.masks import fill
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.torch_module import TorchDetector
 from objectseeker.detectors.torch_views import DeviceViews
 from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
-from objectseeker.masks import fill
 
 REALISTIC = 150  # candidates a view on average
 

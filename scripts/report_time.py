@@ -19,8 +19,8 @@ import PIL.Image
 from playwright.sync_api import sync_playwright
 
 from objectseeker import Detections, Observation, halves
+from objectseeker.core.observation import ObservedImage
 from objectseeker.evaluation import Settings
-from objectseeker.observation import ObservedImage
 from objectseeker.report import write_report
 from objectseeker.samples import samples
 

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import overload
 
+from objectseeker.core.observation import ObservedImage
 from objectseeker.evaluation import Settings, evaluate
-from objectseeker.observation import ObservedImage
 from objectseeker.store import open_run
 
 

@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from objectseeker import ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.certification import certify_with
+from objectseeker.core.certification import certify_with
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.positions import Classes
+from objectseeker.core.threats import Surroundings, sizes
 from objectseeker.evaluation import Settings, evaluate
-from objectseeker.observation import ObservedImage
-from objectseeker.positions import Classes
 from objectseeker.store import open_run
-from objectseeker.threats import Surroundings, sizes
 
 LOCATIONS = ("far", "close", "over")
 PAPER = {"images": 200, "ap50": 94.4, "far": 51.7, "close": 24.6, "over": 5.1}  # YOLOR on VOC, sampled

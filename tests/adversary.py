@@ -15,7 +15,7 @@ import oracle
 from cases import Case, generate
 
 from objectseeker import Detections, Observation, Patch, certify, prune
-from objectseeker.threats import Surroundings, sizes
+from objectseeker.core.threats import Surroundings, sizes
 
 SLIGHTLY = 1 + 1e-7  # just more than the filter asks for
 
@@ -295,7 +295,7 @@ def honest(settings: dict) -> Callable[[Observation], Detections]:
 
 def with_extra_nms(settings: dict) -> Callable[[Observation], Detections]:
     """Unsound: non-maximum suppression over all masked boxes before pruning."""
-    from objectseeker.boxes import iou
+    from objectseeker.core.boxes import iou
 
     def defend(observation: Observation) -> Detections:
         boxes = observation.boxes

@@ -18,10 +18,10 @@ import oracle_iou
 from cases import SCORES, Case
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
-from objectseeker.boxes import ioa, iou
-from objectseeker.iou_variant import IouRule, clear_of_mask, iou_certify_with, only, unsuppressed
-from objectseeker.pruning import prune_with
-from objectseeker.threats import Surroundings, sizes
+from objectseeker.core.boxes import ioa, iou
+from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_certify_with, only, unsuppressed
+from objectseeker.core.pruning import prune_with
+from objectseeker.core.threats import Surroundings, sizes
 
 SLIGHTLY = 1e-7
 POSITIONS = 4  # tried per object

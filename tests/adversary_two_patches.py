@@ -14,7 +14,7 @@ from adversary import Target, empty_score, honest, play_all
 from cases import Case, generate
 
 from objectseeker import Detections, Observation, Patch, Rule, halves, pairs
-from objectseeker.certification import certify_with, provable
+from objectseeker.core.certification import certify_with, provable
 
 Defence = Callable[[dict], Callable[[Observation], Detections]]
 

@@ -9,12 +9,12 @@ from torch.nn import functional as F  # noqa: N812
 from objectseeker import Detections, ObjectSeeker
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
-from objectseeker.boxes import iou
+from objectseeker.core.boxes import iou
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import Rule, prune_with
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.preprocess import place, prepare
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.observation import Observation
-from objectseeker.pruning import Rule, prune_with
 
 SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3
 OBJECT = (24, 24, 72, 72)

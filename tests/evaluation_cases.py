@@ -9,9 +9,9 @@ import numpy as np
 from cases import generate
 
 from objectseeker import Detections, Observation, halves
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.pruning import prune_with
 from objectseeker.evaluation import BASE_SCORES, Settings
-from objectseeker.observation import ObservedImage
-from objectseeker.pruning import prune_with
 
 NAMES = ("cat", "dog")
 PAPER = Settings(alpha=0.4, beta=0.3, clean_recall=0.5)

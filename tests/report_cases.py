@@ -13,8 +13,8 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 
+from objectseeker.core.observation import ObservedImage
 from objectseeker.evaluation import Settings
-from objectseeker.observation import ObservedImage
 
 PAPER = Settings(alpha=0.65, beta=0.2)
 EVIDENCE = Settings(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0, power=0.8, edge_factor=0.9)

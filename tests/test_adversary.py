@@ -25,7 +25,7 @@ def test_the_attacker_breaks_unsound_defences(unsound):
 
 def test_the_attacker_breaks_a_weakened_comparison(monkeypatch):
     """A certificate that forgives half a line's width is wrong, and the attacker finds it."""
-    import objectseeker.certification as certification
+    import objectseeker.core.certification as certification
 
     honest = certification.escape_lines
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
 from objectseeker import Patch, certify, prune
-from objectseeker.boxes import ioa
-from objectseeker.pruning import clusters
+from objectseeker.core.boxes import ioa
+from objectseeker.core.pruning import clusters
 
 WHERE = ("far", "close", "over", "anywhere")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -11,7 +11,7 @@ from cases import generate
 from test_cli import DETECTOR, run
 
 from objectseeker import Detections, ObjectSeeker, Observation, Patch, Rule, prune
-from objectseeker.iou_variant import IouRule
+from objectseeker.core.iou_variant import IouRule
 from objectseeker.jobs import alert_row, defend
 
 OBJECT = [30, 20, 60, 40]

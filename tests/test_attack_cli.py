@@ -16,7 +16,7 @@ from objectseeker.samples import samples
 DETECTOR = """
 import numpy as np
 from objectseeker import Detections
-from objectseeker.masks import fill
+from objectseeker.core.masks import fill
 
 def see(image, looked_at):
     '''A box around what is bright; blue on dark ground anywhere in what is looked at blinds it.'''

@@ -9,10 +9,10 @@ from cases import generate
 from objectseeker import ObjectSeeker, Patch, Rule
 from objectseeker.attack.pipeline import Pipeline, Target, crop, paste
 from objectseeker.attack.positions import Proof, nearest_positions, removing, weakest_positions
-from objectseeker.certification import certify_with, visible_area
+from objectseeker.core.certification import certify_with, visible_area
+from objectseeker.core.masks import halves
+from objectseeker.core.threats import Surroundings
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import halves
-from objectseeker.threats import Surroundings
 
 RULES = (Rule(mask_score=0.5), Rule(mask_score=0.75, low_score=0.1), Rule(mask_score=0.5, classwise=False))
 

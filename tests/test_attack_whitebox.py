@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from objectseeker.attack.objectives import Goals, boxes_to_plant, hide, least_revealing, plant  # noqa: E402
 from objectseeker.attack.pipeline import paste  # noqa: E402
 from objectseeker.attack.whitebox import Stage, WhiteBox, masked, white_box_of  # noqa: E402
-from objectseeker.boxes import ioa  # noqa: E402
+from objectseeker.core.boxes import ioa  # noqa: E402
 from objectseeker.detectors.layouts import normalise, parse  # noqa: E402
 from objectseeker.detectors.preprocess import prepare  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402

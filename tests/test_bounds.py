@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError
-from objectseeker.bounds import MARGIN, lower_bound
+from objectseeker.core.bounds import MARGIN, lower_bound
 
 COORDINATE = st.one_of(st.integers(-5, 30).map(float), st.floats(-5, 30, allow_nan=False, width=32))
 FILTER = st.one_of(st.sampled_from([0.5, 0.6, 0.75, 1.0]), st.floats(0.01, 1))

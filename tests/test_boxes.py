@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections
-from objectseeker.boxes import area, intersection, ioa, iou
+from objectseeker.core.boxes import area, intersection, ioa, iou
 
 
 def some():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
 from objectseeker.datasets import match_classes, relabel
 from objectseeker.datasets.voc import NAMES as VOC
 from objectseeker.errors import ObjectSeekerError

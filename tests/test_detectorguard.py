@@ -16,7 +16,7 @@ from objectseeker.baselines.detectorguard import certification, explaining
 from objectseeker.baselines.detectorguard.certification import certify, largest
 from objectseeker.baselines.detectorguard.explaining import alert, clustered, explaining_score, owned
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness, votes_needed, votes_of
-from objectseeker.boxes import area
+from objectseeker.core.boxes import area
 
 
 def patches(area: float, aspect: float = 1.0) -> list[Patch]:

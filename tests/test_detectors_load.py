@@ -9,13 +9,13 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import fill, halves
+from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.names import VOC_20
 from objectseeker.detectors.ultralytics import UltralyticsDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import fill, halves
-from objectseeker.seeker import ViewDetector
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def test_a_missing_extra_says_what_to_install(spec, missing, advice, tmp_path, m
 
 OWN_DETECTOR = """
 import numpy as np
-from objectseeker import boxes
+from objectseeker.core import boxes
 
 def corner(images):
     return [boxes.Detections([(0, 0, 5, 5)], [image[0, 0, 0] / 255], [1]) for image in images]

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker.boxes import Detections, iou
+from objectseeker.core.boxes import Detections, iou
+from objectseeker.core.masks import halves
 from objectseeker.detectors.layouts import LAYOUTS, normalise, parse
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.nms import BLOCK, nms
 from objectseeker.detectors.preprocess import place, prepare
 from objectseeker.detectors.results import Found
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import halves
 
 
 def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> NetworkDetector:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from detector_graphs import BUILDERS, CELLS, SIZE, build
 
+from objectseeker.core.masks import halves
+from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load, names
 from objectseeker.detectors.layouts import LAYOUTS
 from objectseeker.detectors.onnx import OnnxDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import halves
-from objectseeker.seeker import ObjectSeeker, ViewDetector
 
 RED, GREEN, BLUE = 200, 100, 50
 IMAGE = np.full((100, 200, 3), (RED, GREEN, BLUE), np.uint8)

@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from objectseeker.core.masks import halves, pairs  # noqa: E402
 from objectseeker.detectors.layouts import LAYOUTS  # noqa: E402
 from objectseeker.detectors.preprocess import place  # noqa: E402
 from objectseeker.detectors.programs import plan, split  # noqa: E402
@@ -20,7 +21,6 @@ from objectseeker.detectors.torch_views import DeviceViews, put_together  # noqa
 from objectseeker.detectors.views import plan_views  # noqa: E402
 from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
-from objectseeker.masks import halves, pairs  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -10,15 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.boxes import iou  # noqa: E402
+from objectseeker.core.boxes import iou  # noqa: E402
+from objectseeker.core.masks import halves  # noqa: E402
+from objectseeker.core.seeker import ViewDetector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.names import VOC_20  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torchvision import TorchvisionDetector  # noqa: E402
 from objectseeker.detectors.transformers import TransformersDetector  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
-from objectseeker.masks import halves  # noqa: E402
-from objectseeker.seeker import ViewDetector  # noqa: E402
 
 
 def scene(width: int, height: int, seed: int) -> np.ndarray:

@@ -12,8 +12,9 @@ pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from objectseeker.boxes import Detections  # noqa: E402
 from objectseeker.check import check_detector  # noqa: E402
+from objectseeker.core.boxes import Detections  # noqa: E402
+from objectseeker.core.masks import halves  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.layouts import parse  # noqa: E402
 from objectseeker.detectors.nms import by_score, nms  # noqa: E402
@@ -24,7 +25,6 @@ from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torch_nms import ROUNDS, best_first, settle, suppress  # noqa: E402
 from objectseeker.embedded.weights import load_torch  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
-from objectseeker.masks import halves  # noqa: E402
 from objectseeker.samples import samples  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")

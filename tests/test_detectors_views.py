@@ -10,7 +10,8 @@ from detector_graphs import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import fill, halves
 from objectseeker.detectors import load
 from objectseeker.detectors.layouts import parse
 from objectseeker.detectors.network import NetworkDetector
@@ -18,7 +19,6 @@ from objectseeker.detectors.preprocess import place, prepare
 from objectseeker.detectors.results import Found
 from objectseeker.detectors.views import known_views, plan_views
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import fill, halves
 
 
 def noise(width: int, height: int, seed: int) -> np.ndarray:

@@ -6,7 +6,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
 from objectseeker.drawing import (
     BASE,
     CERTIFIED,
@@ -20,7 +21,6 @@ from objectseeker.drawing import (
     truth_layers,
 )
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 RED = (255, 0, 0)
 

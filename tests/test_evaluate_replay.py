@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Rule
+from objectseeker.core.pruning import prune_with
 from objectseeker.evaluation import BASE_SCORES, Scene, Settings
 from objectseeker.evaluation.replay import find_candidates, replay
-from objectseeker.pruning import prune_with
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
 any_settings = st.builds(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule, certify, halves, prune
-from objectseeker.boxes import iou
-from objectseeker.iou_variant import (
+from objectseeker.core.boxes import iou
+from objectseeker.core.iou_variant import (
     IouRule,
     certify_by,
     clear_of_mask,
@@ -22,7 +22,7 @@ from objectseeker.iou_variant import (
     iou_prune,
     unsuppressed,
 )
-from objectseeker.masks import pairs
+from objectseeker.core.masks import pairs
 
 SEEDS = st.integers(0, 2**32 - 1)
 WHERE = ("far", "close", "over", "anywhere")

@@ -5,8 +5,8 @@ import pytest
 from adversary_iou import SLIGHTLY, UNSOUND, campaign, worst_boxes
 
 from objectseeker import Detections, Observation, halves
-from objectseeker.boxes import iou
-from objectseeker.iou_variant import iou_certify, iou_lower_bound, iou_prune
+from objectseeker.core.boxes import iou
+from objectseeker.core.iou_variant import iou_certify, iou_lower_bound, iou_prune
 
 
 def total(score, key):
@@ -28,7 +28,7 @@ def test_the_attacker_breaks_unsound_defences(defence, strategy):
 
 def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypatch):
     """A box that fits the object well enough itself may be replaced by one that does not."""
-    from objectseeker import iou_variant
+    from objectseeker.core import iou_variant
 
     monkeypatch.setattr(iou_variant, "iou_lower_bound", lambda masked, truth, *_: iou(masked, truth))
     score = campaign(23, 450, strategies=["silent", "filters", "suppressors"])
@@ -39,7 +39,7 @@ def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypa
 
 def test_the_attacker_breaks_a_bound_that_is_a_little_too_high(monkeypatch):
     """What is a quarter above the bound is wrong."""
-    from objectseeker import iou_variant
+    from objectseeker.core import iou_variant
 
     honest = iou_variant.iou_lower_bound
     monkeypatch.setattr(iou_variant, "iou_lower_bound", lambda *given: 1.25 * honest(*given))

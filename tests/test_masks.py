@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from objectseeker import MaskSet, ObjectSeekerError, halves
-from objectseeker.masks import SIDES, fill
+from objectseeker.core.masks import SIDES, fill
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])

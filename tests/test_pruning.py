@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, Observation, Rule, certify, halves, prune
-from objectseeker.pruning import near_line
+from objectseeker.core.pruning import near_line
 
 NOTHING = Detections.empty()
 

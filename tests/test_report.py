@@ -18,12 +18,12 @@ from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, columns_of, data_
 from test_cli import run as run_cli
 
 from objectseeker import Detections, ObjectSeekerError, halves, pairs
-from objectseeker.bounds import MARGIN
-from objectseeker.certification import certify_with, escape_lines, provable
+from objectseeker.core.bounds import MARGIN
+from objectseeker.core.certification import certify_with, escape_lines, provable
+from objectseeker.core.evidence import weights
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import neighbours, prune_with
 from objectseeker.evaluation import Scene, evaluate
-from objectseeker.evidence import weights
-from objectseeker.observation import Observation
-from objectseeker.pruning import neighbours, prune_with
 from objectseeker.report import write_report
 
 NAMES = evaluation_cases.NAMES

@@ -16,11 +16,11 @@ import pytest
 from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, photographed
 
 from objectseeker import Patch
-from objectseeker.boxes import area as area_of
-from objectseeker.certification import certify_with, provable, verdicts
+from objectseeker.core.boxes import area as area_of
+from objectseeker.core.certification import certify_with, provable, verdicts
+from objectseeker.core.evidence import stars_of
 from objectseeker.evaluation import WHERES, Scene
 from objectseeker.evaluation.certified import certified_objects, find_proofs
-from objectseeker.evidence import stars_of
 from objectseeker.report import write_report
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, pairs, prune
+from objectseeker.core.masks import GREY
+from objectseeker.core.seeker import detect_views
 from objectseeker.detectors import load
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
-from objectseeker.masks import GREY
 from objectseeker.samples import samples
-from objectseeker.seeker import detect_views
 
 
 def bright_box(images):

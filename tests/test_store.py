@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, halves, pairs
+from objectseeker.core.masks import line_positions
 from objectseeker.datasets import relabel
 from objectseeker.engines.work import kept
 from objectseeker.listing import Written
 from objectseeker.manifest import ImageRecord, Manifest, decode, encode
-from objectseeker.masks import line_positions
 from objectseeker.observe import job_of
 from objectseeker.parts import Findings
 from objectseeker.parts import encode as encode_part

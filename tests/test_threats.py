@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Patch
-from objectseeker.threats import Surroundings, sizes
+from objectseeker.core.threats import Surroundings, sizes
 
 
 def test_sides_round_up():

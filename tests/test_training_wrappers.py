@@ -8,8 +8,8 @@ from enum import Enum
 import numpy as np
 import pytest
 
+from objectseeker.core.masks import GREY
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import GREY
 from objectseeker.training import (
     AlbumentationsMask,
     HalfMask,

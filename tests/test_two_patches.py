@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, MaskPairs, Observation, Patch, Rule, certify, halves, pairs
-from objectseeker.masks import pair_counts
-from objectseeker.positions import Classes, smallest
-from objectseeker.pruning import near_line
+from objectseeker.core.masks import pair_counts
+from objectseeker.core.positions import Classes, smallest
+from objectseeker.core.pruning import near_line
 
 WHERE = ("far", "close", "over", "anywhere")
 SEEDS = st.integers(0, 2**32 - 1)

@@ -4,7 +4,7 @@ import pytest
 from adversary import with_class_maximum, with_extra_nms
 from adversary_two_patches import campaign
 
-import objectseeker.certification as certification
+import objectseeker.core.certification as certification
 
 
 def total(score, key):

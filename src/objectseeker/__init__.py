@@ -1,14 +1,14 @@
 """objectseeker: object detection that provably survives adversarial patches."""
 
-from objectseeker.boxes import Detections
-from objectseeker.certification import Certificates, certify
+from objectseeker.core.boxes import Detections
+from objectseeker.core.certification import Certificates, certify
+from objectseeker.core.iou_variant import IouRule, iou_certify, iou_prune
+from objectseeker.core.masks import MaskPairs, MaskSet, halves, pairs
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import Rule, prune
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.iou_variant import IouRule, iou_certify, iou_prune
-from objectseeker.masks import MaskPairs, MaskSet, halves, pairs
-from objectseeker.observation import Observation
-from objectseeker.pruning import Rule, prune
-from objectseeker.seeker import ObjectSeeker
-from objectseeker.threats import Patch
 
 __version__ = "0.1.0"
 

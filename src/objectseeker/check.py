@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections, iou
+from objectseeker.core.boxes import Detections, iou
+from objectseeker.core.masks import GREY, SIDES, Image, halves
+from objectseeker.core.seeker import Detector, ViewDetector, as_image, detect_views
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import GREY, SIDES, Image, halves
-from objectseeker.seeker import Detector, ViewDetector, as_image, detect_views
 
 CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked
 FEWEST_MATES, MOST_MATES = 4, 16  # images given at a time to a detector that makes its own batches

@@ -11,19 +11,19 @@ import numpy as np
 import PIL.Image
 
 from objectseeker import detectors
-from objectseeker.boxes import Bools, Detections, Floats, Ints, area, iou
-from objectseeker.certification import certify_with
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
+from objectseeker.core.certification import certify_with
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threats import Patch, Where
 from objectseeker.detectors.embedded import RECOMMENDED
 from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.evaluation import Settings
 from objectseeker.images import load_image
 from objectseeker.jobs import Defended, defend
-from objectseeker.masks import Image
-from objectseeker.observation import ObservedImage
 from objectseeker.report import write_report
 from objectseeker.samples import Sample, samples
-from objectseeker.seeker import ObjectSeeker
-from objectseeker.threats import Patch, Where
 
 LOCATIONS: tuple[Where, ...] = ("far", "close", "over")
 FOUND_IOU = 0.5

@@ -11,10 +11,10 @@ import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from objectseeker.boxes import Bools, Detections, Floats, Ints, intersection
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, intersection
+from objectseeker.core.masks import Image
+from objectseeker.core.seeker import as_image
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.masks import Image
-from objectseeker.seeker import as_image
 
 Colour = tuple[int, int, int]
 Font = PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont

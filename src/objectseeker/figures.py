@@ -11,14 +11,14 @@ from types import MappingProxyType
 import numpy as np
 
 from objectseeker import plots
-from objectseeker.certification import verdicts
+from objectseeker.core.certification import verdicts
+from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.evaluation import WHERES, Scene, Settings, evaluate, sweeps
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.iou import IouDefence
 from objectseeker.evaluation.summary import Row
-from objectseeker.iou_variant import IOU_THRESHOLD, TAU_IOU
 from objectseeker.jobs import save_json
 from objectseeker.plots import GREY, LOOKS, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
 from objectseeker.store import restrict

@@ -20,8 +20,8 @@ import numpy.typing as npt
 import PIL
 import PIL.Image
 
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 from objectseeker.remote import Url, is_url, read_url
 
 AnyPath = str | os.PathLike[str]

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from objectseeker.bounds import Bound
-from objectseeker.boxes import Detections
+from objectseeker.core.bounds import Bound
+from objectseeker.core.boxes import Detections
+from objectseeker.core.iou_variant import AnyRule, certify_by
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threats import Patch
 from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
-from objectseeker.iou_variant import AnyRule, certify_by
-from objectseeker.masks import Image
-from objectseeker.observation import Observation, ObservedImage
-from objectseeker.seeker import ObjectSeeker
-from objectseeker.threats import Patch
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectseeker.boxes import Bools, Detections
+from objectseeker.core.boxes import Bools, Detections
 from objectseeker.images import location
 from objectseeker.remote import Url
 

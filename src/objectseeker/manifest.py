@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import MaskChoice
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.listing import ImageRecord, Listing, Written, hash_of
-from objectseeker.masks import MaskChoice
 
 __all__ = ["ImageRecord", "Manifest", "decode", "encode", "setting_differences", "software_differences"]
 

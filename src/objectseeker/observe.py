@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from objectseeker.core.masks import GREY, Image, MaskChoice, make_masks, pair_counts, require_choice
+from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed
 from objectseeker.detectors import LoadedDetector
@@ -23,8 +25,6 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 from objectseeker.images import location
 from objectseeker.listing import ImageRecord
 from objectseeker.manifest import Manifest
-from objectseeker.masks import GREY, Image, MaskChoice, make_masks, pair_counts, require_choice
-from objectseeker.seeker import ViewDetector, detect_views
 from objectseeker.store import MOST_LINES, Run, open_run
 from objectseeker.writer import writing
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
 from objectseeker.errors import ObjectSeekerError
 
 COORDINATES = ("x1", "y1", "x2", "y2")

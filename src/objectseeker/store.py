@@ -27,11 +27,11 @@ from typing import cast, overload
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.masks import MaskChoice, Masks, make_masks, pair_counts
+from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.manifest import Manifest, decode
-from objectseeker.masks import MaskChoice, Masks, make_masks, pair_counts
-from objectseeker.observation import Observation, ObservedImage
 from objectseeker.parts import Findings, sizes_in
 from objectseeker.parts import decode as decode_part
 

@@ -15,10 +15,10 @@ import PIL.ImageFont
 
 from objectseeker.attack.falsify import Attempt, Outcome
 from objectseeker.attack.pipeline import Pipeline
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
 from objectseeker.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
 from objectseeker.jobs import save_text
-from objectseeker.masks import Image
 
 GAP = 8  # pixels between panels
 

@@ -11,11 +11,11 @@ import numpy as np
 from objectseeker.attack.pipeline import Pipeline, Target, Verdict, paste
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution, start_pixels
 from objectseeker.attack.positions import Position, nearest_positions, weakest_positions
-from objectseeker.boxes import Detections
-from objectseeker.certification import certify_with
+from objectseeker.core.boxes import Detections
+from objectseeker.core.certification import certify_with
+from objectseeker.core.masks import Image
+from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
-from objectseeker.threats import Patch
 
 GOALS: tuple[Goal, ...] = ("detector", "defence")
 

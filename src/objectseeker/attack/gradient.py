@@ -15,8 +15,8 @@ from objectseeker.attack.objectives import Goals
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution
 from objectseeker.attack.whitebox import Stage, Tensor, WhiteBox, masked
-from objectseeker.boxes import Floats, Ints
-from objectseeker.seeker import UNTOUCHED
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.seeker import UNTOUCHED
 
 MOMENTUM = 0.9
 FIRST_STEP, LAST_STEP = 24.0, 1.0  # grey levels

@@ -19,11 +19,11 @@ from objectseeker.attack.plan import Budget, Progress
 from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import robust_recall, row_of, summary
 from objectseeker.attack.whitebox import embedded_white_box, white_box_of
+from objectseeker.core.threats import Patch
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.images import load_image
 from objectseeker.jobs import save_json
-from objectseeker.threats import Patch
 
 if TYPE_CHECKING:
     from objectseeker.store import Run

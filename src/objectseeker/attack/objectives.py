@@ -17,7 +17,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.positions import removing
-from objectseeker.boxes import Detections, Floats, ioa
+from objectseeker.core.boxes import Detections, Floats, ioa
 
 Tensor = Any
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats, ioa, iou
+from objectseeker.core.boxes import Detections, Floats, ioa, iou
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import Rule, prune_with
+from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.masks import Image
-from objectseeker.observation import Observation
-from objectseeker.pruning import Rule, prune_with
-from objectseeker.seeker import ObjectSeeker
 
 GOOD_FIT = 0.5  # IoU from which a box is the object's in the ordinary sense
 

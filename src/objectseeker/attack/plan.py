@@ -10,8 +10,8 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Target, crop
 from objectseeker.attack.positions import Position
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.masks import Image
 
 Goal = Literal["detector", "defence"]  # hide the object from the undefended detector, or from the whole defence
 Progress = Callable[[int, int], None]

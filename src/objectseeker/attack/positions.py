@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.boxes import Bools, Floats, Ints
-from objectseeker.certification import provable
-from objectseeker.evidence import Stars, stars_of
-from objectseeker.masks import Masks
-from objectseeker.threats import Patch, Surroundings
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.certification import provable
+from objectseeker.core.evidence import Stars, stars_of
+from objectseeker.core.masks import Masks
+from objectseeker.core.threats import Patch, Surroundings
 
 SAMPLES = 400  # positions looked at per object
 

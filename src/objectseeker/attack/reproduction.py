@@ -13,13 +13,13 @@ import PIL.Image
 from objectseeker.attack.falsify import Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.positions import Proof
-from objectseeker.certification import certify_with
+from objectseeker.core.certification import certify_with
+from objectseeker.core.pruning import Rule
+from objectseeker.core.seeker import Detector, ObjectSeeker
+from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
 from objectseeker.jobs import save_json, save_text
-from objectseeker.pruning import Rule
-from objectseeker.seeker import Detector, ObjectSeeker
-from objectseeker.threats import Patch
 
 CLEAN, ATTACKED, CASE, SCRIPT = "clean.png", "attacked.png", "case.json", "check.py"
 

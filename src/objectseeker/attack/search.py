@@ -12,9 +12,9 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, paste
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
-from objectseeker.observation import Observation
 
 LARGEST, SMALLEST = 0.6, 0.08  # side of the square that is redrawn, as a share of the patch, first and last
 

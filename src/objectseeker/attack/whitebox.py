@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.masks import Image
 from objectseeker.detectors.embedded import LAYOUT
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.preprocess import Placement, Resampling, Singles, Size
 from objectseeker.detectors.results import SCORE_FLOOR
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 Tensor = Any
 Predict = Callable[[Tensor], tuple[Tensor, Tensor]]

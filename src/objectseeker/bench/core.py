@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from objectseeker.bench import naive
-from objectseeker.boxes import Detections
-from objectseeker.certification import escape_lines, verdicts
-from objectseeker.masks import halves
-from objectseeker.observation import Observation
-from objectseeker.pruning import prune
-from objectseeker.threats import Patch
+from objectseeker.core.boxes import Detections
+from objectseeker.core.certification import escape_lines, verdicts
+from objectseeker.core.masks import halves
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import prune
+from objectseeker.core.threats import Patch
 
 WIDTH, HEIGHT, LINES = 640, 480, 30
 

@@ -18,7 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.masks import GREY, Image, MaskSet, fill, halves
+from objectseeker.core.seeker import detect_views, removed_of
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.layouts import Array
 from objectseeker.detectors.network import NetworkDetector, place_image
@@ -26,9 +28,7 @@ from objectseeker.detectors.onnx import usable_cores
 from objectseeker.detectors.views import plan_views
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.images import load_image
-from objectseeker.masks import GREY, Image, MaskSet, fill, halves
 from objectseeker.samples import samples
-from objectseeker.seeker import detect_views, removed_of
 
 EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
 PLAIN_PASSES = 5

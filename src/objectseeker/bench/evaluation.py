@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats, Ints
+from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.masks import halves
+from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.pruning import prune_with
 from objectseeker.evaluation import BASE_SCORES, Settings, evaluate
-from objectseeker.masks import halves
-from objectseeker.observation import Observation, ObservedImage
-from objectseeker.pruning import prune_with
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375

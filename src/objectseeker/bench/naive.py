@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Detections, Floats
-from objectseeker.masks import MaskSet
-from objectseeker.observation import Observation
-from objectseeker.threats import FAR, Patch
+from objectseeker.core.boxes import Bools, Detections, Floats
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.observation import Observation
+from objectseeker.core.threats import FAR, Patch
 
 
 def certified(safe: Bools, masks: MaskSet, g: Floats, patch: Patch) -> bool:

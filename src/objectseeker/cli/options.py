@@ -10,7 +10,7 @@ import typer
 
 from objectseeker import ObjectSeekerError, Rule, detectors
 from objectseeker.cli.console import warn
-from objectseeker.iou_variant import AnyRule, IouRule
+from objectseeker.core.iou_variant import AnyRule, IouRule
 
 if TYPE_CHECKING:
     from objectseeker.evaluation import Settings

@@ -84,9 +84,9 @@ def observe(
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """
     from objectseeker import observe as job
+    from objectseeker.core.masks import require_choice
     from objectseeker.datasets import open_dataset
     from objectseeker.engines.choice import open_engine
-    from objectseeker.masks import require_choice
 
     data = open_dataset(dataset)
     if lines is None:

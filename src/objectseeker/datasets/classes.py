@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Bools, Detections, Ints
+from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.errors import ObjectSeekerError
 
 ALIASES = (

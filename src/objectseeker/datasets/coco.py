@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from objectseeker.boxes import LARGEST_COORDINATE
+from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.files import read_bytes, require_folder
 from objectseeker.errors import ObjectSeekerError

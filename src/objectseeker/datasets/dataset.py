@@ -13,10 +13,10 @@ from typing import TypeVar, overload
 
 import numpy as np
 
-from objectseeker.boxes import LARGEST_COORDINATE, Bools, Detections
+from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
-from objectseeker.masks import Image
 from objectseeker.remote import Url
 
 _T = TypeVar("_T")

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 __all__ = ["SPECS", "LoadedDetector", "load"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from objectseeker.core.pruning import Rule
 from objectseeker.detectors.network import NetworkDetector
 from objectseeker.detectors.onnx import OnnxDetector
 from objectseeker.detectors.results import SCORE_FLOOR
 from objectseeker.detectors.views import MaskBy
 from objectseeker.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.pruning import Rule
 
 # The evidence rule at base_score 0.2, mask_score following it with alpha .22, beta .1 and low_score with .15, .08: high
 # certified recall for a point of clean AP on VOC images it was not trained on (docs/reproduce.md).

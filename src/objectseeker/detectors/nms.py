@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
 
 MOST_CANDIDATES = 1000  # only that many boxes, the best-scored ones, take part: bounds time and memory
 BLOCK = 256  # boxes that join those that stay already at a time: of a thousand that are all alike, most never meet

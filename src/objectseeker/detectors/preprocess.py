@@ -28,9 +28,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 STRIP = 16  # network rows that are resized together: what is in use at a time fits into a cache
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from objectseeker.boxes import Ints
+from objectseeker.core.boxes import Ints
 from objectseeker.detectors.preprocess import Placement, Size
 from objectseeker.detectors.shared import NOTHING, Batch, Level, Reach, cuts, levels, look_up, strips
 from objectseeker.detectors.views import Views

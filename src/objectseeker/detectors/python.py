@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.masks import Image
 from objectseeker.detectors import identity
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 
 @dataclass(frozen=True, slots=True)

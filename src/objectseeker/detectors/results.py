@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.detectors.nms import by_score
 
 SCORE_FLOOR = 0.01  # boxes below are never returned

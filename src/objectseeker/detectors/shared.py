@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Ints
+from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.preprocess import Placement, Size
 
 FAR = 2**30  # a line no cell reaches across

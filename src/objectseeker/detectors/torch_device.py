@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from objectseeker.core.masks import Image
 from objectseeker.detectors.layouts import Layout
 from objectseeker.detectors.preprocess import Placement, Resampling
-from objectseeker.masks import Image
 
 Tensor = Any
 Found = TypeVar("Found")

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.masks import Image
 from objectseeker.detectors.layouts import Layout
 from objectseeker.detectors.preprocess import Placement, Size
 from objectseeker.detectors.programs import Group, Program, plan, split
@@ -26,7 +27,6 @@ from objectseeker.detectors.torch_network import RawNetwork
 from objectseeker.detectors.torch_nms import Suppression, best_first, settle, suppress
 from objectseeker.detectors.views import Views
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 
 Tensor = Any
 Rows = npt.NDArray[np.float32]

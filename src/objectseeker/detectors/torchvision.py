@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
+from objectseeker.core.seeker import as_image
 from objectseeker.detectors import identity
 from objectseeker.detectors.results import SCORE_FLOOR, Found, on_image
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
-from objectseeker.seeker import as_image
 
 
 class TorchvisionDetector:

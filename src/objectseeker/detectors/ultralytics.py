@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
+from objectseeker.core.seeker import as_image
 from objectseeker.detectors import identity
 from objectseeker.detectors.names import from_mapping
 from objectseeker.detectors.network import as_size
 from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, Found, on_image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
-from objectseeker.seeker import as_image
 
 
 class UltralyticsDetector:

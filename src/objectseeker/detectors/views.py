@@ -18,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Ints
+from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.preprocess import Placement, Size
 
 MaskBy = Literal["fill", "crop"]

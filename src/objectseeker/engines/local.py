@@ -8,10 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Queue
 
+from objectseeker.core.masks import Image
 from objectseeker.detectors import LoadedDetector
 from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.masks import Image
 from objectseeker.parts import Findings
 
 

@@ -11,14 +11,14 @@ from functools import lru_cache
 from importlib import metadata
 from typing import Protocol, runtime_checkable
 
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image, MaskChoice, Masks, make_masks
+from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import UnreachableError, location
-from objectseeker.masks import Image, MaskChoice, Masks, make_masks
 from objectseeker.parts import Findings, check_labels
-from objectseeker.seeker import ViewDetector, detect_all_views
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
 from objectseeker.evaluation.matching import match, overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
 

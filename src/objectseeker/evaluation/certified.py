@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.bounds import MARGIN, Bound, lower_bound
-from objectseeker.boxes import Bools, Floats, Ints
-from objectseeker.certification import proven_twice, verdicts, visible_area
+from objectseeker.core.bounds import MARGIN, Bound, lower_bound
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.certification import proven_twice, verdicts, visible_area
+from objectseeker.core.evidence import stars_of
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.positions import Classes
+from objectseeker.core.pruning import Rule
+from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evidence import stars_of
-from objectseeker.observation import ObservedImage
-from objectseeker.positions import Classes
-from objectseeker.pruning import Rule
-from objectseeker.threats import Patch, Surroundings, sizes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats, Ints
+from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.pruning import Rule
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
 from objectseeker.evaluation.scene import Boxes, Census, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings
-from objectseeker.pruning import Rule
 
 ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
 NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from objectseeker.boxes import Bools, Floats
+from objectseeker.core.boxes import Bools, Floats
+from objectseeker.core.pruning import Rule
 from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
 from objectseeker.evaluation.curves import Curve, curve_of
 from objectseeker.evaluation.replay import Candidates, find_candidates, replay
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
-from objectseeker.pruning import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.certified import certified_objects
@@ -22,7 +23,6 @@ from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.sweeps import split
 from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Tuned, tune
-from objectseeker.observation import ObservedImage
 
 BETAS = tuple(s / 10 for s in range(10))  # of the curve
 INTERVAL = (2.5, 97.5)  # percentiles

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule, clear_of_mask, iou_certify_with, only
+from objectseeker.core.pruning import Rule
 from objectseeker.evaluation.curves import Curve, curve_of
 from objectseeker.evaluation.defence import OperatingPoint
 from objectseeker.evaluation.replay import NOTHING, Candidates, find_candidates, replay
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings
-from objectseeker.iou_variant import IOU_THRESHOLD, IouRule, clear_of_mask, iou_certify_with, only
-from objectseeker.pruning import Rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)

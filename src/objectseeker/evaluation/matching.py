@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Floats, Ints, area
+from objectseeker.core.boxes import Floats, Ints, area
 from objectseeker.evaluation.scene import Boxes, Scene
 
 SMALLEST_OVERLAP = 0.5

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats, Ints, ioa
+from objectseeker.core.boxes import Detections, Floats, Ints, ioa
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import Rule, cluster_evidence, hulls, neighbours
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.observation import Observation
-from objectseeker.pruning import Rule, cluster_evidence, hulls, neighbours
 
 # What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
 SHARED = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")

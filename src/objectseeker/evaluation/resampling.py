@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats, Ints
+from objectseeker.core.boxes import Detections, Floats, Ints
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.curves import ROUNDING, curve_of

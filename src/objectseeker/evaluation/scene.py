@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.observation import ObservedImage
 
 NO_IMAGES = "there are no images to evaluate; observe some first"
 

@@ -7,11 +7,11 @@ from typing import get_args
 
 import numpy as np
 
-from objectseeker.bounds import Bound
-from objectseeker.boxes import Floats
+from objectseeker.core.bounds import Bound
+from objectseeker.core.boxes import Floats
+from objectseeker.core.pruning import Rule
+from objectseeker.core.threats import Patch, Where
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.pruning import Rule
-from objectseeker.threats import Patch, Where
 
 WHERES: tuple[Where, ...] = ("far", "close", "over", "anywhere")
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.pruning import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import Judged
 from objectseeker.evaluation.certified import certified_objects, find_proofs
@@ -23,9 +26,6 @@ from objectseeker.evaluation.iou import IouDefence, iou_certified
 from objectseeker.evaluation.replay import find_candidates, replay
 from objectseeker.evaluation.scene import NO_IMAGES, Boxes, Census, Scene, nothing_counts
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
-from objectseeker.iou_variant import IOU_THRESHOLD, TAU_IOU
-from objectseeker.observation import ObservedImage
-from objectseeker.pruning import Rule
 
 Row = dict[str, Any]
 
@@ -163,7 +163,7 @@ def evaluate(images: Sequence[ObservedImage], names: Sequence[str], settings: Se
     - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
       patches because no position is far from them.
     - false_alerts: how many of these clean images are flagged there, because masks add something to the base boxes.
-    - iou_variant: the same for `objectseeker.iou_variant`, certified for an IoU above its `threshold`.
+    - iou_variant: the same for `objectseeker.core.iou_variant`, certified for an IoU above its `threshold`.
 
     If no base_score reaches the clean recall, all that depends on it is None; see highest_clean_recall.
 

@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from typing import Literal, get_args
 
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.threats import Where
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.curves import Curve, vanilla_curve
 from objectseeker.evaluation.defence import Defence, OperatingPoint
@@ -20,8 +22,6 @@ from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.sweeps import outcome, split
-from objectseeker.observation import ObservedImage
-from objectseeker.threats import Where
 
 Family = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "vanilla"]

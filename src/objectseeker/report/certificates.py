@@ -18,14 +18,14 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.bounds import Bound
-from objectseeker.boxes import Floats, Ints
-from objectseeker.certification import visible_area
+from objectseeker.core.bounds import Bound
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.certification import visible_area
+from objectseeker.core.evidence import linked, weights
+from objectseeker.core.pruning import Rule
+from objectseeker.core.threats import Surroundings
 from objectseeker.evaluation.certified import Proofs, find_proofs
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evidence import linked, weights
-from objectseeker.pruning import Rule
-from objectseeker.threats import Surroundings
 
 Column = npt.NDArray[np.generic]
 

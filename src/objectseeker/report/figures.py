@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from objectseeker import __version__
-from objectseeker.bounds import MARGIN
+from objectseeker.core.bounds import MARGIN
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.pruning import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.curves import vanilla_curve
@@ -17,8 +19,6 @@ from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.evaluation.sweeps import SIZE_BINS
-from objectseeker.masks import MaskSet
-from objectseeker.pruning import Rule
 from objectseeker.store import Run
 
 # The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.

@@ -19,13 +19,13 @@ from typing import IO, Any, Literal, get_args
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Floats
+from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.pruning import Rule, prune_with
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
-from objectseeker.masks import MaskSet
-from objectseeker.observation import ObservedImage
-from objectseeker.pruning import Rule, prune_with
 from objectseeker.report.certificates import Packed, pack
 from objectseeker.report.figures import constants, controls, described, masks_of, operating_rule
 from objectseeker.report.photos import Photo, photo_of

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import PIL.Image
 
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
-from objectseeker.masks import Image
-from objectseeker.observation import ObservedImage
 
 THUMBNAIL, VIEW = 240, 640  # longest side, pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG

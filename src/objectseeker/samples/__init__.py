@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Detections
+from objectseeker.core.boxes import Bools, Detections
 from objectseeker.detectors.names import VOC_20
 
 

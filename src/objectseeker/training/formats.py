@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from objectseeker.boxes import Floats
+from objectseeker.core.boxes import Floats
 from objectseeker.errors import ObjectSeekerError
 
 # Corners in pixels; corners, corner and size, centre and size as shares of the image; corner and size; centre and size.

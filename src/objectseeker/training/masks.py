@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Floats, area
+from objectseeker.core.boxes import Bools, Floats, area
+from objectseeker.core.masks import GREY
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.masks import GREY
 
 Side = Literal["left", "top", "right", "bottom"]
 By = Literal["fill", "crop"]

@@ -24,10 +24,10 @@ from objectseeker.baselines.detectorguard.objectness import (
     votes_needed,
     votes_of,
 )
-from objectseeker.boxes import Bools, Detections, Ints
-from objectseeker.certification import visible_area
+from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.certification import visible_area
+from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.threats import Patch, Surroundings, sizes
 
 MARGIN = WINDOW - 1  # positions further off than this share no window
 

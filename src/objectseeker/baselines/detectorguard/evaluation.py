@@ -16,14 +16,14 @@ from objectseeker.baselines.detectorguard.certification import certify
 from objectseeker.baselines.detectorguard.explaining import clustered, explaining_score
 from objectseeker.baselines.detectorguard.locations import certify_published
 from objectseeker.baselines.detectorguard.objectness import Features, Grid, most_votes, votes_needed
-from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.threats import Patch
 from objectseeker.detectors.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.curves import Curve, vanilla_curve
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES
-from objectseeker.threats import Patch
 
 FALSE_ALERTS = 0.05  # the rate the threshold is tuned to
 THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # that are tried

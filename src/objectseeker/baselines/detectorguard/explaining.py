@@ -17,7 +17,7 @@ from __future__ import annotations
 import numpy as np
 
 from objectseeker.baselines.detectorguard.objectness import Grid
-from objectseeker.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 
 NEIGHBOURHOOD, CLUSTER = 3, 24  # distance and number of positions, as published
 

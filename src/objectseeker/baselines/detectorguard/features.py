@@ -21,13 +21,13 @@ from zipfile import BadZipFile
 import numpy as np
 
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, SMALLEST_INPUT, Features, positions
-from objectseeker.boxes import Ints
+from objectseeker.core.boxes import Ints
+from objectseeker.core.masks import GREY, Image
 from objectseeker.detectors import identity
 from objectseeker.detectors.onnx import open_session, usable_cores
 from objectseeker.detectors.preprocess import Size, place, prepare
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.images import load_image
-from objectseeker.masks import GREY, Image
 from objectseeker.store import Run
 
 FOLDER, DESCRIPTION = "detectorguard", "features.json"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from objectseeker.baselines.detectorguard.explaining import alert
 from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness
-from objectseeker.boxes import Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.masks import Image
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import numpy as np
 from objectseeker.baselines.detectorguard.certification import Proof, Rectangles
 from objectseeker.baselines.detectorguard.explaining import owned
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, Features, Grid
-from objectseeker.boxes import Bools, Detections, Floats, Ints
-from objectseeker.certification import visible_area
-from objectseeker.threats import Patch, Where
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.certification import visible_area
+from objectseeker.core.threats import Patch, Where
 
 CLOSE = 8  # positions
 

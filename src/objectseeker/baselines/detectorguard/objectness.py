@@ -25,7 +25,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Bools, Floats, Ints
+from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.detectors.preprocess import Axis, Placement, Size, place
 from objectseeker.errors import ObjectSeekerError
 

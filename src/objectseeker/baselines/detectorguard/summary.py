@@ -18,7 +18,7 @@ from objectseeker.baselines.detectorguard.evaluation import (
 )
 from objectseeker.baselines.detectorguard.features import describe, read_features
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, Features
-from objectseeker.boxes import Ints
+from objectseeker.core.boxes import Ints
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence

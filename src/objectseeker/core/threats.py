@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
 Where = Literal["far", "close", "over", "anywhere"]

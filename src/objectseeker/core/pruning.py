@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Detections, Floats, Ints, ioa
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa
+from objectseeker.core.masks import Masks
+from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
-from objectseeker.masks import Masks
-from objectseeker.observation import Observation
 
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
 

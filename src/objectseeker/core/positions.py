@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Ints
-from objectseeker.masks import Masks
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.masks import Masks
 
 
 @dataclass(frozen=True, slots=True, eq=False)

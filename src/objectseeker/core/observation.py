@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker.boxes import Bools, Detections, Ints
+from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.masks import MaskPairs, Masks, MaskSet
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.masks import MaskPairs, Masks, MaskSet
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.bounds import MARGIN
-from objectseeker.boxes import Bools, Floats, Ints
-from objectseeker.masks import Masks, MaskSet
-from objectseeker.observation import Observation
-from objectseeker.positions import Classes, removed_together
-from objectseeker.pruning import neighbours
+from objectseeker.core.bounds import MARGIN
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.masks import Masks, MaskSet
+from objectseeker.core.observation import Observation
+from objectseeker.core.positions import Classes, removed_together
+from objectseeker.core.pruning import neighbours
 
 # A box of full evidence decides alone, exactly; sums of partial evidence are rounded at inference, so here they must
 # clear 1 by MARGIN. Counting a full box as 2 lets one comparison serve both. Partial evidence is rounded down to whole

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from objectseeker.boxes import Floats, area
+from objectseeker.core.boxes import Floats, area
 from objectseeker.errors import ObjectSeekerError
 
 Bound = Literal["exact", "paper"]

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.boxes import Bools, Ints
+from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
 
 Image = npt.NDArray[np.uint8]  # H x W x 3, RGB

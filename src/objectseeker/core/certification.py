@@ -19,15 +19,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.bounds import MARGIN, Bound, lower_bound
-from objectseeker.boxes import Bools, Detections, Floats, Ints, area
+from objectseeker.core.bounds import MARGIN, Bound, lower_bound
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area
+from objectseeker.core.evidence import stars_of
+from objectseeker.core.masks import SIDES, Masks
+from objectseeker.core.observation import Observation
+from objectseeker.core.positions import Classes, removed_together
+from objectseeker.core.pruning import Rule
+from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.evidence import stars_of
-from objectseeker.masks import SIDES, Masks
-from objectseeker.observation import Observation
-from objectseeker.positions import Classes, removed_together
-from objectseeker.pruning import Rule
-from objectseeker.threats import Patch, Surroundings, sizes
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from objectseeker.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
-from objectseeker.boxes import Bools, Detections, Floats, Ints, area, intersection, iou
-from objectseeker.certification import (
+from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou
+from objectseeker.core.certification import (
     Certificates,
     any_box_of_mask,
     certify_with,
@@ -33,12 +33,12 @@ from objectseeker.certification import (
     verdicts,
     visible_area,
 )
+from objectseeker.core.masks import Masks
+from objectseeker.core.observation import Observation
+from objectseeker.core.positions import Classes
+from objectseeker.core.pruning import Rule, prune_with
+from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.masks import Masks
-from objectseeker.observation import Observation
-from objectseeker.positions import Classes
-from objectseeker.pruning import Rule, prune_with
-from objectseeker.threats import Patch, Surroundings, sizes
 
 CLEAR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
 TAU_IOU = 0.8

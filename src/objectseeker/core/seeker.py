@@ -9,12 +9,12 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from objectseeker.boxes import Detections, Ints
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.iou_variant import AnyRule, IouRule
+from objectseeker.core.masks import GREY, Image, MaskChoice, Masks, fill, make_masks, require_choice
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import Rule
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.iou_variant import AnyRule, IouRule
-from objectseeker.masks import GREY, Image, MaskChoice, Masks, fill, make_masks, require_choice
-from objectseeker.observation import Observation
-from objectseeker.pruning import Rule
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
@@ -53,7 +53,7 @@ class ObjectSeeker:
     `threshold` of it. It rests on the detector being a pure function of each image at the batch shape used here
     (`objectseeker check-detector`).
 
-    `tau_iou` chooses the IoU variant (`objectseeker.iou_variant`), whose certificates are those of `iou_certify`.
+    `tau_iou` chooses the IoU variant (`objectseeker.core.iou_variant`), whose certificates are those of `iou_certify`.
     `strategy` is the rule of the output: `rule` or, with `tau_iou`, an `IouRule` around it.
 
     `masks` is "halves", against one patch, or "pairs", against two: 5 * lines**2 + 3 * lines views, so use fewer lines.
