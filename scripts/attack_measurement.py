@@ -30,7 +30,7 @@ from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import row_of, summary
 from objectseeker.attack.whitebox import embedded_white_box
 from objectseeker.detectors.embedded import LAYOUT, RECOMMENDED
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 
 CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
 LOADING = """from objectseeker.attack.whitebox import embedded_white_box

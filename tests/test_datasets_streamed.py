@@ -14,11 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from observe_job import LINES, Spots, run_here
 
-from objectseeker import ObjectSeekerError, remote
+from objectseeker import ObjectSeekerError
 from objectseeker.datasets import open_dataset
 from objectseeker.datasets.dataset import Streamed
-from objectseeker.images import find_images, image_size, load_image, location, walk_images
-from objectseeker.remote import Url, is_url
+from objectseeker.files import remote
+from objectseeker.files.images import find_images, image_size, load_image, location, walk_images
+from objectseeker.files.remote import Url, is_url
 from objectseeker.store import open_run
 
 fsspec = pytest.importorskip("fsspec")

@@ -150,7 +150,7 @@ def test_features_are_added_once_and_read_back(run, network):
     assert describe(run)["input"] == list(SIZE)
     some = list(read_features(run, np.array([3, 1])))
     assert all((a == stored[i]).all() for a, i in zip(some, (3, 1), strict=True))
-    from objectseeker.images import load_image
+    from objectseeker.files.images import load_image
 
     for image, features in zip(open_run(run.folder).images(), stored, strict=True):
         assert (network(load_image(image.path)) == features).all()

@@ -14,7 +14,7 @@ import PIL.Image
 import pytest
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import LARGEST_IMAGE, find_images, image_size, load_image
+from objectseeker.files.images import LARGEST_IMAGE, find_images, image_size, load_image
 
 pytestmark = pytest.mark.filterwarnings("error")  # no Pillow warning may reach the user
 

@@ -12,7 +12,7 @@ import pytest
 
 from objectseeker import samples as package
 from objectseeker.detectors.names import VOC_20
-from objectseeker.images import image_size, load_image
+from objectseeker.files.images import image_size, load_image
 from objectseeker.samples import Sample, samples
 
 FOLDER = Path(package.__file__).parent

@@ -8,7 +8,7 @@ from objectseeker.core.masks import GREY
 from objectseeker.core.seeker import detect_views
 from objectseeker.detectors import load
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.samples import samples
 
 

@@ -58,7 +58,7 @@ def test_training_saw_masked_images(followed):
 
 def test_the_saved_folder_is_a_detector(followed):
     from objectseeker.detectors import load
-    from objectseeker.images import load_image
+    from objectseeker.files.images import load_image
 
     detector = load("transformers:masked-yolos")
     assert detector.names[0] == "aeroplane"

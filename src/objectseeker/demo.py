@@ -20,7 +20,7 @@ from objectseeker.core.threats import Patch, Where
 from objectseeker.detectors.embedded import RECOMMENDED
 from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.evaluation import Settings
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.jobs import Defended, defend
 from objectseeker.report import write_report
 from objectseeker.samples import Sample, samples

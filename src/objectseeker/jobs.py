@@ -17,7 +17,7 @@ from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from objectseeker.core.boxes import Bools, Detections
-from objectseeker.images import location
-from objectseeker.remote import Url
+from objectseeker.files.images import location
+from objectseeker.files.remote import Url
 
 ROWS = 4096  # images that are in memory at a time
 

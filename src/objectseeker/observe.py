@@ -22,7 +22,7 @@ from objectseeker.datasets.dataset import Streamed
 from objectseeker.detectors import LoadedDetector
 from objectseeker.engines import Description, Engine, Item, Job, LocalEngine
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.images import location
+from objectseeker.files.images import location
 from objectseeker.listing import ImageRecord
 from objectseeker.manifest import Manifest
 from objectseeker.store import MOST_LINES, Run, open_run

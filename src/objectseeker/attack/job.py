@@ -22,7 +22,7 @@ from objectseeker.attack.whitebox import embedded_white_box, white_box_of
 from objectseeker.core.threats import Patch
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.jobs import save_json
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from objectseeker.core.pruning import Rule
 from objectseeker.core.seeker import Detector, ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.jobs import save_json, save_text
 
 CLEAN, ATTACKED, CASE, SCRIPT = "clean.png", "attacked.png", "case.json", "check.py"

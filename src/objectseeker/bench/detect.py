@@ -27,7 +27,7 @@ from objectseeker.detectors.network import NetworkDetector, place_image
 from objectseeker.detectors.onnx import usable_cores
 from objectseeker.detectors.views import plan_views
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.samples import samples
 
 EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition

@@ -127,7 +127,7 @@ def detect(
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --out found
     """
     from objectseeker import jobs
-    from objectseeker.images import find_images
+    from objectseeker.files.images import find_images
 
     paths = find_images(inputs)
     names = jobs.output_names(paths)
@@ -217,7 +217,7 @@ def check_detector(
     Example:  objectseeker check-detector onnx:model.onnx street.jpg
     """
     from objectseeker.check import check_detector as run
-    from objectseeker.images import load_image
+    from objectseeker.files.images import load_image
     from objectseeker.samples import samples
 
     loaded = detectors.load(

@@ -11,7 +11,7 @@ from objectseeker.datasets import coco, folder, kitti, listed, voc, yolo
 from objectseeker.datasets.classes import ClassMatch, match_classes, relabel
 from objectseeker.datasets.dataset import Dataset, Entry
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.remote import is_url
+from objectseeker.files.remote import is_url
 
 __all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset", "relabel"]
 

@@ -14,8 +14,8 @@ from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.files import read_bytes, require_folder
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import image_size
-from objectseeker.remote import Url, is_url
+from objectseeker.files.images import image_size
+from objectseeker.files.remote import Url, is_url
 
 FORM = "coco:ANNOTATIONS.json:IMAGES"
 

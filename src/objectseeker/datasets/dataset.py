@@ -16,8 +16,8 @@ import numpy as np
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
-from objectseeker.remote import Url
+from objectseeker.files.images import load_image
+from objectseeker.files.remote import Url
 
 _T = TypeVar("_T")
 

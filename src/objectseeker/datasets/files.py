@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import find_images
+from objectseeker.files.images import find_images
 
 
 def read_bytes(path: Path) -> bytes:

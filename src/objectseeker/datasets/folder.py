@@ -8,8 +8,8 @@ from pathlib import Path
 
 from objectseeker.datasets.dataset import Dataset, stream
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import looks_like_image, no_image_in, walk_images
-from objectseeker.remote import Url, is_folder, is_url, walk_url
+from objectseeker.files.images import looks_like_image, no_image_in, walk_images
+from objectseeker.files.remote import Url, is_folder, is_url, walk_url
 
 Record = tuple[str, Path | Url, int | None]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.files import images_by_stem, number, read_lines, require_folder
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import image_size
+from objectseeker.files.images import image_size
 
 NAMES = ("car", "pedestrian", "cyclist")
 MERGED = {  # type in lower case -> the class it counts as

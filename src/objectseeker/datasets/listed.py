@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from objectseeker.datasets.dataset import Dataset, stream
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.remote import Url, is_url, opened
+from objectseeker.files.remote import Url, is_url, opened
 
 FORM = "list:FILE.txt or list:FILE.parquet"
 

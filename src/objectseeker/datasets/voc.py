@@ -14,7 +14,7 @@ from xml.parsers import expat
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.files import images_by_stem, number, read_bytes, read_lines, require_folder
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import image_size
+from objectseeker.files.images import image_size
 
 FORM = "voc:VOCDIR:SPLIT"
 NAMES = (

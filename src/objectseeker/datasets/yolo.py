@@ -12,7 +12,7 @@ from objectseeker.datasets.dataset import Box, Dataset, Record, Xyxy, build
 from objectseeker.datasets.files import images_by_stem, number, read_lines, require_folder
 from objectseeker.datasets.yolo_names import NAMES_FILE, find_names
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import image_size
+from objectseeker.files.images import image_size
 
 FORM = "yolo:DIR or yolo:DIR:SPLIT"
 ROUNDING = 1e-3  # how far above 1 a fraction may come out of a converter's rounding

@@ -17,7 +17,7 @@ from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import UnreachableError, location
+from objectseeker.files.images import UnreachableError, location
 from objectseeker.parts import Findings, check_labels
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the

@@ -11,7 +11,7 @@ import PIL.Image
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 
 THUMBNAIL, VIEW = 240, 640  # longest side, pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG

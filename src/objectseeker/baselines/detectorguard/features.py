@@ -27,7 +27,7 @@ from objectseeker.detectors import identity
 from objectseeker.detectors.onnx import open_session, usable_cores
 from objectseeker.detectors.preprocess import Size, place, prepare
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.images import load_image
+from objectseeker.files.images import load_image
 from objectseeker.store import Run
 
 FOLDER, DESCRIPTION = "detectorguard", "features.json"

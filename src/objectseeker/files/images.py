@@ -22,7 +22,7 @@ import PIL.Image
 
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.remote import Url, is_url, read_url
+from objectseeker.files.remote import Url, is_url, read_url
 
 AnyPath = str | os.PathLike[str]
 
