@@ -21,7 +21,7 @@ import PIL.ImageDraw
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.masks import fill, halves
 from objectseeker.detectors import load
-from objectseeker.detectors.names import COCO_80, VOC_20
+from objectseeker.detectors.network.names import COCO_80, VOC_20
 
 CONFIDENT = 0.4
 VOC_IN_COCO = {

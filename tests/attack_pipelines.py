@@ -12,8 +12,8 @@ from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import Rule, prune_with
-from objectseeker.detectors.network import NetworkDetector
-from objectseeker.detectors.preprocess import place, prepare
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.torch_module import TorchDetector
 
 SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3

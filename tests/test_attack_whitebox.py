@@ -11,8 +11,8 @@ from objectseeker.attack.objectives import Goals, boxes_to_plant, hide, least_re
 from objectseeker.attack.pipeline import paste  # noqa: E402
 from objectseeker.attack.whitebox import Stage, WhiteBox, masked, white_box_of  # noqa: E402
 from objectseeker.core.boxes import ioa  # noqa: E402
-from objectseeker.detectors.layouts import normalise, parse  # noqa: E402
-from objectseeker.detectors.preprocess import prepare  # noqa: E402
+from objectseeker.detectors.network.layouts import normalise, parse  # noqa: E402
+from objectseeker.detectors.network.preprocess import prepare  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from objectseeker import Detections
 from objectseeker.check import check_detector
-from objectseeker.detectors.preprocess import place, prepare
+from objectseeker.detectors.network.preprocess import place, prepare
 
 
 def scene():

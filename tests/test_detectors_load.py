@@ -13,7 +13,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill, halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import load
-from objectseeker.detectors.names import VOC_20
+from objectseeker.detectors.network.names import VOC_20
 from objectseeker.detectors.ultralytics import UltralyticsDetector
 from objectseeker.errors import ObjectSeekerError
 

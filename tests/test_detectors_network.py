@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.masks import halves
-from objectseeker.detectors.layouts import LAYOUTS, normalise, parse
-from objectseeker.detectors.network import NetworkDetector
-from objectseeker.detectors.nms import BLOCK, nms
-from objectseeker.detectors.preprocess import place, prepare
-from objectseeker.detectors.results import Found
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network.layouts import LAYOUTS, normalise, parse
+from objectseeker.detectors.network.nms import BLOCK, nms
+from objectseeker.detectors.network.preprocess import place, prepare
+from objectseeker.detectors.network.results import Found
 from objectseeker.errors import ObjectSeekerError
 
 

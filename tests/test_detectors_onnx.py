@@ -8,8 +8,9 @@ from detector_graphs import BUILDERS, CELLS, SIZE, build
 
 from objectseeker.core.masks import halves
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
-from objectseeker.detectors import load, names
-from objectseeker.detectors.layouts import LAYOUTS
+from objectseeker.detectors import load
+from objectseeker.detectors.network import names
+from objectseeker.detectors.network.layouts import LAYOUTS
 from objectseeker.detectors.onnx import OnnxDetector
 from objectseeker.errors import ObjectSeekerError
 

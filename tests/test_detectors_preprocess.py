@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker.detectors.preprocess import place, prepare, resampling
+from objectseeker.detectors.network.preprocess import place, prepare, resampling
 from objectseeker.errors import ObjectSeekerError
 
 FITS = ("top-left", "centred", "stretch")

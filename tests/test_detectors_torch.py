@@ -14,7 +14,7 @@ from objectseeker.core.boxes import iou  # noqa: E402
 from objectseeker.core.masks import halves  # noqa: E402
 from objectseeker.core.seeker import ViewDetector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
-from objectseeker.detectors.names import VOC_20  # noqa: E402
+from objectseeker.detectors.network.names import VOC_20  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torchvision import TorchvisionDetector  # noqa: E402
 from objectseeker.detectors.transformers import TransformersDetector  # noqa: E402

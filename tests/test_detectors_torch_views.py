@@ -16,10 +16,10 @@ from objectseeker.check import check_detector  # noqa: E402
 from objectseeker.core.boxes import Detections  # noqa: E402
 from objectseeker.core.masks import halves  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
-from objectseeker.detectors.layouts import parse  # noqa: E402
-from objectseeker.detectors.nms import by_score, nms  # noqa: E402
-from objectseeker.detectors.preprocess import place, prepare  # noqa: E402
-from objectseeker.detectors.results import clean  # noqa: E402
+from objectseeker.detectors.network.layouts import parse  # noqa: E402
+from objectseeker.detectors.network.nms import by_score, nms  # noqa: E402
+from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E402
+from objectseeker.detectors.network.results import clean  # noqa: E402
 from objectseeker.detectors.torch_device import prepare as prepare_in_torch  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.detectors.torch_nms import ROUNDS, best_first, settle, suppress  # noqa: E402

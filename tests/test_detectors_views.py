@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill, halves
 from objectseeker.detectors import load
-from objectseeker.detectors.layouts import parse
-from objectseeker.detectors.network import NetworkDetector
-from objectseeker.detectors.preprocess import place, prepare
-from objectseeker.detectors.results import Found
-from objectseeker.detectors.views import known_views, plan_views
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network.layouts import parse
+from objectseeker.detectors.network.preprocess import place, prepare
+from objectseeker.detectors.network.results import Found
+from objectseeker.detectors.network.views import known_views, plan_views
 from objectseeker.errors import ObjectSeekerError
 
 

@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 
 from objectseeker import samples as package
-from objectseeker.detectors.names import VOC_20
+from objectseeker.detectors.network.names import VOC_20
 from objectseeker.files.images import image_size, load_image
 from objectseeker.samples import Sample, samples
 

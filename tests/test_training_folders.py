@@ -16,7 +16,7 @@ if not (ROOT / "training").is_dir():
     pytest.skip("the training program is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from objectseeker.detectors.names import VOC_20  # noqa: E402
+from objectseeker.detectors.network.names import VOC_20  # noqa: E402
 from training.folders import read_folder  # noqa: E402
 from training.packs import CROWD, DIFFICULT, NORMAL, decode, join  # noqa: E402
 

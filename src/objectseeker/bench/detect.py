@@ -22,10 +22,10 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import GREY, Image, MaskSet, fill, halves
 from objectseeker.core.seeker import detect_views, removed_of
 from objectseeker.detectors import LoadedDetector, load
-from objectseeker.detectors.layouts import Array
-from objectseeker.detectors.network import NetworkDetector, place_image
+from objectseeker.detectors.network.detector import NetworkDetector, place_image
+from objectseeker.detectors.network.layouts import Array
+from objectseeker.detectors.network.views import plan_views
 from objectseeker.detectors.onnx import usable_cores
-from objectseeker.detectors.views import plan_views
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import load_image
 from objectseeker.samples import samples

@@ -5,10 +5,10 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from objectseeker.core.pruning import Rule
-from objectseeker.detectors.network import NetworkDetector
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network.results import SCORE_FLOOR
+from objectseeker.detectors.network.views import MaskBy
 from objectseeker.detectors.onnx import OnnxDetector
-from objectseeker.detectors.results import SCORE_FLOOR
-from objectseeker.detectors.views import MaskBy
 from objectseeker.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 
@@ -38,7 +38,7 @@ def load_embedded(
     On the CPU it runs in ONNX Runtime, on a GPU in torch where that is installed: all views of an image at once.
     """
     if device != "cpu" and find_spec("torch") is not None:
-        from objectseeker.detectors.names import VOC_20
+        from objectseeker.detectors.network.names import VOC_20
         from objectseeker.detectors.torch_module import TorchDetector
         from objectseeker.embedded.weights import load_torch
 

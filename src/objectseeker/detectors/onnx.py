@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.detectors import identity, names
-from objectseeker.detectors.layouts import LAYOUTS, Array, Layout, parse
-from objectseeker.detectors.network import Forward, NetworkDetector, as_size
-from objectseeker.detectors.preprocess import Size
-from objectseeker.detectors.recognise import Tensor, count_classes, order_outputs, recognise
-from objectseeker.detectors.results import SCORE_FLOOR
-from objectseeker.detectors.views import MaskBy
+from objectseeker.detectors.network import identity, names
+from objectseeker.detectors.network.detector import Forward, NetworkDetector, as_size
+from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
+from objectseeker.detectors.network.preprocess import Size
+from objectseeker.detectors.network.recognise import Tensor, count_classes, order_outputs, recognise
+from objectseeker.detectors.network.results import SCORE_FLOOR
+from objectseeker.detectors.network.views import MaskBy
 from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}

@@ -11,7 +11,7 @@ from typing import Any
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image
-from objectseeker.detectors import identity
+from objectseeker.detectors.network import identity
 from objectseeker.errors import ObjectSeekerError
 
 

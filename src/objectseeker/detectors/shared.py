@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.detectors.preprocess import Placement, Size
+from objectseeker.detectors.network.preprocess import Placement, Size
 
 FAR = 2**30  # a line no cell reaches across
 UNTOUCHED = (0, FAR, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from objectseeker.core.masks import Image
-from objectseeker.detectors.layouts import Layout
-from objectseeker.detectors.preprocess import Placement, Resampling
+from objectseeker.detectors.network.layouts import Layout
+from objectseeker.detectors.network.preprocess import Placement, Resampling
 
 Tensor = Any
 Found = TypeVar("Found")

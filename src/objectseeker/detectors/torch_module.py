@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from objectseeker.detectors import identity
-from objectseeker.detectors.layouts import Array, Layout, parse
-from objectseeker.detectors.network import NetworkDetector, as_size
-from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR
-from objectseeker.detectors.views import MaskBy
+from objectseeker.detectors.network import identity
+from objectseeker.detectors.network.detector import NetworkDetector, as_size
+from objectseeker.detectors.network.layouts import Array, Layout, parse
+from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR
+from objectseeker.detectors.network.views import MaskBy
 from objectseeker.errors import ObjectSeekerError
 
 PRECISIONS = ("float32", "float16", "bfloat16")

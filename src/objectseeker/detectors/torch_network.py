@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from objectseeker.detectors.preprocess import Size
+from objectseeker.detectors.network.preprocess import Size
 from objectseeker.detectors.shared import Reach
 from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
 

@@ -11,10 +11,10 @@ import numpy as np
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import as_image
-from objectseeker.detectors import identity
-from objectseeker.detectors.names import from_mapping
-from objectseeker.detectors.network import as_size
-from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, Found, on_image
+from objectseeker.detectors.network import identity
+from objectseeker.detectors.network.detector import as_size
+from objectseeker.detectors.network.names import from_mapping
+from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR, Found, on_image
 from objectseeker.errors import ObjectSeekerError
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections
-from objectseeker.detectors.names import VOC_20
+from objectseeker.detectors.network.names import VOC_20
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ from objectseeker.baselines.detectorguard.locations import certify_published
 from objectseeker.baselines.detectorguard.objectness import Features, Grid, most_votes, votes_needed
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.threats import Patch
-from objectseeker.detectors.preprocess import Size
+from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.curves import Curve, vanilla_curve
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping

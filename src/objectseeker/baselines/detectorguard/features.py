@@ -23,9 +23,9 @@ import numpy as np
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, SMALLEST_INPUT, Features, positions
 from objectseeker.core.boxes import Ints
 from objectseeker.core.masks import GREY, Image
-from objectseeker.detectors import identity
+from objectseeker.detectors.network import identity
+from objectseeker.detectors.network.preprocess import Size, place, prepare
 from objectseeker.detectors.onnx import open_session, usable_cores
-from objectseeker.detectors.preprocess import Size, place, prepare
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.store import Run

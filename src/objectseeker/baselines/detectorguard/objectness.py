@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.detectors.preprocess import Axis, Placement, Size, place
+from objectseeker.detectors.network.preprocess import Axis, Placement, Size, place
 from objectseeker.errors import ObjectSeekerError
 
 VIEW, STRIDE = 33, 8  # pixels a position sees, and pixels between two positions

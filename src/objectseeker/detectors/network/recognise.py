@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from objectseeker.detectors.layouts import STRIDES, Layout
-from objectseeker.detectors.preprocess import Size
+from objectseeker.detectors.network.layouts import STRIDES, Layout
+from objectseeker.detectors.network.preprocess import Size
 
 
 class Tensor(NamedTuple):

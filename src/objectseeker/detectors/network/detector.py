@@ -13,11 +13,11 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import as_image
-from objectseeker.detectors.layouts import Array, Layout, normalise
-from objectseeker.detectors.nms import nms
-from objectseeker.detectors.preprocess import Placement, Size, prepare
-from objectseeker.detectors.results import MOST_BOXES, SCORE_FLOOR, clean, finish
-from objectseeker.detectors.views import MaskBy, Views, known_views
+from objectseeker.detectors.network.layouts import Array, Layout, normalise
+from objectseeker.detectors.network.nms import nms
+from objectseeker.detectors.network.preprocess import Placement, Size, prepare
+from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR, clean, finish
+from objectseeker.detectors.network.views import MaskBy, Views, known_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.

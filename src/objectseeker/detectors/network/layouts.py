@@ -17,8 +17,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.detectors.preprocess import Fit, Placement, Size, place
-from objectseeker.detectors.results import Found
+from objectseeker.detectors.network.preprocess import Fit, Placement, Size, place
+from objectseeker.detectors.network.results import Found
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Array = npt.NDArray[Any]

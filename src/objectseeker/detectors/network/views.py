@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.detectors.preprocess import Placement, Size
+from objectseeker.detectors.network.preprocess import Placement, Size
 
 MaskBy = Literal["fill", "crop"]
 

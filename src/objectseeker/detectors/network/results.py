@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
-from objectseeker.detectors.nms import by_score
+from objectseeker.detectors.network.nms import by_score
 
 SCORE_FLOOR = 0.01  # boxes below are never returned
 MOST_BOXES = 300  # per image

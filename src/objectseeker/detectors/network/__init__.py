@@ -1,0 +1,1 @@
+"""What detectors around a network share: placing, masking, running, decoding, naming."""
