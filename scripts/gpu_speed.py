@@ -19,13 +19,13 @@ from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak,
 
 from objectseeker import Observation, halves, prune
 from objectseeker.check import _blind
+from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
+from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections
+from objectseeker.detectors.gpu.programs import plan, split
+from objectseeker.detectors.gpu.shared import levels
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.views import MaskBy
-from objectseeker.detectors.programs import plan, split
-from objectseeker.detectors.shared import levels
-from objectseeker.detectors.torch_device import download, prepare, reproducible, upload
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.detectors.torch_views import DeviceViews, to_detections
 from objectseeker.embedded.model import Predictor, PyramidPooling
 
 IN_A_ROW = 24  # images, where the next begins before the last is done

@@ -16,13 +16,13 @@ from objectseeker.check import check_detector  # noqa: E402
 from objectseeker.core.boxes import Detections  # noqa: E402
 from objectseeker.core.masks import halves  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.gpu.device import prepare as prepare_in_torch  # noqa: E402
+from objectseeker.detectors.gpu.suppression import ROUNDS, best_first, settle, suppress  # noqa: E402
 from objectseeker.detectors.network.layouts import parse  # noqa: E402
 from objectseeker.detectors.network.nms import by_score, nms  # noqa: E402
 from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E402
 from objectseeker.detectors.network.results import clean  # noqa: E402
-from objectseeker.detectors.torch_device import prepare as prepare_in_torch  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
-from objectseeker.detectors.torch_nms import ROUNDS, best_first, settle, suppress  # noqa: E402
 from objectseeker.embedded.weights import load_torch  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 from objectseeker.samples import samples  # noqa: E402
@@ -190,7 +190,7 @@ def test_suppression_that_has_not_settled_goes_on(module, monkeypatch):
     image, removed = photograph(96, 96), halves(96, 96, 1).removed
     before = detector.detect_views(image, removed, 114)
 
-    monkeypatch.setattr("objectseeker.detectors.torch_nms.ROUNDS", 1)
+    monkeypatch.setattr("objectseeker.detectors.gpu.suppression.ROUNDS", 1)
 
     assert detector.detect_views(image, removed, 114) == before
 

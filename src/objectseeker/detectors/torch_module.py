@@ -51,9 +51,9 @@ class TorchDetector(NetworkDetector):
         share: bool | None = None,
     ) -> None:
         torch = import_torch("a torch module")
-        from objectseeker.detectors.torch_device import reproducible
-        from objectseeker.detectors.torch_network import as_network
-        from objectseeker.detectors.torch_views import DeviceViews
+        from objectseeker.detectors.gpu.device import reproducible
+        from objectseeker.detectors.gpu.device_views import DeviceViews
+        from objectseeker.detectors.gpu.raw_network import as_network
 
         layout = parse(layout) if isinstance(layout, str) else layout
         if layout.outputs != ("boxes", "scores"):

@@ -17,15 +17,15 @@ import torch
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image
+from objectseeker.detectors.gpu.device import Graphs, at_once, download, normalise, prepare, reproducible, upload
+from objectseeker.detectors.gpu.programs import Group, Program, plan, split
+from objectseeker.detectors.gpu.raw_network import RawNetwork
+from objectseeker.detectors.gpu.shared import Level, Reach
+from objectseeker.detectors.gpu.suppression import Suppression, best_first, settle, suppress
 from objectseeker.detectors.network.layouts import Layout
 from objectseeker.detectors.network.preprocess import Placement, Size
 from objectseeker.detectors.network.results import has_area
 from objectseeker.detectors.network.views import Views
-from objectseeker.detectors.programs import Group, Program, plan, split
-from objectseeker.detectors.shared import Level, Reach
-from objectseeker.detectors.torch_device import Graphs, at_once, download, normalise, prepare, reproducible, upload
-from objectseeker.detectors.torch_network import RawNetwork
-from objectseeker.detectors.torch_nms import Suppression, best_first, settle, suppress
 from objectseeker.errors import ObjectSeekerError
 
 Tensor = Any

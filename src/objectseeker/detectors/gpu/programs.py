@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Ints
+from objectseeker.detectors.gpu.shared import NOTHING, Batch, Level, Reach, cuts, levels, look_up, strips
 from objectseeker.detectors.network.preprocess import Placement, Size
 from objectseeker.detectors.network.views import Views
-from objectseeker.detectors.shared import NOTHING, Batch, Level, Reach, cuts, levels, look_up, strips
 
 Tensor = Any
 

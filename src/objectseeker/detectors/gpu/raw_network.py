@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
+from objectseeker.detectors.gpu.shared import Reach
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.shared import Reach
 from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
 
 Tensor = Any
