@@ -29,7 +29,7 @@ from objectseeker.attack.plan import Goal, Job, Solution
 from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import row_of, summary
 from objectseeker.attack.whitebox import embedded_white_box
-from objectseeker.detectors.embedded import LAYOUT, RECOMMENDED
+from objectseeker.detectors.embedded.loading import LAYOUT, RECOMMENDED
 from objectseeker.files.images import load_image
 
 CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))

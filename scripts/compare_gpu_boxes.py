@@ -20,7 +20,7 @@ from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
 from objectseeker.core.certification import certify_with
 from objectseeker.datasets import open_dataset
-from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.detectors.embedded.loading import RECOMMENDED
 
 WHERES = ("far", "close", "over")
 PAIRS = (

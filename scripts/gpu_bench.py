@@ -24,8 +24,8 @@ from gpu_rig import Rig
 from gpu_speed import blind, speed
 
 from objectseeker.core.boxes import Detections
+from objectseeker.detectors.embedded.weights import load_torch
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.embedded.weights import load_torch
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.samples import samples
 

@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
 from objectseeker.core.masks import fill
+from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
 
 REALISTIC = 150  # candidates a view on average
 

@@ -18,7 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
 from objectseeker import Observation, halves, prune
-from objectseeker.check import _blind
+from objectseeker.detectors.check import _blind
+from objectseeker.detectors.embedded.model import Predictor, PyramidPooling
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections
 from objectseeker.detectors.gpu.programs import plan, split
@@ -26,7 +27,6 @@ from objectseeker.detectors.gpu.shared import levels
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.views import MaskBy
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.embedded.model import Predictor, PyramidPooling
 
 IN_A_ROW = 24  # images, where the next begins before the last is done
 

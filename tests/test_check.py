@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from objectseeker import Detections
-from objectseeker.check import check_detector
+from objectseeker.detectors.check import check_detector
 from objectseeker.detectors.network.preprocess import place, prepare
 
 

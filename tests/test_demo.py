@@ -9,7 +9,7 @@ import pytest
 from report_cases import columns_of, data_of
 
 from objectseeker import demo
-from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.detectors.embedded.loading import RECOMMENDED
 from objectseeker.samples import samples
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from objectseeker.core.masks import halves, pairs  # noqa: E402
+from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused  # noqa: E402
 from objectseeker.detectors.gpu.device_views import DeviceViews, put_together  # noqa: E402
 from objectseeker.detectors.gpu.programs import plan, split  # noqa: E402
 from objectseeker.detectors.gpu.raw_network import Embedded, reach_of  # noqa: E402
@@ -19,7 +20,6 @@ from objectseeker.detectors.network.layouts import LAYOUTS  # noqa: E402
 from objectseeker.detectors.network.preprocess import place  # noqa: E402
 from objectseeker.detectors.network.views import plan_views  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
-from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
 

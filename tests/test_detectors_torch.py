@@ -97,7 +97,7 @@ def test_a_device_that_is_not_there_is_named():
 
 
 def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
-    weights = pytest.importorskip("objectseeker.embedded.weights")
+    weights = pytest.importorskip("objectseeker.detectors.embedded.weights")
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = TorchDetector(weights.load_torch(), names=VOC_20, **options)

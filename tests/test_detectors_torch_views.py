@@ -12,10 +12,11 @@ pytest.importorskip("onnx")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from objectseeker.check import check_detector  # noqa: E402
 from objectseeker.core.boxes import Detections  # noqa: E402
 from objectseeker.core.masks import halves  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.check import check_detector  # noqa: E402
+from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch  # noqa: E402
 from objectseeker.detectors.gpu.suppression import ROUNDS, best_first, settle, suppress  # noqa: E402
 from objectseeker.detectors.network.layouts import parse  # noqa: E402
@@ -23,7 +24,6 @@ from objectseeker.detectors.network.nms import by_score, nms  # noqa: E402
 from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E402
 from objectseeker.detectors.network.results import clean  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
-from objectseeker.embedded.weights import load_torch  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 from objectseeker.samples import samples  # noqa: E402
 

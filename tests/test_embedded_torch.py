@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from objectseeker.embedded import ONNX_FILE
+from objectseeker.detectors.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
@@ -15,8 +15,8 @@ onnx = pytest.importorskip("onnx")
 
 import onnxruntime  # noqa: E402
 
-from objectseeker.embedded.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, fused  # noqa: E402
-from objectseeker.embedded.weights import load_torch, read_weights  # noqa: E402
+from objectseeker.detectors.embedded.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, fused  # noqa: E402
+from objectseeker.detectors.embedded.weights import load_torch, read_weights  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from objectseeker.embedded import ONNX_FILE
-from objectseeker.embedded.model import CLASSES, Predictor
-from objectseeker.embedded.weights import load_torch
+from objectseeker.detectors.embedded import ONNX_FILE
+from objectseeker.detectors.embedded.model import CLASSES, Predictor
+from objectseeker.detectors.embedded.weights import load_torch
 from training.packs import NORMAL, Pack, Pixels, decode, read_pack
 
 Rows = npt.NDArray[np.float32]  # detections: x1, y1, x2, y2, score, label

@@ -14,8 +14,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from objectseeker.embedded.model import STRIDES, Predictor
-from objectseeker.embedded.weights import HALF_SUFFIX
+from objectseeker.detectors.embedded.model import STRIDES, Predictor
+from objectseeker.detectors.embedded.weights import HALF_SUFFIX
 from training.trainer import load_trained
 
 METADATA = {

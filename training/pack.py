@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from objectseeker.embedded.model import CLASSES
+from objectseeker.detectors.embedded.model import CLASSES
 from training.packs import DIFFICULT, NORMAL
 
 

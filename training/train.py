@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from objectseeker.embedded.model import CLASSES
+from objectseeker.detectors.embedded.model import CLASSES
 from training.augmentation import Bank, Masking
 from training.evaluate import average_precisions
 from training.folders import read_folder

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from objectseeker.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
 from training.augmentation import Augmentation, Bank, Masking, Strength
 from training.learner import Learner
 from training.loss import anchors, detection_loss

@@ -17,7 +17,7 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch, Where
-from objectseeker.detectors.embedded import RECOMMENDED
+from objectseeker.detectors.embedded.loading import RECOMMENDED
 from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.evaluation import Settings
 from objectseeker.files.images import load_image

@@ -19,7 +19,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.masks import Image
-from objectseeker.detectors.embedded import LAYOUT
+from objectseeker.detectors.embedded.loading import LAYOUT
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.preprocess import Placement, Resampling, Singles, Size
 from objectseeker.detectors.network.results import SCORE_FLOOR
@@ -72,9 +72,9 @@ def embedded_white_box(
     autocast: bool = False,
 ) -> WhiteBox:
     """The packaged detector in PyTorch, attacked and judged as one and the same module."""
+    from objectseeker.detectors.embedded.weights import load_torch
     from objectseeker.detectors.network.names import VOC_20
     from objectseeker.detectors.torch_module import TorchDetector, ready
-    from objectseeker.embedded.weights import load_torch
 
     module = ready(load_torch(), device)
     detector = TorchDetector(

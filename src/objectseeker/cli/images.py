@@ -216,7 +216,7 @@ def check_detector(
     Example:  objectseeker check-detector embedded
     Example:  objectseeker check-detector onnx:model.onnx street.jpg
     """
-    from objectseeker.check import check_detector as run
+    from objectseeker.detectors.check import check_detector as run
     from objectseeker.files.images import load_image
     from objectseeker.samples import samples
 

@@ -91,7 +91,7 @@ def note_masks(run: Run, patches: int) -> None:
 def rule_of(spec: str, given: dict[str, Any]) -> Rule:
     """The settings given; if no score of masked boxes is, those recommended for the detector."""
     from objectseeker import evaluation
-    from objectseeker.detectors import embedded
+    from objectseeker.detectors.embedded import loading as embedded
 
     chosen = {key: value for key, value in given.items() if value is not None}
     if chosen.keys() & {"mask_score", "low_score"}:

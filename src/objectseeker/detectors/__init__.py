@@ -88,7 +88,7 @@ def load(
 
 
 def _embedded(_: str, **options: Any) -> LoadedDetector:
-    from objectseeker.detectors.embedded import load_embedded
+    from objectseeker.detectors.embedded.loading import load_embedded
 
     return load_embedded(**options)
 

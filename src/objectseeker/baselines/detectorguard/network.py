@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from objectseeker.embedded.model import CLASSES
+from objectseeker.detectors.embedded.model import CLASSES
 
 LOGITS = len(CLASSES) + 1  # the last is background
 

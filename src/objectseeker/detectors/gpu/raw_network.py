@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from objectseeker.detectors.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
 from objectseeker.detectors.gpu.shared import Reach
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
 
 Tensor = Any
 

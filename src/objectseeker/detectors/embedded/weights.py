@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.embedded import ONNX_FILE
+from objectseeker.detectors.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 
 if TYPE_CHECKING:
-    from objectseeker.embedded.model import Predictor
+    from objectseeker.detectors.embedded.model import Predictor
 
 HALF_SUFFIX = "_h"  # a weight stored as float16 carries it; a Cast node gives the float32 weight its own name
 
@@ -47,7 +47,7 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
     try:
         import torch
 
-        from objectseeker.embedded.model import EmbeddedDetector, Predictor, fused
+        from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused
     except ImportError:
         raise ObjectSeekerError(
             "the embedded detector as a module needs PyTorch: install objectseeker[torch]"

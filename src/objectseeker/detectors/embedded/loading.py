@@ -5,11 +5,11 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from objectseeker.core.pruning import Rule
+from objectseeker.detectors.embedded import ONNX_FILE
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.results import SCORE_FLOOR
 from objectseeker.detectors.network.views import MaskBy
 from objectseeker.detectors.onnx import OnnxDetector
-from objectseeker.embedded import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 
 # The evidence rule at base_score 0.2, mask_score following it with alpha .22, beta .1 and low_score with .15, .08: high
@@ -38,9 +38,9 @@ def load_embedded(
     On the CPU it runs in ONNX Runtime, on a GPU in torch where that is installed: all views of an image at once.
     """
     if device != "cpu" and find_spec("torch") is not None:
+        from objectseeker.detectors.embedded.weights import load_torch
         from objectseeker.detectors.network.names import VOC_20
         from objectseeker.detectors.torch_module import TorchDetector
-        from objectseeker.embedded.weights import load_torch
 
         return TorchDetector(
             load_torch(),
