@@ -20,7 +20,7 @@ from objectseeker.core.evidence import linked, weights
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.pruning import Rule
 from objectseeker.core.threats import Surroundings, sizes
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 WHERES = ("far", "close", "over")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Patch, certify
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import oracle

@@ -19,7 +19,7 @@ from pycocotools.cocoeval import COCOeval
 
 from objectseeker.evaluation import Scene
 from objectseeker.evaluation.average_precision import coco_ap50
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 from objectseeker import jobs, plots, tables
 from objectseeker.baselines.detectorguard import summary
 from objectseeker.evaluation import RECOMMENDED, WHERES, Scene
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker.evaluation import Scene, Settings
 from objectseeker.evaluation.defence import Defence
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
 

@@ -81,8 +81,8 @@ def main() -> None:
 def drive(dataset: str, out: str, engine: str) -> None:
     """The job itself; `engine` is local or the address of a cluster."""
     from objectseeker.datasets import open_dataset
-    from objectseeker.engines.choice import open_engine
-    from objectseeker.observe import observe
+    from objectseeker.runs.engines.choice import open_engine
+    from objectseeker.runs.observe import observe
 
     os.chdir(TESTS)  # where the detector lies
     asked = {} if engine == "local" else {"address": engine}
@@ -135,7 +135,7 @@ def wait_for_progress(run: Path, driver: subprocess.Popen[bytes], more: int) -> 
 
 def finished(run: Path) -> int:
     from objectseeker.errors import ObjectSeekerError
-    from objectseeker.store import open_run
+    from objectseeker.runs.run import open_run
 
     try:
         return open_run(run).finished

@@ -17,8 +17,8 @@ from pathlib import Path
 from scale_throughput import photographs
 
 from objectseeker import detectors
-from objectseeker.engines import LocalEngine
-from objectseeker.observe import estimate, observe
+from objectseeker.runs.engines import LocalEngine
+from objectseeker.runs.observe import estimate, observe
 
 
 def main() -> None:

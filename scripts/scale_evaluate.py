@@ -18,7 +18,7 @@ from typing import overload
 
 from objectseeker.core.observation import ObservedImage
 from objectseeker.evaluation import Settings, evaluate
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 
 class Repeated(Sequence[ObservedImage]):

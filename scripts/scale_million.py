@@ -60,9 +60,9 @@ def write_listing(folder: Path, images: int) -> Path:
 
 def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     from objectseeker.datasets import open_dataset
-    from objectseeker.engines.choice import open_engine
-    from objectseeker.observe import observe
-    from objectseeker.store import open_run
+    from objectseeker.runs.engines.choice import open_engine
+    from objectseeker.runs.observe import observe
+    from objectseeker.runs.run import open_run
 
     begin = time.perf_counter()
     say = Printer(begin)

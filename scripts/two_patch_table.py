@@ -29,7 +29,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import Classes
 from objectseeker.core.threats import Surroundings, sizes
 from objectseeker.evaluation import Settings, evaluate
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 LOCATIONS = ("far", "close", "over")
 PAPER = {"images": 200, "ap50": 94.4, "far": 51.7, "close": 24.6, "over": 5.1}  # YOLOR on VOC, sampled

@@ -18,8 +18,8 @@ import PIL.Image
 
 from objectseeker import Detections
 from objectseeker.datasets import open_dataset
-from objectseeker.observe import observe
-from objectseeker.store import Run
+from objectseeker.runs.observe import observe
+from objectseeker.runs.run import Run
 
 LINES = 3
 

@@ -20,7 +20,7 @@ from objectseeker.datasets.dataset import Streamed
 from objectseeker.files import remote
 from objectseeker.files.images import find_images, image_size, load_image, location, walk_images
 from objectseeker.files.remote import Url, is_url
-from objectseeker.store import open_run
+from objectseeker.runs.run import open_run
 
 fsspec = pytest.importorskip("fsspec")
 

@@ -28,8 +28,8 @@ from observe_job import Spots, make_dataset  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 from objectseeker.datasets import open_dataset  # noqa: E402
-from objectseeker.observe import observe  # noqa: E402
-from objectseeker.store import open_run  # noqa: E402
+from objectseeker.runs.observe import observe  # noqa: E402
+from objectseeker.runs.run import open_run  # noqa: E402
 
 SIZE = (152, 136)
 

@@ -17,11 +17,11 @@ from observe_job import LINES, content_of, make_dataset
 
 from objectseeker import ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
-from objectseeker.engines.choice import open_engine
-from objectseeker.engines.ray_worker import Loading
-from objectseeker.engines.work import describe_detector
-from objectseeker.observe import observe
-from objectseeker.store import open_run
+from objectseeker.runs.engines.choice import open_engine
+from objectseeker.runs.engines.ray_worker import Loading
+from objectseeker.runs.engines.work import describe_detector
+from objectseeker.runs.observe import observe
+from objectseeker.runs.run import open_run
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 ray = pytest.importorskip("ray")  # which reads those when it is imported
@@ -135,8 +135,8 @@ def test_a_detector_that_fails_is_one_sentence(spec, tmp_path):
 
 
 def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_path):
-    from objectseeker.engines.ray import RayEngine, _difference
-    from objectseeker.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray import RayEngine, _difference
+    from objectseeker.runs.engines.ray_cluster import Request
 
     loading = Loading("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     right = describe_detector(detectors.load(loading.spec))
@@ -163,8 +163,8 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
 
 
 def test_without_a_reference_the_first_worker_says_what_the_detector_is():
-    from objectseeker.engines.ray import RayEngine
-    from objectseeker.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray import RayEngine
+    from objectseeker.runs.engines.ray_cluster import Request
 
     loading = Loading("embedded", {}, str(HERE), cores=1)
     with RayEngine(loading, Request(workers=1)) as engine:
@@ -175,8 +175,8 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
 
 
 def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp_path):
-    from objectseeker.engines.ray import RayEngine
-    from objectseeker.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray import RayEngine
+    from objectseeker.runs.engines.ray_cluster import Request
 
     loading = Loading("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     begin = time.monotonic()
@@ -190,10 +190,10 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
 
 
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):
-    from objectseeker.engines.ray import AHEAD, MOST_ITEMS, RayEngine
-    from objectseeker.engines.ray_cluster import Request
-    from objectseeker.engines.work import Item
-    from objectseeker.observe import describe, job_of
+    from objectseeker.runs.engines.ray import AHEAD, MOST_ITEMS, RayEngine
+    from objectseeker.runs.engines.ray_cluster import Request
+    from objectseeker.runs.engines.work import Item
+    from objectseeker.runs.observe import describe, job_of
 
     make_dataset(tmp_path, 1)
     dataset = open_dataset(tmp_path)

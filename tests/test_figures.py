@@ -15,7 +15,7 @@ from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
 from objectseeker import ObjectSeekerError, plots
 from objectseeker.evaluation import WHERES, Scene, evaluate, sweeps
 from objectseeker.figures import FIGURES, line_counts, write_figures
-from objectseeker.store import restrict
+from objectseeker.runs.run import restrict
 
 LINES = 6
 FLOOR = 0.1

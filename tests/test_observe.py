@@ -14,8 +14,8 @@ from observe_job import LINES, Spots, content_of, kill_until_done, make_dataset,
 
 from objectseeker import Detections, ObjectSeeker, ObjectSeekerError
 from objectseeker.datasets import match_classes, open_dataset, relabel
-from objectseeker.observe import estimate, observe, plan
-from objectseeker.store import open_run
+from objectseeker.runs.observe import estimate, observe, plan
+from objectseeker.runs.run import open_run
 
 BATCHES = 2  # per image: 1 + 4 * LINES views, 8 at a time
 

@@ -11,10 +11,10 @@ import pytest
 
 from objectseeker import Detections
 from objectseeker.datasets import open_dataset
-from objectseeker.engines import choice
-from objectseeker.engines.work import READERS, Item, read_ahead
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.observe import observe
+from objectseeker.runs.engines import choice
+from objectseeker.runs.engines.work import READERS, Item, read_ahead
+from objectseeker.runs.observe import observe
 
 
 class Mean:

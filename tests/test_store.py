@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from objectseeker import Detections, ObjectSeekerError, Observation, halves, pairs
 from objectseeker.core.masks import line_positions
 from objectseeker.datasets import relabel
-from objectseeker.engines.work import kept
-from objectseeker.listing import Written
-from objectseeker.manifest import ImageRecord, Manifest, decode, encode
-from objectseeker.observe import job_of
-from objectseeker.parts import Findings
-from objectseeker.parts import encode as encode_part
-from objectseeker.store import line_subset, open_run, restrict
-from objectseeker.writer import writing
+from objectseeker.runs.engines.work import kept
+from objectseeker.runs.findings import Findings
+from objectseeker.runs.findings import encode as encode_part
+from objectseeker.runs.listing import Written
+from objectseeker.runs.manifest import ImageRecord, Manifest, decode, encode
+from objectseeker.runs.observe import job_of
+from objectseeker.runs.run import line_subset, open_run, restrict
+from objectseeker.runs.writer import writing
 
 SETTINGS = [field.name for field in fields(Manifest) if field.name != "images"]
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")

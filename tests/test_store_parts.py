@@ -11,12 +11,13 @@ import pytest
 from observe_job import Spots, content_of, make_dataset, run_here
 from test_store import flip_a_bit, manifest, some_views, truncate
 
-from objectseeker import ObjectSeekerError, halves, writer
-from objectseeker.engines.work import kept
-from objectseeker.observe import job_of
-from objectseeker.parts import Findings
-from objectseeker.store import open_run
-from objectseeker.writer import writing
+from objectseeker import ObjectSeekerError, halves
+from objectseeker.runs import writer
+from objectseeker.runs.engines.work import kept
+from objectseeker.runs.findings import Findings
+from objectseeker.runs.observe import job_of
+from objectseeker.runs.run import open_run
+from objectseeker.runs.writer import writing
 
 SIZES = [(20, 10), (7, 30), (8, 8), (9, 9), (30, 20), (5, 5), (6, 6)]
 MADE = manifest(SIZES, images_per_part=3)
@@ -180,8 +181,8 @@ def test_findings_of_two_parts_are_not_taken_for_one(tmp_path):
 def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
     spec = make_dataset(tmp_path / "images", 7)
     small = run_here(spec, tmp_path / "small")
-    monkeypatch.setattr("objectseeker.observe.SMALL_RUN", 5)
-    monkeypatch.setattr("objectseeker.observe.PART", 3)
+    monkeypatch.setattr("objectseeker.runs.observe.SMALL_RUN", 5)
+    monkeypatch.setattr("objectseeker.runs.observe.PART", 3)
     large = run_here(spec, tmp_path / "large")
     assert (small.manifest.images_per_part, large.manifest.images_per_part) == (1, 3)
     assert len(list((tmp_path / "large").glob("parts/*"))) == 3
@@ -194,7 +195,7 @@ def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.listing.ROWS", 4)
+    monkeypatch.setattr("objectseeker.runs.listing.ROWS", 4)
     many = manifest([(n + 1, 9) for n in range(11)])
     with writing(tmp_path, many):
         pass

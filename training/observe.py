@@ -11,7 +11,7 @@ from pathlib import Path
 
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.torch_module import TorchDetector
-from objectseeker.observe import observe
+from objectseeker.runs.observe import observe
 from training.trainer import load_trained
 
 

@@ -21,7 +21,7 @@ from objectseeker.evaluation.iou import IouDefence
 from objectseeker.evaluation.summary import Row
 from objectseeker.jobs import save_json
 from objectseeker.plots import GREY, LOOKS, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
-from objectseeker.store import restrict
+from objectseeker.runs.run import restrict
 from objectseeker.tables import as_csv
 
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))

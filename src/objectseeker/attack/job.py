@@ -26,7 +26,7 @@ from objectseeker.files.images import load_image
 from objectseeker.jobs import save_json
 
 if TYPE_CHECKING:
-    from objectseeker.store import Run
+    from objectseeker.runs.run import Run
 
 Mode = Literal["white", "black"]
 

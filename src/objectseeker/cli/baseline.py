@@ -14,7 +14,7 @@ from objectseeker.cli.console import print_json, printed, progress
 if TYPE_CHECKING:
     from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
     from objectseeker.evaluation import Settings
-    from objectseeker.store import Run
+    from objectseeker.runs.run import Run
 
 BASELINES = ("detectorguard",)
 

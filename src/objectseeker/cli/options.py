@@ -14,7 +14,7 @@ from objectseeker.core.iou_variant import AnyRule, IouRule
 
 if TYPE_CHECKING:
     from objectseeker.evaluation import Settings
-    from objectseeker.store import Run
+    from objectseeker.runs.run import Run
 
 DATASETS = (
     "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, or a "
@@ -65,7 +65,7 @@ def settings_of(**given: Any) -> Settings:
 
 def open_run(folder: Path, lowest: float | None = None) -> Run:
     """The run, with a word on what is missing from it; refuses a `lowest` masked score below what was stored."""
-    from objectseeker.store import open_run
+    from objectseeker.runs.run import open_run
 
     run = open_run(folder)
     if not run.complete:

@@ -83,10 +83,10 @@ def observe(
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """
-    from objectseeker import observe as job
     from objectseeker.core.masks import require_choice
     from objectseeker.datasets import open_dataset
-    from objectseeker.engines.choice import open_engine
+    from objectseeker.runs import observe as job
+    from objectseeker.runs.engines.choice import open_engine
 
     data = open_dataset(dataset)
     if lines is None:

@@ -19,7 +19,7 @@ from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.evaluation.estimates import Options, clean_figures, combined, tuned_figures, without_samples
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.tuning import Family
-from objectseeker.store import Run, open_run
+from objectseeker.runs.run import Run, open_run
 
 Task = tuple[Family, float, int] | None  # a rule, a clean recall, the half searched; None: what needs no settings
 HOW_SETTINGS_WERE_FOUND = ("settings", "searched", "halves")  # parts of a tuned row that no difference has

@@ -19,7 +19,7 @@ from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
 from objectseeker.evaluation.sweeps import SIZE_BINS
-from objectseeker.store import Run
+from objectseeker.runs.run import Run
 
 # The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.
 AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)

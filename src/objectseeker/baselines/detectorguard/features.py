@@ -28,7 +28,7 @@ from objectseeker.detectors.network.preprocess import Size, place, prepare
 from objectseeker.detectors.onnx import open_session, usable_cores
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
-from objectseeker.store import Run
+from objectseeker.runs.run import Run
 
 FOLDER, DESCRIPTION = "detectorguard", "features.json"
 NETWORK = Path(__file__).with_name("objectness.onnx")

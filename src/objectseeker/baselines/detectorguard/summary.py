@@ -25,7 +25,7 @@ from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import RECOMMENDED, WHERES, Settings
 from objectseeker.evaluation.sweeps import by_lines, split
-from objectseeker.store import Run, restrict
+from objectseeker.runs.run import Run, restrict
 from objectseeker.tables import percent
 
 Row = dict[str, Any]

@@ -21,7 +21,7 @@ import pyarrow as pa
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import MaskChoice
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.listing import ImageRecord, Listing, Written, hash_of
+from objectseeker.runs.listing import ImageRecord, Listing, Written, hash_of
 
 __all__ = ["ImageRecord", "Manifest", "decode", "encode", "setting_differences", "software_differences"]
 

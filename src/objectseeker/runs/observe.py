@@ -20,13 +20,13 @@ from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed
 from objectseeker.detectors import LoadedDetector
-from objectseeker.engines import Description, Engine, Item, Job, LocalEngine
+from objectseeker.runs.engines import Description, Engine, Item, Job, LocalEngine
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.images import location
-from objectseeker.listing import ImageRecord
-from objectseeker.manifest import Manifest
-from objectseeker.store import MOST_LINES, Run, open_run
-from objectseeker.writer import writing
+from objectseeker.runs.listing import ImageRecord
+from objectseeker.runs.manifest import Manifest
+from objectseeker.runs.run import MOST_LINES, Run, open_run
+from objectseeker.runs.writer import writing
 
 BASE_FLOOR, MASK_FLOOR = 0.01, 0.1
 SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches

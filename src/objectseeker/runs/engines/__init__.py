@@ -6,7 +6,7 @@ process that called `observe` writes the run.
 
 from __future__ import annotations
 
-from objectseeker.engines.local import LocalEngine
-from objectseeker.engines.work import Description, Engine, Item, Job
+from objectseeker.runs.engines.local import LocalEngine
+from objectseeker.runs.engines.work import Description, Engine, Item, Job
 
 __all__ = ["Description", "Engine", "Item", "Job", "LocalEngine"]

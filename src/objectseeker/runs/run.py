@@ -31,9 +31,9 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import MaskChoice, Masks, make_masks, pair_counts
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.manifest import Manifest, decode
-from objectseeker.parts import Findings, sizes_in
-from objectseeker.parts import decode as decode_part
+from objectseeker.runs.manifest import Manifest, decode
+from objectseeker.runs.findings import Findings, sizes_in
+from objectseeker.runs.findings import decode as decode_part
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
 

@@ -10,9 +10,9 @@ from queue import Queue
 
 from objectseeker.core.masks import Image
 from objectseeker.detectors import LoadedDetector
-from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
+from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.parts import Findings
+from objectseeker.runs.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)

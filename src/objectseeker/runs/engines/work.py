@@ -18,7 +18,7 @@ from objectseeker.datasets.dataset import load_sized
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import UnreachableError, location
-from objectseeker.parts import Findings, check_labels
+from objectseeker.runs.findings import Findings, check_labels
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
-from objectseeker.engines.local import LocalEngine
-from objectseeker.engines.work import Engine, describe_detector
+from objectseeker.runs.engines.local import LocalEngine
+from objectseeker.runs.engines.work import Engine, describe_detector
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
 
 ENGINES = ("local", "ray")
@@ -66,9 +66,9 @@ def every_gpu() -> list[str]:
 def _ray_engine(
     spec: str, options: Mapping[str, Any], asked: Mapping[str, Any], on_warning: Callable[[str], None]
 ) -> Any:
-    from objectseeker.engines.ray import RayEngine
-    from objectseeker.engines.ray_cluster import Request
-    from objectseeker.engines.ray_worker import Loading
+    from objectseeker.runs.engines.ray import RayEngine
+    from objectseeker.runs.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray_worker import Loading
 
     device = options.get("device", "cpu")
     if "," in device or ":" in device:

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.listing import write_listing
-from objectseeker.manifest import LISTING, Manifest, encode, setting_differences, software_differences
-from objectseeker.parts import Findings
-from objectseeker.parts import decode as decode_part
-from objectseeker.parts import encode as encode_part
-from objectseeker.store import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
+from objectseeker.runs.listing import write_listing
+from objectseeker.runs.manifest import LISTING, Manifest, encode, setting_differences, software_differences
+from objectseeker.runs.findings import Findings
+from objectseeker.runs.findings import decode as decode_part
+from objectseeker.runs.findings import encode as encode_part
+from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
 
 UNFINISHED = ".tmp"  # ends the name of a file that is being written
 HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file

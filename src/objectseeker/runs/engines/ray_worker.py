@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
-from objectseeker.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
+from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.parts import Findings
+from objectseeker.runs.findings import Findings
 
 
 @dataclass(frozen=True, slots=True)
