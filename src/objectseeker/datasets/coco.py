@@ -12,7 +12,7 @@ from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.files import read_bytes, require_folder
+from objectseeker.datasets.reading import read_bytes, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.files import images_by_stem, number, read_bytes, read_lines, require_folder
+from objectseeker.datasets.reading import images_by_stem, number, read_bytes, read_lines, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets.dataset import Box, Dataset, Record, Xyxy, build
-from objectseeker.datasets.files import images_by_stem, number, read_lines, require_folder
+from objectseeker.datasets.reading import images_by_stem, number, read_lines, require_folder
 from objectseeker.datasets.yolo_names import NAMES_FILE, find_names
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size

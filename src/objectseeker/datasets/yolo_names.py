@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from objectseeker.datasets.files import read_lines
+from objectseeker.datasets.reading import read_lines
 from objectseeker.errors import ObjectSeekerError
 
 NAMES_FILE = "classes.txt"
