@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectseeker import jobs, plots, tables
+from objectseeker import jobs
 from objectseeker.baselines.detectorguard import summary
 from objectseeker.evaluation import RECOMMENDED, WHERES, Scene
+from objectseeker.results import plots, tables
 from objectseeker.runs.run import open_run
 
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, noisy, run
 
-from objectseeker import ObjectSeekerError, comparison
+from objectseeker import ObjectSeekerError
 from objectseeker.evaluation import BASE_SCORES, Choices, Scene, Settings, evaluate, sweeps, tune
 from objectseeker.evaluation.comparison import compare, measure
 from objectseeker.evaluation.curves import NO_BOXES, vanilla_curve
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.estimates import estimate, held_out_figures, without_samples
 from objectseeker.evaluation.resampling import NOT_REACHED, Tally, resamples, spurious
+from objectseeker.results import compared as comparison
 
 FLOOR = 0.15
 CHOICES = Choices((0.6,), (1.0,), (0.1,))

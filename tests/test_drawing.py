@@ -8,7 +8,8 @@ import pytest
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
-from objectseeker.drawing import (
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.results.drawing import (
     BASE,
     CERTIFIED,
     RECOVERED,
@@ -20,7 +21,6 @@ from objectseeker.drawing import (
     draw,
     truth_layers,
 )
-from objectseeker.errors import ObjectSeekerError
 
 RED = (255, 0, 0)
 

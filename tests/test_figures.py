@@ -12,9 +12,10 @@ import PIL.Image
 import pytest
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
 
-from objectseeker import ObjectSeekerError, plots
+from objectseeker import ObjectSeekerError
 from objectseeker.evaluation import WHERES, Scene, evaluate, sweeps
-from objectseeker.figures import FIGURES, line_counts, write_figures
+from objectseeker.results import plots
+from objectseeker.results.figures import FIGURES, line_counts, write_figures
 from objectseeker.runs.run import restrict
 
 LINES = 6
@@ -255,7 +256,7 @@ def test_the_same_numbers_give_the_same_files(scene, tmp_path, monkeypatch):
 
 def test_plotting_leaves_the_callers_figures_alone(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from objectseeker.plots import *;"
+        "import sys; from pathlib import Path; from objectseeker.results.plots import *;"
         "panel = Panel(x_label='x', y_label='y', series=[Line('far', [1, None, 3], [1, 2, None], LOOKS['far'])]);"
         "save(Plot('title', [panel], 'note'), Path(sys.argv[1]) / 'v1.0');"
         "assert 'matplotlib.pyplot' not in sys.modules"

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from objectseeker import Detections, Observation, tables
+from objectseeker import Detections, Observation
 from objectseeker.core.iou_variant import IouRule, iou_certify_with
 from objectseeker.core.masks import halves, pairs
 from objectseeker.evaluation import BASE_SCORES, WHERES, Scene, Settings, evaluate
 from objectseeker.evaluation.iou import IouDefence
+from objectseeker.results import tables
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
 any_settings = st.builds(Settings, alpha=scores, beta=scores, filter_ioa=st.sampled_from([0.5, 0.6]))

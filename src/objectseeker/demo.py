@@ -18,11 +18,11 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch, Where
 from objectseeker.detectors.embedded.loading import RECOMMENDED
-from objectseeker.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.evaluation import Settings
 from objectseeker.files.images import load_image
 from objectseeker.jobs import Defended, defend
 from objectseeker.report import write_report
+from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.samples import Sample, samples
 
 LOCATIONS: tuple[Where, ...] = ("far", "close", "over")

@@ -15,9 +15,9 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
-from objectseeker.drawing import draw
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
+from objectseeker.results.drawing import draw
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,8 +17,8 @@ from objectseeker.attack.falsify import Attempt, Outcome
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
-from objectseeker.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
 from objectseeker.jobs import save_text
+from objectseeker.results.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
 
 GAP = 8  # pixels between panels
 

@@ -52,8 +52,9 @@ def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
 
 def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
     """Print the baseline's table, and save it."""
-    from objectseeker import jobs, tables
+    from objectseeker import jobs
     from objectseeker.baselines.detectorguard import summary
+    from objectseeker.results import tables
 
     require_baseline(name)
     found = summary.evaluate(run, settings)

@@ -43,8 +43,9 @@ def compare(
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
-    from objectseeker import comparison, plots
     from objectseeker.evaluation import comparison as job
+    from objectseeker.results import compared as comparison
+    from objectseeker.results import plots
 
     several = {"losses": loss, "recalls": recall, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}

@@ -67,7 +67,8 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --low-alpha 0.2 --low-beta 0.15 --json
     Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
-    from objectseeker import evaluation, tables
+    from objectseeker import evaluation
+    from objectseeker.results import tables
 
     settings = settings_of(
         alpha=alpha,
@@ -132,9 +133,9 @@ def figures(
     Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
-    from objectseeker import figures as job
-    from objectseeker import plots
     from objectseeker.evaluation import Scene
+    from objectseeker.results import figures as job
+    from objectseeker.results import plots
 
     settings = settings_of(
         alpha=alpha,
@@ -201,8 +202,10 @@ def tune(
     Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
     Example:  objectseeker tune runs/voc --lines 10 --edge-factor 1
     """
-    from objectseeker import evaluation, frontier, plots
+    from objectseeker import evaluation
     from objectseeker.evaluation import Choices
+    from objectseeker.results import plots
+    from objectseeker.results import tuned as frontier
 
     settings = settings_of(patch_area=patch, clean_recall=clean_recall)
     stored = open_run(run)

@@ -27,7 +27,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
 from objectseeker.report.certificates import Packed, pack
-from objectseeker.report.figures import constants, controls, described, masks_of, operating_rule
+from objectseeker.report.numbers import constants, controls, described, masks_of, operating_rule
 from objectseeker.report.photos import Photo, photo_of
 
 Photos = Literal["embed", "beside"]

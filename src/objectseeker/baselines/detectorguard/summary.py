@@ -25,8 +25,8 @@ from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import RECOMMENDED, WHERES, Settings
 from objectseeker.evaluation.sweeps import by_lines, split
+from objectseeker.results.tables import percent
 from objectseeker.runs.run import Run, restrict
-from objectseeker.tables import percent
 
 Row = dict[str, Any]
 

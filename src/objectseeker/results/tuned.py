@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from objectseeker import plots
-from objectseeker.drawing import ORANGE
 from objectseeker.evaluation import Tuning
 from objectseeker.evaluation.settings import Settings
 from objectseeker.evaluation.tuning import Tuned
 from objectseeker.jobs import save_json, save_text
-from objectseeker.plots import BLUE, Line, Look, Panel, Plot
-from objectseeker.tables import as_csv, as_markdown, percent, table, turned
+from objectseeker.results import plots
+from objectseeker.results.drawing import ORANGE
+from objectseeker.results.plots import BLUE, Line, Look, Panel, Plot
+from objectseeker.results.tables import as_csv, as_markdown, percent, table, turned
 
 PLACES = ("far", "close", "over")
 LOOKS: Mapping[str, Look] = {"paper": Look(ORANGE, "s", "--"), "evidence": Look(BLUE, "o", "-")}

@@ -10,7 +10,6 @@ from types import MappingProxyType
 
 import numpy as np
 
-from objectseeker import plots
 from objectseeker.core.certification import verdicts
 from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
@@ -20,9 +19,10 @@ from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.iou import IouDefence
 from objectseeker.evaluation.summary import Row
 from objectseeker.jobs import save_json
-from objectseeker.plots import GREY, LOOKS, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
+from objectseeker.results import plots
+from objectseeker.results.plots import GREY, LOOKS, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
+from objectseeker.results.tables import as_csv
 from objectseeker.runs.run import restrict
-from objectseeker.tables import as_csv
 
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))
 TENTHS = tuple(step / 10 for step in range(10))

@@ -8,12 +8,12 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from objectseeker import plots
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.comparison import compare
 from objectseeker.jobs import save_json, save_text
-from objectseeker.plots import LOOKS, Line, Panel, Plot
-from objectseeker.tables import Row, as_csv, as_markdown, table
+from objectseeker.results import plots
+from objectseeker.results.plots import LOOKS, Line, Panel, Plot
+from objectseeker.results.tables import Row, as_csv, as_markdown, table
 
 MEASURED = ".measured.json"  # ends the name of the file with one run's measurements
 PARTS = {"run", "options", "vanilla", "curve", "tuned"}  # of such a file, among others
