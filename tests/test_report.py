@@ -24,7 +24,7 @@ from objectseeker.core.evidence import weights
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import neighbours, prune_with
 from objectseeker.evaluation import Scene, evaluate
-from objectseeker.report import write_report
+from objectseeker.results.report import write_report
 
 NAMES = evaluation_cases.NAMES
 

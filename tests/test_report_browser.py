@@ -21,7 +21,7 @@ from objectseeker.core.certification import certify_with, provable, verdicts
 from objectseeker.core.evidence import stars_of
 from objectseeker.evaluation import WHERES, Scene
 from objectseeker.evaluation.certified import certified_objects, find_proofs
-from objectseeker.report import write_report
+from objectseeker.results.report import write_report
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -21,8 +21,8 @@ from objectseeker.detectors.embedded.loading import RECOMMENDED
 from objectseeker.evaluation import Settings
 from objectseeker.files.images import load_image
 from objectseeker.jobs import Defended, defend
-from objectseeker.report import write_report
 from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
+from objectseeker.results.report import write_report
 from objectseeker.samples import Sample, samples
 
 LOCATIONS: tuple[Where, ...] = ("far", "close", "over")

@@ -58,7 +58,7 @@ def report(
     Example:  objectseeker report runs/voc --alpha 0.8 --beta 0.5 --out report.html
     Example:  objectseeker report runs/voc --clean-recall 0.7 --photos beside
     """
-    from objectseeker.report import provenance_of, write_report
+    from objectseeker.results.report import provenance_of, write_report
 
     settings = settings_of(
         alpha=alpha,

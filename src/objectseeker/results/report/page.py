@@ -26,9 +26,9 @@ from objectseeker.core.pruning import Rule, prune_with
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
-from objectseeker.report.certificates import Packed, pack
-from objectseeker.report.numbers import constants, controls, described, masks_of, operating_rule
-from objectseeker.report.photos import Photo, photo_of
+from objectseeker.results.report.certificates import Packed, pack
+from objectseeker.results.report.numbers import constants, controls, described, masks_of, operating_rule
+from objectseeker.results.report.photos import Photo, photo_of
 
 Photos = Literal["embed", "beside"]
 
