@@ -18,8 +18,8 @@ from objectseeker.attack import Budget, artifacts, falsify, gradient, recheck, s
 from objectseeker.attack.falsify import judge_solutions, plan_jobs  # noqa: E402
 from objectseeker.attack.pipeline import crop, paste  # noqa: E402
 from objectseeker.attack.plan import Job  # noqa: E402
-from objectseeker.attack.positions import Position  # noqa: E402
 from objectseeker.attack.reproduction import save_reproduction  # noqa: E402
+from objectseeker.attack.weakest import Position  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
 OVER = Patch(AREA, 1.0, "over")

@@ -8,7 +8,7 @@ from cases import generate
 
 from objectseeker import ObjectSeeker, Patch, Rule
 from objectseeker.attack.pipeline import Pipeline, Target, crop, paste
-from objectseeker.attack.positions import Proof, nearest_positions, removing, weakest_positions
+from objectseeker.attack.weakest import Proof, nearest_positions, removing, weakest_positions
 from objectseeker.core.certification import certify_with, visible_area
 from objectseeker.core.masks import halves
 from objectseeker.core.threats import Surroundings

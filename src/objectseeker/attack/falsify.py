@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target, Verdict, paste
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution, start_pixels
-from objectseeker.attack.positions import Position, nearest_positions, weakest_positions
+from objectseeker.attack.weakest import Position, nearest_positions, weakest_positions
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import certify_with
 from objectseeker.core.masks import Image

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.positions import removing
+from objectseeker.attack.weakest import removing
 from objectseeker.core.boxes import Detections, Floats, ioa
 
 Tensor = Any

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from objectseeker.attack.pipeline import Target, crop
-from objectseeker.attack.positions import Position
+from objectseeker.attack.weakest import Position
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError, require_count
 

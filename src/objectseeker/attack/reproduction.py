@@ -12,7 +12,7 @@ import PIL.Image
 
 from objectseeker.attack.falsify import Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.positions import Proof
+from objectseeker.attack.weakest import Proof
 from objectseeker.core.certification import certify_with
 from objectseeker.core.pruning import Rule
 from objectseeker.core.seeker import Detector, ObjectSeeker
