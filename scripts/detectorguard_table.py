@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import jobs
-from objectseeker.baselines.detectorguard import summary
+from objectseeker.baselines.detectorguard import overview as summary
 from objectseeker.evaluation import RECOMMENDED, WHERES, Scene
 from objectseeker.results import plots, tables
 from objectseeker.runs.run import open_run

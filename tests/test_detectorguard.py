@@ -12,10 +12,11 @@ from adversary_detectorguard import WHERES, wins
 from oracle_detectorguard import generate
 
 from objectseeker import Detections, ObjectSeekerError, Patch
-from objectseeker.baselines.detectorguard import certification, explaining
-from objectseeker.baselines.detectorguard.certification import certify, largest
+from objectseeker.baselines.detectorguard import explaining
+from objectseeker.baselines.detectorguard import proof as certification
 from objectseeker.baselines.detectorguard.explaining import alert, clustered, explaining_score, owned
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness, votes_needed, votes_of
+from objectseeker.baselines.detectorguard.proof import certify, largest
 from objectseeker.core.boxes import area
 
 

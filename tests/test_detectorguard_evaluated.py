@@ -10,11 +10,11 @@ import pytest
 from evaluation_cases import NAMES, image
 
 from objectseeker import ObjectSeekerError, Patch
-from objectseeker.baselines.detectorguard import summary
-from objectseeker.baselines.detectorguard.certification import certify
-from objectseeker.baselines.detectorguard.evaluation import Guarded, Maps, certify_scene, tune_thresholds
-from objectseeker.baselines.detectorguard.locations import in_view, located, patch_side
+from objectseeker.baselines.detectorguard import overview as summary
+from objectseeker.baselines.detectorguard.measured import Guarded, Maps, certify_scene, tune_thresholds
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness
+from objectseeker.baselines.detectorguard.proof import certify
+from objectseeker.baselines.detectorguard.published import in_view, located, patch_side
 from objectseeker.cli.baseline import evaluate_baseline
 from objectseeker.evaluation import BASE_SCORES, Scene, Settings
 from objectseeker.evaluation.curves import vanilla_curve

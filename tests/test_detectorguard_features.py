@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from objectseeker import Detections, ObjectSeekerError, Patch
-from objectseeker.baselines.detectorguard.certification import certify
 from objectseeker.baselines.detectorguard.features import (
     FOLDER,
     NETWORK,
@@ -20,6 +19,7 @@ from objectseeker.baselines.detectorguard.features import (
 )
 from objectseeker.baselines.detectorguard.guard import DetectorGuard
 from objectseeker.baselines.detectorguard.objectness import Grid
+from objectseeker.baselines.detectorguard.proof import certify
 from objectseeker.cli.baseline import guarded_way, observe_baseline, open_network
 
 onnx = pytest.importorskip("onnx")

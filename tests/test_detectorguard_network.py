@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.baselines.detectorguard.network import (  # noqa: E402
+from objectseeker.baselines.detectorguard.backbone import (  # noqa: E402
     CLASSES,
     FeatureExtractor,
     ObjectnessNetwork,

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from objectseeker.baselines.detectorguard.network import CLASSES, FeatureExtractor, ObjectnessNetwork, fused
+from objectseeker.baselines.detectorguard.backbone import CLASSES, FeatureExtractor, ObjectnessNetwork, fused
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, WINDOW
 from training.augmentation import Augmentation, Bank, Strength
 from training.learner import Learner

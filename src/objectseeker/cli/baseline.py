@@ -53,7 +53,7 @@ def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
 def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
     """Print the baseline's table, and save it."""
     from objectseeker import jobs
-    from objectseeker.baselines.detectorguard import summary
+    from objectseeker.baselines.detectorguard import overview as summary
     from objectseeker.results import tables
 
     require_baseline(name)

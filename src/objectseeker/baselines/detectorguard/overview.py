@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.baselines.detectorguard.evaluation import (
+from objectseeker.baselines.detectorguard.features import describe, read_features
+from objectseeker.baselines.detectorguard.measured import (
     FALSE_ALERTS,
     Guarded,
     Maps,
@@ -16,7 +17,6 @@ from objectseeker.baselines.detectorguard.evaluation import (
     shares,
     tune_thresholds,
 )
-from objectseeker.baselines.detectorguard.features import describe, read_features
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.core.boxes import Ints
 from objectseeker.errors import ObjectSeekerError, require_fraction

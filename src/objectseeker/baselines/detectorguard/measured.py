@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.baselines.detectorguard.certification import certify
 from objectseeker.baselines.detectorguard.explaining import clustered, explaining_score
-from objectseeker.baselines.detectorguard.locations import certify_published
 from objectseeker.baselines.detectorguard.objectness import Features, Grid, most_votes, votes_needed
+from objectseeker.baselines.detectorguard.proof import certify
+from objectseeker.baselines.detectorguard.published import certify_published
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.threats import Patch
 from objectseeker.detectors.network.preprocess import Size

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from objectseeker.baselines.detectorguard.certification import Proof, Rectangles
 from objectseeker.baselines.detectorguard.explaining import owned
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, Features, Grid
+from objectseeker.baselines.detectorguard.proof import Proof, Rectangles
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.certification import visible_area
 from objectseeker.core.threats import Patch, Where
