@@ -24,10 +24,10 @@ from gpu_rig import Rig
 from gpu_speed import blind, speed
 
 from objectseeker.core.boxes import Detections
+from objectseeker.demo.samples import samples
 from objectseeker.detectors.embedded.weights import load_torch
 from objectseeker.detectors.torch_module import TorchDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.samples import samples
 
 
 def main() -> None:

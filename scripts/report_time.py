@@ -20,9 +20,9 @@ from playwright.sync_api import sync_playwright
 
 from objectseeker import Detections, Observation, halves
 from objectseeker.core.observation import ObservedImage
+from objectseeker.demo.samples import samples
 from objectseeker.evaluation import Settings
 from objectseeker.results.report import write_report
-from objectseeker.samples import samples
 
 SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20

@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 from test_cli import run
 
-from objectseeker.samples import samples
+from objectseeker.demo.samples import samples
 
 DETECTOR = """
 import numpy as np

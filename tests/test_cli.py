@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker.samples import samples
+from objectseeker.demo.samples import samples
 
 DETECTOR = """
 import numpy as np

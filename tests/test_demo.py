@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from report_cases import columns_of, data_of
 
-from objectseeker import demo
+from objectseeker.demo import photographs as demo
+from objectseeker.demo.samples import samples
 from objectseeker.detectors.embedded.loading import RECOMMENDED
-from objectseeker.samples import samples
 
 
 @pytest.fixture(scope="module")

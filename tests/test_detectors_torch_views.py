@@ -14,6 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from objectseeker.core.boxes import Detections  # noqa: E402
 from objectseeker.core.masks import halves  # noqa: E402
+from objectseeker.demo.samples import samples  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.check import check_detector  # noqa: E402
 from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
@@ -25,7 +26,6 @@ from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E4
 from objectseeker.detectors.network.results import clean  # noqa: E402
 from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
-from objectseeker.samples import samples  # noqa: E402
 
 INF, NAN = float("inf"), float("nan")
 

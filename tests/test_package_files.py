@@ -10,10 +10,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker import samples as package
+from objectseeker.demo import samples as package
+from objectseeker.demo.samples import Sample, samples
 from objectseeker.detectors.network.names import VOC_20
 from objectseeker.files.images import image_size, load_image
-from objectseeker.samples import Sample, samples
 
 FOLDER = Path(package.__file__).parent
 

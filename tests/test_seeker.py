@@ -6,10 +6,10 @@ import pytest
 from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, pairs, prune
 from objectseeker.core.masks import GREY
 from objectseeker.core.seeker import detect_views
+from objectseeker.demo.samples import samples
 from objectseeker.detectors import load
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
-from objectseeker.samples import samples
 
 
 def bright_box(images):

@@ -21,6 +21,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import GREY, Image, MaskSet, fill, halves
 from objectseeker.core.seeker import detect_views, removed_of
+from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.network.detector import NetworkDetector, place_image
 from objectseeker.detectors.network.layouts import Array
@@ -28,7 +29,6 @@ from objectseeker.detectors.network.views import plan_views
 from objectseeker.detectors.onnx import usable_cores
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import load_image
-from objectseeker.samples import samples
 
 EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
 PLAIN_PASSES = 5

@@ -42,8 +42,8 @@ def demo(
 
     Example:  objectseeker demo --out demo
     """
-    from objectseeker import demo as job
-    from objectseeker.samples import samples
+    from objectseeker.demo import photographs as job
+    from objectseeker.demo.samples import samples
 
     count = len(samples())
     out.mkdir(parents=True, exist_ok=True)
@@ -216,9 +216,9 @@ def check_detector(
     Example:  objectseeker check-detector embedded
     Example:  objectseeker check-detector onnx:model.onnx street.jpg
     """
+    from objectseeker.demo.samples import samples
     from objectseeker.detectors.check import check_detector as run
     from objectseeker.files.images import load_image
-    from objectseeker.samples import samples
 
     loaded = detectors.load(
         detector,

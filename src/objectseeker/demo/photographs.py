@@ -23,7 +23,7 @@ from objectseeker.files.images import load_image
 from objectseeker.jobs import Defended, defend
 from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.results.report import write_report
-from objectseeker.samples import Sample, samples
+from objectseeker.demo.samples import Sample, samples
 
 LOCATIONS: tuple[Where, ...] = ("far", "close", "over")
 FOUND_IOU = 0.5
