@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from detector_graphs import build
 
-from objectseeker.bench import detect
+from objectseeker.bench import detecting as detect
 
 OWN = """
 from objectseeker import Detections

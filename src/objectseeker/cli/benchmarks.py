@@ -24,7 +24,7 @@ def bench_core(
 
     Example:  objectseeker bench core
     """
-    from objectseeker.bench import core
+    from objectseeker.bench import certifying as core
 
     print_bench(core.run(objects=objects, boxes=boxes), as_json)
 
@@ -39,7 +39,7 @@ def bench_evaluate(
 
     Example:  objectseeker bench evaluate --images 700
     """
-    from objectseeker.bench import evaluation
+    from objectseeker.bench import evaluating as evaluation
 
     print_bench(evaluation.run(images=images, lines=lines), as_json)
 
@@ -64,7 +64,7 @@ def bench_detect(
     Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --images 5
     Example:  objectseeker bench detect --baseline detectorguard
     """
-    from objectseeker.bench import detect as job
+    from objectseeker.bench import detecting as job
 
     options = {"layout": layout, "input_size": input_size, "device": device, "precision": precision}
     guard = None
