@@ -20,7 +20,7 @@ from objectseeker.training import (
     draw_half,
 )
 from objectseeker.training.formats import from_corners
-from objectseeker.training.torchvision import PER_OBJECT
+from objectseeker.training.torchvision_transform import PER_OBJECT
 
 HEIGHT, WIDTH = 24, 32
 SIZE = WIDTH, HEIGHT

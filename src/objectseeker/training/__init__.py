@@ -9,10 +9,10 @@ framework is imported before it is needed.
 
 from __future__ import annotations
 
-from objectseeker.training.albumentations import AlbumentationsMask
-from objectseeker.training.datasets import MaskedDataset, MaskedDetection
-from objectseeker.training.masks import HalfMask, Masked, apply_half, draw_half, mask_half
-from objectseeker.training.torchvision import TorchvisionMask
+from objectseeker.training.albumentations_transform import AlbumentationsMask
+from objectseeker.training.masked_datasets import MaskedDataset, MaskedDetection
+from objectseeker.training.masking import HalfMask, Masked, apply_half, draw_half, mask_half
+from objectseeker.training.torchvision_transform import TorchvisionMask
 
 __all__ = [
     "AlbumentationsMask",

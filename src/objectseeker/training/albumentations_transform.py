@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.formats import Format, from_corners, require_format, to_corners
-from objectseeker.training.masks import Masking, select, size_of
+from objectseeker.training.masking import Masking, select, size_of
 
 UNSUPPORTED = ("mask", "masks", "keypoints")
 

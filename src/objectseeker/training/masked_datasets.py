@@ -16,8 +16,8 @@ import numpy as np
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.formats import from_corners, to_corners
-from objectseeker.training.masks import HalfMask, Masking, as_boxes, select
-from objectseeker.training.torchvision import PER_OBJECT, TorchvisionMask
+from objectseeker.training.masking import HalfMask, Masking, as_boxes, select
+from objectseeker.training.torchvision_transform import PER_OBJECT, TorchvisionMask
 
 
 class _Wrapper:

@@ -10,7 +10,7 @@ from typing import Any
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.formats import Format, from_corners, to_corners
-from objectseeker.training.masks import HalfMask, Masking, as_boxes, as_floats, is_tensor, like, mask_pixels, select
+from objectseeker.training.masking import HalfMask, Masking, as_boxes, as_floats, is_tensor, like, mask_pixels, select
 
 FORMATS: dict[str, Format] = {"XYXY": "pascal_voc", "XYWH": "coco", "CXCYWH": "cxcywh"}
 PER_OBJECT = ("labels", "masks", "area", "iscrowd")
