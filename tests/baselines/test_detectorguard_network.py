@@ -18,7 +18,7 @@ from objectseeker.baselines.detectorguard.backbone import (  # noqa: E402
 )
 from objectseeker.baselines.detectorguard.objectness import positions  # noqa: E402
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

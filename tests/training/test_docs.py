@@ -9,7 +9,7 @@ import pytest
 
 from objectseeker.errors import ObjectSeekerError
 
-PAGE = Path(__file__).parents[1] / "docs" / "training.md"
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
 
 
 def blocks() -> list[str]:

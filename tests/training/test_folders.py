@@ -11,7 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 if not (ROOT / "training").is_dir():
     pytest.skip("the training program is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
