@@ -1,33 +1,35 @@
 """Certification: which objects no allowed patch can hide.
 
 A patch whose pixels a mask removes cannot change what the detector sees under that mask. So the views whose masks
-remove the patch are what they were, and if they prove the object, it is found. A half mask removes a patch at (x, y)
-of size w x h iff the patch lies on its side of the line (only visible pixels count, and lines lie strictly inside the
-image, so this holds for patches that hang over the border, too):
+remove the patch (`MaskSet.removes`) are what they were, and if they prove the object, it is found.
 
-    left: x + w <= line    right: x >= line    top: y + h <= line    bottom: y >= line
-
-Allowed positions are unions of integer rectangles (`threats`), so every position is decided without visiting it.
-Two patches at once need views that remove both: every pair of positions is decided by their classes (`positions`).
+Allowed positions are unions of integer rectangles (`threats`), so every position is decided without visiting it. A
+position escapes the masks that decide alone iff none of them removes it by x and none by y. Half masks leave one
+rectangle of such positions, given by four lines, and a fixed number of comparisons decides; bands leave a product of
+unions of intervals, decided class by class (`positions`), and so is what views prove together (`evidence`). Two patches
+at once need views that remove both: every pair of positions is decided by their classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area
-from objectseeker.core.evidence import stars_of
+from objectseeker.core.evidence import Stars, stars_of
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import Classes, removed_together
-from objectseeker.core.pruning import Rule
 from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
+
+if TYPE_CHECKING:
+    from objectseeker.core.rule import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,8 @@ class Certificates:
       true where no position is allowed.
     - vacuous (P, N): the certified pairs that have no allowed position.
     - safe (N, M): under mask m alone, a masked box proves object n, whatever the base boxes are.
-    - vulnerable (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe mask iff x + w > XL, y + h > YT,
-      x < XR and y < YB.
+    - vulnerable (N, 4): lines XL, YT, XR, YB; a single patch escapes every safe half mask iff x + w > XL, y + h > YT,
+      x < XR and y < YB. Bands have no part in it.
     - largest_square (N,): side in pixels of the largest square that cannot hide the object anywhere, alone.
     """
 
@@ -50,93 +52,115 @@ class Certificates:
     largest_square: Ints
 
 
-def certify(
+@dataclass(frozen=True, slots=True, eq=False)
+class ObjectProof:
+    """What proves one object: the masks under which one box decides alone, and what views prove together."""
+
+    masks: Masks
+    safe: Bools  # (M,)
+    stars: Stars | None = None  # under the evidence rule
+
+    def certifies(self, allowed: Ints, patch: tuple[int, int], count: int = 1) -> bool:
+        """Is the object proven wherever in the rectangles `allowed` (R, 4) a patch of this size lies?
+
+        With a `count` of 2: wherever in them two such patches lie, apart, overlapping or at the same place.
+        """
+        classes = Classes.of(self.masks, patch)
+        grids = [classes.reached(rectangle) for rectangle in allowed]
+        if count == 2:
+            alone = classes.hardest(grids, np.flatnonzero(self.safe))
+            return bool(removed_together(alone).all()) or (
+                self.stars is not None and self.stars.prove_pairs(grids, classes, self.safe)
+            )
+        covered: list[Bools] = [np.asarray(removes[:, self.safe].any(axis=1)) for removes in classes.removes]
+        for x, y in grids:
+            x, y = x[~covered[0][x]], y[~covered[1][y]]  # the classes that escape every safe mask: every x with every y
+            if len(x) and len(y) and (self.stars is None or not self.stars.prove(x, y, classes)):
+                return False
+        return True
+
+    def largest_square(self, at_least: int = 0) -> int:
+        """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
+
+        A smaller square inside a larger one is removed by at least the same masks, so bisection finds it.
+        """
+        width, height = self.masks.width, self.masks.height
+        low, high = at_least, max(width, height)
+        while low < high:
+            side = (low + high + 1) // 2
+            if self.certifies(np.array([[1 - side, 1 - side, width - 1, height - 1]]), (side, side)):
+                low = side
+            else:
+                high = side - 1
+        return low
+
+
+def certificates(
     observation: Observation,
     truth: Detections,
     patches: Patch | Sequence[Patch],
-    *,
-    mask_score: float,
-    filter_ioa: float = 0.6,
-    threshold: float = 0.0,
-    bound: Bound = "exact",
-    classwise: bool = True,
-    low_score: float | None = None,
-    power: float = 1.0,
-    edge_factor: float = 1.0,
-    cluster_distance: float = 0.1,
+    decisive: Bools,
+    together: Callable[[int], Stars] | None = None,
 ) -> Certificates:
-    """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
-
-    Guarantee: if object g is certified against patch p, then for every allowed position of p (any two of them, if its
-    count is 2) and whatever the attacker draws there, `prune` with the same settings and any `base_score` outputs a
-    box (of g's label, if classwise) that covers more than `threshold` of g. It holds in exact arithmetic, for a
-    detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
-    area is never certified. Any masks certify any count; against two patches `pairs` certify most.
-    """
-    rule = Rule(
-        mask_score=mask_score,
-        filter_ioa=filter_ioa,
-        classwise=classwise,
-        low_score=low_score,
-        power=power,
-        edge_factor=edge_factor,
-        cluster_distance=cluster_distance,
-    )
-    return certify_with(rule, observation, truth, patches, threshold=threshold, bound=bound)
-
-
-def certify_with(
-    rule: Rule,
-    observation: Observation,
-    truth: Detections,
-    patches: Patch | Sequence[Patch],
-    *,
-    threshold: float = 0.0,
-    bound: Bound = "exact",
-) -> Certificates:
-    """`certify` under the settings of `rule`, with its guarantee; `rule.base_score` is not used."""
-    patches = [patches] if isinstance(patches, Patch) else list(patches)
-    for patch in patches:
-        if not isinstance(patch, Patch):
-            raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
-    safe_boxes = provable(observation, truth, rule, threshold=threshold, bound=bound)
-    evidence = rule.evidence(rule.scores(observation))
-    decisive = safe_boxes & (evidence >= 1)[:, None]
+    """From the boxes that decide alone, `decisive` (boxes, objects), and each object's stars, to the certificates."""
+    patches = _listed(patches)
     masks, width, height = observation.masks, observation.width, observation.height
     safe = any_box_of_mask(decisive, observation.mask_of, len(masks))
     vulnerable = escape_lines(safe, masks)
-    certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
+    proofs: dict[int, ObjectProof] = {}
+
+    def proof_of(n: int) -> ObjectProof:
+        if n not in proofs:
+            proofs[n] = ObjectProof(masks, safe[n], None if together is None else together(n))
+        return proofs[n]
+
     square = largest_square(vulnerable)
-    twice = {p: Classes.of(masks, patch.size(width, height)) for p, patch in enumerate(patches) if patch.count == 2}
-    if twice or rule.low_score is not None:  # otherwise the verdicts are final
-        surroundings = Surroundings.of(truth.xyxy, width, height)
-        allowed = [surroundings.allowed(patch.where, sizes(patch, width, height, len(truth))) for patch in patches]
-    for p, classes in twice.items():
-        for n in np.flatnonzero(certified[p]).tolist():  # what one patch can hide, two can
-            certified[p, n] = proven_twice(classes, allowed[p][n], safe[n])
-    if rule.low_score is not None:
-        for n in range(len(truth)):
-            members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
-            stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
-            for p in np.flatnonzero(~certified[:, n]).tolist():
-                certified[p, n] = (
-                    stars.prove_pairs(allowed[p][n], twice[p], safe[n])
-                    if p in twice
-                    else stars.prove_all(allowed[p][n], patches[p].size(width, height), vulnerable[n])
-                )
-            square[n] = stars.largest_square(vulnerable[n], at_least=int(square[n]))
+    lines_are_all = masks.only_halves and together is None
+    certified, vacuous = decide(
+        vulnerable, truth.xyxy, width, height, patches, proof_of, beyond_lines=np.bool_(not lines_are_all)
+    )
     visible = visible_area(truth.xyxy, width, height) > 0
-    return Certificates(certified & visible, vacuous & visible, safe, vulnerable, np.where(visible, square, 0))
+    if not lines_are_all:
+        for n in np.flatnonzero(visible).tolist():
+            square[n] = proof_of(n).largest_square(at_least=int(square[n]))
+    return Certificates(certified, vacuous, safe, vulnerable, np.where(visible, square, 0))
 
 
-def proven_twice(classes: Classes, allowed: Ints, safe: Bools) -> bool:
-    """Does some mask that decides alone (`safe`, (M,)) remove both patches, wherever in `allowed` (R, 4) they are?"""
-    return bool(removed_together(classes.hardest(allowed, np.flatnonzero(safe))).all())
+def decide(
+    vulnerable: Ints,
+    truth: Floats,
+    width: npt.ArrayLike,
+    height: npt.ArrayLike,
+    patches: Sequence[Patch],
+    proof_of: Callable[[int], ObjectProof],
+    *,
+    beyond_lines: npt.ArrayLike = True,
+) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (P, N) of objects, each in the image of its size: the one way to a verdict.
+
+    What the four lines of the safe half masks (`vulnerable`) settle, they settle for all objects at once; the rest is
+    asked of the object's proof. `beyond_lines` (P, N, or one for all) tells where that can certify against one patch
+    what the lines do not: by bands, or by views together. An object that one patch can hide, two can hide.
+    """
+    certified, vacuous = _by_lines(vulnerable, truth, width, height, patches)
+    possible = certified | np.broadcast_to(beyond_lines, certified.shape)
+    twice = np.array([patch.count == 2 for patch in patches], dtype=np.bool_)
+    certified = np.where(twice[:, None], vacuous, certified)  # lines say nothing about two patches
+    undecided = possible & ~certified
+    if undecided.any():
+        surroundings = Surroundings.of(truth, width, height)
+        size = [sizes(patch, width, height, len(truth)) for patch in patches]
+        allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
+        for n in np.flatnonzero(undecided.any(axis=0)).tolist():
+            proof = proof_of(n)
+            for p in np.flatnonzero(undecided[:, n]).tolist():
+                pixels = int(size[p][n, 0]), int(size[p][n, 1])
+                certified[p, n] = proof.certifies(allowed[p][n], pixels, patches[p].count)
+    visible = visible_area(truth, width, height) > 0
+    return certified & visible, vacuous & visible
 
 
-def provable(
-    observation: Observation, truth: Detections, rule: Rule, *, threshold: float = 0.0, bound: Bound = "exact"
-) -> Bools:
+def provable(rule: Rule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
     """Which masked boxes prove which objects, filtered or not: (boxes, objects)."""
     require_fraction(threshold, "threshold")
     proves = lower_bound(observation.boxes.xyxy, truth.xyxy, rule.filter_ioa, bound) > threshold + MARGIN
@@ -145,12 +169,32 @@ def provable(
     return np.asarray(proves)
 
 
+def certify_by_evidence(
+    rule: Rule,
+    observation: Observation,
+    truth: Detections,
+    patches: Patch | Sequence[Patch],
+    threshold: float,
+    bound: Bound,
+) -> Certificates:
+    """What `Rule.certify` does, with its guarantee."""
+    safe_boxes = provable(rule, observation, truth, threshold, bound)
+    evidence = rule.evidence(rule.scores(observation))
+
+    def together(n: int) -> Stars:
+        members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
+        return stars_of(observation, members, evidence[members], rule.cluster_distance)
+
+    decisive = safe_boxes & (evidence >= 1)[:, None]
+    return certificates(observation, truth, patches, decisive, None if rule.low_score is None else together)
+
+
 def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
     """(boxes, objects) flags to (objects, masks): is there a flagged box under the mask?"""
-    found = np.zeros((flags.shape[1], masks), dtype=np.bool_)
+    under = np.zeros((flags.shape[1], masks), dtype=np.bool_)
     box, n = np.nonzero(flags)
-    found[n, mask_of[box]] = True
-    return found
+    under[n, mask_of[box]] = True
+    return under
 
 
 def escape_lines(safe: Bools, masks: Masks) -> Ints:
@@ -158,28 +202,26 @@ def escape_lines(safe: Bools, masks: Masks) -> Ints:
 
     A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
     """
-    halves = masks.halves
-    safe_half = np.zeros((len(safe), len(halves)), dtype=np.bool_)
+    strips = masks.strips
+    safe_strip = np.zeros((len(safe), len(strips)), dtype=np.bool_)
     n, mask = np.nonzero(safe)
-    safe_half[n[:, None], masks.members[mask]] = True
+    safe_strip[n[:, None], masks.members[mask]] = True
     lines = np.empty((len(safe), 4), np.int64)
     for side in range(len(SIDES)):
-        of_side = np.flatnonzero(halves.side == side)
-        found, line = safe_half[:, of_side], halves.line[of_side]
+        of_side = np.flatnonzero(strips.side == side)
+        is_safe, line = safe_strip[:, of_side], strips.line[of_side]
         if side < 2:
-            lines[:, side] = np.where(found, line, 0).max(axis=1, initial=0)
+            lines[:, side] = np.where(is_safe, line, 0).max(axis=1, initial=0)
         else:
             border = masks.width if side == 2 else masks.height
-            lines[:, side] = np.where(found, line, border).min(axis=1, initial=border)
+            lines[:, side] = np.where(is_safe, line, border).min(axis=1, initial=border)
     return lines
 
 
-def verdicts(
+def _by_lines(
     vulnerable: Ints, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
 ) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (P, N) of objects with the given escape lines, each in the image of its size.
-
-    For one patch each, whatever the count: an object that one patch can hide, two can hide.
+    """`certified` and `vacuous` (P, N) by the safe half masks alone, for one patch each, whatever the count.
 
     The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
     none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
@@ -207,3 +249,11 @@ def visible_area(truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> 
     """Area of each object inside its image; `width` and `height` are one for all, or one per object."""
     limit = np.stack(np.broadcast_arrays(width, height, width, height), axis=-1)
     return area(np.clip(truth, 0, limit))
+
+
+def _listed(patches: Patch | Sequence[Patch]) -> list[Patch]:
+    listed = [patches] if isinstance(patches, Patch) else list(patches)
+    for patch in listed:
+        if not isinstance(patch, Patch):
+            raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
+    return listed

@@ -11,8 +11,8 @@ Stars are at least as good as cliques: the boxes of a clique that are left at p 
 And there is one star per box, where there can be exponentially many cliques. (The best possible notion would be
 connected components of B, position by position.)
 
-Position by position: a half mask removes p depending on x alone (left, right) or y alone (top, bottom), so a star's
-evidence at (x, y) is cx(x) + cy(y), a step function along each axis that changes only where a line is passed.
+Position by position: a strip removes p depending on x alone (columns) or y alone (rows), so a star's evidence at (x, y)
+is cx(x) + cy(y), a step function along each axis that changes only where a line is passed (`positions`).
 
 With two patches B are the boxes whose masks remove both; nothing else changes. What pairs of half masks remove does
 not separate by axis, and neither does what two patches leave: there the classes of `positions` are gone through.
@@ -20,13 +20,14 @@ not separate by axis, and neither does what two patches leave: there the classes
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.masks import Masks, MaskSet
+from objectseeker.core.masks import MaskPairs, Masks, MaskSet
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import Classes, removed_together
 from objectseeker.core.pruning import neighbours
@@ -50,72 +51,47 @@ class Stars:
     evidence: Floats
     centre: Ints
 
-    def prove(self, rectangle: Ints, patch: tuple[int, int]) -> bool:
-        """Is every position of the (inclusive) rectangle proven against a patch of this size? True if it is empty."""
-        if (rectangle[:2] > rectangle[2:]).any():
+    def prove(self, x: Ints, y: Ints, classes: Classes) -> bool:
+        """Is every position proven whose class along the axes is one of `x` and one of `y`? True if there is none."""
+        if not len(x) or not len(y):
             return True
         if not len(self.centre):
             return False
-        if isinstance(self.masks, MaskSet):
-            across, down = (self._along(self.masks, axis, rectangle, patch[axis]) for axis in (0, 1))
-            return bool((across[:, :, None] + down[:, None, :] >= 1 + MARGIN).any(axis=0).all())
-        views = self._views()
-        removes = Classes.of(self.masks, patch).hardest(rectangle[None], views)
-        each = np.arange(len(removes))
-        return self._prove_sets(removes, each, each, views)
+        if isinstance(self.masks, MaskPairs):
+            views = self._views()
+            removes = classes.hardest([(x, y)], views)
+            each = np.arange(len(removes))
+            return self._prove_sets(removes, each, each, views)
+        across, down = (
+            self._along(self.masks, 0, classes.removes[0][x]),
+            self._along(self.masks, 1, classes.removes[1][y]),
+        )
+        left = np.ones((len(x), len(y)), dtype=np.bool_)
+        for star in range(0, len(self.centre), STARS_AT_ONCE):
+            some = slice(star, star + STARS_AT_ONCE)
+            left &= (across[some, :, None] + down[some, None, :] < 1 + MARGIN).all(axis=0)
+            if not left.any():
+                return True
+        return False
 
-    def prove_all(self, allowed: Ints, patch: tuple[int, int], vulnerable: Ints) -> bool:
-        """Is every position of the rectangles `allowed` (R, 4) proven, by one mask alone or by views together?
-
-        `vulnerable` are the lines of the masks that decide alone: only positions that escape those need stars.
-        """
-        size = np.array(patch)
-        first = np.maximum(allowed[:, :2], vulnerable[:2] - size + 1)
-        last = np.minimum(allowed[:, 2:], vulnerable[2:] - 1)
-        return all(self.prove(rectangle, patch) for rectangle in np.concatenate([first, last], axis=1))
-
-    def prove_pairs(self, allowed: Ints, classes: Classes, safe: Bools) -> bool:
-        """Are any two positions of the rectangles `allowed` (R, 4), equal or not, proven together?
+    def prove_pairs(self, grids: Iterable[tuple[Ints, Ints]], classes: Classes, safe: Bools) -> bool:
+        """Are any two positions of the classes in `grids`, equal or not, proven together?
 
         `classes` are those of the patch; `safe` (M,) are the masks that decide alone. Pairs of classes that one of
         these removes need no stars.
         """
         views = self._views()
-        removes = classes.hardest(allowed, views)
+        removes = classes.hardest(grids, views)
         c, d = np.nonzero(np.triu(~removed_together(removes[:, safe[views]])))
         return self._prove_sets(removes, c, d, views)
 
-    def largest_square(self, vulnerable: Ints, at_least: int = 0) -> int:
-        """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
+    def _along(self, masks: MaskSet, axis: int, removes: Bools) -> Floats:
+        """Each star's evidence at some classes along one axis, where `removes` (classes, M) are the removing masks.
 
-        A smaller square inside a larger one is removed by at least the same masks, so bisection finds it.
+        A star whose centre is not among them does not count: -inf.
         """
-        width, height = self.masks.width, self.masks.height
-        low, high = at_least, max(width, height)
-        while low < high:
-            side = (low + high + 1) // 2
-            anywhere = np.array([[1 - side, 1 - side, width - 1, height - 1]])
-            if self.prove_all(anywhere, (side, side), vulnerable):
-                low = side
-            else:
-                high = side - 1
-        return low
-
-    def _along(self, masks: MaskSet, axis: int, rectangle: Ints, length: int) -> Floats:
-        """Each star's evidence at the positions along one axis at which the set of removing masks changes.
-
-        The set is constant from one of these positions to the next. A star whose centre is not among the removing
-        masks does not count: -inf.
-        """
-        first, last = int(rectangle[axis]), int(rectangle[axis + 2])
-        before, after = masks.side == axis, masks.side == axis + 2
-        starts = np.concatenate([[first], masks.line[before] - length + 1, masks.line[after]])
-        starts = np.unique(starts[(starts >= first) & (starts <= last)])
-        removes: Bools = np.zeros((len(starts), len(masks)), dtype=np.bool_)
-        removes[:, before] = starts[:, None] + length <= masks.line[before]
-        removes[:, after] = starts[:, None] >= masks.line[after]
         evidence = self.evidence @ removes.T.astype(np.float64)
-        on_axis = (before | after)[self.centre]
+        on_axis = masks.axis[self.centre] == axis
         return np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
 
     def _views(self) -> Ints:

@@ -23,22 +23,12 @@ import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou
-from objectseeker.core.certification import (
-    Certificates,
-    any_box_of_mask,
-    certify_with,
-    escape_lines,
-    largest_square,
-    proven_twice,
-    verdicts,
-    visible_area,
-)
+from objectseeker.core.certification import Certificates, certificates
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
-from objectseeker.core.positions import Classes
-from objectseeker.core.pruning import Rule, prune_with
-from objectseeker.core.threats import Patch, Surroundings, sizes
-from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import Patch
+from objectseeker.errors import require_fraction
 
 CLEAR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
 TAU_IOU = 0.8
@@ -48,7 +38,7 @@ SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IouRule:
-    """The settings that inference and certification of the IoU variant must share.
+    """The rule of the IoU variant: what is output, and what is certified of it.
 
     `ioa` is the rule of the boxes that are not clear; its base_score, mask_score and classwise hold for clear ones as
     well.
@@ -68,15 +58,45 @@ class IouRule:
     def classwise(self) -> bool:
         return self.ioa.classwise
 
+    @property
+    def floor(self) -> float:
+        return self.ioa.floor
+
     def prune(self, observation: Observation) -> Detections:
-        """Base boxes, then the clear boxes that are left, then the hulls of the others."""
+        """Base boxes, then the clear boxes that are left, then the hulls of the others.
+
+        Clear masked boxes of at least mask_score are dropped if a base box has an IoU above `tau_iou` with them, and
+        what is left goes through non-maximum suppression at the same IoU, best scores first, earlier boxes first among
+        equals. `classwise=False` ignores labels in all of that.
+        """
         base = observation.base.at_least(self.base_score)
         clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
-        found = observation.boxes[clear].at_least(self.ioa.mask_score)
-        found = found[~self.same(found, base).any(axis=1)]
-        found = found[unsuppressed(found.score, self.same(found, found))]
-        hulls = prune_with(self.ioa, only(observation, ~clear))[len(base) :]
-        return Detections.concatenate([base, found, hulls])
+        fitting = observation.boxes[clear].at_least(self.ioa.mask_score)
+        fitting = fitting[~self.same(fitting, base).any(axis=1)]
+        fitting = fitting[unsuppressed(fitting.score, self.same(fitting, fitting))]
+        hulls = self.ioa.prune(only(observation, ~clear))[len(base) :]
+        return Detections.concatenate([base, fitting, hulls])
+
+    def certify(
+        self,
+        observation: Observation,
+        truth: Detections,
+        patches: Patch | Sequence[Patch],
+        *,
+        threshold: float = IOU_THRESHOLD,
+        bound: Bound = "exact",
+    ) -> Certificates:
+        """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
+
+        Guarantee: if object g is certified against patch p, then for every allowed position of p (of both patches, if
+        its count is 2) and whatever the attacker draws there, `prune` outputs a box (of g's label, if classwise) whose
+        IoU with g exceeds `threshold`. It holds in exact arithmetic, for a detector that is a pure function of the
+        pixels a mask keeps; ties are not certified. An object with no visible area is never certified.
+
+        A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
+        module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
+        """
+        return certificates(observation, truth, patches, iou_provable(self, observation, truth, threshold, bound))
 
     def same(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""
@@ -89,119 +109,7 @@ class IouRule:
 AnyRule = Rule | IouRule
 
 
-def iou_prune(
-    observation: Observation,
-    base_score: float = 0.5,
-    mask_score: float = 0.7,
-    tau_iou: float = TAU_IOU,
-    filter_ioa: float = 0.6,
-    classwise: bool = True,
-    low_score: float | None = None,
-    power: float = 1.0,
-    edge_factor: float = 1.0,
-    cluster_distance: float = 0.1,
-) -> Detections:
-    """Robust detections by the IoU variant; everything from `filter_ioa` on, but classwise, is for boxes not clear.
-
-    Base boxes of at least `base_score` come first. Clear masked boxes of at least `mask_score` are dropped if a base
-    box has an IoU above `tau_iou` with them, and what is left goes through non-maximum suppression at the same IoU,
-    best scores first, earlier boxes first among equals. `classwise=False` ignores labels in all of that.
-    """
-    ioa = Rule(
-        base_score=base_score,
-        mask_score=mask_score,
-        filter_ioa=filter_ioa,
-        classwise=classwise,
-        low_score=low_score,
-        power=power,
-        edge_factor=edge_factor,
-        cluster_distance=cluster_distance,
-    )
-    return IouRule(ioa=ioa, tau_iou=tau_iou).prune(observation)
-
-
-def iou_certify(
-    observation: Observation,
-    truth: Detections,
-    patches: Patch | Sequence[Patch],
-    *,
-    mask_score: float,
-    tau_iou: float = TAU_IOU,
-    threshold: float = IOU_THRESHOLD,
-    bound: Bound = "exact",
-    classwise: bool = True,
-) -> Certificates:
-    """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
-
-    Guarantee: if object g is certified against patch p, then for every allowed position of p (of both patches, if its
-    count is 2) and whatever the attacker draws there, `iou_prune` with the same mask_score, tau_iou and classwise, and
-    whatever else, outputs a box (of g's label, if classwise) whose IoU with g exceeds `threshold`. It holds in exact
-    arithmetic, for a detector that is a pure function of the pixels a mask keeps; ties are not certified. An object
-    with no visible area is never certified.
-    """
-    rule = IouRule(ioa=Rule(mask_score=mask_score, classwise=classwise), tau_iou=tau_iou)
-    return iou_certify_with(rule, observation, truth, patches, threshold=threshold, bound=bound)
-
-
-def iou_certify_with(
-    rule: IouRule,
-    observation: Observation,
-    truth: Detections,
-    patches: Patch | Sequence[Patch],
-    *,
-    threshold: float = IOU_THRESHOLD,
-    bound: Bound = "exact",
-) -> Certificates:
-    """`iou_certify` under the settings of `rule`, with its guarantee.
-
-    A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
-    module for why it or a box that fits as well is then output wherever the mask removes the patch, or both patches.
-    """
-    patches = [patches] if isinstance(patches, Patch) else list(patches)
-    for patch in patches:
-        if not isinstance(patch, Patch):
-            raise ObjectSeekerError(f"patches must be Patch objects, got {patch!r}")
-    proves = iou_provable(rule, observation, truth, threshold=threshold, bound=bound)
-    masks, width, height = observation.masks, observation.width, observation.height
-    safe = any_box_of_mask(proves, observation.mask_of, len(masks))
-    vulnerable = escape_lines(safe, masks)
-    certified, vacuous = verdicts(vulnerable, truth.xyxy, width, height, patches)
-    for p, patch in enumerate(patches):
-        if patch.count == 2:  # one safe mask must remove both
-            classes = Classes.of(masks, patch.size(width, height))
-            size = sizes(patch, width, height, len(truth))
-            allowed = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, size)
-            for n in np.flatnonzero(certified[p]):
-                certified[p, n] = proven_twice(classes, allowed[n], safe[n])
-    visible = visible_area(truth.xyxy, width, height) > 0
-    square = np.where(visible, largest_square(vulnerable), 0)
-    return Certificates(certified & visible, vacuous & visible, safe, vulnerable, square)
-
-
-def certify_by(
-    rule: AnyRule,
-    observation: Observation,
-    truth: Detections,
-    patches: Patch | Sequence[Patch],
-    *,
-    threshold: float | None = None,
-    bound: Bound = "exact",
-) -> Certificates:
-    """The certificates that go with `rule.prune`, whichever rule it is; T is 0 (IoA) or 0.5 (IoU) unless given."""
-    if isinstance(rule, IouRule):
-        iou_threshold = IOU_THRESHOLD if threshold is None else threshold
-        return iou_certify_with(rule, observation, truth, patches, threshold=iou_threshold, bound=bound)
-    return certify_with(rule, observation, truth, patches, threshold=threshold or 0.0, bound=bound)
-
-
-def iou_provable(
-    rule: IouRule,
-    observation: Observation,
-    truth: Detections,
-    *,
-    threshold: float = IOU_THRESHOLD,
-    bound: Bound = "exact",
-) -> Bools:
+def iou_provable(rule: IouRule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
     """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
     require_fraction(threshold, "threshold")
     boxes = observation.boxes
@@ -215,11 +123,12 @@ def iou_provable(
 
 def clear_of_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Which boxes lie apart from what the mask they were seen under removes, by more than 1/CLEAR of the axis."""
-    half = masks.members[mask_of]  # one or two per box
-    side, line = masks.halves.side[half], masks.halves.line[half]
-    axis, rows = side % 2, np.arange(len(boxes))[:, None]
-    gap = np.where(side < 2, boxes[rows, axis] - line, line - boxes[rows, axis + 2])
-    return np.asarray((CLEAR * gap > np.where(axis == 0, masks.width, masks.height)).all(axis=1))
+    strip = masks.members[mask_of]  # one or two per box
+    inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
+    axis, rows = masks.strips.axis[strip], np.arange(len(boxes))[:, None]
+    before, after = line[..., 0] - boxes[rows, axis + 2], boxes[rows, axis] - line[..., 1]
+    gap = np.maximum(np.where(inside[..., 0], before, -np.inf), np.where(inside[..., 1], after, -np.inf))
+    return np.asarray((CLEAR * gap > masks.strips.limit[axis]).all(axis=1))
 
 
 def unsuppressed(score: Floats, same: Bools) -> Ints:

@@ -1,72 +1,111 @@
-"""Masks: which pixels a view of the image does not show."""
+"""Masks: which pixels a view of the image does not show.
+
+Every mask is made of strips: all of the image between two columns, or between two rows. A strip that reaches one border
+is a half mask; one that reaches none is a band. `recipes` makes the masks of any image size.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
 
-Image = npt.NDArray[np.uint8]  # H x W x 3, RGB
-
 SIDES = ("left", "top", "right", "bottom")  # the order of a certificate's four lines XL, YT, XR, YB
-GREY = 114  # what a removed pixel is filled with, unless told otherwise
-
-MaskChoice = Literal["halves", "pairs"]  # against one patch, against two
+NO_SIDE = -1  # of a band, which lies at no border
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskSet:
-    """Half masks of one image size. Mask i removes the pixels [x1, x2) x [y1, y2) of `removed[i]`.
+    """Masks of one image size, each a strip. Mask i removes the pixels [x1, x2) x [y1, y2) of `removed[i]`.
 
-    `side[i]` says where the removed half lies (an index into SIDES) and `line[i]` is the line it ends at, so a left
-    mask removes [0, line) and a right mask [line, width). Lines lie strictly inside the image: every mask removes
-    something and keeps something.
+    Along its `axis[i]` (0: columns, 1: rows) strip i removes [start[i], end[i]), along the other axis everything. Every
+    strip removes something and keeps something. `side[i]` says at which border a half mask lies (an index into SIDES)
+    and `line[i]` is the line it ends at, so a left mask removes [0, line) and a right mask [line, width); a band has
+    side NO_SIDE and line 0.
     """
 
     width: int
     height: int
     removed: Ints
+    axis: Ints = field(init=False)
+    start: Ints = field(init=False)
+    end: Ints = field(init=False)
     side: Ints = field(init=False)
     line: Ints = field(init=False)
 
     def __post_init__(self) -> None:
-        width, height = require_count(self.width, "width"), require_count(self.height, "height")
+        limit = np.array([require_count(self.width, "width"), require_count(self.height, "height")])
         removed = np.array(self.removed, dtype=np.int64).reshape(-1, 4)
-        side = np.full(len(removed), -1, np.int64)
-        line = np.zeros(len(removed), np.int64)
-        left, top, right, bottom = removed.T
-        full_x, full_y = (left == 0) & (right == width), (top == 0) & (bottom == height)
-        for number, (matches, position) in enumerate(
-            (
-                (full_y & (left == 0) & (right > 0) & (right < width), right),
-                (full_x & (top == 0) & (bottom > 0) & (bottom < height), bottom),
-                (full_y & (right == width) & (left > 0) & (left < width), left),
-                (full_x & (bottom == height) & (top > 0) & (top < height), top),
-            )
-        ):
-            side[matches], line[matches] = number, position[matches]
-        if (side < 0).any():
-            bad = removed[np.argmax(side < 0)].tolist()
-            raise ObjectSeekerError(f"removed rectangle {bad} is not one side of a {width}x{height} image")
-        for name, value in (("removed", removed), ("side", side), ("line", line)):
+        first, last = removed[:, :2], removed[:, 2:]
+        whole = (first == 0) & (last == limit)
+        part = (first >= 0) & (first < last) & (last <= limit) & ~whole
+        strip = part & whole[:, ::-1]  # a part of one axis, all of the other
+        if not strip.any(axis=1).all():
+            bad = removed[np.argmin(strip.any(axis=1))].tolist()
+            raise ObjectSeekerError(f"removed rectangle {bad} is not a strip across a {limit[0]}x{limit[1]} image")
+        axis = np.argmax(strip, axis=1)
+        rows = np.arange(len(removed))
+        start, end = first[rows, axis], last[rows, axis]
+        before, after = start == 0, end == limit[axis]
+        side = np.select([before, after], [axis, axis + 2], NO_SIDE)
+        line = np.select([before, after], [end, start], 0)
+        made = {"removed": removed, "axis": axis, "start": start, "end": end, "side": side, "line": line}
+        for name, value in made.items():
             value.setflags(write=False)
             object.__setattr__(self, name, value)
 
     @property
-    def halves(self) -> MaskSet:
-        """The half masks that masks are made of: for half masks, themselves."""
+    def strips(self) -> MaskSet:
+        """The strips that masks are made of: here, themselves."""
         return self
 
     @property
     def members(self) -> Ints:
-        """Which of `halves` each mask is made of: (M, 1)."""
+        """Which of `strips` each mask is made of: (M, 1)."""
         return np.arange(len(self))[:, None]
+
+    @property
+    def limit(self) -> Ints:
+        """Width and height, by axis."""
+        return np.array([self.width, self.height])
+
+    @property
+    def only_halves(self) -> bool:
+        """Whether there is no band among them."""
+        return not (self.side == NO_SIDE).any()
+
+    @property
+    def lines(self) -> tuple[Bools, Ints]:
+        """Where the strips are cut, (M, 2): is there a line at the start and at the end, and where along the axis."""
+        inside = np.stack([self.start > 0, self.end < self.limit[self.axis]], axis=1)
+        return inside, np.stack([self.start, self.end], axis=1)
+
+    def removes(self, axis: int, first: Ints, length: int) -> Bools:
+        """Which masks remove a patch by where it lies along one axis: (len(first), M); no mask of the other axis does.
+
+        The patch covers [first, first + length) there, the rest of it may be anywhere: this is the method's one
+        predicate "this mask removes a patch here". Only visible pixels count, so a strip that reaches a border also
+        removes what hangs over it: [max(first, 0), min(first + length, limit)) lies within [start, end) iff
+
+            (first >= start or start = 0) and (first + length <= end or end = limit).
+        """
+        begins = (first[:, None] >= self.start) | (self.start == 0)
+        ends = (first[:, None] + length <= self.end) | (self.end == self.limit[axis])
+        return np.asarray(begins & ends & (self.axis == axis))
+
+    def changes(self, axis: int, length: int) -> Ints:
+        """The positions along one axis from which on `removes` may be another set, ascending; the first of all first.
+
+        A strip removes the positions from `start` to `end - length`: the set changes at these ends and nowhere else.
+        """
+        of_axis = self.axis == axis
+        limit = int(self.limit[axis])
+        found = np.concatenate([[1 - length], self.start[of_axis], self.end[of_axis] - length + 1])
+        return np.unique(found[(found > -length) & (found < limit)])
 
     def subset(self, index: Ints | slice) -> MaskSet:
         """Some of the masks."""
@@ -82,14 +121,15 @@ class MaskSet:
             and np.array_equal(self.removed, other.removed)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.width, self.height, self.removed.tobytes()))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskPairs:
     """Masks that remove two halves of the image each, for two patches at two places.
 
-    Mask i removes the half masks `members[i]` = (a, b) of `halves`, a <= b, and nothing else; a == b is one half mask
+    Mask i removes the half masks `members[i]` = (a, b) of `strips`, a <= b, and nothing else; a == b is one half mask
     alone. `removed[i]` holds the two rectangles. No mask removes the whole image.
 
     A patch whose visible pixels a mask (a, b) removes lies wholly in a or wholly in b. Its visible pixels form a
@@ -100,124 +140,73 @@ class MaskPairs:
     in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border changes nothing.
     """
 
-    halves: MaskSet
+    strips: MaskSet
     members: Ints
     removed: Ints = field(init=False)
 
     def __post_init__(self) -> None:
+        if not self.strips.only_halves:
+            raise ObjectSeekerError("pairs are made of half masks, not of bands")
         members = np.array(self.members, dtype=np.int64).reshape(-1, 2)
         a, b = members.T
-        wrong = (a < 0) | (a > b) | (b >= len(self.halves))
+        wrong = (a < 0) | (a > b) | (b >= len(self.strips))
         if wrong.any():
             bad = members[np.argmax(wrong)].tolist()
-            raise ObjectSeekerError(f"pair {bad} must be two ascending indices below {len(self.halves)}")
-        nothing = _keeps_nothing(self.halves, a, b)
+            raise ObjectSeekerError(f"pair {bad} must be two ascending indices below {len(self.strips)}")
+        nothing = keeps_nothing(self.strips, a, b)
         if nothing.any():
             raise ObjectSeekerError(f"pair {members[np.argmax(nothing)].tolist()} removes the whole image")
-        removed = self.halves.removed[members]
+        removed = self.strips.removed[members]
         for name, value in (("members", members), ("removed", removed)):
             value.setflags(write=False)
             object.__setattr__(self, name, value)
 
     @property
     def width(self) -> int:
-        return self.halves.width
+        return self.strips.width
 
     @property
     def height(self) -> int:
-        return self.halves.height
+        return self.strips.height
+
+    @property
+    def only_halves(self) -> bool:
+        return True
+
+    def removes(self, axis: int, first: Ints, length: int) -> Bools:
+        """`MaskSet.removes` for pairs: one of the two half masks does. (len(first), M)"""
+        return np.asarray(self.strips.removes(axis, first, length)[:, self.members].any(axis=2))
+
+    def changes(self, axis: int, length: int) -> Ints:
+        """`MaskSet.changes` of the half masks."""
+        return self.strips.changes(axis, length)
 
     def subset(self, index: Ints | slice) -> MaskPairs:
         """Some of the masks."""
-        return MaskPairs(self.halves, self.members[index])
+        return MaskPairs(self.strips, self.members[index])
 
     def __len__(self) -> int:
         return len(self.members)
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, MaskPairs) and self.halves == other.halves and np.array_equal(self.members, other.members)
+            isinstance(other, MaskPairs) and self.strips == other.strips and np.array_equal(self.members, other.members)
         )
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        return hash((self.strips, self.members.tobytes()))
 
 
 Masks = MaskSet | MaskPairs
 
 
-def halves(width: int, height: int, lines: int = 30) -> MaskSet:
-    """The half masks of `lines` vertical and `lines` horizontal lines, both sides of each: 4 * lines masks.
-
-    Line t of an axis of length n lies at ceil(t * n / (lines + 1)), each axis on its own. On an axis of at most
-    `lines` pixels lines coincide or fall on the border; each is kept once, and only if it lies inside.
-    """
-    width, height = require_count(width, "width"), require_count(height, "height")
-    columns, rows = line_positions(width, lines), line_positions(height, lines)
-    return MaskSet(
-        width,
-        height,
-        np.array(
-            [(0, 0, x, height) for x in columns]
-            + [(0, 0, width, y) for y in rows]
-            + [(x, 0, width, height) for x in columns]
-            + [(0, y, width, height) for y in rows],
-            dtype=np.int64,
-        ),
-    )
+def strips(width: int, height: int, columns: Iterable[tuple[int, int]], rows: Iterable[tuple[int, int]]) -> MaskSet:
+    """The masks that remove the given columns, then those that remove the given rows; each start, end."""
+    removed = [(start, 0, end, height) for start, end in columns] + [(0, start, width, end) for start, end in rows]
+    return MaskSet(width, height, np.array(removed, dtype=np.int64))
 
 
-def pairs(width: int, height: int, lines: int = 10) -> MaskPairs:
-    """The pairs of half masks of `lines` lines per axis: the half masks alone, then two at a time.
-
-    4k half masks have 2k(4k + 1) unordered pairs, a half mask with itself included. Every region that pairs of them
-    remove is kept once, and none that leaves nothing to see: 4k half masks alone, k(k - 1) opposite ones with a gap
-    between them, 4k^2 of a vertical and a horizontal line, 5k^2 + 3k in all. What is dropped could certify nothing
-    more. Two half masks of one side remove what the larger of them removes alone, so the same pixels are shown and
-    the same patches removed. Opposite halves that meet show nothing of the image: no box seen there says anything
-    about it. And certificates hold for whatever set of masks was used, as long as inference used the same.
-    """
-    single = halves(width, height, lines)
-    a, b = np.triu_indices(len(single), 1)
-    distinct = (single.side[a] != single.side[b]) & ~_keeps_nothing(single, a, b)
-    alone = np.arange(len(single))
-    return MaskPairs(
-        single, np.concatenate([np.stack([alone, alone], axis=1), np.stack([a[distinct], b[distinct]], axis=1)])
-    )
-
-
-def pair_counts(lines: int) -> tuple[int, int]:
-    """How many unordered pairs the half masks of `lines` lines per axis have, and how many masks `pairs` makes."""
-    k = require_count(lines, "lines")
-    return 2 * k * (4 * k + 1), 5 * k * k + 3 * k
-
-
-def make_masks(choice: MaskChoice, width: int, height: int, lines: int) -> Masks:
-    """The masks of the chosen kind for an image of that size."""
-    return halves(width, height, lines) if require_choice(choice) == "halves" else pairs(width, height, lines)
-
-
-def require_choice(choice: MaskChoice) -> MaskChoice:
-    """`choice`, checked to be one there is."""
-    if choice not in get_args(MaskChoice):
-        raise ObjectSeekerError(f"masks must be one of {', '.join(get_args(MaskChoice))}, got {choice!r}")
-    return choice
-
-
-def line_positions(length: int, lines: int) -> list[int]:
-    """Where the lines of one axis lie, ascending."""
-    lines = require_count(lines, "lines")
-    return sorted({-(-t * length // (lines + 1)) for t in range(1, lines + 1)} - {length})
-
-
-def fill(image: Image, removed: Sequence[int] | Sequence[Sequence[int]] | Ints, value: int = GREY) -> Image:
-    """A copy of `image` whose pixels inside the rectangles `removed` (one, or R x 4) are `value`."""
-    masked = image.copy()
-    for x1, y1, x2, y2 in np.asarray(removed, np.int64).reshape(-1, 4).tolist():
-        masked[y1:y2, x1:x2] = value
-    return masked
-
-
-def _keeps_nothing(single: MaskSet, a: Ints, b: Ints) -> Bools:
+def keeps_nothing(single: MaskSet, a: Ints, b: Ints) -> Bools:
     """Whether half masks a and b together remove the whole image: opposite sides that meet or overlap."""
     sides, lines = single.side, single.line
     a, b = np.where(sides[a] < sides[b], a, b), np.where(sides[a] < sides[b], b, a)  # left or top first

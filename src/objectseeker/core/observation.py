@@ -31,7 +31,7 @@ class Observation:
     def __post_init__(self) -> None:
         size = require_count(self.width, "width"), require_count(self.height, "height")
         if not isinstance(self.masks, MaskSet | MaskPairs):
-            raise ObjectSeekerError(f"masks must be what halves() or pairs() makes, got {self.masks!r}")
+            raise ObjectSeekerError(f"masks must be what a recipe such as Halves(30) makes, got {self.masks!r}")
         if size != (self.masks.width, self.masks.height):
             raise ObjectSeekerError(
                 f"masks are for a {self.masks.width}x{self.masks.height} image, not {size[0]}x{size[1]}"

@@ -1,8 +1,8 @@
 """Patch positions, grouped by the views that remove the patch.
 
-For a patch of one size a position matters only through which half masks remove it: left and right ones by x, top and
-bottom ones by y. Along an axis that set changes only where a line is passed, at most twice per line, so positions fall
-into a grid of classes: 21 x 21 for 10 lines per axis, whatever the size of the image. A view made of several half
+For a patch of one size a position matters only through which strips remove it: strips of columns by x, strips of rows
+by y. Along an axis that set changes only where a line is passed, at most twice per line, so positions fall into a grid
+of classes: 21 x 21 for half masks of 10 lines per axis, whatever the size of the image. A view made of several half
 masks removes a patch iff one of them does (`masks.MaskPairs`).
 
 Let U(c) be the views that remove a patch of class c, among those that can prove an object. Against one patch an object
@@ -14,12 +14,16 @@ U(c) and U(d) share, U(e) and U(d) share; and what U(c) holds, U(e) and U(e) sha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.masks import Masks
+
+KEPT = 256  # patch sizes and masks whose classes are kept at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,43 +39,42 @@ class Classes:
 
     @classmethod
     def of(cls, masks: Masks, patch: tuple[int, int]) -> Classes:
-        halves = masks.halves
-        starts, removes = [], []
-        for axis, length in enumerate(patch):
-            before, after = halves.side == axis, halves.side == axis + 2
-            limit = (masks.width, masks.height)[axis]
-            changes = np.concatenate([[1 - length], halves.line[before] - length + 1, halves.line[after]])
-            start = np.unique(changes[(changes > -length) & (changes < limit)])
-            by_half: Bools = np.zeros((len(start), len(halves)), dtype=np.bool_)
-            by_half[:, before] = start[:, None] + length <= halves.line[before]
-            by_half[:, after] = start[:, None] >= halves.line[after]
-            starts.append(start)
-            removes.append(np.asarray(by_half[:, masks.members].any(axis=2)))
-        return cls((starts[0], starts[1]), (removes[0], removes[1]))
+        """The classes of a patch of `patch` = width, height; those of equal masks and sizes are made once."""
+        return _classes_of(masks, patch)
 
-    def hardest(self, allowed: Ints, views: Ints) -> Bools:
-        """Which of `views` remove a patch of each class that has a position in `allowed`: (classes, len(views)).
+    def reached(self, rectangle: Ints) -> tuple[Ints, Ints]:
+        """The classes along each axis that an (inclusive) rectangle of positions has some of; none if it is empty."""
+        if (rectangle[:2] > rectangle[2:]).any():
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        ends = (np.searchsorted(self.starts[axis], rectangle[[axis, axis + 2]], side="right") for axis in (0, 1))
+        x, y = (np.arange(first - 1, last) for first, last in ends)
+        return x, y
 
-        `allowed` (R, 4) are rectangles as `threats.Surroundings` has them. Of each rectangle only the classes are
-        listed that are hardest along both axes: U(x, y) is what x removes and what y removes together, so if x
-        removes no more than x', then (x, y) removes no more than (x', y).
+    def hardest(self, grids: Iterable[tuple[Ints, Ints]], views: Ints) -> Bools:
+        """Which of `views` remove a patch of each class of the `grids`: (classes, len(views)).
+
+        A grid are classes x and classes y, every x with every y (`reached`). Of each grid only the classes are listed
+        that are hardest along both axes: U(x, y) is what x removes and what y removes together, so if x removes no more
+        than x', then (x, y) removes no more than (x', y).
         """
         across, down = (removes[:, views] for removes in self.removes)
-        needless = _contains(across), _contains(down)
+        contains = _contains(across), _contains(down)
         listed: Bools = np.zeros((len(across), len(down)), dtype=np.bool_)
-        for rectangle in allowed:
-            if (rectangle[:2] <= rectangle[2:]).all():
-                x, y = (self._hardest_along(axis, rectangle, needless[axis]) for axis in (0, 1))
-                listed[np.ix_(x, y)] = True
+        for grid in grids:
+            x, y = (
+                chosen[smallest(contained[np.ix_(chosen, chosen)])]
+                for chosen, contained in zip(grid, contains, strict=True)
+            )
+            listed[np.ix_(x, y)] = True
         x, y = np.nonzero(listed)
         return np.asarray(across[x] | down[y])
 
-    def _hardest_along(self, axis: int, rectangle: Ints, contains: Bools) -> Ints:
-        """The hardest classes among those a rectangle reaches along one axis."""
-        ends = rectangle[[axis, axis + 2]]
-        first, last = np.searchsorted(self.starts[axis], ends, side="right") - 1
-        among = contains[first : last + 1, first : last + 1]
-        return np.asarray(first + np.flatnonzero(smallest(among)))
+
+@lru_cache(maxsize=KEPT)
+def _classes_of(masks: Masks, patch: tuple[int, int]) -> Classes:
+    starts = masks.changes(0, patch[0]), masks.changes(1, patch[1])
+    across, down = (masks.removes(axis, starts[axis], patch[axis]) for axis in (0, 1))
+    return Classes(starts, (across, down))
 
 
 def _contains(sets: Bools) -> Bools:

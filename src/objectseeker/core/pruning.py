@@ -5,97 +5,22 @@ Filter what the base boxes explain, cluster the rest, output one hull per cluste
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
-from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
+
+if TYPE_CHECKING:
+    from objectseeker.core.rule import Rule
 
 EDGE = 0.015  # a masked box this close to its mask's line, as a share of the axis, counts as cut by it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """The settings that inference and certification must share; certification does not use `base_score`.
-
-    With `low_score=None` (the paper's rule) one masked box of at least `mask_score` decides alone. Otherwise a masked
-    box of score s carries evidence clip((s - low_score) / (mask_score - low_score), 0, 1) ** power, and a cluster is
-    output once the evidence of its views adds up to 1. Boxes are clustered whose IoA, either way, is at least
-    1 - cluster_distance.
-    """
-
-    base_score: float = 0.5
-    mask_score: float = 0.7
-    filter_ioa: float = 0.6
-    classwise: bool = True
-    low_score: float | None = None
-    power: float = 1.0
-    edge_factor: float = 1.0
-    cluster_distance: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance"):
-            require_fraction(getattr(self, name), name)
-        if self.cluster_distance == 1:  # boxes that share no area would be neighbours
-            raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
-        if require_number(self.power, "power") <= 0:
-            raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
-        if self.low_score is not None and require_fraction(self.low_score, "low_score") > self.mask_score:
-            raise ObjectSeekerError(f"low_score must not exceed mask_score {self.mask_score!r}, got {self.low_score!r}")
-
-    def prune(self, observation: Observation) -> Detections:
-        """Robust detections under these settings."""
-        return prune_with(self, observation)
-
-    def scores(self, observation: Observation) -> Floats:
-        """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
-        score = observation.boxes.score
-        if self.edge_factor == 1.0:
-            return score
-        cut = near_line(observation.boxes.xyxy, observation.mask_of, observation.masks)
-        return np.where(cut, score * self.edge_factor, score)
-
-    def evidence(self, score: Floats) -> Floats:
-        """What a masked box of each score adds to its cluster: exactly 1 from `mask_score` on."""
-        if self.low_score is None or self.low_score == self.mask_score:
-            return np.where(score >= self.mask_score, 1.0, 0.0)
-        share = (score - self.low_score) / (self.mask_score - self.low_score)
-        return np.where(score >= self.mask_score, 1.0, np.clip(share, 0, 1) ** self.power)
-
-
-def prune(
-    observation: Observation,
-    base_score: float = 0.5,
-    mask_score: float = 0.7,
-    filter_ioa: float = 0.6,
-    classwise: bool = True,
-    low_score: float | None = None,
-    power: float = 1.0,
-    edge_factor: float = 1.0,
-    cluster_distance: float = 0.1,
-) -> Detections:
-    """Robust detections: base boxes of at least `base_score`, then one hull per cluster of unexplained masked boxes.
-
-    `classwise=False` ignores labels when filtering and clustering; a hull then takes the label of its best box.
-    """
-    rule = Rule(
-        base_score=base_score,
-        mask_score=mask_score,
-        filter_ioa=filter_ioa,
-        classwise=classwise,
-        low_score=low_score,
-        power=power,
-        edge_factor=edge_factor,
-        cluster_distance=cluster_distance,
-    )
-    return prune_with(rule, observation)
-
-
-def prune_with(rule: Rule, observation: Observation) -> Detections:
-    """`prune` under the settings of `rule`."""
+def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
+    """What `Rule.prune` does: base boxes, then one hull per cluster of unexplained masked boxes."""
     base = observation.base.at_least(rule.base_score)
     score = rule.scores(observation)
     evidence = rule.evidence(score)
@@ -117,12 +42,14 @@ def explained(rule: Rule, masked: Detections, base: Detections) -> Bools:
 
 
 def near_line(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
-    """Which boxes come within EDGE of the axis of a line of the mask they were seen under."""
-    half = masks.members[mask_of]  # one or two per box
-    axis, line = masks.halves.side[half] % 2, masks.halves.line[half]
+    """Which boxes come within EDGE of the axis of a line of the mask they were seen under; a band has two lines."""
+    strip = masks.members[mask_of]  # one or two per box
+    inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
+    axis = masks.strips.axis[strip]
     rows = np.arange(len(boxes))[:, None]
-    gap = np.maximum(boxes[rows, axis] - line, line - boxes[rows, axis + 2])
-    return np.asarray((gap <= EDGE * np.where(axis == 0, masks.width, masks.height)).any(axis=1))
+    gap = np.maximum(boxes[rows, axis][..., None] - line, line - boxes[rows, axis + 2][..., None])
+    close = gap <= (EDGE * masks.strips.limit[axis])[..., None]
+    return np.asarray((inside & close).any(axis=(1, 2)))
 
 
 def neighbours(a: Floats, b: Floats, distance: float) -> Bools:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.iou_variant import AnyRule, IouRule
-from objectseeker.core.masks import GREY, Image, MaskChoice, Masks, fill, make_masks, require_choice
+from objectseeker.core.certification import Certificates
+from objectseeker.core.image import GREY, Image, as_image, fill, require_grey
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import Rule
+from objectseeker.core.recipes import Halves, Recipe, require_recipe
+from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_count
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
@@ -43,85 +47,102 @@ class RowDetector(ViewDetector, Protocol):
     def detect_views_of(self, images: Iterable[tuple[Image, Ints]], value: int) -> Iterator[Sequence[Detections]]: ...
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Defended:
+    """One image as a defended detector sees it: the base boxes, and the boxes that only masking found."""
+
+    image: Image
+    observation: Observation
+    base: Detections
+    recovered: Detections
+
+    @property
+    def detections(self) -> Detections:
+        """The robust detections: base boxes first."""
+        return Detections.concatenate([self.base, self.recovered])
+
+    @property
+    def alert(self) -> bool:
+        """Whether masking found something that the base boxes do not explain: the mark of a hiding attack.
+
+        Guarantee: if an object is certified for the rule in use, then whatever the attacker draws into an allowed
+        patch, the image is flagged or the base boxes alone still find the object (by more than T, as certified). For
+        the output contains a box that does, and it is a base box or one of `recovered`.
+        """
+        return len(self.recovered) > 0
+
+
 @dataclass(frozen=True, slots=True)
 class ObjectSeeker:
     """Wraps a detector: a callable from a sequence of H x W x 3 uint8 RGB arrays to one `Detections` per image.
 
-    Guarantee: if `certify`, with the same settings and this object's observation of an image, certifies an object
-    against a patch threat, then on that image with any pixels drawn into any one allowed patch (any two, if the
-    threat's count is 2), the boxes this object returns contain one of the object's label that covers more than
-    `threshold` of it. It rests on the detector being a pure function of each image at the batch shape used here
-    (`objectseeker check-detector`).
+    Guarantee: if `certify`, with this object's observation of an image, certifies an object against a patch threat,
+    then on that image with any pixels drawn into any one allowed patch (any two, if the threat's count is 2), the boxes
+    this object returns contain one of the object's label that covers more than `threshold` of it (with an `IouRule`:
+    whose IoU with it exceeds `threshold`). It rests on the detector being a pure function of each image at the batch
+    shape used here (`objectseeker check-detector`).
 
-    `tau_iou` chooses the IoU variant (`objectseeker.core.iou_variant`), whose certificates are those of `iou_certify`.
-    `strategy` is the rule of the output: `rule` or, with `tau_iou`, an `IouRule` around it.
-
-    `masks` is "halves", against one patch, or "pairs", against two: 5 * lines**2 + 3 * lines views, so use fewer lines.
+    `rule` is what prunes and what certifies: a `Rule`, or an `IouRule`. `masks` is a recipe: `Halves(30)` against one
+    patch of any size, `Pairs(10)` against two, `Bands(0.01)` against one of at most that size.
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
     view does not change with what the other views show.
     """
 
     detector: Detector
-    lines: int = 30
-    base_score: float = 0.5
-    mask_score: float = 0.7
-    filter_ioa: float = 0.6
-    classwise: bool = True
-    low_score: float | None = None
-    power: float = 1.0
-    edge_factor: float = 1.0
-    cluster_distance: float = 0.1
-    tau_iou: float | None = None
-    fill: int = GREY
-    batch: int = 8
-    masks: MaskChoice = "halves"
-    rule: Rule = field(init=False, repr=False)
-    strategy: AnyRule = field(init=False, repr=False)
+    rule: AnyRule
+    masks: Recipe = field(default_factory=Halves, kw_only=True)
+    fill: int = field(default=GREY, kw_only=True)
+    batch: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.detector):
             raise ObjectSeekerError(f"detector must be callable, got {self.detector!r}")
-        require_count(self.lines, "lines")
+        if not isinstance(self.rule, AnyRule):
+            raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
+        require_recipe(self.masks)
         require_count(self.batch, "batch")
-        require_choice(self.masks)
-        if not 0 <= self.fill <= 255:
-            raise ObjectSeekerError(f"fill must be a grey value within [0, 255], got {self.fill!r}")
-        rule = Rule(
-            base_score=self.base_score,
-            mask_score=self.mask_score,
-            filter_ioa=self.filter_ioa,
-            classwise=self.classwise,
-            low_score=self.low_score,
-            power=self.power,
-            edge_factor=self.edge_factor,
-            cluster_distance=self.cluster_distance,
-        )
-        object.__setattr__(self, "rule", rule)
-        object.__setattr__(self, "strategy", rule if self.tau_iou is None else IouRule(ioa=rule, tau_iou=self.tau_iou))
-
-    @classmethod
-    def with_rule(
-        cls,
-        detector: Detector,
-        rule: AnyRule,
-        *,
-        lines: int = 30,
-        fill: int = GREY,
-        batch: int = 8,
-        masks: MaskChoice = "halves",
-    ) -> ObjectSeeker:
-        """A seeker whose output rule is `rule`."""
-        options = asdict(rule) if isinstance(rule, Rule) else asdict(rule.ioa) | {"tau_iou": rule.tau_iou}
-        return cls(detector, lines=lines, fill=fill, batch=batch, masks=masks, **options)
+        require_grey(self.fill)
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
-        return [self.strategy.prune(observation) for observation in self._observe(images)]
+        return list(self.stream(images))
+
+    def stream(self, frames: Iterable[Image]) -> Iterator[Detections]:
+        """The robust detections of one image after the other, each as soon as it is there; none is kept."""
+        return map(self.rule.prune, self._observe(frames))
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
         return list(self._observe(images))
+
+    def defend(self, image: Image) -> Defended:
+        """The robust detections of one image, kept apart by who found them."""
+        (observation,) = self._observe([image])
+        boxes = self.rule.prune(observation)
+        count = len(observation.base.at_least(self.rule.base_score))
+        return Defended(image, observation, boxes[:count], boxes[count:])
+
+    def certify(
+        self,
+        observation: Observation,
+        truth: Detections,
+        patches: Patch | Sequence[Patch],
+        *,
+        threshold: float | None = None,
+        bound: Bound = "exact",
+    ) -> Certificates:
+        """`rule.certify`, for an observation under this object's own masks; any other is refused.
+
+        `threshold` is 0 unless given, with an `IouRule` 0.5.
+        """
+        if observation.masks != self.masks.masks(observation.width, observation.height):
+            raise ObjectSeekerError(
+                f"the observation has other masks than {self.masks}, which this detector is defended with: observe it "
+                "with this object"
+            )
+        given = {} if threshold is None else {"threshold": threshold}
+        return self.rule.certify(observation, truth, patches, bound=bound, **given)
 
     def _observe(self, images: Iterable[Image]) -> Iterator[Observation]:
         begun: deque[Masks] = deque()
@@ -129,7 +150,7 @@ class ObjectSeeker:
         def given() -> Iterator[tuple[Image, Masks]]:
             for image in map(as_image, images):
                 height, width = image.shape[:2]
-                begun.append(make_masks(self.masks, width, height, self.lines))
+                begun.append(self.masks.masks(width, height))
                 yield image, begun[-1]
 
         for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
@@ -185,16 +206,6 @@ def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, 
         padded = views + [np.full_like(image, value)] * (batch - len(views))
         found += _detect(detector, padded)[: len(views)]
     return found
-
-
-def as_image(image: Image) -> Image:
-    """`image`, checked to be H x W x 3 uint8 with at least one pixel."""
-    image = np.asarray(image)
-    if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or image.size == 0:
-        raise ObjectSeekerError(
-            f"an image must be a non-empty H x W x 3 uint8 array, got {image.dtype} of shape {image.shape}"
-        )
-    return image
 
 
 def _detect(detector: Detector, images: list[Image]) -> list[Detections]:

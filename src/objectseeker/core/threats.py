@@ -13,6 +13,7 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
 Where = Literal["far", "close", "over", "anywhere"]
+WHERES: tuple[Where, ...] = get_args(Where)
 
 FAR = 10  # a patch is far from an object when the gap exceeds 1/FAR of the image's width or height
 LONGEST_ASPECT = 1e6
@@ -42,8 +43,8 @@ class Patch:
             raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
         if not 1 / LONGEST_ASPECT <= require_number(self.aspect, "patch aspect") <= LONGEST_ASPECT:
             raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
-        if self.where not in get_args(Where):
-            raise ObjectSeekerError(f"where must be one of {', '.join(get_args(Where))}, got {self.where!r}")
+        if self.where not in WHERES:
+            raise ObjectSeekerError(f"where must be one of {', '.join(WHERES)}, got {self.where!r}")
         if require_count(self.count, "patch count") > 2:
             raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
 
@@ -51,6 +52,18 @@ class Patch:
         """Width and height in pixels in an image of that size; both round up."""
         pixels = self.area * width * height
         return math.ceil(math.sqrt(pixels * self.aspect)), math.ceil(math.sqrt(pixels / self.aspect))
+
+
+def parse_area(text: str) -> float:
+    """A patch area as a share of the image: "1%" or "0.01". A bare 1 could mean either, so it is refused."""
+    number, percent, rest = str(text).strip().partition("%")
+    try:
+        area = float(number) / (100 if percent else 1)
+    except ValueError:
+        area = -1.0
+    if rest or not 0 < area <= 1 or (area == 1 and not percent):
+        raise ObjectSeekerError(f"a patch area is a share of the image such as 1% or 0.01, got {text!r}")
+    return area
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +129,8 @@ def sizes(patch: Patch, width: npt.ArrayLike, height: npt.ArrayLike, count: int)
     if images.ndim == 1:  # one image for all
         return np.tile(np.array(patch.size(*images.tolist()), dtype=np.int64), (count, 1))
     distinct, which = np.unique(images, axis=0, return_inverse=True)
-    found = np.array([patch.size(*size) for size in distinct.tolist()], dtype=np.int64).reshape(-1, 2)
-    return found[which.reshape(-1)]
+    pixels = np.array([patch.size(*size) for size in distinct.tolist()], dtype=np.int64).reshape(-1, 2)
+    return pixels[which.reshape(-1)]
 
 
 def _ceil_of_sum(coordinate: Floats, tenths: Ints) -> Ints:

@@ -1,0 +1,92 @@
+"""The rule: which masked boxes become robust detections, and what that proves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.core.bounds import Bound
+from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.certification import Certificates, certify_by_evidence
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import near_line, prune_by_evidence
+from objectseeker.core.threats import Patch
+from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is output, and what is certified of it: one object holds every setting that both depend on.
+
+    With `low_score=None` (the paper's rule) one masked box of at least `mask_score` decides alone. Otherwise a masked
+    box of score s carries evidence clip((s - low_score) / (mask_score - low_score), 0, 1) ** power, and a cluster is
+    output once the evidence of its views adds up to 1. Boxes are clustered whose IoA, either way, is at least
+    1 - cluster_distance.
+    """
+
+    base_score: float = 0.5
+    mask_score: float = 0.7
+    filter_ioa: float = 0.6
+    classwise: bool = True
+    low_score: float | None = None
+    power: float = 1.0
+    edge_factor: float = 1.0
+    cluster_distance: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance"):
+            require_fraction(getattr(self, name), name)
+        if self.cluster_distance == 1:  # boxes that share no area would be neighbours
+            raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
+        if require_number(self.power, "power") <= 0:
+            raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
+        if self.low_score is not None and require_fraction(self.low_score, "low_score") > self.mask_score:
+            raise ObjectSeekerError(f"low_score must not exceed mask_score {self.mask_score!r}, got {self.low_score!r}")
+
+    @property
+    def floor(self) -> float:
+        """The lowest score at which a masked box plays a part."""
+        return self.mask_score if self.low_score is None else self.low_score
+
+    def prune(self, observation: Observation) -> Detections:
+        """Robust detections: base boxes from `base_score` on, then one hull per cluster of unexplained masked boxes.
+
+        `classwise=False` ignores labels when filtering and clustering; a hull then takes the label of its best box.
+        """
+        return prune_by_evidence(self, observation)
+
+    def certify(
+        self,
+        observation: Observation,
+        truth: Detections,
+        patches: Patch | Sequence[Patch],
+        *,
+        threshold: float = 0.0,
+        bound: Bound = "exact",
+    ) -> Certificates:
+        """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
+
+        Guarantee: if object g is certified against patch p, then for every allowed position of p (any two of them, if
+        its count is 2) and whatever the attacker draws there, `prune` outputs a box (of g's label, if classwise) that
+        covers more than `threshold` of g; so it would with any other `base_score`. It holds in exact arithmetic, for a
+        detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
+        area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
+        """
+        return certify_by_evidence(self, observation, truth, patches, threshold, bound)
+
+    def scores(self, observation: Observation) -> Floats:
+        """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
+        score = observation.boxes.score
+        if self.edge_factor == 1.0:
+            return score
+        cut = near_line(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        return np.where(cut, score * self.edge_factor, score)
+
+    def evidence(self, score: Floats) -> Floats:
+        """What a masked box of each score adds to its cluster: exactly 1 from `mask_score` on."""
+        if self.low_score is None or self.low_score == self.mask_score:
+            return np.where(score >= self.mask_score, 1.0, 0.0)
+        share = (score - self.low_score) / (self.mask_score - self.low_score)
+        return np.where(score >= self.mask_score, 1.0, np.clip(share, 0, 1) ** self.power)
