@@ -19,7 +19,8 @@ import PIL.Image
 import PIL.ImageDraw
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.masks import fill, halves
+from objectseeker.core.image import fill
+from objectseeker.core.recipes import halves
 from objectseeker.detectors import load
 from objectseeker.detectors.network.names import COCO_80, VOC_20
 

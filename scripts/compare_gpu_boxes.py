@@ -18,7 +18,6 @@ import numpy as np
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.certification import certify_with
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.embedded.loading import RECOMMENDED
 
@@ -101,7 +100,7 @@ def scaled(factor: float) -> Rule:
 
 
 def certified(rule: Rule, observation: Observation, truth: Detections) -> np.ndarray:
-    return certify_with(rule, observation, truth, [Patch(0.01, 1.0, where) for where in WHERES]).certified
+    return rule.certify(observation, truth, [Patch(0.01, 1.0, where) for where in WHERES]).certified
 
 
 def observations(path: Path, entries: dict, lines: int) -> dict[str, Observation]:

@@ -18,7 +18,7 @@ from objectseeker.core.bounds import MARGIN
 from objectseeker.core.certification import provable
 from objectseeker.core.evidence import linked, weights
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Surroundings, sizes
 from objectseeker.runs.run import open_run
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from objectseeker import jobs
 from objectseeker.baselines.detectorguard import overview as summary
-from objectseeker.evaluation import RECOMMENDED, WHERES, Scene
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import RECOMMENDED, Scene
 from objectseeker.results import plots, tables
 from objectseeker.runs.run import open_run
 

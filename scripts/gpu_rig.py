@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
-from objectseeker.core.masks import fill
+from objectseeker.core.image import fill
 from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector

@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from objectseeker import ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.certification import certify_with
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import Classes
 from objectseeker.core.threats import Surroundings, sizes
@@ -95,7 +94,7 @@ def time_certification(
     for image in images:
         truth = image.truth[~image.ignore]
         begin = time.perf_counter()
-        found = certify_with(rule, image.observation, truth, patches)
+        found = rule.certify(image.observation, truth, patches)
         seconds += time.perf_counter() - begin
         verdicts.append(found.certified)
     return seconds, np.concatenate(verdicts, axis=1)
@@ -117,7 +116,7 @@ def time_sampled(images: Sequence[ObservedImage], rule: Rule, area: float) -> tu
     for image, n in objects[:: max(len(objects) // TIMED_OBJECTS, 1)][:TIMED_OBJECTS]:
         observation = image.observation
         patch = Patch(area, 1.0, "close")
-        safe = np.flatnonzero(certify_with(rule, observation, image.truth[[n]], patch).safe[0])
+        safe = np.flatnonzero(rule.certify(observation, image.truth[[n]], patch).safe[0])
         positions = sampled_positions(observation, image.truth.xyxy[n], patch)
         if not len(positions) or not len(safe):
             continue

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 import oracle
-from cases import Case, generate
+from cases import Case, certify, generate, prune
 
-from objectseeker import Detections, Observation, Patch, certify, prune
+from objectseeker import Detections, Observation, Patch
 from objectseeker.core.threats import Surroundings, sizes
 
 SLIGHTLY = 1 + 1e-7  # just more than the filter asks for

@@ -19,8 +19,7 @@ from cases import SCORES, Case
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_certify_with, only, unsuppressed
-from objectseeker.core.pruning import prune_with
+from objectseeker.core.iou_variant import IouRule, clear_of_mask, only, unsuppressed
 from objectseeker.core.threats import Surroundings, sizes
 
 SLIGHTLY = 1e-7
@@ -240,7 +239,7 @@ def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, t
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
     observation, truth = case.observation, case.truth
-    certificates = iou_certify_with(rule, observation, truth, [patch], threshold=threshold, bound=bound)
+    certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
     width, height = observation.width, observation.height
     size = sizes(patch, width, height, len(truth))
     allowed = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, size)
@@ -370,7 +369,7 @@ def _pruned(
     base = observation.base.at_least(rule.base_score)
     clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
     boxes = observation.boxes[clear].at_least(rule.ioa.mask_score)
-    hulls = prune_with(rule.ioa, only(observation, ~clear))[len(base) :]
+    hulls = rule.ioa.prune(only(observation, ~clear))[len(base) :]
     return Detections.concatenate([base, boxes[choose(boxes, base)], hulls])
 
 

@@ -11,10 +11,10 @@ import numpy as np
 import oracle
 import oracle_two_patches
 from adversary import Target, empty_score, honest, play_all
-from cases import Case, generate
+from cases import Case, generate, pairs
 
-from objectseeker import Detections, Observation, Patch, Rule, halves, pairs
-from objectseeker.core.certification import certify_with, provable
+from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker.core.certification import provable
 
 Defence = Callable[[dict], Callable[[Observation], Detections]]
 
@@ -25,8 +25,8 @@ def targets(
     """(certified?, Target) for every visible object the patches may be placed for."""
     observation, truth = case.observation, case.truth
     width, height = observation.width, observation.height
-    certificates = certify_with(rule, observation, truth, [patch], threshold=threshold, bound=bound)
-    proves = provable(observation, truth, rule, threshold=threshold, bound=bound)
+    certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
+    proves = provable(rule, observation, truth, threshold, bound)
     evidence = rule.evidence(rule.scores(observation))
     size = patch.size(width, height)
     gone = oracle_two_patches.removed(observation, size)

@@ -11,7 +11,7 @@ from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import Rule, prune_with
+from objectseeker.core.rule import Rule
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.torch_module import TorchDetector
@@ -90,7 +90,7 @@ def prune_after_suppression(rule: Rule, observation: Observation) -> Detections:
     kept = np.isin(np.arange(len(boxes)), keep)
     masked = [boxes[kept & (observation.mask_of == m)] for m in range(len(observation.masks))]
     left = Observation(observation.width, observation.height, observation.masks, observation.base, masked)
-    return prune_with(rule, left)
+    return rule.prune(left)
 
 
 def sound() -> tuple[WhiteBox, Pipeline]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Detections, MaskPairs, MaskSet, Observation, halves
+from objectseeker import Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule
+from objectseeker.core.iou_variant import TAU_IOU
+from objectseeker.core.masks import Masks
 
 SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binary fractions, mostly: ties happen
 
@@ -26,7 +28,7 @@ def generate(
     lines: int | None = None,
     crowd: float = 0.7,
     generous: float | None = None,
-    make: Callable[[int, int, int], MaskSet | MaskPairs] = halves,
+    make: Callable[[int, int, int], Masks] = lambda width, height, lines: Halves(lines).masks(width, height),
     sure: float = 0.0,
     torn: float = 0.0,
 ) -> Case:
@@ -78,3 +80,32 @@ def _box(rng: np.random.Generator, width: int, height: int, step: float) -> np.n
     if rng.random() < 0.02:
         x += width + 1
     return np.array([x[0], y[0], x[1], y[1]])
+
+
+# --- a rule made, used and forgotten: for tests that try many settings ------------------------------------------------
+
+
+def pairs(width: int, height: int, lines: int = 10) -> Masks:
+    return Pairs(lines).masks(width, height)
+
+
+def prune(observation: Observation, **settings) -> Detections:
+    return Rule(**settings).prune(observation)
+
+
+def certify(observation: Observation, truth: Detections, patches, *, threshold=0.0, bound="exact", **settings):
+    return Rule(**settings).certify(observation, truth, patches, threshold=threshold, bound=bound)
+
+
+def iou_rule(tau_iou: float = TAU_IOU, **settings) -> IouRule:
+    return IouRule(ioa=Rule(**settings), tau_iou=tau_iou)
+
+
+def iou_prune(observation: Observation, **settings) -> Detections:
+    return iou_rule(**settings).prune(observation)
+
+
+def iou_certify(
+    observation: Observation, truth: Detections, patches, *, threshold=0.5, bound="exact", **settings
+) -> Certificates:
+    return iou_rule(**settings).certify(observation, truth, patches, threshold=threshold, bound=bound)

@@ -10,7 +10,6 @@ from cases import generate
 
 from objectseeker import Detections, Observation, halves
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.pruning import prune_with
 from objectseeker.evaluation import BASE_SCORES, Settings
 
 NAMES = ("cat", "dog")
@@ -86,7 +85,7 @@ class Literal:
 
 
 def outputs(observed: ObservedImage, settings: Settings, base_score: float, classwise: bool) -> Detections:
-    return prune_with(settings.rule(base_score, classwise=classwise), observed.observation)
+    return settings.rule(base_score, classwise=classwise).prune(observed.observation)
 
 
 def count_literally(pairs: list[tuple[ObservedImage, Detections]]) -> Literal:

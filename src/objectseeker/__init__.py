@@ -8,6 +8,7 @@ from objectseeker.core.recipes import Bands, Halves, Pairs, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
+from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 
 __version__ = "0.1.0"
@@ -15,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bands",
     "Certificates",
+    "Defence",
     "Detections",
     "Halves",
     "IouRule",

@@ -10,8 +10,8 @@ from typing import Any
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections
+from objectseeker.core.image import Image
 from objectseeker.core.iou_variant import AnyRule, certify_by
-from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch

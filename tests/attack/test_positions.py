@@ -9,8 +9,8 @@ from cases import generate
 from objectseeker import ObjectSeeker, Patch, Rule
 from objectseeker.attack.pipeline import Pipeline, Target, crop, paste
 from objectseeker.attack.weakest import Proof, nearest_positions, removing, weakest_positions
-from objectseeker.core.certification import certify_with, visible_area
-from objectseeker.core.masks import halves
+from objectseeker.core.certification import visible_area
+from objectseeker.core.recipes import halves
 from objectseeker.core.threats import Surroundings
 from objectseeker.errors import ObjectSeekerError
 
@@ -45,7 +45,7 @@ def test_an_object_is_certified_iff_every_position_is_proven():
             for number, rule in enumerate(RULES):
                 patch = Patch(0.05, (1.0, 3.0)[seed % 2], ("over", "far", "close", "anywhere")[(seed + number) % 4])
                 pipe = pipeline(rule, threshold=0.25 * (seed % 3 == 0))
-                certificate = certify_with(rule, target.observation, target.truth, patch, threshold=pipe.threshold)
+                certificate = rule.certify(target.observation, target.truth, patch, threshold=pipe.threshold)
                 proof = Proof.of(pipe, target)
                 size = patch.size(*target.size)
                 proven = all(proof.at(x, y, size).proven for x, y in allowed_corners(target, patch))
@@ -76,7 +76,7 @@ def test_the_attack_goes_where_the_proof_fails(where):
             corners = allowed_corners(target, patch)
             assert len(positions) == (3 if corners else 0)
             assert {(p.x, p.y) for p in positions} <= corners
-            certified = certify_with(pipe.rule, target.observation, target.truth, patch).certified[0, 0]
+            certified = pipe.rule.certify(target.observation, target.truth, patch).certified[0, 0]
             if corners and not certified:
                 assert not positions[0].proven  # an image this small is searched completely
                 found += 1

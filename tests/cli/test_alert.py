@@ -7,10 +7,10 @@ import adversary_iou
 import numpy as np
 import PIL.Image
 import pytest
-from cases import generate
-from test_cli import DETECTOR, run
+from cases import generate, prune
+from command import DETECTOR, run
 
-from objectseeker import Detections, ObjectSeeker, Observation, Patch, Rule, prune
+from objectseeker import Detections, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.iou_variant import IouRule
 from objectseeker.jobs import alert_row, defend
 

@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
-from test_cli import run
+from command import run
 
 from objectseeker.demo.samples import samples
 
 DETECTOR = """
 import numpy as np
 from objectseeker import Detections
-from objectseeker.core.masks import fill
+from objectseeker.core.image import fill
 
 def see(image, looked_at):
     '''A box around what is bright; blue on dark ground anywhere in what is looked at blinds it.'''

@@ -2,18 +2,10 @@
 
 import numpy as np
 import pytest
+from cases import certify, prune
 
-from objectseeker import (
-    Detections,
-    MaskPairs,
-    ObjectSeeker,
-    ObjectSeekerError,
-    Observation,
-    Patch,
-    certify,
-    halves,
-    prune,
-)
+from objectseeker import Detections, ObjectSeeker, ObjectSeekerError, Observation, Patch, halves
+from objectseeker.core.masks import MaskPairs
 
 GOOD = Detections([[0, 0, 5, 5]], [0.9], [0])
 MASKS = halves(20, 20, lines=1)

@@ -1,38 +1,13 @@
 """The command line as a user calls it."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import PIL.Image
 import pytest
+from command import DETECTOR, run
 
 from objectseeker.demo.samples import samples
-
-DETECTOR = """
-import numpy as np
-from objectseeker import Detections
-
-names = ("bright",)
-
-def detect(images):
-    found = []
-    for image in images:
-        ys, xs = np.nonzero(image[..., 0] > 200)
-        few = len(xs) < 5
-        box = [] if few else [[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]]
-        found.append(Detections(box, [0.9] * len(box), [0] * len(box)))
-    return found
-
-detect.names = names
-
-def broken(images):
-    mean = float(np.mean([i.mean() for i in images]))
-    return [Detections(d.xyxy, d.score - mean / 1e6, d.label) for d in detect(images)]
-
-broken.names = names
-"""
 
 
 @pytest.fixture
@@ -44,19 +19,6 @@ def workplace(tmp_path):
     PIL.Image.fromarray(image).save(tmp_path / "photos" / "one.png")
     PIL.Image.fromarray(image[::-1]).save(tmp_path / "photos" / "two.png")
     return tmp_path
-
-
-def run(folder, *arguments, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "objectseeker.cli", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def test_every_verb_has_help_with_an_example(tmp_path):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
-from test_cli import DETECTOR, run
+from command import DETECTOR, run
 
 FEW = ["--loss", 5, "--recall", 0.9, "--rule", "paper", "--bootstrap", 20]
 

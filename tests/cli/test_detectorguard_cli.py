@@ -5,7 +5,7 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
-from test_cli import DETECTOR, run
+from command import DETECTOR, run
 from test_detectorguard_features import write_network
 
 

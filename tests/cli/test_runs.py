@@ -6,7 +6,7 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
-from test_cli import DETECTOR, run
+from command import DETECTOR, run
 
 FOUND = {"found_by_detector": True, "found_by_defence": True, "vanilla_survived": False}
 ATTACKED = {  # what `attack` says of two objects, the second of them hidden

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
-from test_cli import DETECTOR, run
+from command import DETECTOR, run
 
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "pairs")
 

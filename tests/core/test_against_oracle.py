@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import oracle
 import pytest
-from cases import generate
+from cases import certify, generate, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
 
-from objectseeker import Patch, certify, prune
+from objectseeker import Patch
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import clusters
 

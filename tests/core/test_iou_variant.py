@@ -7,22 +7,13 @@ import oracle
 import oracle_iou
 import oracle_two_patches
 import pytest
-from cases import generate
+from cases import certify, generate, iou_certify, iou_prune, pairs, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule, certify, halves, prune
+from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_variant import (
-    IouRule,
-    certify_by,
-    clear_of_mask,
-    iou_certify,
-    iou_lower_bound,
-    iou_prune,
-    unsuppressed,
-)
-from objectseeker.core.masks import pairs
+from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
 
 SEEDS = st.integers(0, 2**32 - 1)
 WHERE = ("far", "close", "over", "anywhere")
@@ -197,7 +188,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, tau_iou, threshold, bou
         for p, patch in enumerate(threats):
             assert (found.certified[p, n], found.vacuous[p, n]) == oracle.certify(observation, g, patch, safe)
     ioa = Rule(mask_score=mask_score, classwise=classwise)
-    again = certify_by(IouRule(ioa=ioa, tau_iou=tau_iou), observation, truth, threats, threshold=threshold, bound=bound)
+    again = IouRule(ioa=ioa, tau_iou=tau_iou).certify(observation, truth, threats, threshold=threshold, bound=bound)
     assert np.array_equal(again.certified, found.certified)
 
 
@@ -336,11 +327,11 @@ def test_each_rule_has_its_own_certificate():
     """A box that covers a third of the object is enough for IoA, not for IoU."""
     g = one([60, 10, 90, 40])
     observation = observe([one([60, 10, 70, 40])])
-    assert certify_by(Rule(), observation, g, []).safe.any()
-    assert not certify_by(IouRule(), observation, g, []).safe.any()
-    assert certify_by(IouRule(), observation, g, [], threshold=0.1).safe.any()
+    assert Rule().certify(observation, g, []).safe.any()
+    assert not IouRule().certify(observation, g, []).safe.any()
+    assert IouRule().certify(observation, g, [], threshold=0.1).safe.any()
     assert np.array_equal(
-        certify_by(Rule(), observation, g, [], threshold=0.3).safe,
+        Rule().certify(observation, g, [], threshold=0.3).safe,
         certify(observation, g, [], mask_score=0.7, threshold=0.3).safe,
     )
 

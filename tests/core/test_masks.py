@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from objectseeker import MaskSet, ObjectSeekerError, halves
-from objectseeker.core.masks import SIDES, fill
+from objectseeker import ObjectSeekerError, halves
+from objectseeker.core.image import fill
+from objectseeker.core.masks import SIDES, MaskSet
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])
@@ -36,9 +37,9 @@ def test_side_and_line_describe_the_removed_half():
     assert masks.line.tolist() == [5, 3, 5, 3]
 
 
-def test_other_rectangles_are_no_half_masks():
-    for rectangle in ([0, 0, 10, 6], [2, 0, 5, 6], [0, 0, 0, 6], [0, 0, 11, 6]):
-        with pytest.raises(ObjectSeekerError, match="not one side of a 10x6 image"):
+def test_other_rectangles_are_no_masks():
+    for rectangle in ([0, 0, 10, 6], [2, 1, 5, 6], [0, 0, 0, 6], [0, 0, 11, 6], [-1, 0, 4, 6], [3, 0, 3, 6]):
+        with pytest.raises(ObjectSeekerError, match="not a strip across a 10x6 image"):
             MaskSet(10, 6, np.array([rectangle]))
 
 

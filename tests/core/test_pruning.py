@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from cases import generate
+from cases import certify, generate, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, Observation, Rule, certify, halves, prune
+from objectseeker import Detections, Observation, Rule, halves
 from objectseeker.core.pruning import near_line
 
 NOTHING = Detections.empty()

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+from cases import pairs, prune
 
-from objectseeker import Detections, ObjectSeeker, Patch, certify, halves, pairs, prune
-from objectseeker.core.masks import GREY
+from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule, halves
+from objectseeker.core.image import GREY
 from objectseeker.core.seeker import detect_views
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load
@@ -39,7 +40,7 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
 
     image, _ = scene()
     before = image.copy()
-    ObjectSeeker(record, lines=3, batch=5).observe([image])
+    ObjectSeeker(record, Rule(), masks=Halves(3), batch=5).observe([image])
     masks = halves(90, 60, lines=3)
     assert [len(batch) for batch in shown] == [5, 5, 5]
     views = [view for batch in shown for view in batch]
@@ -54,7 +55,7 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
 
 def test_calling_is_observing_then_pruning():
     image, _ = scene()
-    seeker = ObjectSeeker(bright_box, lines=4, base_score=0.3, mask_score=0.6)
+    seeker = ObjectSeeker(bright_box, Rule(base_score=0.3, mask_score=0.6), masks=Halves(4))
     (observation,) = seeker.observe([image])
     assert seeker([image]) == [prune(observation, base_score=0.3, mask_score=0.6)]
     assert seeker([]) == []
@@ -63,10 +64,10 @@ def test_calling_is_observing_then_pruning():
 def test_a_real_patch_that_blinds_the_detector_does_not_blind_the_seeker():
     """A dark patch anywhere it may go: the object stays found wherever the certificate says so."""
     image, truth = scene()
-    seeker = ObjectSeeker(bright_box, lines=14)
+    seeker = ObjectSeeker(bright_box, Rule(), masks=Halves(14))
     (observation,) = seeker.observe([image])
     patch = Patch(0.02, 1.0, "over")
-    verdict = certify(observation, truth, [patch], mask_score=seeker.mask_score)
+    verdict = seeker.certify(observation, truth, [patch])
     assert verdict.certified.all()
     w, h = patch.size(90, 60)
     rng = np.random.default_rng(0)
@@ -84,13 +85,16 @@ def test_a_real_patch_that_blinds_the_detector_does_not_blind_the_seeker():
 def test_two_real_patches_that_blind_the_detector_do_not_blind_a_seeker_with_pairs():
     """Two dark patches wherever they may go: the object stays found, as certified. Half masks do not certify it."""
     image, truth = scene()
-    seeker = ObjectSeeker(bright_box, lines=9, masks="pairs")
+    seeker = ObjectSeeker(bright_box, Rule(), masks=Pairs(9))
     (observation,) = seeker.observe([image])
     assert observation.masks == pairs(90, 60, 9)
     threat = Patch(0.001, 1.0, "over", count=2)
-    assert certify(observation, truth, threat, mask_score=seeker.mask_score).certified.all()
-    (with_halves,) = ObjectSeeker(bright_box, lines=9).observe([image])
-    assert not certify(with_halves, truth, threat, mask_score=seeker.mask_score).certified.any()
+    assert seeker.certify(observation, truth, threat).certified.all()
+    single = ObjectSeeker(bright_box, Rule(), masks=Halves(9))
+    (with_halves,) = single.observe([image])
+    assert not single.certify(with_halves, truth, threat).certified.any()
+    with pytest.raises(ObjectSeekerError, match="other masks than pairs:9"):
+        seeker.certify(with_halves, truth, threat)
     w, h = threat.size(90, 60)
     rng = np.random.default_rng(0)
     for _ in range(40):
@@ -110,7 +114,7 @@ def test_views_of_pairs_show_what_both_halves_leave():
         return [Detections.empty() for _ in images]
 
     image, _ = scene()
-    (observation,) = ObjectSeeker(record, lines=2, masks="pairs").observe([image])
+    (observation,) = ObjectSeeker(record, Rule(), masks=Pairs(2)).observe([image])
     for view, rectangles in zip(shown[1:], observation.masks.removed, strict=False):
         kept = np.ones(image.shape[:2], bool)
         for x1, y1, x2, y2 in rectangles:
@@ -147,7 +151,7 @@ def test_detectors_that_mask_by_themselves_are_asked_to():
 
     detector = Masks()
     image, _ = scene()
-    (observation,) = ObjectSeeker(detector, lines=2, fill=7).observe([image])
+    (observation,) = ObjectSeeker(detector, Rule(), masks=Halves(2), fill=7).observe([image])
     shape, removed, value = detector.seen
     assert shape == (60, 90, 3)
     assert value == 7
@@ -156,7 +160,7 @@ def test_detectors_that_mask_by_themselves_are_asked_to():
 
 def test_images_smaller_than_the_number_of_lines():
     tiny = np.full((3, 1, 3), 255, np.uint8)
-    (observation,) = ObjectSeeker(bright_box, lines=30).observe([tiny])
+    (observation,) = ObjectSeeker(bright_box, Rule(), masks=Halves(30)).observe([tiny])
     assert sorted(observation.masks.line.tolist()) == [1, 1, 2, 2]
 
 
@@ -185,9 +189,9 @@ def test_a_detector_that_is_ahead_gives_every_image_its_own_boxes():
     image, _ = scene()
     wider = np.full((70, 120, 3), 30, np.uint8)
     wider[5:50, 10:40] = 255
-    plain, ahead = ObjectSeeker(bright_box, lines=3), ObjectSeeker(AheadByOne(), lines=3)
+    plain, ahead = (ObjectSeeker(one, Rule(), masks=Halves(3)) for one in (bright_box, AheadByOne()))
 
     for one, other in zip(plain.observe([image, wider, image]), ahead.observe([image, wider, image]), strict=True):
         assert one == other
     with pytest.raises(ObjectSeekerError, match=r"for 13 views|no results for the last 1 images"):
-        ObjectSeeker(AheadByOne(skip=1), lines=3).observe([image, image])
+        ObjectSeeker(AheadByOne(skip=1), Rule(), masks=Halves(3)).observe([image, image])

@@ -1,8 +1,9 @@
 """Mistakes that earlier code made, each as a regression test."""
 
 import numpy as np
+from cases import certify, prune
 
-from objectseeker import Detections, ObjectSeeker, Observation, Patch, certify, halves, prune
+from objectseeker import Detections, Halves, ObjectSeeker, Observation, Patch, Rule, halves
 
 EVERYWHERE = [Patch(0.01, 1.0, where) for where in ("far", "close", "over", "anywhere")]
 
@@ -17,10 +18,10 @@ def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_n
     def only_untouched(images):
         return [one([30, 20, 50, 40]) if np.array_equal(i, image) else Detections.empty() for i in images]
 
-    seeker = ObjectSeeker(only_untouched, lines=5)
+    seeker = ObjectSeeker(only_untouched, Rule(mask_score=0.5), masks=Halves(5))
     (observation,) = seeker.observe([image])
     assert len(observation.base) == 1
-    verdict = certify(observation, observation.base, EVERYWHERE, mask_score=0.5)
+    verdict = seeker.certify(observation, observation.base, EVERYWHERE)
     assert not verdict.certified.any()
     assert not verdict.safe.any()
     assert verdict.largest_square.tolist() == [0]

@@ -6,14 +6,15 @@ import numpy as np
 import oracle
 import oracle_two_patches as twice
 import pytest
-from cases import Case, generate
+from cases import Case, certify, generate, pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, MaskPairs, Observation, Patch, Rule, certify, halves, pairs
-from objectseeker.core.masks import pair_counts
+from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker.core.masks import MaskPairs
 from objectseeker.core.positions import Classes, smallest
 from objectseeker.core.pruning import near_line
+from objectseeker.core.recipes import pair_counts
 
 WHERE = ("far", "close", "over", "anywhere")
 SEEDS = st.integers(0, 2**32 - 1)
@@ -201,7 +202,7 @@ def test_a_verdict_flips_when_one_safe_pair_is_taken_away():
 def test_a_box_is_cut_by_either_line_of_its_view():
     masks = pairs(100, 100, 1)  # lines at 50
     boxes = np.array([[10.0, 10, 20, 20], [40, 10, 49, 20], [10, 40, 20, 49], [40, 40, 49, 49], [60, 60, 70, 70]])
-    axis_of = masks.halves.side[masks.members] % 2
+    axis_of = masks.strips.side[masks.members] % 2
     for view, axes in enumerate(axis_of):
         near = [bool({"x": 0 in axes, "y": 1 in axes, "xy": True, "": False}[k]) for k in ("", "x", "y", "xy", "")]
         assert near_line(boxes, np.full(len(boxes), view), masks).tolist() == near
@@ -224,9 +225,9 @@ def test_half_masks_certify_two_patches_only_where_one_of_them_removes_both():
 def test_two_patches_are_never_easier_than_one_and_pairs_never_worse_than_half_masks(seed, shape):
     case = generate(seed, largest=14, lines=1 + seed % 4, make=pairs, sure=0.9)
     observation, truth = case.observation, case.truth
-    single = len(observation.masks.halves)
+    single = len(observation.masks.strips)
     only_halves = Observation(
-        observation.width, observation.height, observation.masks.halves, observation.base, observation.masked[:single]
+        observation.width, observation.height, observation.masks.strips, observation.base, observation.masked[:single]
     )
     patches = threats(shape)
     for options in ({"mask_score": 0.5}, {"mask_score": 0.75, "low_score": 0.1}):

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import fill, halves
+from objectseeker.core.image import fill
+from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network.names import VOC_20

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.masks import halves
+from objectseeker.core.recipes import halves
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import LAYOUTS, normalise, parse
 from objectseeker.detectors.network.nms import BLOCK, nms

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from detector_graphs import BUILDERS, CELLS, SIZE, build
 
-from objectseeker.core.masks import halves
+from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network import names

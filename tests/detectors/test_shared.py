@@ -7,10 +7,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from cases import pairs  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from objectseeker.core.masks import halves, pairs  # noqa: E402
+from objectseeker.core.recipes import halves  # noqa: E402
 from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused  # noqa: E402
 from objectseeker.detectors.gpu.device_views import DeviceViews, put_together  # noqa: E402
 from objectseeker.detectors.gpu.programs import plan, split  # noqa: E402

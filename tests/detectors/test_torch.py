@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from objectseeker.core.boxes import iou  # noqa: E402
-from objectseeker.core.masks import halves  # noqa: E402
+from objectseeker.core.recipes import halves  # noqa: E402
 from objectseeker.core.seeker import ViewDetector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.network.names import VOC_20  # noqa: E402

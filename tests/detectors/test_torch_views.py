@@ -13,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from objectseeker.core.boxes import Detections  # noqa: E402
-from objectseeker.core.masks import halves  # noqa: E402
+from objectseeker.core.recipes import halves  # noqa: E402
 from objectseeker.demo.samples import samples  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.check import check_detector  # noqa: E402

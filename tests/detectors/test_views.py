@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import fill, halves
+from objectseeker.core.image import fill
+from objectseeker.core.recipes import halves
 from objectseeker.detectors import load
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import parse

@@ -4,12 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
+from cases import certify, pairs
 from evaluation_cases import EVIDENCE, NAMES, PAPER, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import ObjectSeekerError, Patch, certify, halves, pairs
-from objectseeker.evaluation import WHERES, Scene
+from objectseeker import ObjectSeekerError, Patch, halves
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import Scene
 from objectseeker.evaluation.certified import certified_objects, find_proofs
 
 SMALL, LARGE = 0.02, 0.3

@@ -7,15 +7,17 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
+from cases import pairs
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, noisy, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
 from objectseeker import Detections, Observation
-from objectseeker.core.iou_variant import IouRule, iou_certify_with
-from objectseeker.core.masks import halves, pairs
-from objectseeker.evaluation import BASE_SCORES, WHERES, Scene, Settings, evaluate
+from objectseeker.core.iou_variant import IouRule
+from objectseeker.core.recipes import halves
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import BASE_SCORES, Scene, Settings, evaluate
 from objectseeker.evaluation.iou import IouDefence
 from objectseeker.results import tables
 
@@ -62,7 +64,7 @@ def test_the_columns_are_what_single_images_give(chosen):
         rule = IouRule(ioa=chosen.rule(at["base_score"], classwise=classwise))
         assert at["mask_score"] == rule.ioa.mask_score
         found = [
-            iou_certify_with(rule, one.observation, one.truth[~one.ignore], chosen.patches(), bound=chosen.bound)
+            rule.certify(one.observation, one.truth[~one.ignore], chosen.patches(), bound=chosen.bound)
             for one in images
         ]
         shares = 100 * np.concatenate([one.certified for one in found], axis=1).mean(axis=1)
@@ -112,8 +114,8 @@ def test_two_patches_need_pairs_of_masks():
 
 
 def test_certify_lists_what_the_variant_certifies(tmp_path):
-    from test_cli import DETECTOR
-    from test_cli import run as command
+    from command import DETECTOR
+    from command import run as command
 
     (tmp_path / "mine.py").write_text(DETECTOR)
     (tmp_path / "photos").mkdir()

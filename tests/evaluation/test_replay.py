@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Rule
-from objectseeker.core.pruning import prune_with
 from objectseeker.evaluation import BASE_SCORES, Scene, Settings
 from objectseeker.evaluation.replay import find_candidates, replay
 
@@ -35,7 +34,7 @@ def check_against_prune(images, chosen, classwise, floor=None):
         for number, image in enumerate(images):
             hulls = added.detections[added.image == number]
             found = Detections.concatenate([image.observation.base.at_least(rule.base_score), hulls])
-            assert found == prune_with(rule, image.observation)
+            assert found == rule.prune(image.observation)
             different += len(hulls)
     return different
 

@@ -5,10 +5,12 @@ import json
 
 import numpy as np
 import pytest
+from cases import certify
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
 
-from objectseeker import ObjectSeekerError, certify
-from objectseeker.evaluation import WHERES, Scene, Settings, evaluate
+from objectseeker import ObjectSeekerError
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import Scene, Settings, evaluate
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence

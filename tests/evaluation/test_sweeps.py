@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
 
-from objectseeker import MaskSet, ObjectSeekerError, Observation, halves
-from objectseeker.evaluation import WHERES, Scene, evaluate, sweeps
+from objectseeker import ObjectSeekerError, Observation, halves
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import Scene, evaluate, sweeps
 
 LINES = 7
 

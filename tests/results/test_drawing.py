@@ -7,7 +7,7 @@ import PIL.Image
 import pytest
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.results.drawing import (
     BASE,

@@ -13,7 +13,8 @@ import pytest
 from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
 
 from objectseeker import ObjectSeekerError
-from objectseeker.evaluation import WHERES, Scene, evaluate, sweeps
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import Scene, evaluate, sweeps
 from objectseeker.results import plots
 from objectseeker.results.figures import FIGURES, line_counts, write_figures
 from objectseeker.runs.run import restrict

@@ -14,15 +14,16 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 import pytest
+from cases import pairs
+from command import run as run_cli
 from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, columns_of, data_of, details_of, photographed
-from test_cli import run as run_cli
 
-from objectseeker import Detections, ObjectSeekerError, halves, pairs
+from objectseeker import Detections, ObjectSeekerError, halves
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.certification import certify_with, escape_lines, provable
+from objectseeker.core.certification import escape_lines, provable
 from objectseeker.core.evidence import weights
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import neighbours, prune_with
+from objectseeker.core.pruning import neighbours
 from objectseeker.evaluation import Scene, evaluate
 from objectseeker.results.report import write_report
 
@@ -44,7 +45,7 @@ def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, settings,
     n = 0
     for image in images:
         masks = image.observation.masks
-        wanted = certify_with(rule, image.observation, image.truth, [], threshold=threshold).vulnerable
+        wanted = rule.certify(image.observation, image.truth, [], threshold=threshold).vulnerable
         for lines in wanted:
             rows = slice(column["alone_first"][n], column["alone_first"][n + 1])
             safe = np.zeros((1, len(masks)), dtype=bool)
@@ -100,7 +101,7 @@ def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path):
     rule = PAPER.rule(BASE_SCORE)
     recovered = 0
     for number, image in enumerate(images):
-        found = prune_with(rule, image.observation)
+        found = rule.prune(image.observation)
         details = details_of(page, number)
         drawn = details["base"] + details["recovered"]
         assert np.allclose(np.reshape([box[:4] for box in drawn], (-1, 4)), found.xyxy, atol=0.051)

@@ -17,9 +17,10 @@ from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, photographed
 
 from objectseeker import Patch
 from objectseeker.core.boxes import area as area_of
-from objectseeker.core.certification import certify_with, provable, verdicts
+from objectseeker.core.certification import provable, verdicts
 from objectseeker.core.evidence import stars_of
-from objectseeker.evaluation import WHERES, Scene
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import Scene
 from objectseeker.evaluation.certified import certified_objects, find_proofs
 from objectseeker.results.report import write_report
 
@@ -105,7 +106,7 @@ def test_every_verdict_is_pythons(opened, certificates, threshold):
     file, images, rule = certificates
     page = opened(file)
     patches = [Patch(*threat) for threat in GRID]
-    wanted = [certify_with(rule, i.observation, i.truth, patches, threshold=threshold) for i in images]
+    wanted = [rule.certify(i.observation, i.truth, patches, threshold=threshold) for i in images]
     found = page.evaluate(
         "([grid, T]) => grid.map(([area, aspect, where]) => objectseeker.verdicts(area, aspect, where, T))",
         [GRID, threshold],
@@ -168,7 +169,7 @@ def test_every_position_is_judged_as_python_does(opened, certificates, size):
         seen = image.observation
         evidence = rule.evidence(rule.scores(seen))
         proves = provable(seen, image.truth, rule)
-        lines = certify_with(rule, seen, image.truth, []).vulnerable
+        lines = rule.certify(seen, image.truth, []).vulnerable
         visible = (np.clip(image.truth.xyxy, 0, [seen.width, seen.height] * 2) @ _EXTENT > 0).all(axis=1)
         for g in range(len(image.truth)):
             members = np.flatnonzero(proves[:, g] & (evidence > 0))
@@ -281,7 +282,7 @@ def test_filters_find_the_images(opened, photographs):
     assert page.locator("#found").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
     page.locator("#filter-size").select_option("")
     rule = PAPER.rule(BASE_SCORE)
-    squares = [int(certify_with(rule, i.observation, i.truth, []).largest_square[0]) for i in images]
+    squares = [int(rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
     page.locator("#filter-square").select_option("0")  # up to 0.1 %
     wanted = sum((side + 1) ** 2 / 1e4 <= 0.001 for side in squares)
     assert 0 < wanted < COUNT

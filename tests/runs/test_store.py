@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, ObjectSeekerError, Observation, halves, pairs
-from objectseeker.core.masks import line_positions
+from objectseeker import Detections, ObjectSeekerError, Observation, halves
+from cases import pairs
+from objectseeker.core.recipes import line_positions
 from objectseeker.datasets import relabel
 from objectseeker.runs.engines.work import kept
 from objectseeker.runs.findings import Findings

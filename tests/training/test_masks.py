@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from objectseeker.core.masks import GREY
+from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import HalfMask, apply_half, draw_half, mask_half
 from objectseeker.training.formats import from_corners, require_format, to_corners

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from objectseeker.core.masks import GREY
+from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import (
     AlbumentationsMask,

@@ -16,7 +16,7 @@ import PIL.ImageFont
 from objectseeker.attack.falsify import Attempt, Outcome
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.jobs import save_text
 from objectseeker.results.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
 

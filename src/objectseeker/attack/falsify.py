@@ -12,8 +12,7 @@ from objectseeker.attack.pipeline import Pipeline, Target, Verdict, paste
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution, start_pixels
 from objectseeker.attack.weakest import Position, nearest_positions, weakest_positions
 from objectseeker.core.boxes import Detections
-from objectseeker.core.certification import certify_with
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
 
@@ -107,9 +106,7 @@ def falsify(
     if patch.count != 1:
         raise ObjectSeekerError(f"the attack draws one patch at a time, got count={patch.count!r}")
     verdicts = [pipeline.judge(target, target.observation) for target in targets]
-    certificates = [
-        certify_with(pipeline.rule, t.observation, t.truth, patch, threshold=pipeline.threshold) for t in targets
-    ]
+    certificates = [pipeline.rule.certify(t.observation, t.truth, patch, threshold=pipeline.threshold) for t in targets]
 
     attempts: dict[Goal, dict[int, Attempt]] = {}
     for part, goal in enumerate(GOALS):

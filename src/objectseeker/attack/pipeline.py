@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, ioa, iou
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import Rule, prune_with
+from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.errors import ObjectSeekerError, require_fraction
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Target, crop
 from objectseeker.attack.weakest import Position
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError, require_count
 
 Goal = Literal["detector", "defence"]  # hide the object from the undefended detector, or from the whole defence

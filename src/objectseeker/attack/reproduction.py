@@ -13,8 +13,7 @@ import PIL.Image
 from objectseeker.attack.falsify import Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.weakest import Proof
-from objectseeker.core.certification import certify_with
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import Detector, ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
@@ -74,7 +73,7 @@ def recheck(folder: Path, detector: Detector) -> dict[str, Any]:
     clean, attacked = load_image(folder / CLEAN), load_image(folder / ATTACKED)
     target = Target(case["image"], 0, clean, pipeline.observe(clean), np.array(case["box"], float), case["label"])
     patch = Patch(**case["patch"])
-    certificate = certify_with(seeker.rule, target.observation, target.truth, patch, threshold=pipeline.threshold)
+    certificate = seeker.rule.certify(target.observation, target.truth, patch, threshold=pipeline.threshold)
     (x, y), (wide, tall) = case["position"], case["size"]
     changed = (clean != attacked).any(axis=2)
     changed[max(y, 0) : max(y + tall, 0), max(x, 0) : max(x + wide, 0)] = False

@@ -12,7 +12,7 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, paste
 from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.detectors.embedded.loading import LAYOUT
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.preprocess import Placement, Resampling, Singles, Size

@@ -11,9 +11,9 @@ import numpy as np
 from objectseeker.bench import naive
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import escape_lines, verdicts
-from objectseeker.core.masks import halves
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import prune
+from objectseeker.core.recipes import halves
 from objectseeker.core.threats import Patch
 
 WIDTH, HEIGHT, LINES = 640, 480, 30

@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import GREY, Image, MaskSet, fill, halves
+from objectseeker.core.image import GREY, Image, fill
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import detect_views, removed_of
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
-from objectseeker.core.masks import halves
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.core.pruning import prune_with
+from objectseeker.core.recipes import halves
 from objectseeker.evaluation import BASE_SCORES, Settings, evaluate
 
 NAMES = tuple(f"class {number}" for number in range(20))
@@ -87,7 +86,7 @@ def _prune_anew(images: list[ObservedImage], settings: Settings) -> float:
     for image in images:
         for classwise in (True, False):
             for base_score in BASE_SCORES.tolist():
-                prune_with(settings.rule(base_score, classwise=classwise), image.observation)
+                settings.rule(base_score, classwise=classwise).prune(image.observation)
     return time.perf_counter() - started
 
 

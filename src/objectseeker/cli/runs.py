@@ -164,7 +164,7 @@ def certify(
     Example:  objectseeker certify runs/voc --mask-score 0.7 --patch 0.01 --out certificates.csv
     """
     from objectseeker import Patch, jobs
-    from objectseeker.evaluation import WHERES
+    from objectseeker.core.threats import WHERES
     from objectseeker.results import tables
 
     stored = open_run(run, mask_score if low_score is None else low_score)

@@ -14,7 +14,7 @@ from typing import TypeVar, overload
 import numpy as np
 
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.files.remote import Url

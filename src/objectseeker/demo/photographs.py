@@ -12,8 +12,8 @@ import PIL.Image
 
 from objectseeker import detectors
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
-from objectseeker.core.certification import certify_with
-from objectseeker.core.masks import Image
+
+from objectseeker.core.image import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch, Where
@@ -75,7 +75,7 @@ def judge(seeker: ObjectSeeker, names: tuple[str, ...], sample: Sample, patch_ar
     truth = sample.truth[~sample.crowd]
     height, width = image.shape[:2]
     patches = [Patch(patch_area, 1.0, where) for where in LOCATIONS]
-    certificates = certify_with(seeker.rule, found.observation, truth, patches)
+    certificates = seeker.rule.certify(found.observation, truth, patches)
 
     vanilla, recovered = _matched(truth, found.base), _matched(truth, found.recovered)
     return Verdicts(

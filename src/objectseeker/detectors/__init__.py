@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 
 __all__ = ["SPECS", "LoadedDetector", "load"]
@@ -31,6 +31,10 @@ SPECS = (
     "ultralytics:FILE",
     "python:MODULE:FUNCTION",
 )
+
+
+# What `load` takes beside a spec and a device, and what a defence therefore says about its detector.
+OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_by", "precision")
 
 
 class LoadedDetector(Protocol):
@@ -64,9 +68,7 @@ def load(
     boxes scored below `score_floor` are not returned; `device` is cpu or cuda; `mask_by` is fill or crop (see `views`);
     `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU.
     """
-    kind, _, name = str(spec).partition(":")
-    if kind not in _KINDS or bool(name) == (kind == "embedded"):
-        raise ObjectSeekerError(f"unknown detector {spec!r}: write one of {', '.join(SPECS)}")
+    kind, name = require_spec(spec)
     loader, accepted = _KINDS[kind]
     options = {
         "input_size": input_size,
@@ -85,6 +87,14 @@ def load(
             raise ObjectSeekerError(f"{kind} detectors have no option {key}: leave it out")
     detector: LoadedDetector = loader(name, **given)
     return detector
+
+
+def require_spec(spec: str) -> tuple[str, str]:
+    """`spec` as its kind and what follows the colon, checked to be of a kind there is."""
+    kind, _, name = str(spec).partition(":")
+    if kind not in _KINDS or bool(name) == (kind == "embedded"):
+        raise ObjectSeekerError(f"unknown detector {spec!r}: write one of {', '.join(SPECS)}")
+    return kind, name
 
 
 def _embedded(_: str, **options: Any) -> LoadedDetector:

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.masks import GREY, SIDES, Image, halves
-from objectseeker.core.seeker import Detector, ViewDetector, as_image, detect_views
+from objectseeker.core.image import GREY, Image, as_image
+from objectseeker.core.masks import SIDES
+from objectseeker.core.recipes import halves
+from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.errors import ObjectSeekerError
 
 CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.detectors.network import identity
 from objectseeker.errors import ObjectSeekerError
 

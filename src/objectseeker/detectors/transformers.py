@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
-from objectseeker.core.seeker import as_image
+from objectseeker.core.image import Image, as_image
 from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.names import from_mapping
 from objectseeker.detectors.network.results import SCORE_FLOOR, Found, on_image

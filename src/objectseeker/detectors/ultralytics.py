@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
-from objectseeker.core.seeker import as_image
+from objectseeker.core.image import Image, as_image
 from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.detector import as_size
 from objectseeker.detectors.network.names import from_mapping

@@ -5,8 +5,9 @@ All APs and recalls are percentages (0 to 100); scores, thresholds, areas and th
 
 from __future__ import annotations
 
+from objectseeker.core.threats import WHERES
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, RECOMMENDED, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, RECOMMENDED, Settings
 from objectseeker.evaluation.summary import evaluate
 from objectseeker.evaluation.tuning import Choices, Tuning, tune
 

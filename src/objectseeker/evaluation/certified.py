@@ -17,7 +17,7 @@ from objectseeker.core.certification import proven_twice, verdicts, visible_area
 from objectseeker.core.evidence import stars_of
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import Classes
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.scene import Scene

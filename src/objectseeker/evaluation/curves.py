@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
 from objectseeker.evaluation.scene import Boxes, Census, Scene

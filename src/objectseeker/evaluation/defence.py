@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from objectseeker.core.boxes import Bools, Floats
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES
 from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
 from objectseeker.evaluation.curves import Curve, curve_of
 from objectseeker.evaluation.replay import Candidates, find_candidates, replay
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)

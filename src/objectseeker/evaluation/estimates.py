@@ -12,6 +12,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.certified import certified_objects
@@ -19,7 +20,7 @@ from objectseeker.evaluation.curves import NO_BOXES
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.resampling import NOT_REACHED, Tally, ratios_at_rows, resamples, spurious
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.sweeps import split
 from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Tuned, tune

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule, clear_of_mask, iou_certify_with, only
-from objectseeker.core.pruning import Rule
+from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule, clear_of_mask, only
+from objectseeker.core.rule import Rule
 from objectseeker.evaluation.curves import Curve, curve_of
 from objectseeker.evaluation.defence import OperatingPoint
 from objectseeker.evaluation.replay import NOTHING, Candidates, find_candidates, replay

@@ -15,7 +15,8 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints, ioa
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import Rule, cluster_evidence, hulls, neighbours
+from objectseeker.core.pruning import cluster_evidence, hulls, neighbours
+from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Boxes, Scene
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch, Where
 from objectseeker.errors import ObjectSeekerError, require_fraction
 

@@ -16,7 +16,8 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import Judged
 from objectseeker.evaluation.certified import certified_objects, find_proofs
@@ -25,7 +26,7 @@ from objectseeker.evaluation.defence import OperatingPoint
 from objectseeker.evaluation.iou import IouDefence, iou_certified
 from objectseeker.evaluation.replay import find_candidates, replay
 from objectseeker.evaluation.scene import NO_IMAGES, Boxes, Census, Scene, nothing_counts
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 
 Row = dict[str, Any]
 

@@ -16,13 +16,13 @@ import numpy as np
 from objectseeker.core.boxes import Ints
 from objectseeker.core.certification import visible_area
 from objectseeker.core.observation import Observation
-from objectseeker.core.threats import Patch
+from objectseeker.core.threats import WHERES, Patch
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.evaluation.certified import certified_objects
 from objectseeker.evaluation.curves import Curve, unpruned_curve, vanilla_curve
 from objectseeker.evaluation.defence import Defence, OperatingPoint
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import WHERES, Settings
+from objectseeker.evaluation.settings import Settings
 from objectseeker.evaluation.summary import Row, certified_row, operating_row
 
 Restrict = Callable[[Observation, int], Observation]  # an observation under fewer lines per axis

@@ -14,12 +14,12 @@ from itertools import product
 from typing import Literal, get_args
 
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import Where
+from objectseeker.core.threats import WHERES, Where
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.curves import Curve, vanilla_curve
 from objectseeker.evaluation.defence import Defence, OperatingPoint
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.evaluation.summary import Row
 from objectseeker.evaluation.sweeps import outcome, split
 

@@ -12,8 +12,7 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, intersection
-from objectseeker.core.masks import Image
-from objectseeker.core.seeker import as_image
+from objectseeker.core.image import Image, as_image
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Colour = tuple[int, int, int]

@@ -12,8 +12,9 @@ import numpy as np
 
 from objectseeker.core.certification import verdicts
 from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
+from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.evaluation import WHERES, Scene, Settings, evaluate, sweeps
+from objectseeker.evaluation import Scene, Settings, evaluate, sweeps
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.iou import IouDefence

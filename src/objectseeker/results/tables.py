@@ -12,7 +12,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from objectseeker.attack.statistics import robust_rows
-from objectseeker.evaluation import WHERES
+from objectseeker.core.threats import WHERES
 from objectseeker.jobs import save_json, save_text
 
 LOCATIONS: tuple[str, ...] = WHERES

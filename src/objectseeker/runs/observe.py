@@ -15,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker.core.masks import GREY, Image, MaskChoice, make_masks, pair_counts, require_choice
+from objectseeker.core.image import GREY, Image
+from objectseeker.core.masks import MaskChoice, make_masks, require_choice
+from objectseeker.core.recipes import pair_counts
 from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed

@@ -28,7 +28,8 @@ from typing import cast, overload
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import MaskChoice, Masks, make_masks, pair_counts
+from objectseeker.core.masks import MaskChoice, Masks, make_masks
+from objectseeker.core.recipes import pair_counts
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.runs.manifest import Manifest, decode

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, area
-from objectseeker.core.masks import GREY
+from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 Side = Literal["left", "top", "right", "bottom"]

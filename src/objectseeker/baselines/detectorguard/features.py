@@ -22,7 +22,7 @@ import numpy as np
 
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, SMALLEST_INPUT, Features, positions
 from objectseeker.core.boxes import Ints
-from objectseeker.core.masks import GREY, Image
+from objectseeker.core.image import GREY, Image
 from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.preprocess import Size, place, prepare
 from objectseeker.detectors.onnx import open_session, usable_cores

@@ -9,7 +9,7 @@ from objectseeker.baselines.detectorguard.explaining import alert
 from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 

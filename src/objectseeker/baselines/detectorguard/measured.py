@@ -17,13 +17,13 @@ from objectseeker.baselines.detectorguard.objectness import Features, Grid, most
 from objectseeker.baselines.detectorguard.proof import certify
 from objectseeker.baselines.detectorguard.published import certify_published
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.threats import Patch
+from objectseeker.core.threats import WHERES, Patch
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.curves import Curve, vanilla_curve
 from objectseeker.evaluation.matching import Pairs, count, match, overlapping
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES
+from objectseeker.evaluation.settings import BASE_SCORES
 
 FALSE_ALERTS = 0.05  # the rate the threshold is tuned to
 THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # that are tried

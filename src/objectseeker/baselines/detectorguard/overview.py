@@ -19,11 +19,12 @@ from objectseeker.baselines.detectorguard.measured import (
 )
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.core.boxes import Ints
+from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import RECOMMENDED, WHERES, Settings
+from objectseeker.evaluation.settings import RECOMMENDED, Settings
 from objectseeker.evaluation.sweeps import by_lines, split
 from objectseeker.results.tables import percent
 from objectseeker.runs.run import Run, restrict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.detectors.embedded import ONNX_FILE
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.results import SCORE_FLOOR

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.detectors.gpu.device import Graphs, at_once, download, normalise, prepare, reproducible, upload
 from objectseeker.detectors.gpu.programs import Group, Program, plan, split
 from objectseeker.detectors.gpu.raw_network import RawNetwork

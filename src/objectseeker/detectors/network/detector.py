@@ -11,8 +11,7 @@ from typing import TypeVar, get_args
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import Image
-from objectseeker.core.seeker import as_image
+from objectseeker.core.image import Image, as_image
 from objectseeker.detectors.network.layouts import Array, Layout, normalise
 from objectseeker.detectors.network.nms import nms
 from objectseeker.detectors.network.preprocess import Placement, Size, prepare

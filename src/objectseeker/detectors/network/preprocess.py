@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 
 STRIP = 16  # network rows that are resized together: what is in use at a time fits into a cache

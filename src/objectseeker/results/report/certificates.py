@@ -22,7 +22,7 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import linked, weights
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Surroundings
 from objectseeker.evaluation.certified import Proofs, find_proofs
 from objectseeker.evaluation.scene import Scene

@@ -11,13 +11,14 @@ import numpy as np
 from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.masks import MaskSet
-from objectseeker.core.pruning import Rule
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.curves import vanilla_curve
 from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, WHERES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 from objectseeker.evaluation.sweeps import SIZE_BINS
 from objectseeker.runs.run import Run
 

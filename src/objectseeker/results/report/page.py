@@ -22,7 +22,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.pruning import Rule, prune_with
+from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
@@ -126,7 +126,7 @@ def _masks(scene: Scene) -> tuple[list[MaskSet], list[int]]:
 def _details(image: ObservedImage, rule: Rule, packed: Packed, number: int) -> dict[str, Any]:
     """What is only drawn: base boxes, boxes that only masking found, and the boxes behind the certificates."""
     base = image.observation.base.at_least(rule.base_score)
-    recovered = prune_with(rule, image.observation)[len(base) :]
+    recovered = rule.prune(image.observation)[len(base) :]
     first, last = packed.columns["object_first"][number : number + 2].astype(int)
     details: dict[str, Any] = {"base": _drawn(base), "recovered": _drawn(recovered)}
     for name, boxes in (("alone", packed.alone), ("together", packed.together)):

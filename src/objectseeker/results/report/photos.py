@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import PIL.Image
 
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image

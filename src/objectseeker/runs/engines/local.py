@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from queue import Queue
 
-from objectseeker.core.masks import Image
+from objectseeker.core.image import Image
 from objectseeker.detectors import LoadedDetector
 from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError

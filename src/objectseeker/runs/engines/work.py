@@ -12,7 +12,8 @@ from importlib import metadata
 from typing import Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import Image, MaskChoice, Masks, make_masks
+from objectseeker.core.image import Image
+from objectseeker.core.masks import MaskChoice, Masks, make_masks
 from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.detectors import LoadedDetector

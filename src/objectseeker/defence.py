@@ -1,0 +1,196 @@
+"""A defence: a detector with everything that decides its output, as one object and one file.
+
+What is certified is what is deployed: `tune` writes a defence, every command takes one (`--defence FILE`), every result
+names the one it is about, and a defence whose detector, masks, fill or way of masking is not what a run was observed
+with is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from objectseeker import detectors
+from objectseeker.core.follow import Follow
+from objectseeker.core.image import GREY, require_grey
+from objectseeker.core.iou_variant import AnyRule, IouRule
+from objectseeker.core.recipes import Halves, Recipe, parse, require_recipe
+from objectseeker.core.rule import Rule
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.files.saving import save_text
+
+FORMAT = 1
+BATCH = 8  # views at a time, for a detector that does not make its own batches
+FILE_KINDS = ("onnx", "ultralytics", "transformers")  # specs that may name a file or folder
+
+# For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
+# (docs/reproduce.md).
+GENERAL_FOLLOW = Follow(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15)
+GENERAL_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
+
+# For the embedded detector: high certified recall for a point of clean AP on VOC images it was not trained on.
+EMBEDDED_FOLLOW = Follow(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
+EMBEDDED_RULE = EMBEDDED_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defence:
+    """A detector, a mask recipe and a rule.
+
+    `detector` is a SPEC as `detectors.load` takes it, and `layout`, `input_size`, `class_names`, `score_floor`,
+    `mask_by`, `precision` and `batch` are its options there; None is the detector's own default. `identity` says which
+    detector that was (weights, settings, device): a defence that has one refuses to run with any other.
+
+    `follow` says how the scores of the rule follow base_score. Only the AP of the paper's protocol and operating points
+    other than the rule's own need it; without it they follow on the curve through the rule's own scores.
+    """
+
+    detector: str
+    rule: AnyRule
+    masks: Recipe = field(default_factory=Halves)
+    fill: int = GREY
+    batch: int | None = None
+    layout: str | None = None
+    input_size: int | tuple[int, int] | None = None
+    class_names: tuple[str, ...] | None = None
+    score_floor: float | None = None
+    mask_by: str | None = None
+    precision: str | None = None
+    identity: str | None = None
+    follow: Follow | None = None
+
+    def __post_init__(self) -> None:
+        detectors.require_spec(self.detector)
+        if not isinstance(self.rule, AnyRule):
+            raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
+        require_recipe(self.masks)
+        require_grey(self.fill)
+        if self.batch is not None:
+            require_count(self.batch, "batch")
+        if self.follow is not None and self.follow.rule(self.rule, self.rule.base_score) != self.rule:
+            raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_score!r}")
+
+    @classmethod
+    def default(cls, detector: str, **options: Any) -> Defence:
+        """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others."""
+        own: dict[str, Any] = {"rule": GENERAL_RULE, "follow": GENERAL_FOLLOW}
+        if detector == "embedded":
+            own = {"rule": EMBEDDED_RULE, "follow": EMBEDDED_FOLLOW}
+        return cls(detector=detector, **own | options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `detectors.load` is given beside the spec and the device."""
+        return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
+
+    @property
+    def curve(self) -> Follow:
+        """How scores follow base_score."""
+        return self.follow or Follow.through(self.rule)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that decides the output; where the detector's file lies does not."""
+        decides = self.to_json() | {"detector": _without_folder(self.detector), "follow": None}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def seeker(self, device: str | None = None) -> ObjectSeeker:
+        """The defended detector; refuses a detector that is not the one this defence is about."""
+        detector = detectors.load(self.detector, device=device, **self.options)
+        if self.identity not in (None, detector.identity):
+            raise ObjectSeekerError(
+                f"this defence is about the detector {self.identity}, but {self.detector} is {detector.identity} here: "
+                "certificates do not carry over; observe and tune with this one"
+            )
+        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
+
+    def bound_to(self, identity: str) -> Defence:
+        """This defence, about the one detector that has this identity."""
+        return replace(self, identity=identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that `of_json` reads back to an equal defence."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        follow = None if self.follow is None else asdict(self.follow)
+        return {"format": FORMAT} | plain | {"masks": str(self.masks), "rule": asdict(self.rule), "follow": follow}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any], source: str = "the defence") -> Defence:
+        """What `to_json` gave; `source` is named where it is something else."""
+        values = {key: value for key, value in dict(content).items() if key != "sha256"}
+        written_as = values.pop("format", None)
+        if written_as != FORMAT:
+            raise ObjectSeekerError(f"{source} has format {written_as!r}, this objectseeker reads format {FORMAT}")
+        unknown = values.keys() - {item.name for item in fields(cls)}
+        if unknown or not {"detector", "rule", "masks"} <= values.keys():
+            what = f"has unknown entries ({', '.join(sorted(unknown))})" if unknown else "lacks detector, rule or masks"
+            raise ObjectSeekerError(f"{source} {what}: write it with Defence.save or objectseeker tune")
+        try:
+            values["masks"] = parse(values["masks"])
+            values["rule"] = _rule_of(values["rule"])
+            if values.get("follow") is not None:
+                values["follow"] = Follow(**values["follow"])
+            for name in ("class_names", "input_size"):
+                if isinstance(values.get(name), list):
+                    values[name] = tuple(values[name])
+            return cls(**values)
+        except ObjectSeekerError as error:
+            raise ObjectSeekerError(f"{source} cannot be used: {error}") from None
+        except (TypeError, AttributeError, KeyError) as error:
+            raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defence.save") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the file. A detector's file is named relative to it, so both can move together."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        placed = replace(self, detector=_moved(self.detector, lambda file: os.path.relpath(file, path.parent)))
+        content = placed.to_json() | {"sha256": self.sha256}
+        save_text(path, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Defence:
+        """The defence in a file; refuses one whose settings were edited without its checksum."""
+        path = Path(path)
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ObjectSeekerError(f"cannot read the defence {path}: {error.strerror}") from None
+        except ValueError:
+            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune") from None
+        if not isinstance(content, dict):
+            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune")
+        defence = cls.of_json(content, str(path))
+        if content.get("sha256", defence.sha256) != defence.sha256:
+            raise ObjectSeekerError(
+                f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
+            )
+        return replace(defence, detector=_moved(defence.detector, lambda file: os.path.join(path.parent, file)))
+
+
+def _rule_of(values: Mapping[str, Any]) -> AnyRule:
+    if "ioa" in values:
+        return IouRule(**dict(values) | {"ioa": Rule(**values["ioa"])})
+    return Rule(**values)
+
+
+def _moved(spec: str, move: Any) -> str:
+    """The spec with the place of its file changed; an absolute path, or what is no file, stays as it is."""
+    kind, _, name = spec.partition(":")
+    if kind not in FILE_KINDS or not name or os.path.isabs(name) or (kind == "transformers" and not _is_path(name)):
+        return spec
+    return f"{kind}:{os.path.normpath(move(name))}"
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith(".") or Path(name).exists()
+
+
+def _without_folder(spec: str) -> str:
+    kind, _, name = spec.partition(":")
+    return f"{kind}:{Path(name).name}" if kind in FILE_KINDS else spec
