@@ -13,6 +13,7 @@ import argparse
 import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -20,7 +21,7 @@ import PIL.ImageDraw
 
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.image import fill
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.detectors import load
 from objectseeker.detectors.network.names import COCO_80, VOC_20
 
@@ -53,7 +54,7 @@ def main() -> None:
         found = dict(zip(images, detector(list(images.values())), strict=True))
         report_boxes(detector.names, found)
         report_truth(detector.names, found)
-        report_masks(detector, list(images.values())[:2], arguments.lines)
+        report_masks(detector, list(images.values())[:2], Halves(arguments.lines))
         if arguments.draw:
             arguments.draw.mkdir(parents=True, exist_ok=True)
             for file, image in images.items():
@@ -96,17 +97,16 @@ def read_voc(annotation: Path, names: tuple[str, ...]) -> Detections:
     """The objects of one image; those marked difficult get score 0."""
     rows, score, label = [], [], []
     for entry in ElementTree.parse(annotation).getroot().iter("object"):
-        box = entry.find("bndbox")
-        rows.append([float(box.findtext(key)) for key in ("xmin", "ymin", "xmax", "ymax")])
+        rows.append([float(entry.findtext(f"bndbox/{key}", "")) for key in ("xmin", "ymin", "xmax", "ymax")])
         score.append(1.0 - float(entry.findtext("difficult", "0")))
-        label.append(names.index(alias(entry.findtext("name"), names)))
+        label.append(names.index(alias(entry.findtext("name", ""), names)))
     return Detections(np.array(rows).reshape(-1, 4), score, label)
 
 
-def report_masks(detector, images: list[np.ndarray], lines: int) -> None:
+def report_masks(detector: Any, images: list[np.ndarray], masks: Recipe) -> None:
     for image in images:
         height, width = image.shape[:2]
-        removed = halves(width, height, lines).removed
+        removed = masks.masks(width, height).removed
         begin = time.perf_counter()
         network = detector.detect_views(image, removed, 114)
         seconds = (time.perf_counter() - begin) / len(removed)

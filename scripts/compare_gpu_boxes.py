@@ -18,10 +18,12 @@ import numpy as np
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
+from objectseeker.core.threats import WHERES
 from objectseeker.datasets import open_dataset
-from objectseeker.detectors.embedded.loading import RECOMMENDED
+from objectseeker.datasets.dataset import Entry
+from objectseeker.defence import EMBEDDED_RULE
 
-WHERES = ("far", "close", "over")
+PATCHES = {where: Patch(0.01, 1.0, where) for where in WHERES if where != "anywhere"}
 PAIRS = (
     ("float32-loop", "float32-fill"),
     ("float16-loop", "float16-fill"),
@@ -41,7 +43,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=30)
     parser.add_argument("--slack", type=float, default=0.02)
     options = parser.parse_args()
-    entries = {entry.path.stem: entry for entry in open_dataset(options.dataset).entries}
+    entries = {Path(str(entry.path)).stem: entry for entry in open_dataset(options.dataset).entries}
     seen = {
         path.stem: observations(path, entries, options.lines) for path in sorted(options.folder.glob("*float*.npz"))
     }
@@ -53,15 +55,15 @@ def main() -> None:
         for name in images:
             truth, counted = entries[name].truth, ~entries[name].ignore
             here, there = seen[first][name], seen[second][name]
-            a.append(certified(RECOMMENDED, here, truth)[:, counted])
-            b.append(certified(RECOMMENDED, there, truth)[:, counted])
+            a.append(certified(EMBEDDED_RULE, here, truth)[:, counted])
+            b.append(certified(EMBEDDED_RULE, there, truth)[:, counted])
             looser, tighter = (certified(scaled(1 + s), there, truth) for s in (-options.slack, options.slack))
             nearly.append((looser != tighter)[:, counted])
         one, other, close = (np.concatenate(parts, axis=1) for parts in (a, b, nearly))
         differ = one != other
         print(f"{first} and {second}: {len(images)} images, {one.shape[1]} objects")
         print(movement([(seen[first][name], seen[second][name]) for name in images]))
-        for where, x, y, d, n in zip(WHERES, one, other, differ, close, strict=True):
+        for where, x, y, d, n in zip(PATCHES, one, other, differ, close, strict=True):
             print(
                 f"  {where:6s} certified {x.sum():4d} and {y.sum():4d} ({x.mean():.1%} and {y.mean():.1%}); "
                 f"{d.sum()} differ, {int((d & n).sum())} of them at a score within {options.slack:.0%} of a threshold"
@@ -95,21 +97,24 @@ def movement(pairs: list[tuple[Observation, Observation]], strong: float = 0.1) 
 
 
 def scaled(factor: float) -> Rule:
-    assert RECOMMENDED.low_score is not None
-    return replace(RECOMMENDED, mask_score=RECOMMENDED.mask_score * factor, low_score=RECOMMENDED.low_score * factor)
+    rule = EMBEDDED_RULE
+    assert rule.low_score is not None
+    return replace(rule, mask_score=rule.mask_score * factor, low_score=rule.low_score * factor)
 
 
 def certified(rule: Rule, observation: Observation, truth: Detections) -> np.ndarray:
-    return rule.certify(observation, truth, [Patch(0.01, 1.0, where) for where in WHERES]).certified
+    return rule.certify(observation, truth, list(PATCHES.values())).certified
 
 
-def observations(path: Path, entries: dict, lines: int) -> dict[str, Observation]:
+def observations(path: Path, entries: dict[str, Entry], lines: int) -> dict[str, Observation]:
     stored = dict(np.load(path))
     found = {}
     for number, name in enumerate(stored["names"].tolist()):
         if name not in entries:
             continue
-        width, height = entries[name].size
+        size = entries[name].size
+        assert size is not None  # annotated datasets know it
+        width, height = size
         masks = halves(width, height, lines)
         mine = stored["image"] == number
         boxes = Detections(*(stored[key][mine] for key in ("xyxy", "score", "label")))

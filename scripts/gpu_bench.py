@@ -14,6 +14,7 @@ import argparse
 import json
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from gpu_speed import blind, speed
 from objectseeker.core.boxes import Detections
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.embedded.weights import load_torch
-from objectseeker.detectors.torch_module import TorchDetector
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -49,7 +51,7 @@ def main() -> None:
     paths = paths[: options.count]
     images = [np.asarray(PIL.Image.open(path).convert("RGB")) for path in paths]
     print(f"torch {torch.__version__}, {name_of(rig)}, {len(images)} photographs")
-    jobs = {
+    jobs: dict[str, Callable[[], Any]] = {
         "boxes": lambda: boxes(images, [path.stem for path in paths], rig, options.out, options.budget),
         "contract": lambda: contract(images[0], rig),
         "speed": lambda: speed(images, rig, options.budget),
@@ -73,15 +75,15 @@ def name_of(rig: Rig) -> str:
 
 
 def contract(image: np.ndarray, rig: Rig) -> dict[str, Any]:
-    found = {}
+    verdicts = {}
     for precision, mask_by in (("float32", "fill"), (rig.half, "fill"), (rig.half, "crop")):
         print(f"{precision}, real weights, by {mask_by}")
-        found[f"{precision} {mask_by}"] = blind(real(rig, precision=precision, mask_by=mask_by), image, rig)
-    return found
+        verdicts[f"{precision} {mask_by}"] = blind(real(rig, precision=precision, mask_by=mask_by), image, rig)
+    return verdicts
 
 
-def real(rig: Rig, **options: Any) -> TorchDetector:
-    return TorchDetector(load_torch(), device=rig.device, input_size=416 if rig.half != "float32" else 96, **options)
+def real(rig: Rig, **options: Any) -> NetworkDetector:
+    return torch_detector(load_torch(), device=rig.device, input_size=416 if rig.half != "float32" else 96, **options)
 
 
 # --- boxes ---------------------------------------------------------------------------------------------------

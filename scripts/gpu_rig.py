@@ -20,7 +20,7 @@ from objectseeker.core.image import fill
 from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.torch_module import TorchDetector
+from objectseeker.detectors.torch_module import torch_detector
 
 REALISTIC = 150  # candidates a view on average
 
@@ -92,13 +92,14 @@ def wide_predictor(image: np.ndarray, rig: Rig) -> Predictor:
         wanted = torch.quantile(logits, 1 - REALISTIC / len(logits))
         for head in ready.class_heads:
             head[-1].bias += float(np.log(0.01 / 0.99)) - wanted
-    return Predictor(ready).to(rig.device).eval().requires_grad_(False)
+    predictor: Predictor = Predictor(ready).to(rig.device).eval().requires_grad_(False)
+    return predictor
 
 
 def gigaflops(job: Callable[[], Any]) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         job()
-    return counter.get_total_flops() / 1e9
+    return float(counter.get_total_flops()) / 1e9
 
 
 def matmul_peak(rig: Rig) -> float:
@@ -111,17 +112,18 @@ def copy_rate(rig: Rig) -> float:
     """Terabytes a second, read and written, of a large copy on the device."""
     source = torch.rand(2**28 if rig.cuda else 2**20, device=rig.device)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / rig.timed(lambda: target.copy_(source)) / 1e9
+    return 2 * float(source.nbytes) / rig.timed(lambda: target.copy_(source)) / 1e9
 
 
-def detector_of(predictor: Predictor, rig: Rig, **options: Any) -> TorchDetector:
+def detector_of(predictor: Predictor, rig: Rig, **options: Any) -> NetworkDetector:
     given = {"input_size": rig.side, "precision": rig.half, "device": rig.device, "names": [str(n) for n in range(20)]}
-    return TorchDetector(predictor, **{**given, **options})
+    return torch_detector(predictor, **{**given, **options})
 
 
 def engine(detector: NetworkDetector) -> DeviceViews:
     """The part of a detector that runs views on the device."""
-    return detector.begin_views.__self__  # type: ignore[union-attr]
+    views: DeviceViews = detector.begin_views.__self__  # type: ignore[union-attr]
+    return views
 
 
 def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarray], Any]:
@@ -131,7 +133,7 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
     chooser = engine(detector_of(predictor, rig, compiled=False))
 
     def run(image: np.ndarray, removed: np.ndarray) -> list[Any]:
-        found = []
+        boxes = []
         place = whole = torch.zeros(1, dtype=torch.int64, device=rig.device)
         with torch.inference_mode():
             for rectangles in removed:
@@ -140,8 +142,9 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
                 view = F.interpolate(view, scale_factor=scale, mode="bilinear", antialias=True) if scale != 1 else view
                 bottom, right = rig.side - view.shape[2], rig.side - view.shape[3]
                 view = F.pad(view, (0, right, 0, bottom), value=114.0).to(dtype, memory_format=torch.channels_last)
-                chosen = chooser.choose((rig.side, rig.side), *network.detector(view / 255), whole)
-                found.append(chooser.finish(*chosen, place)[0].cpu())
-        return found
+                codes, values = network.detector(view / 255)
+                chosen = chooser.choose((rig.side, rig.side), codes, values, whole)
+                boxes.append(chooser.finish(*chosen, place)[0].cpu())
+        return boxes
 
     return run

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,17 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
-from objectseeker import Observation, halves, prune
-from objectseeker.detectors.check import _blind
+from objectseeker import Halves, Observation, Rule, halves
+from objectseeker.detectors.check import check_views
 from objectseeker.detectors.embedded.model import Predictor, PyramidPooling
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections
-from objectseeker.detectors.gpu.programs import plan, split
+from objectseeker.detectors.gpu.programs import Program, plan, split
 from objectseeker.detectors.gpu.shared import levels
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.views import MaskBy
-from objectseeker.detectors.torch_module import TorchDetector
+
+Engines = dict[tuple[bool, bool], NetworkDetector]  # by what is shared, and how is pooled
 
 IN_A_ROW = 24  # images, where the next begins before the last is done
 
@@ -106,7 +108,7 @@ def speed(photographs: list[np.ndarray], rig: Rig, budget: float) -> dict[str, A
     single = rig.timed(lambda: loop(images[0], removed), 1, 0)
     print(f"naive loop {single:.0f} ms; one plain pass {rig.timed(lambda: loop(images[0], removed[:1])):.2f} ms")
     result["naive_ms"] = single
-    engines: dict[Any, TorchDetector] = {}
+    engines: Engines = {}
     for way in WAYS:
         if time.perf_counter() - begin > budget:
             print(f"no time left for: {way.name}")
@@ -145,14 +147,13 @@ def in_a_row(detector: NetworkDetector, images: list[np.ndarray], removed: np.nd
 
 
 def measure(
-    way: Way, predictor: Predictor, images: list[np.ndarray], removed: np.ndarray, rig: Rig, engines: dict[Any, Any]
+    way: Way, predictor: Predictor, images: list[np.ndarray], removed: np.ndarray, rig: Rig, engines: Engines
 ) -> dict[str, Any]:
     """Milliseconds an image, alone and in a row. Ways of the same kernels share what is compiled."""
     key = way.share, way.pool_by_axis
     if key not in engines:
         engines[key] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
-    given = {field.name: getattr(engines[key], field.name) for field in fields(NetworkDetector)}
-    detector = NetworkDetector(**{**given, "mask_by": way.mask_by})
+    detector = replace(engines[key], mask_by=way.mask_by)
     views = engine(detector)
     views.batch = way.batch or detector.batch
     stage5 = views.network.behind.stage5  # type: ignore[attr-defined]
@@ -161,9 +162,9 @@ def measure(
     begin = time.perf_counter()
     found = detector.detect_views(images[0], removed, 114)
     first = time.perf_counter() - begin
-    placement, shown = detector._plan(images[0], removed)
+    placement, shown = detector.plan(images[0], removed)
     program, *_ = plan(shown, placement, views._reaches if views.share else (), views.batch)
-    row = {
+    row: dict[str, Any] = {
         "way": way.name,
         "first_s": first,
         "latency_ms": rig.timed(lambda: detector.detect_views(images[0], removed, 114)),
@@ -181,35 +182,36 @@ def measure(
     return row
 
 
-def operations(views: DeviceViews, program: Any) -> float:
+def operations(views: DeviceViews, program: Program) -> float:
     """GFLOP that a program takes."""
     weight = next(views.network.predictor.parameters())  # type: ignore[attr-defined]
     features = torch.zeros(1, 3, 64, 64, device=weight.device, dtype=weight.dtype)
-    rates = []  # for a pixel or cell of input
+    rates: list[float] = []  # for a pixel or cell of input
     for number in range(len(views._reaches)):
-        work = gigaflops(lambda features=features, number=number: views.network.stage(number, features))
+        work = gigaflops(partial(views.network.stage, number, features))
         rates.append(work / features[0, 0].numel())
         features = views.network.stage(number, features)
-    rest = gigaflops(lambda: views.network.rest(features)) / features[0, 0].numel()
+    rest = gigaflops(lambda: views.network.rest(features)) / int(features[0, 0].numel())
+    cells = sum(group.views * group.size[0] * group.size[1] for group in program.groups)
     if not program.levels:
         strides = [1, *(level.reach.stride for level in levels(program.canvas, views._reaches))]
-        per_pixel = sum(rate / step**2 for rate, step in zip([*rates, rest], strides, strict=True))
-        return sum(group.views * group.size[0] * group.size[1] for group in program.groups) * per_pixel
+        per_pixel = sum(rate / float(step) ** 2 for rate, step in zip([*rates, rest], strides, strict=True))
+        return cells * per_pixel
     early = sum(
         rate * count * size[0] * size[1]
         for rate, batches in zip(rates, program.batches, strict=True)
         for size, count in batches
     )
-    return early + sum(group.views * group.size[0] * group.size[1] for group in program.groups) * rest
+    return early + cells * rest
 
 
 def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, rig: Rig) -> dict[str, float]:
     """Milliseconds of every stage, each recorded and run by itself."""
     views, device = engine(detector), torch.device(rig.device)
-    placement, shown = detector._plan(image, removed)
+    placement, shown = detector.plan(image, removed)
 
     def planned() -> Any:
-        return plan(detector._plan(image, removed)[1], placement, views._reaches, views.batch)
+        return plan(detector.plan(image, removed)[1], placement, views._reaches, views.batch)
 
     program, table, order = planned()
     found = {"plan (host)": rig.timed(planned)}
@@ -239,7 +241,8 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     base, *masked = to_detections(boxes, shown.window[:, :2], placement)
     height, width = image.shape[:2]
     observation = Observation(width, height, halves(width, height, rig.lines), base, masked)
-    found["prune (host)"] = rig.timed(lambda: prune(observation, base_score=0.05, mask_score=0.1), repeats=5)
+    rule = Rule(base_score=0.05, mask_score=0.1)
+    found["prune (host)"] = rig.timed(lambda: rule.prune(observation), repeats=5)
     for name, milliseconds in found.items():
         print(f"    {name:48s} {milliseconds:7.3f} ms")
     return found
@@ -263,9 +266,9 @@ def kernels(job: Callable[[], Any], rig: Rig, most: int = 14) -> list[tuple[str,
 def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
     """The decisive check of check-detector: rewrite what each mask removes, compare its view bit for bit."""
     begin = time.perf_counter()
-    lines = rig.lines if rig.cuda else 1
+    masks = Halves(rig.lines if rig.cuda else 1)
     try:
-        verdict = _blind(detector, image, lines, 1, 114, np.random.default_rng(0))
+        verdict = check_views(detector, image, masks, batch=1, value=114, rng=np.random.default_rng(0))
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

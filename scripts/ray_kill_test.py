@@ -33,7 +33,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from observe_job import LINES, content_of, make_dataset  # noqa: E402
+from observe_job import OBSERVING, content_of, make_dataset  # noqa: E402
 
 DETECTOR = "python:ray_detectors:slow"
 PORT = 6399
@@ -88,7 +88,7 @@ def drive(dataset: str, out: str, engine: str) -> None:
     asked = {} if engine == "local" else {"address": engine}
     warn = lambda sentence: print(f"    {sentence}", file=sys.stderr, flush=True)  # noqa: E731
     with open_engine("local" if engine == "local" else "ray", DETECTOR, {}, asked, warn) as chosen:
-        observe(open_dataset(dataset), chosen, out, lines=LINES, images_per_part=8, on_warning=warn)
+        observe(open_dataset(dataset), chosen, out, OBSERVING, images_per_part=8, on_warning=warn)
 
 
 def disturbed_runs(

@@ -1,6 +1,6 @@
 """Development check: what the cost model foretells against what a run takes.
 
-    python scripts/scale_cost.py [--detector embedded] [--images 6] [--lines 30] [--rounds 2]
+    python scripts/scale_cost.py [--detector embedded] [--images 6] [--masks halves:30] [--rounds 2]
 
 The model is forward passes x seconds a pass, the latter from `observe --estimate`, which times a few dozen views. One
 estimate is made before every run of the bundled photographs and one after; a machine that does other things in between
@@ -17,33 +17,33 @@ from pathlib import Path
 from scale_throughput import photographs
 
 from objectseeker import detectors
-from objectseeker.runs.engines import LocalEngine
+from objectseeker.core.recipes import parse
 from objectseeker.runs.observe import estimate, observe
+from objectseeker.runs.observing import Observing
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--detector", default="embedded")
     parser.add_argument("--images", type=int, default=6)
-    parser.add_argument("--lines", type=int, default=30)
+    parser.add_argument("--masks", default="halves:30")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    detector = detectors.load(options.detector)
+    detector, observing = detectors.load(options.detector), Observing(parse(options.masks))
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
 
         def foretell() -> float:
-            found = estimate(dataset, detector, lines=options.lines)
-            return found.plan.passes * found.seconds_per_view
+            return 3600 * estimate(dataset, detector, observing).hours
 
         for turn in range(options.rounds):
             before = foretell()
             begin = time.perf_counter()
-            observe(dataset, LocalEngine([detector]), Path(name) / str(turn), lines=options.lines)
+            observe(dataset, detector, Path(name) / str(turn), observing)
             taken = time.perf_counter() - begin
             after = foretell()
             print(
-                f"{options.images} images, {options.lines} lines: foretold {before:.1f} and {after:.1f} s, taken "
+                f"{options.images} images, {observing.masks}: foretold {before:.1f} and {after:.1f} s, taken "
                 f"{taken:.1f} s: {taken / ((before + after) / 2):.2f} of it",
                 flush=True,
             )

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from objectseeker.core.observation import ObservedImage
+from objectseeker.defence import GENERAL_FOLLOW, GENERAL_RULE
 from objectseeker.evaluation import Settings, evaluate
 from objectseeker.runs.run import open_run
 
@@ -67,9 +68,7 @@ def measure(folder: str, times: int) -> None:
     run = open_run(folder)
     images = Repeated(run.images(), times)
     begin = time.perf_counter()
-    evaluate(
-        images, run.manifest.names, Settings(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15, clean_recall=0.6)
-    )
+    evaluate(images, run.vocabulary, Settings(rule=GENERAL_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{len(images)} images {time.perf_counter() - begin:.1f} seconds {peak:.1f} MB")
 

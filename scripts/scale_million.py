@@ -59,9 +59,11 @@ def write_listing(folder: Path, images: int) -> Path:
 
 
 def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
+    from objectseeker import Halves
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines.choice import open_engine
     from objectseeker.runs.observe import observe
+    from objectseeker.runs.observing import Observing
     from objectseeker.runs.run import open_run
 
     begin = time.perf_counter()
@@ -76,7 +78,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
             say(f"{done:>9,} of {total:,} done, {done / (time.perf_counter() - begin):>6,.0f}/s, {files:,} parts")
 
     with open_engine(options.engine, "python:ray_detectors:trivial", {}, asked, say) as engine:
-        observe(dataset, engine, out, lines=1, on_progress=progress)
+        observe(dataset, engine, out, Observing(Halves(1)), on_progress=progress)
     say("observed")
     run = open_run(out)
     say(f"opened again, every checksum verified: complete {run.complete}, {len(run.parts):,} images")

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from objectseeker import Halves
 from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.onnx import usable_cores
@@ -32,6 +33,7 @@ from objectseeker.runs.engines import Engine, LocalEngine
 from objectseeker.runs.engines.choice import open_engine
 from objectseeker.runs.engines.ray_worker import Loading
 from objectseeker.runs.observe import observe
+from objectseeker.runs.observing import Observing
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
@@ -67,7 +69,7 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
     with ExitStack() as stack:
 
         def local(cores_each: int, count: int = 1) -> Engine:
-            return LocalEngine([Loading(spec, {}, str(TESTS), cores_each).load() for _ in range(count)])
+            return LocalEngine([Loading(spec, {}, str(TESTS), cores_each).load() for _ in range(count)], spec)
 
         def ray(workers: int) -> Engine:
             return stack.enter_context(open_engine("ray", spec, {}, {"workers": workers}))
@@ -83,14 +85,14 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
         for number, (engine, _) in enumerate(
             engines.values()
         ):  # workers start, detectors are called for the first time
-            observe(dataset, engine, folder / f"warm-{number}", lines=1, limit=2 * cores)
+            observe(dataset, engine, folder / f"warm-{number}", Observing(Halves(1)), limit=2 * cores)
         seconds: dict[str, list[float]] = {name: [] for name in engines}
         contents = []
         for turn in range(options.rounds):
             for name, (engine, _) in engines.items():
                 out = folder / f"{turn}-{name}"
                 begin = time.perf_counter()
-                observe(dataset, engine, out, lines=lines)
+                observe(dataset, engine, out, Observing(Halves(lines)))
                 seconds[name].append((time.perf_counter() - begin) / len(dataset))
                 contents.append(content_of(out))
     assert all(content == contents[0] for content in contents), "the engines did not write the same bytes"

@@ -252,8 +252,12 @@ def campaign(
     defence: Callable[[dict], Callable[[Observation], Detections]] | None = None,
     *,
     evidence=None,
+    make=None,
 ) -> dict[str, dict[str, int]]:
-    """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
+    """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not.
+
+    `make(seed)` chooses other masks than half masks, as `cases.generate` takes them.
+    """
     rng = np.random.default_rng(seed)
     score = empty_score()
     played = 0
@@ -261,7 +265,9 @@ def campaign(
         small = rng.random() < 0.3
         seen_well = 1.0 if rng.random() < 0.6 else None
         size, lines = 8 if small else 20, int(rng.integers(1, 4))
-        case = generate(int(rng.integers(2**32)), largest=size, lines=lines, generous=seen_well)
+        case_seed = int(rng.integers(2**32))
+        others = {} if make is None else {"make": make(case_seed), "sure": 0.9}
+        case = generate(case_seed, largest=size, lines=lines, generous=seen_well, **others)
         options = {
             "base_score": 0.5,
             "mask_score": float(rng.choice([0.5, 0.75])),

@@ -1,20 +1,23 @@
-"""A small torch detector with real gradients, the defence around it, and two defences made unsound on purpose."""
+"""A small torch detector with real gradients, the defence around it, and defences made unsound on purpose."""
 
 from __future__ import annotations
+
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
 from torch.nn import functional as F  # noqa: N812
 
-from objectseeker import Detections, ObjectSeeker
+from objectseeker import Detections, Halves, ObjectSeeker, Rule
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
+from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import Observation
-from objectseeker.core.rule import Rule
+from objectseeker.core.recipes import Recipe
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.torch_module import TorchDetector
+from objectseeker.detectors.network.views import Views
+from objectseeker.detectors.torch_module import torch_detector
 
 SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3
 OBJECT = (24, 24, 72, 72)
@@ -60,26 +63,21 @@ def picture() -> np.ndarray:
 class LeakyDetector(NetworkDetector):
     """Unsound: masks the resized image up to the scaled line, without the pixels that the resize blends across it."""
 
-    @staticmethod
-    def covered(placement, removed) -> tuple[int, int, int, int]:
-        x1, y1, x2, y2 = (round(float(v) * INPUT / SIDE) for v in removed)
-        return x1, y1, x2, y2
+    def plan(self, image, removed):
+        filled = np.rint(np.asarray(removed).reshape(len(removed), -1, 4) * INPUT / SIDE).astype(np.int64)
+        window = np.broadcast_to([0, 0, INPUT, INPUT], (len(filled), 4))
+        return self.layout.place((SIDE, SIDE), self.input_size), Views(window, filled)
+
+
+class SecretlyLeakyDetector(NetworkDetector):
+    """As unsound as that, but what it says of its views is what they should be."""
 
     def detect_views(self, image, removed, value) -> list[Detections]:
-        placement = place((SIDE, SIDE), (INPUT, INPUT), self.layout.fit)
-        prepared = prepare(image, placement, pad=self.layout.pad)
-        views = []
-        for rectangles in np.asarray(removed).reshape(len(removed), -1, 4):
-            view = prepared.copy()
-            for rectangle in rectangles:
-                x1, y1, x2, y2 = self.covered(placement, rectangle)
-                view[y1:y2, x1:x2] = value
-            views.append(view)
-        found = self(views)  # network-sized images are not resized again
-        return [Detections(placement.to_raw(boxes.xyxy), boxes.score, boxes.label) for boxes in found]
+        settings = {field.name: getattr(self, field.name) for field in fields(NetworkDetector)}
+        return LeakyDetector(**settings).detect_views(image, removed, value)
 
 
-def prune_after_suppression(rule: Rule, observation: Observation) -> Detections:
+def prune_after_suppression(rule: AnyRule, observation: Observation) -> Detections:
     """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored goes on."""
     boxes = observation.boxes
     overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
@@ -93,29 +91,43 @@ def prune_after_suppression(rule: Rule, observation: Observation) -> Detections:
     return rule.prune(left)
 
 
-def sound() -> tuple[WhiteBox, Pipeline]:
+PAPER = Rule(base_score=0.5, mask_score=0.7)
+MASKS = Halves(LINES)
+
+
+def sound(
+    rule: AnyRule = PAPER, masks: Recipe = MASKS, threshold: float | None = None, **options
+) -> tuple[WhiteBox, Pipeline]:
     module = Cues()
-    detector = TorchDetector(module, names=["object", "thing"], input_size=INPUT, batch=8)
-    return WhiteBox(predict=module, detector=detector), _pipeline(detector)
+    detector = torch_detector(module, names=["object", "thing"], input_size=INPUT, batch=8, **options)
+    return WhiteBox(predict=module, detector=detector), _pipeline(detector, rule, masks, threshold)
 
 
-def leaky() -> tuple[WhiteBox, Pipeline]:
+def leaky(kind: type[NetworkDetector] = LeakyDetector) -> tuple[WhiteBox, Pipeline]:
     white, _ = sound()
-    settings = ("names", "identity", "forward", "layout", "input_size", "batch")
-    detector = LeakyDetector(**{name: getattr(white.detector, name) for name in settings})
-    attacked = WhiteBox(predict=white.predict, detector=detector, covered=LeakyDetector.covered)
-    return attacked, _pipeline(detector)
+    settings = {field.name: getattr(white.detector, field.name) for field in fields(NetworkDetector)}
+    detector = kind(**settings | {"begin_views": None})
+    return replace(white, detector=detector), _pipeline(detector)
+
+
+def secretly_leaky() -> tuple[WhiteBox, Pipeline]:
+    return leaky(SecretlyLeakyDetector)
 
 
 def suppressing() -> tuple[WhiteBox, Pipeline]:
     white, pipeline = sound()
-    return white, Pipeline(pipeline.seeker, output=prune_after_suppression)
+    return white, replace(pipeline, output=prune_after_suppression)
 
 
-def target(pipeline: Pipeline) -> Target:
+def target(pipeline: Pipeline, labels: tuple[int, ...] = (0,)) -> Target:
     image = picture()
-    return Target("picture", 0, image, pipeline.observe(image), np.array(OBJECT, float), 0)
+    return Target("picture", 0, image, pipeline.observe(image), np.array(OBJECT, float), labels, "object")
 
 
-def _pipeline(detector: NetworkDetector) -> Pipeline:
-    return Pipeline(ObjectSeeker(detector, lines=LINES, base_score=0.5, mask_score=0.7))
+def _pipeline(
+    detector: NetworkDetector,
+    rule: AnyRule = PAPER,
+    masks: Recipe = MASKS,
+    threshold: float | None = None,
+) -> Pipeline:
+    return Pipeline.of(ObjectSeeker(detector, rule, masks=masks), threshold)

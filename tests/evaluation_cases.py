@@ -8,13 +8,46 @@ from pathlib import Path
 import numpy as np
 from cases import generate
 
-from objectseeker import Detections, Observation, halves
+from objectseeker import Detections, Observation, Rule, halves
+from objectseeker.core.follow import Follow
 from objectseeker.core.observation import ObservedImage
-from objectseeker.evaluation import BASE_SCORES, Settings
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.evaluation import BASE_SCORES, Settings, Threat, evaluate
 
 NAMES = ("cat", "dog")
-PAPER = Settings(alpha=0.4, beta=0.3, clean_recall=0.5)
-EVIDENCE = Settings(alpha=0.7, beta=0.4, low_alpha=0.2, low_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5)
+VOCABULARY = Vocabulary.same(NAMES)
+
+CURVE = ("alpha", "beta", "low_alpha", "low_beta")
+THREAT = {"patch_area": "area", "patch_aspect": "aspect", "patch_count": "count", "threshold": "threshold"}
+THREAT |= {"bound": "bound"}
+POINT = ("clean_recall", "base_score", "clean_recall_is_default")
+
+
+def made(**values) -> Settings:
+    """Settings from single values, on the curve of alpha and beta; CertR@0.8 unless told otherwise."""
+    point = {name: values[name] for name in POINT if name in values} or {"clean_recall": 0.8}
+    follow = Follow(**{name: values[name] for name in CURVE if name in values})
+    threat = Threat(**{field: values[name] for name, field in THREAT.items() if name in values})
+    of_rule = values.keys() - {*POINT, *CURVE, *THREAT}
+    return Settings.along(follow, Rule(**{name: values[name] for name in of_rule}), threat=threat, **point)
+
+
+def changed(settings: Settings, **values) -> Settings:
+    """`settings` with other values, each given by its own name."""
+    for name, value in values.items():
+        if name in CURVE:
+            settings = settings.following(**{name: value})
+        elif name in THREAT:
+            settings = replace(settings, threat=replace(settings.threat, **{THREAT[name]: value}))
+        elif name in POINT:
+            settings = replace(settings, **{name: value})
+        else:
+            settings = settings.with_rule(**{name: value})
+    return settings
+
+
+PAPER = made(alpha=0.4, beta=0.3, clean_recall=0.5)
+EVIDENCE = made(alpha=0.7, beta=0.4, low_alpha=0.2, low_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5)
 
 
 def run(seed: int, count: int = 6, *, flagged: float = 0.2, **options) -> list[ObservedImage]:
@@ -85,7 +118,7 @@ class Literal:
 
 
 def outputs(observed: ObservedImage, settings: Settings, base_score: float, classwise: bool) -> Detections:
-    return settings.rule(base_score, classwise=classwise).prune(observed.observation)
+    return settings.with_rule(classwise=classwise).on_curve(base_score).prune(observed.observation)
 
 
 def count_literally(pairs: list[tuple[ObservedImage, Detections]]) -> Literal:
@@ -124,7 +157,7 @@ def ap_literally(points: list[tuple[float, float]]) -> float:
 
 
 def protocol_literally(images: list[ObservedImage], settings: Settings, classwise: bool) -> tuple[float, list[float]]:
-    """The paper's AP50 and the clean recall at every base_score, through `prune_with`."""
+    """The paper's AP50 and the clean recall at every base_score, through `Rule.prune`."""
     objects = {c: sum(int((~one.ignore & (one.truth.label == c)).sum()) for one in images) for c in range(len(NAMES))}
     points: dict[int, list[tuple[float, float]]] = {c: [] for c in objects if objects[c]}
     recalls = []
@@ -145,3 +178,8 @@ def _overlap(box, truth, crowd: bool) -> float:
     if not crowd:
         whole += (truth[2] - truth[0]) * (truth[3] - truth[1]) - shared
     return shared / whole if whole > 0 else 0.0
+
+
+def evaluated(images, settings: Settings) -> dict:
+    """What `evaluate --json` prints."""
+    return evaluate(images, VOCABULARY, settings).to_json()

@@ -10,18 +10,20 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 
-from objectseeker import Detections
+from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.runs.observe import observe
+from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import Run
 
 LINES = 3
+OBSERVING = Observing(Halves(LINES))
 
 
 @dataclass
@@ -75,7 +77,10 @@ def make_dataset(folder: Path, count: int, *, names: tuple[str, ...] = ("thing",
 
 
 def run_here(spec: str, out: Path, detector: Spots | None = None, **options) -> Run:
-    return observe(open_dataset(spec), detector or Spots(), out, **{"lines": LINES, **options})
+    """Observe with `OBSERVING`, or with what `options` say instead."""
+    names = {field.name for field in fields(Observing)} & options.keys()
+    observing = replace(OBSERVING, **{name: options.pop(name) for name in names})
+    return observe(open_dataset(spec), detector or Spots(), out, observing, **options)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

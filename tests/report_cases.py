@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,64 @@ import evaluation_cases
 import numpy as np
 import PIL.Image
 
+from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Patch, Rule
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Settings
 
-PAPER = Settings(alpha=0.65, beta=0.2)
-EVIDENCE = Settings(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0, power=0.8, edge_factor=0.9)
 BASE_SCORE = 0.1
+VOCABULARY = Vocabulary.same(evaluation_cases.NAMES)
+TWO_CATS = Vocabulary(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f8": np.float64}
+
+
+def settings_of(follow: Follow, **rule: Any) -> Settings:
+    """The rule whose scores follow BASE_SCORE, and its curve."""
+    return Settings(rule=follow.rule(Rule(**rule), BASE_SCORE), follow=follow)
+
+
+PAPER = settings_of(Follow(alpha=0.65, beta=0.2))
+EVIDENCE = settings_of(Follow(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0), power=0.8, edge_factor=0.9)
+LABEL_FREE = replace(EVIDENCE, rule=replace(EVIDENCE.ioa, classwise=False))
+IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a report is written of."""
+
+    images: list[ObservedImage]
+    settings: Settings
+    vocabulary: Vocabulary = VOCABULARY
+
+    @property
+    def rule(self) -> AnyRule:
+        return self.settings.rule
+
+    def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
+        """The certificates of every target, and whose targets they are."""
+        targets, owner = self.vocabulary.in_detector(image.truth, classwise=self.rule.classwise)
+        return self.rule.certify(image.observation, targets, patches, threshold=threshold), owner
+
+
+def run_of(name: str) -> Run:
+    """Awkward images and larger ones: half masks under each rule, bands, a sum, and labels that share a class."""
+    halves = lambda: awkward() + evaluation_cases.noisy(4, 12)  # noqa: E731
+    make = {
+        "paper": lambda: Run(halves(), PAPER),
+        "evidence": lambda: Run(halves(), EVIDENCE),
+        "iou": lambda: Run(halves(), IOU),
+        "label_free": lambda: Run(halves(), LABEL_FREE),
+        "bands": lambda: Run(seen_under(Bands(0.04, aspect=2.0, spacing=0.7)), EVIDENCE),
+        "bands_paper": lambda: Run(seen_under(Bands(0.02)), PAPER),
+        "sum": lambda: Run(seen_under(Halves(4) + Bands(0.03)), EVIDENCE),
+        "labels": lambda: Run([hesitating(image) for image in halves()], EVIDENCE, TWO_CATS),
+    }
+    return make[name]()
 
 
 def awkward(seed: int = 5, count: int = 32) -> list[ObservedImage]:
@@ -31,6 +82,30 @@ def awkward(seed: int = 5, count: int = 32) -> list[ObservedImage]:
     box = (0.5, 0, 99.5, 100)
     large = evaluation_cases.image([(*box, 0.9, 0)], [(*box, 0)], [[(*box, 0.9, 0)]] * 4)
     return [*generous, *evaluation_cases.run(seed + 1, count - count // 2), large]
+
+
+def seen_under(recipe: Recipe, seed: int = 7) -> list[ObservedImage]:
+    """Images under the masks of a recipe, tiny ones first: most masks see their objects well, some see half of them."""
+
+    def make(width: int, height: int, lines: int) -> Masks:
+        return recipe.masks(width, height)
+
+    how: dict[str, Any] = {"make": make, "generous": 0.6, "crowd": 0.95, "sure": 0.9, "torn": 0.2}
+    tiny = evaluation_cases.run(seed, 16, smallest=15, largest=30, **how)
+    return tiny + evaluation_cases.run(seed + 1, 16, smallest=40, largest=80, **how)
+
+
+def hesitating(image: ObservedImage) -> ObservedImage:
+    """As a detector of TWO_CATS sees it: a cat is as likely a kitten, and now and then a dog is a cow."""
+    rng = np.random.default_rng(len(image.observation.boxes))
+
+    def relabelled(boxes: Detections) -> Detections:
+        other = rng.random(len(boxes)) < np.where(boxes.label == 0, 0.4, 0.05)
+        return Detections(boxes.xyxy, boxes.score, 2 * boxes.label + other)
+
+    seen = image.observation
+    masked = [relabelled(boxes) for boxes in seen.masked]
+    return replace(image, observation=Observation(seen.width, seen.height, seen.masks, relabelled(seen.base), masked))
 
 
 def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]:

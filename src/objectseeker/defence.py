@@ -97,7 +97,7 @@ class Defence:
     @property
     def sha256(self) -> str:
         """Of everything that decides the output; where the detector's file lies does not."""
-        decides = self.to_json() | {"detector": _without_folder(self.detector), "follow": None}
+        decides = self.to_json() | {"detector": without_folder(self.detector), "follow": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def seeker(self, device: str | None = None) -> ObjectSeeker:
@@ -191,6 +191,7 @@ def _is_path(name: str) -> bool:
     return name.startswith(".") or Path(name).exists()
 
 
-def _without_folder(spec: str) -> str:
+def without_folder(spec: str) -> str:
+    """A spec as it is compared: the run and the defence may have been written in different places."""
     kind, _, name = spec.partition(":")
     return f"{kind}:{Path(name).name}" if kind in FILE_KINDS else spec

@@ -15,11 +15,12 @@ from attack_pipelines import AREA, LARGEST, OBJECT, leaky, picture, sound, suppr
 
 from objectseeker import Patch  # noqa: E402
 from objectseeker.attack import Budget, artifacts, falsify, gradient, recheck, search  # noqa: E402
-from objectseeker.attack.falsify import judge_solutions, plan_jobs  # noqa: E402
-from objectseeker.attack.pipeline import crop, paste  # noqa: E402
-from objectseeker.attack.plan import Job  # noqa: E402
+from objectseeker.attack.falsify import judge_solutions, plan_tasks  # noqa: E402
+from objectseeker.attack.pipeline import beneath, draw  # noqa: E402
+from objectseeker.attack.plan import PatchTask  # noqa: E402
 from objectseeker.attack.reproduction import save_reproduction  # noqa: E402
 from objectseeker.attack.weakest import Position  # noqa: E402
+from objectseeker.defence import Defence  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
 OVER = Patch(AREA, 1.0, "over")
@@ -45,9 +46,9 @@ def attacked(make, patch=OVER, budget=BUDGET, seed=0):
 def test_the_sound_defence_survives(seed):
     _, outcome = attacked(sound, seed=seed)
     assert outcome.certified
-    assert outcome.clean.vanilla
-    assert outcome.vanilla_survived is False  # the attack is strong enough to hide it from the detector
-    assert outcome.vanilla_fit_survived is False
+    assert outcome.clean.undefended
+    assert outcome.undefended_survived is False  # the attack is strong enough to hide it from the detector
+    assert outcome.undefended_fit_survived is False
     assert outcome.defence_survived is True
     assert not outcome.broken
 
@@ -80,7 +81,7 @@ def test_a_larger_patch_than_certified_hides_the_object_from_the_defence():
 def test_only_the_patch_is_changed_and_the_position_is_allowed():
     _, outcome = attacked(sound)
     for attempt in (outcome.on_detector, outcome.on_defence):
-        x, y = attempt.position.x, attempt.position.y
+        ((x, y),) = attempt.position.corners
         assert attempt.size == (LARGEST, LARGEST)
         different = (attempt.image != picture()).any(axis=2)
         assert different.any()
@@ -102,21 +103,21 @@ def test_the_same_seed_gives_the_same_image():
 def test_losses_fall_from_a_harmless_patch(goal, jitter):
     white, pipeline = sound()
     seen = target(pipeline)
-    start = crop(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing by itself
-    job = Job(seen, Position(18, 18, False, 0.0), start)
-    (solution,) = gradient.attack(white, pipeline, [job], goal, Budget(steps=30, views=6, jitter=jitter, at_once=32))
+    start = beneath(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing by itself
+    task = PatchTask(seen, Position(((18, 18),), False, 0.0), start[None])
+    (solution,) = gradient.attack(white, pipeline, [task], goal, Budget(steps=30, views=6, jitter=jitter, at_once=32))
     assert solution.curve[0] > 1
     assert solution.curve[-1] == 0
     assert solution.hidden
-    observation = pipeline.observe(paste(seen.image, solution.patch, 18, 18))
-    assert not pipeline.judge(seen, observation).vanilla
+    observation = pipeline.observe(draw(seen.image, solution.patches, task.position.corners))
+    assert not pipeline.judge(seen, observation).undefended
     assert goal == "detector" or not pipeline.judge(seen, observation).defended
 
 
 def test_an_object_without_a_position_is_not_attacked():
     white, pipeline = sound()
     whole = target(pipeline)
-    whole = type(whole)(whole.name, 0, whole.image, whole.observation, np.array([0.0, 0, 96, 96]), 0)
+    whole = replace(whole, box=np.array([0.0, 0, 96, 96]))
     (outcome,) = falsify(partial(gradient.attack, white), pipeline, [whole], Patch(0.01, 1.0, "far"), BUDGET)
     assert outcome.vacuous
     assert outcome.on_detector is None
@@ -134,7 +135,7 @@ def test_random_search_hides_the_object_and_respects_the_certificate():
     patch = Patch(0.02, 1.0, "over")
     (outcome,) = falsify(search.attack, pipeline, [target(pipeline)], patch, Budget(steps=8, restarts=2))
     assert outcome.certified
-    assert outcome.vanilla_survived is False
+    assert outcome.undefended_survived is False
     assert outcome.defence_survived is True
     with pytest.raises(ObjectSeekerError, match="jitter"):
         search.attack(pipeline, [], "detector", Budget(jitter=1))
@@ -148,11 +149,11 @@ def test_random_search_finds_the_suppressing_defence_out():
 
 def test_the_judge_takes_the_restart_that_hides():
     white, pipeline = sound()
-    jobs = plan_jobs(pipeline, target(pipeline), OVER, "detector", 3, 0)
-    solutions = gradient.attack(white, pipeline, jobs, "detector", BUDGET)
-    (attempt,) = judge_solutions(pipeline, solutions, "detector").values()
-    assert not attempt.vanilla
-    assert len(attempt.curves) == 3
+    tasks = plan_tasks(pipeline, target(pipeline), OVER, "detector", replace(BUDGET, restarts=3), 0)
+    solutions = gradient.attack(white, pipeline, tasks, "detector", BUDGET)
+    (judged,) = judge_solutions(pipeline, solutions, "detector").values()
+    assert not judged.undefended
+    assert len(judged.curves) == 3
 
 
 def test_a_broken_guarantee_can_be_seen_again(tmp_path):

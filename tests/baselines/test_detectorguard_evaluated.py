@@ -8,6 +8,7 @@ import numpy as np
 import oracle_detectorguard as oracle
 import pytest
 from evaluation_cases import NAMES, image
+from objectseeker.cli.baseline import evaluate_baseline
 
 from objectseeker import ObjectSeekerError, Patch
 from objectseeker.baselines.detectorguard import overview as summary
@@ -15,7 +16,6 @@ from objectseeker.baselines.detectorguard.measured import Guarded, Maps, certify
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness
 from objectseeker.baselines.detectorguard.proof import certify
 from objectseeker.baselines.detectorguard.published import in_view, located, patch_side
-from objectseeker.cli.baseline import evaluate_baseline
 from objectseeker.evaluation import BASE_SCORES, Scene, Settings
 from objectseeker.evaluation.curves import vanilla_curve
 

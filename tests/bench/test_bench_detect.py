@@ -7,10 +7,13 @@ import subprocess
 import sys
 
 import numpy as np
+import PIL.Image
 import pytest
 from detector_graphs import build
 
+from objectseeker import Bands, Defence, Halves
 from objectseeker.bench import detecting as detect
+from objectseeker.demo.samples import samples
 
 OWN = """
 from objectseeker import Detections
@@ -18,6 +21,10 @@ from objectseeker import Detections
 def nothing(images):
     return [Detections.empty() for _ in images]
 """
+
+
+def defence(spec: str, lines: int, **options) -> Defence:
+    return Defence.default(spec, masks=Halves(lines), **options)
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def fixed(tmp_path):
 
 
 def test_every_way_is_measured_on_every_image(free):
-    found = detect.run(f"onnx:{free}", images=2, lines=2, layout="decoded", input_size=128)
+    found = detect.run(defence(f"onnx:{free}", 2, layout="decoded", input_size=128), images=2)
 
     ways = {row["way"]: row for row in found["rows"]}
     assert list(ways) == ["5 plain passes", "naive loop", "ours by fill", "ours by crop"]
@@ -43,8 +50,14 @@ def test_every_way_is_measured_on_every_image(free):
     assert found["equal"] in (True, None)
 
 
+def test_the_masks_are_those_of_the_defence(fixed):
+    measured = detect.run(Defence.default(f"onnx:{fixed}", masks=Bands(0.3), fill=0), images=1)
+
+    assert measured["views"] == Bands(0.3).passes(*PIL.Image.open(samples()[0].path).size)
+
+
 def test_a_graph_of_one_size_is_measured_by_fill_only(fixed):
-    found = detect.run(f"onnx:{fixed}", images=1, lines=1)
+    found = detect.run(defence(f"onnx:{fixed}", 1), images=1)
 
     assert [row["way"] for row in found["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
 
@@ -65,15 +78,15 @@ def test_a_detector_that_is_only_a_callable_is_measured_too(tmp_path):
 def test_images_in_a_row_are_measured_where_views_are_begun_first():
     torch = pytest.importorskip("torch")
 
-    from objectseeker.detectors.torch_module import TorchDetector
+    from objectseeker.detectors.torch_module import torch_detector
 
     def decode(outputs):
         return torch.zeros(len(outputs), 1, 4), outputs[:, :, 0, 0][:, None]
 
-    way = detect.Way("ours by fill", lambda *_: [], TorchDetector(torch.nn.Identity(), decode=decode, input_size=64))
+    way = detect.Way("ours by fill", lambda *_: [], torch_detector(torch.nn.Identity(), decode=decode, input_size=64))
     pictures = [np.zeros((60, 80, 3), np.uint8)] * 2
 
-    row = detect._in_a_row(way, pictures, 2)
+    row = detect._in_a_row(way, pictures, defence("embedded", 2))
 
     assert row.name == "ours by fill, in a row"
     assert len(row.seconds) == 2
@@ -86,9 +99,9 @@ def test_operations_follow_the_pixels_that_are_looked_at():
         detect.Way("", lambda *_: [], detect.load("embedded", mask_by=mask_by)) for mask_by in ("fill", "crop")
     )
 
-    assert detect._flops("embedded", fill, [image], 30) == pytest.approx(121 * 5.197e9)
-    assert 0.5 < detect._flops("embedded", crop, [image], 30) / (121 * 5.197e9) < 0.56
+    assert detect._flops(fill, [image], defence("embedded", 30)) == pytest.approx(121 * 5.197e9)
+    assert 0.5 < detect._flops(crop, [image], defence("embedded", 30)) / (121 * 5.197e9) < 0.56
     plain = detect.Way(f"{detect.PLAIN_PASSES} plain passes", fill.run, fill.detector)
-    assert detect._flops("embedded", plain, [image], 30) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
+    assert detect._flops(plain, [image], defence("embedded", 30)) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
     flat = np.zeros((100, 300, 3), np.uint8)  # where the sides follow the image, so does the work
-    assert detect._flops("embedded", plain, [flat], 30) < 0.97 * detect.PLAIN_PASSES * 5.197e9
+    assert detect._flops(plain, [flat], defence("embedded", 30)) < 0.97 * detect.PLAIN_PASSES * 5.197e9

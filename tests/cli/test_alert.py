@@ -10,9 +10,9 @@ import pytest
 from cases import generate, prune
 from command import DETECTOR, run
 
-from objectseeker import Detections, ObjectSeeker, Observation, Patch, Rule
+from objectseeker import Defence, Detections, Halves, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.iou_variant import IouRule
-from objectseeker.jobs import alert_row, defend
+from objectseeker.results.detections import alert_row
 
 OBJECT = [30, 20, 60, 40]
 
@@ -40,9 +40,10 @@ def see(images):
 @pytest.mark.parametrize("tau_iou", [None, 0.8])
 @pytest.mark.parametrize("classwise", [True, False])
 def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(tau_iou, classwise):
-    seeker = ObjectSeeker(see, lines=20, tau_iou=tau_iou, classwise=classwise)
-    assert isinstance(seeker.strategy, Rule if tau_iou is None else IouRule)
-    clean, attacked = (defend(seeker, street(attacked)) for attacked in (False, True))
+    rule = Rule(classwise=classwise)
+    rule = rule if tau_iou is None else IouRule(ioa=rule, tau_iou=tau_iou)
+    seeker = ObjectSeeker(see, rule, masks=Halves(20))
+    clean, attacked = (seeker.defend(street(attacked)) for attacked in (False, True))
     assert clean.base.xyxy.tolist() == [OBJECT]
     assert not len(attacked.base)
     assert OBJECT in attacked.recovered.xyxy.tolist()
@@ -54,14 +55,13 @@ def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(tau_iou, classwise)
         "found_by_masks_only": len(attacked.recovered),
     }
     assert seeker([street(True)])[0] == Detections.concatenate([attacked.base, attacked.recovered])
-    again = ObjectSeeker.with_rule(see, seeker.strategy, lines=20)
-    assert (again.strategy, again([street(True)])) == (seeker.strategy, seeker([street(True)]))
+    assert attacked.detections == seeker([street(True)])[0]
 
 
 def test_base_boxes_that_still_find_the_object_need_no_alert():
     """The guarantee leaves the attacker one way to stay unnoticed: to let the object be found."""
     masked = [Detections([OBJECT], [0.9], [0])] * 80
-    masks = ObjectSeeker(see, lines=20).observe([street(False)])[0].masks
+    masks = ObjectSeeker(see, Rule(), masks=Halves(20)).observe([street(False)])[0].masks
     for base, flagged in ((OBJECT, False), ([30, 20, 55, 40], False), ([30, 20, 45, 40], True), ([0, 0, 9, 9], True)):
         observation = Observation(90, 60, masks, Detections([base], [0.9], [0]), masked)
         assert (len(prune(observation)) > 1) == flagged
@@ -104,11 +104,13 @@ def workplace(tmp_path):
 
 
 def test_detect_flags_images_on_request(workplace):
-    arguments = ["detect", "photos", "-d", "python:shy:detect", "--lines", 5, "--no-annotate"]
+    arguments = ["detect", "photos", "-d", "python:shy:detect", "--masks", "halves:5", "--no-annotate"]
     done = run(workplace, *arguments, "--out", "o", "--alert")
     assert "1 of 2 images flagged" in done.stdout
     assert "alert: attacked.png" in done.stdout
+    defence = Defence.load(workplace / "o" / "defence.json")
     rows = json.loads((workplace / "o" / "alerts.json").read_text())
+    assert {row.pop("defence") for row in rows} == {defence.sha256}
     assert rows == [
         {"image_id": "attacked.png", "alert": True, "found_by_masks_only": 1},
         {"image_id": "clean.png", "alert": False, "found_by_masks_only": 0},
@@ -122,7 +124,17 @@ def test_detect_flags_images_on_request(workplace):
 
 
 def test_detect_and_certify_know_the_iou_variant(workplace):
-    arguments = ["detect", "photos", "-d", "python:shy:detect", "--lines", 20, "--no-annotate", "--alert", "--json"]
+    arguments = [
+        "detect",
+        "photos",
+        "-d",
+        "python:shy:detect",
+        "--masks",
+        "halves:20",
+        "--no-annotate",
+        "--alert",
+        "--json",
+    ]
     answer = json.loads(run(workplace, *arguments, "--out", "o", "--tau-iou", 0.8).stdout)
     assert "attacked.png" in answer["alerts"]
     bad = run(workplace, *arguments, "--out", "o", "--tau-iou", 2, code=2)

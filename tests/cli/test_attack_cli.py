@@ -46,7 +46,7 @@ class Leaky:
 detect.names = ("bright",)
 leaky = Leaky()
 """
-QUICK = ["--lines", 6, "--patch", "2%", "--steps", 6, "--restarts", 2]
+QUICK = ["--masks", "halves:6", "--patch", "2%", "--steps", 6, "--restarts", 2]
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,17 @@ def workplace(tmp_path_factory):
         annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, 15, 40, 30], "iscrowd": 0})
     content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
     (folder / "truth.json").write_text(json.dumps(content))
-    run(folder, "observe", "coco:truth.json:photos", "-d", "python:fragile:detect", "--out", "run", "--lines", 6)
+    run(
+        folder,
+        "observe",
+        "coco:truth.json:photos",
+        "-d",
+        "python:fragile:detect",
+        "--out",
+        "run",
+        "--masks",
+        "halves:6",
+    )
     return folder
 
 
@@ -129,7 +139,7 @@ def test_the_embedded_detector_is_attacked_by_its_gradients(tmp_path, monkeypatc
     pytest.importorskip("onnx")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so little to compute: threads would only wait for each other
     photo = next(sample.path for sample in samples() if sample.name == "lunch")
-    small = ["--input-size", 128, "--lines", 2, "--steps", 3, "--restarts", 1, "--views", 2, "--objects", 1]
+    small = ["--input-size", 128, "--masks", "halves:2", "--steps", 3, "--restarts", 1, "--views", 2, "--objects", 1]
     found = json.loads(run(tmp_path, "attack", photo, *small, "--patch", "4%", "--json").stdout)
     assert found["mode"] == "white"
     (row,) = found["objects"]

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from cases import certify, prune
 
-from objectseeker import Detections, ObjectSeeker, ObjectSeekerError, Observation, Patch, halves
+from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule, halves
 from objectseeker.core.masks import MaskPairs
 
 GOOD = Detections([[0, 0, 5, 5]], [0.9], [0])
-MASKS = halves(20, 20, lines=1)
+MASKS, RULE = halves(20, 20, lines=1), Rule()
 SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
 
 
@@ -52,14 +52,15 @@ SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
         (lambda: certify(SEEN, GOOD, Patch(), mask_score=0.5, threshold=-1), "threshold.*-1"),
         (lambda: certify(SEEN, GOOD, Patch(), mask_score=0.5, bound="best"), "bound.*'best'"),
         (lambda: certify(SEEN, GOOD, ["over"], mask_score=0.5), "Patch objects, got 'over'"),
-        (lambda: ObjectSeeker("detector"), "callable, got 'detector'"),
-        (lambda: ObjectSeeker(list, lines=0), "lines.*0"),
-        (lambda: ObjectSeeker(list, batch=0), "batch.*0"),
-        (lambda: ObjectSeeker(list, masks="thirds"), "masks must be one of halves, pairs, got 'thirds'"),
+        (lambda: ObjectSeeker("detector", RULE), "callable, got 'detector'"),
+        (lambda: ObjectSeeker(list, RULE, masks=Halves(0)), "lines.*0"),
+        (lambda: ObjectSeeker(list, RULE, batch=0), "batch.*0"),
+        (lambda: ObjectSeeker(list, RULE, masks="thirds"), "masks must be a recipe such as Halves.30., got 'thirds'"),
+        (lambda: ObjectSeeker(list, 0.7), "rule must be a Rule or an IouRule, got 0.7"),
         (lambda: MaskPairs(MASKS, [[0, 4]]), r"pair \[0, 4\].*below 4"),
         (lambda: MaskPairs(MASKS, [[1, 0]]), r"pair \[1, 0\] must be two ascending"),
         (lambda: MaskPairs(MASKS, [[0, 1], [0, 2]]), r"pair \[0, 2\] removes the whole image"),
-        (lambda: ObjectSeeker(list, fill=300), "fill.*300"),
+        (lambda: ObjectSeeker(list, RULE, fill=300), "fill.*300"),
     ],
 )
 def test_is_refused_with_its_value(make, message):
@@ -79,12 +80,12 @@ def test_is_refused_with_its_value(make, message):
 )
 def test_an_image_must_be_rgb_bytes(image):
     with pytest.raises(ObjectSeekerError, match="H x W x 3 uint8"):
-        ObjectSeeker(lambda images: [GOOD for _ in images])([image])
+        ObjectSeeker(lambda images: [GOOD for _ in images], RULE)([image])
 
 
 def test_a_detector_must_answer_for_every_image_with_detections():
     image = np.zeros((20, 20, 3), np.uint8)
     with pytest.raises(ObjectSeekerError, match="7 results for 8 images"):
-        ObjectSeeker(lambda images: [GOOD] * 7, lines=2)([image])
+        ObjectSeeker(lambda images: [GOOD] * 7, RULE, masks=Halves(2))([image])
     with pytest.raises(ObjectSeekerError, match="ndarray"):
-        ObjectSeeker(lambda images: [np.zeros(4)] * len(images), lines=2)([image])
+        ObjectSeeker(lambda images: [np.zeros(4)] * len(images), RULE, masks=Halves(2))([image])

@@ -24,7 +24,7 @@ def workplace(tmp_path):
 def test_every_verb_has_help_with_an_example(tmp_path):
     listed = run(tmp_path, "--help").stdout
     verbs = ["demo", "detect", "check-detector", "observe", "evaluate", "certify", "tune", "figures"]
-    verbs += ["report", "attack"]
+    verbs += ["compare", "report", "attack"]
     for verb in [*([name] for name in verbs), ["bench", "core"]]:
         assert verb[0] in listed
         text = run(tmp_path, *verb, "--help").stdout
@@ -33,7 +33,9 @@ def test_every_verb_has_help_with_an_example(tmp_path):
 
 
 def test_detect_writes_coco_results_and_pictures(workplace):
-    done = run(workplace, "detect", "photos", "--detector", "python:mine:detect", "--lines", 3, "--out", "found")
+    done = run(
+        workplace, "detect", "photos", "--detector", "python:mine:detect", "--masks", "halves:3", "--out", "found"
+    )
     assert "2 boxes in 2 images" in done.stdout
     rows = json.loads((workplace / "found" / "detections.json").read_text())
     assert [row["image_id"] for row in rows] == ["one.png", "two.png"]
@@ -55,7 +57,9 @@ def test_detect_marks_what_only_masking_found(workplace):
     image[20:40, 30:60] = 255
     image[:3, :3] = 7
     PIL.Image.fromarray(image).save(workplace / "attacked.png")
-    done = run(workplace, "detect", "attacked.png", "-d", "python:shy:detect", "--lines", 5, "--out", "o", "--json")
+    done = run(
+        workplace, "detect", "attacked.png", "-d", "python:shy:detect", "--masks", "halves:5", "--out", "o", "--json"
+    )
     answer = json.loads(done.stdout)
     assert answer["found_by_masks_only"] == answer["detections"] == 1
     (row,) = json.loads((workplace / "o" / "detections.json").read_text())
@@ -66,7 +70,7 @@ def test_detect_marks_what_only_masking_found(workplace):
 def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
     (workplace / "photos" / "text.jpg").write_text("not a picture")
     (workplace / "photos" / "empty.png").write_bytes(b"")
-    done = run(workplace, "detect", "photos", "-d", "python:mine:detect", "--lines", 2, "--out", "o", code=1)
+    done = run(workplace, "detect", "photos", "-d", "python:mine:detect", "--masks", "halves:2", "--out", "o", code=1)
     assert "2 boxes in 2 images" in done.stdout
     assert "text.jpg" in done.stderr
     assert "empty.png" in done.stderr
@@ -78,11 +82,14 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         (["detect", "nowhere", "--out", "o"], "nowhere"),
         (["detect", "photos", "--out", "o", "-d", "yolo"], "unknown detector 'yolo'"),
         (["detect", "photos", "--out", "o", "-d", "onnx:missing.onnx"], "missing.onnx"),
-        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--lines", "0"], "lines must be at least 1"),
+        (
+            ["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--masks", "halves:0"],
+            "lines must be at least 1",
+        ),
         (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-score", "7"], "mask_score"),
         (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check-detector", "python:nothere:f"], "nothere"),
-        (["demo", "--patch", "3", "--lines", "1"], "patch area"),
+        (["demo", "--patch", "3", "--masks", "halves:1"], "a patch area is a share"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message):
@@ -93,10 +100,12 @@ def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message
 
 
 def test_check_detector_passes_and_fails(workplace):
-    done = run(workplace, "check-detector", "python:mine:detect", "photos/one.png", "--lines", 2)
+    done = run(workplace, "check-detector", "python:mine:detect", "photos/one.png", "--masks", "halves:2")
     assert "All checks passed." in done.stdout
     assert "FAIL" not in done.stdout
-    done = run(workplace, "check-detector", "python:mine:broken", "photos/one.png", "--lines", 2, "--json", code=1)
+    done = run(
+        workplace, "check-detector", "python:mine:broken", "photos/one.png", "--masks", "halves:2", "--json", code=1
+    )
     answer = json.loads(done.stdout)
     assert not answer["passed"]
     assert any(f["passed"] is False and "batch" in f["name"] for f in answer["findings"])
@@ -104,9 +113,9 @@ def test_check_detector_passes_and_fails(workplace):
 
 def test_demo_certifies_the_photographs(tmp_path):
     """With few masks, to be quick; the printed table and the page come from the same rows."""
-    answer = json.loads(run(tmp_path, "demo", "--out", "d", "--lines", 2, "--json").stdout)
+    answer = json.loads(run(tmp_path, "demo", "--out", "d", "--masks", "halves:2", "--json").stdout)
     assert len(answer["objects"]) == sum(int((~s.crowd).sum()) for s in samples())
-    assert any(row["found_vanilla"] for row in answer["objects"])
+    assert any(row["found_undefended"] for row in answer["objects"])
     assert any(row["certified"]["far"] for row in answer["objects"])
     page = (tmp_path / "d" / "report.html").read_text()
     assert page.count('id="view-') == len(samples())  # the photographs of the interactive report

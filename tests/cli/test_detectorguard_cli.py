@@ -6,7 +6,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from command import DETECTOR, run
-from test_detectorguard_features import write_network
+from detectorguard_network import write_network
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def workplace(tmp_path_factory):
 
 
 def observe(*more):
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", 4]
+    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:4"]
     baseline = ["--baseline", "detectorguard", "--baseline-network", "network.onnx", "--baseline-size", "152x136"]
     return [*arguments, *baseline, *more]
 

@@ -37,7 +37,7 @@ def workplace(tmp_path_factory):
     categories = [{"id": 1, "name": "bright"}, {"id": 2, "name": "dark"}]
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(content))
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", 6]
+    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:6"]
     done = run(folder, *arguments)
     assert "12 images observed" in done.stdout
     assert "dark" in done.stderr  # excluded, and said so
@@ -45,7 +45,16 @@ def workplace(tmp_path_factory):
 
 
 def test_estimate_says_what_it_would_cost_and_does_nothing(workplace):
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "never", "--lines", 6]
+    arguments = [
+        "observe",
+        "coco:truth.json:photos",
+        "-d",
+        "python:mine:detect",
+        "--out",
+        "never",
+        "--masks",
+        "halves:6",
+    ]
     answer = json.loads(run(workplace, *arguments, "--estimate", "--json").stdout)
     assert answer["images"] == 12
     assert answer["passes"] == 12 * 25
@@ -67,7 +76,7 @@ def test_evaluate_prints_what_machines_need(workplace):
 
 
 def test_without_scores_the_evidence_rule_is_used_and_with_them_the_papers(workplace):
-    settings = json.loads(run(workplace, "evaluate", "run", "--json", "--patch", 0.05).stdout)["settings"]
+    settings = json.loads(run(workplace, "evaluate", "run", "--json", "--patch", 0.05).stdout)
     assert (settings["alpha"], settings["low_alpha"], settings["edge_factor"]) == (0.35, 0.2, 0.7)
     assert settings["patch_area"] == 0.05
     settings = json.loads(run(workplace, "evaluate", "run", "--json", "--alpha", 0.8).stdout)["settings"]
@@ -104,7 +113,7 @@ def test_a_smaller_number_of_lines_certifies_no_more(workplace):
         done = run(workplace, "evaluate", "run", "--alpha", 0.5, "--beta", 0, "--patch", 0.05, "--json", *more)
         return json.loads(done.stdout)["objectseeker"]["certified_recall"]["over"]
 
-    assert over("--lines", 2) <= over()
+    assert over("--masks", "halves:2") <= over()
 
 
 def test_tune_reports_both_halves_and_both_rules(workplace):
@@ -123,10 +132,13 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "from a score of 0.1 on"),
         (["evaluate", "run", "--low-alpha", "0.2"], "both low_alpha and low_beta"),
         (["evaluate", "run", "--bound", "best"], "'best'"),
-        (["evaluate", "run", "--lines", "7"], "at most 6"),
+        (["evaluate", "run", "--masks", "halves:7"], "at most 6"),
         (["tune", "run", "--where", "near"], "near"),
         (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
-        (["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--lines", "5"], "lines"),
+        (
+            ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:5"],
+            "lines",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(workplace, arguments, message):

@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 from command import DETECTOR, run
 
-OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "pairs")
+OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks")
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def workplace(tmp_path_factory):
         annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 30, 20], "iscrowd": 0})
     content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
     (folder / "truth.json").write_text(json.dumps(content))
-    done = run(folder, *OBSERVE, "--lines", 6, "--out", "run")
+    done = run(folder, *OBSERVE, "pairs:6", "--out", "run")
     assert "24 half masks, 300 pairs of them, 198 of which" in done.stderr  # before it starts
     assert "4 images x 199 views = 796 forward passes" in done.stderr
     assert "4 images observed" in done.stdout
@@ -34,7 +34,7 @@ def workplace(tmp_path_factory):
 
 
 def test_the_cost_of_pairs_is_said_before_anything_is_done(workplace):
-    done = run(workplace, *OBSERVE, "--out", "never", "--estimate")
+    done = run(workplace, *OBSERVE, "pairs", "--out", "never", "--estimate")
     assert "10 lines per axis are 40 half masks, 820 pairs of them, 530 of which" in done.stdout
     assert "4 images x 531 views = 2,124 forward passes" in done.stdout
     assert not (workplace / "never").exists()
@@ -60,18 +60,18 @@ def test_evaluate_and_certify_against_two_patches_agree(workplace):
 
 
 def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
-    run(workplace, *OBSERVE[:-1], "halves", "--lines", 6, "--out", "halves")
+    run(workplace, *OBSERVE, "halves:6", "--out", "halves")
     done = run(workplace, "certify", "halves", "--patches", 2, "--mask-score", 0.5)
-    assert "half masks only" in done.stderr
+    assert "halves:6 remove one patch each" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((*OBSERVE[:-1], "thirds", "--out", "x"), "masks must be one of halves, pairs, got 'thirds'"),
-        ((*OBSERVE, "--lines", 81, "--out", "x"), "lines must be at most 80, got 81"),
+        ((*OBSERVE, "thirds", "--out", "x"), "cannot read the masks 'thirds'"),
+        ((*OBSERVE, "pairs:81", "--out", "x"), "lines must be at most 80, got 81"),
         (("evaluate", "run", "--patches", 3), "patch count must be 1 or 2, got 3"),
-        ((*OBSERVE[:-1], "halves", "--lines", 6, "--out", "run"), "masks was pairs, now halves"),
+        ((*OBSERVE, "halves:6", "--out", "run"), "masks was pairs:6, now halves:6"),
     ],
 )
 def test_what_cannot_work_is_one_sentence(workplace, arguments, sentence):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from objectseeker.core.boxes import Detections
-from objectseeker.datasets import match_classes, relabel
+from objectseeker.datasets import match_classes
 from objectseeker.datasets.voc import NAMES as VOC
 from objectseeker.errors import ObjectSeekerError
 
@@ -60,16 +58,3 @@ def test_a_tie_is_left_unmatched_and_shows_as_unknown() -> None:
 def test_no_match_at_all_is_an_error(dataset: tuple[str, ...], detector: tuple[str, ...]) -> None:
     with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
         match_classes(dataset, detector)
-
-
-def test_relabel_translates_and_drops() -> None:
-    boxes = np.array([[0, 1, 9, 9], [1, 2, 9, 9], [2, 3, 9, 9]])
-    found = Detections(boxes, [0.1, 0.2, 0.3], [2, 0, 1])
-    assert relabel(found, np.array([7, -1, 3])) == Detections(boxes[:2], [0.1, 0.2], [3, 7])
-    assert len(relabel(Detections.empty(), np.array([0]))) == 0
-
-
-@pytest.mark.parametrize("label", [-1, 3])
-def test_relabel_refuses_labels_without_a_name(label: int) -> None:
-    with pytest.raises(ObjectSeekerError, match=f"3 class names .* {label}"):
-        relabel(Detections([[0, 0, 1, 1]], [0.5], [label]), np.array([0, 1, 2]))

@@ -12,7 +12,7 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from observe_job import LINES, Spots, run_here
+from observe_job import OBSERVING, Spots, run_here
 
 from objectseeker import ObjectSeekerError
 from objectseeker.datasets import open_dataset
@@ -226,7 +226,7 @@ def test_the_manifest_stays_small(folder, tmp_path):
     assert abs(sizes[0] - sizes[1]) < 10
     settings = json.loads((large.folder / "run.json").read_text())
     assert settings["images"] == 5
-    assert settings["lines"] == LINES
+    assert settings["observing"] == OBSERVING.to_json()
     assert settings["detector"] == Spots().identity
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from objectseeker import Detections
-from objectseeker.detectors.check import check_detector
+from objectseeker import Bands, Detections, Halves, Pairs
+from objectseeker.detectors.check import _beside_lines, check_detector
 from objectseeker.detectors.network.preprocess import place, prepare
 
 
@@ -97,15 +97,28 @@ class Resizing:
         placement = place((image.shape[1], image.shape[0]), (50, 33), "stretch")
         prepared = prepare(image, placement, pad=value)
         found = []
-        for (rectangle,) in removed:
-            x1, y1, x2, y2 = placement.covered(rectangle)
-            if self.leaks:
-                scale = np.array([50 / image.shape[1], 33 / image.shape[0]] * 2)
-                x1, y1, x2, y2 = np.round(rectangle * scale).astype(int)
+        for rectangles in removed:
             view = prepared.copy()
-            view[y1:y2, x1:x2] = value
+            for rectangle in rectangles:
+                x1, y1, x2, y2 = placement.covered(rectangle)
+                if self.leaks:
+                    scale = np.array([50 / image.shape[1], 33 / image.shape[0]] * 2)
+                    x1, y1, x2, y2 = np.round(rectangle * scale).astype(int)
+                view[y1:y2, x1:x2] = value
             found.append(Detections([[0, 0, 1, 1]], [float(view.mean()) / 255], [0]))
         return found
+
+
+class OpenView(Resizing):
+    """Sound but for one view, which shows what it should not."""
+
+    def __init__(self, view):
+        super().__init__(leaks=False)
+        self.view = view
+
+    def detect_views(self, image, removed, value):
+        masked, shown = (super(OpenView, self).detect_views(image, r, value) for r in (removed, np.zeros_like(removed)))
+        return [shown[n] if n == self.view else boxes for n, boxes in enumerate(masked)]
 
 
 def raises(images):
@@ -113,11 +126,11 @@ def raises(images):
 
 
 def failures(detector):
-    return [finding.name for finding in check_detector(detector, scene(), lines=3) if finding.passed is False]
+    return [finding.name for finding in check_detector(detector, scene(), Halves(3)) if finding.passed is False]
 
 
 def test_a_pure_detector_passes_everything():
-    findings = list(check_detector(pure, scene(), lines=3))
+    findings = list(check_detector(pure, scene(), Halves(3)))
     assert [f.name for f in findings if f.passed is False] == []
     assert sum(f.passed is True for f in findings) == 7
     assert [f.detail for f in findings if f.passed is None] == ["equal to the last bit"] * 3
@@ -148,6 +161,45 @@ def test_masking_after_a_resize_passes_with_the_support_margin():
     assert failures(Resizing(leaks=False)) == []
 
 
+@pytest.mark.parametrize("masks", [Bands(0.02), Pairs(2), Halves(1) + Bands(0.05, spacing=0.5)])
+def test_views_of_any_masks_are_checked(masks):
+    sound, leaking = (
+        next(f for f in check_detector(detector, scene(), masks) if f.name == "blind to removed pixels")
+        for detector in (Resizing(leaks=False), Resizing(leaks=True))
+    )
+    assert sound.passed
+    assert sound.detail.startswith(f"{len(masks.masks(90, 60))} masks, what each removes rewritten in two ways")
+    assert leaking.passed is False
+
+
+@pytest.mark.parametrize(
+    ("masks", "view", "name"),
+    [
+        (Halves(2), 1, "the left side up to line 30"),
+        (Halves(2), 8, "the bottom side up to line 40"),
+        (Bands(0.02), 2, "columns 11 to 31"),
+        (Bands(0.02), -1, "the bottom side up to line 44"),
+        (Bands(0.02), -2, "rows 33 to 53"),
+        (Pairs(1), 1, "the left side up to line 45"),
+        (Pairs(1), -1, "the right side up to line 45 and the bottom side up to line 30"),
+    ],
+)
+def test_the_view_that_leaks_is_named(masks, view, name):
+    leak = OpenView(view % masks.passes(90, 60))
+    (finding,) = (f for f in check_detector(leak, scene(), masks) if f.passed is False)
+    assert finding.detail.startswith(f"the view without {name}, after pixels changed in there: ")
+
+
+def test_a_band_is_checked_at_both_of_its_lines():
+    """Half masks have one line each; the other one of a band must not be forgotten."""
+    strips = Bands(0.02).masks(90, 60)
+    assert strips.removed[:2].tolist() == [[0, 0, 21, 60], [11, 0, 32, 60]]
+    assert _beside_lines(strips)[:2].tolist() == [
+        [[0, 0, 0, 60], [20, 0, 21, 60]],
+        [[11, 0, 12, 60], [31, 0, 32, 60]],
+    ]
+
+
 def test_a_batch_dependent_detector_also_leaks_removed_pixels():
     """The mates of a masked view show the pixels it does not: this is why batch-mates matter."""
     assert "blind to removed pixels" in failures(batch_dependent)
@@ -155,7 +207,7 @@ def test_a_batch_dependent_detector_also_leaks_removed_pixels():
 
 def test_an_image_with_nothing_in_it_is_said_to_check_less():
     dark = np.zeros((40, 40, 3), np.uint8)
-    findings = {f.name: f for f in check_detector(pure, dark, lines=2)}
+    findings = {f.name: f for f in check_detector(pure, dark, Halves(2))}
     geometry = findings["boxes are x1, y1, x2, y2 in raw pixels"]
     assert geometry.passed is None
     assert "not checked" in geometry.detail

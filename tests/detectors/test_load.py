@@ -8,26 +8,21 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from detector_images import scene
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import fill
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
-from objectseeker.detectors import load
+from objectseeker.detectors import SPECS, load
 from objectseeker.detectors.network.names import VOC_20
-from objectseeker.detectors.ultralytics import UltralyticsDetector
+from objectseeker.detectors.ultralytics import ultralytics_detector
 from objectseeker.errors import ObjectSeekerError
 
 
 @pytest.fixture(scope="module")
 def embedded():
     return load("embedded", batch=2, input_size=128)
-
-
-def scene(width: int, height: int, seed: int) -> np.ndarray:
-    """Coarse coloured blocks: more like a picture than noise is."""
-    blocks = np.random.default_rng(seed).integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
-    return blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()
 
 
 def test_the_embedded_detector_is_the_packaged_file(embedded):
@@ -68,6 +63,31 @@ def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
 def test_an_option_a_detector_does_not_have_is_refused():
     with pytest.raises(ObjectSeekerError, match="python detectors have no option layout: leave it out"):
         load("python:module:function", layout="yolox")
+
+
+def test_an_option_that_no_detector_has_is_refused():
+    with pytest.raises(ObjectSeekerError, match="embedded detectors have no option colour: leave it out"):
+        load("embedded", colour="grey")
+
+
+def test_an_option_that_is_none_is_left_out(embedded):
+    assert load("embedded", batch=2, input_size=128, layout=None, precision=None).identity == embedded.identity
+
+
+def test_the_specs_are_those_of_the_kinds_there_are():
+    assert SPECS == (
+        "embedded",
+        "onnx:FILE",
+        "torchvision:NAME",
+        "transformers:NAME",
+        "ultralytics:FILE",
+        "python:MODULE:FUNCTION",
+    )
+
+
+def test_half_precision_on_the_cpu_is_refused():
+    with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: leave it out on the CPU"):
+        load("embedded", precision="float16")
 
 
 @pytest.mark.parametrize(
@@ -132,6 +152,12 @@ def test_a_python_callable_is_a_detector(own_module):
     assert load("python:own_detector_module:corner").identity != identity
 
 
+def test_a_detector_that_makes_no_batches_takes_the_option_all_the_same(own_module):
+    """It is the batch of whoever calls it then; a defence has one whatever its detector."""
+    spec = "python:own_detector_module:corner"
+    assert load(spec, batch=4).identity == load(spec).identity
+
+
 def test_a_python_object_may_mask_by_itself(own_module):
     detector = load("python:own_detector_module:viewing")
 
@@ -180,7 +206,7 @@ class UltralyticsModel:
 def test_an_ultralytics_model_is_given_bgr_and_its_boxes_are_clipped(tmp_path):
     weights = tmp_path / "model.pt"
     weights.write_bytes(b"weights")
-    detector = UltralyticsDetector(UltralyticsModel(), weights)
+    detector = ultralytics_detector(UltralyticsModel(), weights)
 
     (found,) = detector([np.full((20, 10, 3), (204, 0, 51), np.uint8)])
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from detector_images import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,10 +42,6 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
     nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
     silent = replace(parse(layout), decode=lambda *_: nothing)
     return replace(network(forward, layout=layout), layout=silent)
-
-
-def noise(width: int, height: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def answer(boxes, scores, layout: str = "decoded") -> Detections:
@@ -102,6 +99,23 @@ def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout
         attacked[y1:y2, x1:x2] = noise(x2 - x1, y2 - y1, seed + 1)
         recording(after, layout).detect_views(attacked, removed, 114)
         np.testing.assert_array_equal(np.concatenate(views)[number], np.concatenate(after)[number])
+
+
+def test_a_setting_is_changed_by_replacing_it():
+    def both(batch):
+        return [(np.array([BOX]), np.array([(0.9, 0, 0)]))] * len(batch)
+
+    def predict(images):
+        return images, images
+
+    detector = network(both, layout="decoded", predict=predict, begin_views=lambda *_: list)
+    other = detector.with_batch(2)
+
+    assert (other.batch, other.begin_views, other.predict) == (2, None, predict)
+    assert replace(detector, free_batch=False).with_batch(2) is None
+    assert detector.detect_views(noise(64, 64, 0), halves(64, 64, 1).removed, 114) == []
+    assert replace(detector, begin_views=None, score_floor=0.95)([noise(64, 64, 0)]) == [Detections.empty()]
+    assert network(both).predict is None
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------

@@ -1,17 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from detector_graphs import BUILDERS, CELLS, SIZE, build
 
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves, halves
+from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network import names
 from objectseeker.detectors.network.layouts import LAYOUTS
-from objectseeker.detectors.onnx import OnnxDetector
+from objectseeker.detectors.onnx import load_onnx
 from objectseeker.errors import ObjectSeekerError
 
 RED, GREEN, BLUE = 200, 100, 50
@@ -127,7 +129,7 @@ def test_trimming_cuts_the_padding_and_keeps_the_boxes(tmp_path):
     path = graph_of("decoded", tmp_path, input_shape=("n", 3, "h", "w"))
     detector = load(f"onnx:{path}", input_size=64, layout="decoded,trim=yes")
     shapes = []
-    object.__setattr__(detector, "forward", spy(detector.forward, shapes))
+    detector = replace(detector, forward=spy(detector.forward, shapes))
 
     square = np.full((100, 100, 3), 50, np.uint8)
     first, second = detector([square, IMAGE])
@@ -237,9 +239,9 @@ def test_bad_files_give_one_clear_sentence(tmp_path):
 
 
 def test_an_onnx_detector_masks_by_itself_inside_the_defended_detector(tmp_path):
-    detector = OnnxDetector(graph_of("decoded", tmp_path))
+    detector = load_onnx(graph_of("decoded", tmp_path))
 
     assert isinstance(detector, ViewDetector)
-    observation = ObjectSeeker(detector, lines=3).observe([IMAGE])[0]
+    observation = ObjectSeeker(detector, Rule(), masks=Halves(3)).observe([IMAGE])[0]
     assert observation.base == detector([IMAGE])[0]
     assert len(observation.masked) == 12

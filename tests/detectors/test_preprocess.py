@@ -5,6 +5,7 @@ from fractions import Fraction
 import numpy as np
 import PIL.Image
 import pytest
+from detector_images import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +14,6 @@ from objectseeker.errors import ObjectSeekerError
 
 FITS = ("top-left", "centred", "stretch")
 SIDES = st.integers(1, 70)
-
-
-def noise(width: int, height: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def masked_input(image: np.ndarray, placement, removed: tuple[int, int, int, int]) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from cases import pairs  # noqa: E402
+from detector_images import scene  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
@@ -20,17 +21,10 @@ from objectseeker.detectors.gpu.shared import Reach, cuts, levels  # noqa: E402
 from objectseeker.detectors.network.layouts import LAYOUTS  # noqa: E402
 from objectseeker.detectors.network.preprocess import place  # noqa: E402
 from objectseeker.detectors.network.views import plan_views  # noqa: E402
-from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
+from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads of torch wait for each other: on a busy machine that takes longer than the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Toy:
@@ -173,14 +167,9 @@ def module():
     return Predictor(fused(EmbeddedDetector(width=0.25))).eval().requires_grad_(False)
 
 
-def scene(width: int, height: int, seed: int) -> np.ndarray:
-    blocks = np.random.default_rng(seed).integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
-    return blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()
-
-
 @pytest.mark.parametrize("mask_by", ["fill", "crop"])
 def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_by):
-    detector = TorchDetector(module, input_size=160, score_floor=0.0, mask_by=mask_by, share=True)
+    detector = torch_detector(module, input_size=160, score_floor=0.0, mask_by=mask_by, share=True)
     image, removed = scene(150, 120, 2), halves(150, 120, 3).removed
     before = detector.detect_views(image, removed, 114)
     assert min(map(len, before)) > 3
@@ -196,7 +185,7 @@ def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_by):
 def test_by_fill_boxes_are_those_of_views_that_share_nothing(module):
     image, removed = scene(150, 120, 2), halves(150, 120, 3).removed
     two = pairs(150, 120, 1).removed
-    shared, plain = (TorchDetector(module, input_size=160, score_floor=0.0, share=share) for share in (True, False))
+    shared, plain = (torch_detector(module, input_size=160, score_floor=0.0, share=share) for share in (True, False))
 
     assert shared.identity != plain.identity
     for rectangles in (removed, two):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -10,20 +11,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from detector_images import scene  # noqa: E402
+
 from objectseeker.core.boxes import iou  # noqa: E402
 from objectseeker.core.recipes import halves  # noqa: E402
 from objectseeker.core.seeker import ViewDetector  # noqa: E402
 from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.network.detector import NetworkDetector  # noqa: E402
 from objectseeker.detectors.network.names import VOC_20  # noqa: E402
-from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
-from objectseeker.detectors.torchvision import TorchvisionDetector  # noqa: E402
-from objectseeker.detectors.transformers import TransformersDetector  # noqa: E402
+from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
+from objectseeker.detectors.torchvision import torchvision_detector  # noqa: E402
+from objectseeker.detectors.transformers import transformers_detector  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
-
-
-def scene(width: int, height: int, seed: int) -> np.ndarray:
-    blocks = np.random.default_rng(seed).integers(0, 256, (height // 16 + 1, width // 16 + 1, 3), dtype=np.uint8)
-    return blocks.repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()
 
 
 class Corner(torch.nn.Module):
@@ -40,7 +39,7 @@ class Corner(torch.nn.Module):
 
 
 def test_a_module_is_a_detector_that_masks_by_itself():
-    detector = TorchDetector(Corner(), names=["red", "green", "blue"], input_size=64, batch=2)
+    detector = torch_detector(Corner(), names=["red", "green", "blue"], input_size=64, batch=2)
     image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
 
     untouched, left, right = detector.detect_views(
@@ -62,13 +61,13 @@ def test_the_output_of_a_module_may_be_decoded():
             boxes, scores = super().forward(images)
             return {"scores": scores, "boxes": boxes}
 
-    detector = TorchDetector(Other(), decode=lambda found: (found["boxes"], found["scores"]), input_size=64)
+    detector = torch_detector(Other(), decode=lambda found: (found["boxes"], found["scores"]), input_size=64)
 
     assert detector([np.full((64, 64, 3), 51, np.uint8)])[0].score == pytest.approx([0.2])
 
 
 def test_an_image_shown_whole_may_be_read_with_every_class():
-    detector = TorchDetector(Corner(), layout="decoded,every_class=yes", input_size=64, batch=2)
+    detector = torch_detector(Corner(), layout="decoded,every_class=yes", input_size=64, batch=2)
     image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
 
     untouched, right = detector.detect_views(image, np.array([(0, 0, 0, 0), (100, 0, 200, 100)]), 114)
@@ -80,27 +79,57 @@ def test_an_image_shown_whole_may_be_read_with_every_class():
 
 def test_the_identity_of_a_module_follows_its_weights():
     first, second = Corner(), Corner()
-    assert TorchDetector(first).identity == TorchDetector(second).identity
+    assert torch_detector(first).identity == torch_detector(second).identity
     with torch.no_grad():
         second.box += 1
-    assert TorchDetector(first).identity != TorchDetector(second).identity
+    assert torch_detector(first).identity != torch_detector(second).identity
+
+
+def test_a_setting_of_a_module_is_changed_by_replacing_it():
+    detector = torch_detector(Corner(), input_size=64, batch=2)
+    image, removed = scene(200, 100, 3), halves(200, 100, 1).removed
+
+    cropped = replace(detector, mask_by="crop")
+
+    assert type(detector) is type(cropped) is NetworkDetector
+    expected = torch_detector(Corner(), input_size=64, batch=2, mask_by="crop")
+    assert cropped.detect_views(image, removed, 114) == expected.detect_views(image, removed, 114)
+    assert cropped.predict is detector.predict
+
+
+def test_a_module_shows_its_gradients():
+    images = torch.full((2, 3, 64, 64), 51.0, requires_grad=True)
+
+    boxes, scores = torch_detector(Corner(), input_size=64).predict(images)
+    scores.sum().backward()
+
+    assert (boxes.shape, scores.shape) == ((2, 1, 4), (2, 1, 3))
+    assert float(images.grad[0, 0, 0, 0]) == pytest.approx(1 / 255)
+    assert load("embedded", input_size=64).predict is None
+
+
+def test_an_option_that_is_misspelt_is_refused():
+    with pytest.raises(TypeError, match="bach"):
+        torch_detector(Corner(), bach=2)
+    with pytest.raises(ObjectSeekerError, match="batch must be at least 1, got 0"):
+        torch_detector(Corner(), batch=0)
 
 
 def test_a_module_has_only_one_layout():
     with pytest.raises(ObjectSeekerError, match="a torch module has layout decoded, got 'yolox'"):
-        TorchDetector(Corner(), layout="yolox")
+        torch_detector(Corner(), layout="yolox")
 
 
 def test_a_device_that_is_not_there_is_named():
     with pytest.raises(ObjectSeekerError, match="torch cannot use device 'no such device', try cpu"):
-        TorchDetector(Corner(), device="no such device")
+        torch_detector(Corner(), device="no such device")
 
 
 def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
     weights = pytest.importorskip("objectseeker.detectors.embedded.weights")
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
-    in_torch = TorchDetector(weights.load_torch(), names=VOC_20, **options)
+    in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
     in_onnx = load("embedded", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
 
@@ -129,7 +158,7 @@ class TorchvisionModel(torch.nn.Module):
 
 
 def test_a_torchvision_model_is_given_rgb_within_one():
-    detector = TorchvisionDetector(TorchvisionModel(), names=["background", "a", "b", "c"])
+    detector = torchvision_detector(TorchvisionModel(), names=["background", "a", "b", "c"])
 
     (found,) = detector([np.full((10, 20, 3), (51, 0, 0), np.uint8)])
 
@@ -179,7 +208,7 @@ def yolos():
 
 
 def test_a_transformers_model_finds_boxes_inside_the_image(yolos):
-    detector = TransformersDetector(*yolos)
+    detector = transformers_detector(*yolos)
     images = [scene(90, 60, 1), scene(33, 70, 2)]
 
     together = detector(images)
@@ -202,8 +231,8 @@ def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path):
 
     loaded = load(f"transformers:{tmp_path}")
 
-    assert loaded.identity == TransformersDetector(model, processor).identity
-    assert loaded([scene(90, 60, 1)]) == TransformersDetector(model, processor)([scene(90, 60, 1)])
+    assert loaded.identity == transformers_detector(model, processor).identity
+    assert loaded([scene(90, 60, 1)]) == transformers_detector(model, processor)([scene(90, 60, 1)])
 
 
 def test_a_folder_that_holds_no_transformers_model_is_named(yolos, tmp_path):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from detector_graphs import build
+from detector_images import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +21,6 @@ from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.results import Found
 from objectseeker.detectors.network.views import known_views, plan_views
 from objectseeker.errors import ObjectSeekerError
-
-
-def noise(width: int, height: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 @st.composite

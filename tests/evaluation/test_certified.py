@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from cases import certify, pairs
-from evaluation_cases import EVIDENCE, NAMES, PAPER, run
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ SMALL, LARGE = 0.02, 0.3
 
 
 def by_certify(images, chosen, base_score, classwise, patches):
-    rule = chosen.rule(base_score, classwise=classwise)
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
     parts = []
     for image in images:
         found = certify(
@@ -27,8 +27,8 @@ def by_certify(images, chosen, base_score, classwise, patches):
             patches,
             mask_score=rule.mask_score,
             filter_ioa=rule.filter_ioa,
-            threshold=chosen.threshold,
-            bound=chosen.bound,
+            threshold=chosen.threat.threshold or 0.0,
+            bound=chosen.threat.bound,
             classwise=classwise,
             low_score=rule.low_score,
             power=rule.power,
@@ -49,11 +49,11 @@ def by_certify(images, chosen, base_score, classwise, patches):
     classwise=st.booleans(),
 )
 def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score, threshold, bound, classwise):
-    chosen = dataclasses.replace(chosen, threshold=threshold, bound=bound)
+    chosen = changed(chosen, threshold=threshold, bound=bound)
     images = run(seed, 3)
     patches = [Patch(area=area, aspect=2.0, where=where) for area in (SMALL, LARGE) for where in WHERES]
-    rule = chosen.rule(base_score, classwise=classwise)
-    proofs = find_proofs(Scene.of(images, NAMES), chosen.rule(0.0, classwise=classwise), bound)
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
     found = certified_objects(proofs, rule, patches, threshold=threshold)
     expected = by_certify(images, chosen, base_score, classwise, patches)
     assert np.array_equal(found[0], expected[0])
@@ -71,8 +71,8 @@ def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score,
 def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed, chosen, make, sure, classwise):
     images = run(seed, 3, make=make, sure=sure, lines=1 + seed % 4, largest=16)
     threats = [Patch(area=SMALL, aspect=0.5, where=where, count=count) for count in (2, 1) for where in WHERES]
-    rule = chosen.rule(0.3, classwise=classwise)
-    proofs = find_proofs(Scene.of(images, NAMES), chosen.rule(0.0, classwise=classwise), "exact")
+    rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact")
     found = certified_objects(proofs, rule, threats)
     expected = by_certify(images, chosen, 0.3, classwise, threats)
     assert np.array_equal(found[0], expected[0])
@@ -82,8 +82,8 @@ def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed,
 @pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
 def test_two_patches_certify_less_but_something(chosen):
     images = run(5, 25, make=pairs, generous=0.05, sure=0.9, lines=2)
-    rule = chosen.rule(0.3)
-    proofs = find_proofs(Scene.of(images, NAMES), rule, "exact")
+    rule = chosen.on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
     threats = [Patch(area=SMALL, where=where, count=count) for count in (1, 2) for where in WHERES]
     certified, vacuous = certified_objects(proofs, rule, threats)
     once, twice = (certified & ~vacuous)[:4], (certified & ~vacuous)[4:]
@@ -95,8 +95,8 @@ def test_two_patches_certify_less_but_something(chosen):
 def test_generous_runs_certify_much_but_not_all(chosen):
     """The comparison above must not be between two empty tables; views that agree must decide something."""
     images = run(2, 25, generous=1.0, lines=12, crowd=1.0)
-    rule = chosen.rule(0.3)
-    proofs = find_proofs(Scene.of(images, NAMES), rule, "exact")
+    rule = chosen.on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
     patches = [Patch(area=SMALL, where=where) for where in WHERES]
     certified, vacuous = certified_objects(proofs, rule, patches)
     assert np.array_equal(certified, by_certify(images, chosen, 0.3, True, patches)[0])
@@ -108,8 +108,8 @@ def test_generous_runs_certify_much_but_not_all(chosen):
 
 
 def test_rules_that_the_proofs_were_not_found_for_are_refused():
-    rule = PAPER.rule(0.3)
-    proofs = find_proofs(Scene.of(run(1), NAMES), rule, "exact")
+    rule = PAPER.on_curve(0.3)
+    proofs = find_proofs(Scene.of(run(1), VOCABULARY), rule, "exact")
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}):
         with pytest.raises(ObjectSeekerError, match="proofs were found for"):
             certified_objects(proofs, dataclasses.replace(rule, **bad), [])

@@ -1,34 +1,43 @@
-"""The fast way to run inference at many settings gives, bit for bit, what `prune_with` gives."""
+"""The fast way to run inference at many settings gives, bit for bit, what `Rule.prune` gives."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from evaluation_cases import EVIDENCE, NAMES, PAPER, run
+from evaluation_cases import EVIDENCE, PAPER, changed, made, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Rule
-from objectseeker.evaluation import BASE_SCORES, Scene, Settings
+from objectseeker.evaluation import BASE_SCORES
 from objectseeker.evaluation.replay import find_candidates, replay
+
+
+def with_evidence(chosen, low_alpha, low_beta, power):
+    return chosen.following(low_alpha=low_alpha, low_beta=low_beta).with_rule(power=power)
+
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
 any_settings = st.builds(
-    Settings,
+    made,
     alpha=scores,
     beta=scores,
     filter_ioa=st.sampled_from([0.0, 0.5, 0.6, 0.9, 1.0]),
     edge_factor=st.sampled_from([1.0, 0.8, 0.5, 0.0]),
 )
 evidence_settings = st.builds(
-    dataclasses.replace, any_settings, low_alpha=scores, low_beta=scores, power=st.sampled_from([0.5, 1.0, 2.0])
+    with_evidence, any_settings, scores, scores, st.sampled_from([0.5, 1.0, 2.0])
 )
 
 
+def observations(images):
+    return [image.observation for image in images]
+
+
 def check_against_prune(images, chosen, classwise, floor=None):
-    scene = Scene.of(images, NAMES)
-    rules = [chosen.rule(float(score), classwise=classwise) for score in BASE_SCORES]
-    candidates = find_candidates(scene, rules[0], chosen.floor if floor is None else floor)
+    chosen = chosen.with_rule(classwise=classwise)
+    rules = [chosen.on_curve(float(score)) for score in BASE_SCORES]
+    candidates = find_candidates(observations(images), rules[0], chosen.floor if floor is None else floor)
     different = 0
     for rule, added in zip(rules, replay(candidates, rules), strict=True):
         for number, image in enumerate(images):
@@ -54,13 +63,13 @@ def test_replay_is_prune_on_larger_images_and_from_a_lower_floor(chosen, classwi
 
 def test_a_base_box_explains_up_to_its_own_score():
     images = run(11, count=5, generous=1.0)
-    candidates = find_candidates(Scene.of(images, NAMES), Rule(), 0.0)
+    candidates = find_candidates(observations(images), Rule(), 0.0)
     assert (candidates.explained < candidates.boxes.detections.score).all()
     assert (candidates.explained >= 0).any()
 
 
 def test_rules_that_the_candidates_were_not_found_for_are_refused():
-    candidates = find_candidates(Scene.of(run(1), NAMES), Rule(), 0.3)
+    candidates = find_candidates(observations(run(1)), Rule(), 0.3)
     good = Rule(base_score=0.2, mask_score=0.3)
     assert len(list(replay(candidates, [good]))) == 1
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_score": 0.29}):
@@ -72,6 +81,6 @@ def test_rules_that_the_candidates_were_not_found_for_are_refused():
 
 def test_images_without_masked_boxes():
     images = run(5, generous=0.0)
-    candidates = find_candidates(Scene.of(images, NAMES), Rule(), 0.0)
+    candidates = find_candidates(observations(images), Rule(), 0.0)
     assert [len(added) for added in replay(candidates, [Rule()])] == [0]
     assert np.array_equal(candidates.first, np.zeros(len(images) + 1))

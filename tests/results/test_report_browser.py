@@ -13,14 +13,17 @@ from pathlib import Path
 import evaluation_cases
 import numpy as np
 import pytest
-from report_cases import BASE_SCORE, EVIDENCE, PAPER, awkward, photographed
+from report_cases import PAPER, VOCABULARY, Run, photographed, run_of
 
-from objectseeker import Patch
+from objectseeker import Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
-from objectseeker.core.certification import provable, verdicts
+from objectseeker.core.certification import ObjectProof, provable
 from objectseeker.core.evidence import stars_of
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import IouRule, iou_provable
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import Scene
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.evaluation import Scene, Settings
 from objectseeker.evaluation.certified import certified_objects, find_proofs
 from objectseeker.results.report import write_report
 
@@ -30,7 +33,6 @@ if CHROMIUM is None:
     pytest.skip("no Chromium found: apt-get install chromium", allow_module_level=True)
 
 NAMES = evaluation_cases.NAMES
-SETTINGS = {"paper": PAPER, "evidence": EVIDENCE}
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 COUNT = 60  # more images than the page makes cards for at once
@@ -79,21 +81,23 @@ def photographs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photographs")
     images = photographed(folder, COUNT)
     images[2].path.unlink()
-    write_report(folder / "report.html", images, NAMES, PAPER, base_score=BASE_SCORE)
+    write_report(folder / "report.html", images, VOCABULARY, PAPER)
     return folder / "report.html", images
 
 
 # --- the same verdicts ---------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module", params=["paper", "evidence"])
+@pytest.fixture(
+    scope="module",
+    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "label_free", "iou"],
+)
 def certificates(request, tmp_path_factory):
-    """Awkward images and larger ones, under either rule: the file, the images and the rule."""
-    settings = SETTINGS[request.param]
-    images = awkward() + evaluation_cases.noisy(4, 12)
+    """Awkward images and larger ones under one rule, masks and labels: the file, and what it is about."""
+    run = run_of(request.param)
     out = tmp_path_factory.mktemp("certificates") / "report.html"
-    write_report(out, images, NAMES, settings, base_score=BASE_SCORE)
-    return out, images, settings.rule(BASE_SCORE)
+    write_report(out, run.images, run.vocabulary, run.settings)
+    return out, run
 
 
 GRID = [
@@ -101,93 +105,176 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.55])
-def test_every_verdict_is_pythons(opened, certificates, threshold):
-    file, images, rule = certificates
-    page = opened(file)
-    patches = [Patch(*threat) for threat in GRID]
-    wanted = [rule.certify(i.observation, i.truth, patches, threshold=threshold) for i in images]
+def all_verdicts(page, threshold: float):
+    """What the page says of every object: certified and vacuous over GRID, and the largest square."""
     found = page.evaluate(
         "([grid, T]) => grid.map(([area, aspect, where]) => objectseeker.verdicts(area, aspect, where, T))",
         [GRID, threshold],
     )
-    for key in ("certified", "vacuous"):
-        theirs = np.concatenate([getattr(one, key) for one in wanted], axis=1)
-        mine = np.array([one[key] for one in found])
-        assert mine.shape == theirs.shape
-        assert (mine == theirs).all(), np.argwhere(mine != theirs)[:5]
-        assert 0 < theirs.sum() < theirs.size
     square = page.evaluate(
         "T => { const c = objectseeker.certificates;"
         " return Array.from({ length: c.count }, (_, n) => c.largestSquare(n, T)); }",
         threshold,
     )
-    assert square == np.concatenate([one.largest_square for one in wanted]).tolist()
+    return *(np.array([one[key] for one in found]) for key in ("certified", "vacuous")), np.array(square)
+
+
+def pythons_verdicts(run: Run, threshold: float):
+    """The same by `certify`: of each object, whatever one of the detector's labels for it proves."""
+    patches = [Patch(*threat) for threat in GRID]
+    certified, vacuous, square = [], [], []
+    for image in run.images:
+        found, owner = run.certify(image, patches, threshold)
+        for verdicts, of_targets in ((certified, found.certified), (vacuous, found.vacuous)):
+            verdicts.append(run.vocabulary.any_of(of_targets, owner, len(image.truth)))
+        largest = np.zeros(len(image.truth), np.int64)
+        np.maximum.at(largest, owner, found.largest_square)
+        square.append(largest)
+    return np.concatenate(certified, axis=1), np.concatenate(vacuous, axis=1), np.concatenate(square)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.3, 0.55])
+def test_every_verdict_is_pythons(opened, certificates, threshold):
+    file, run = certificates
+    mine, theirs = all_verdicts(opened(file), threshold), pythons_verdicts(run, threshold)
+    for ours, wanted in zip(mine, theirs, strict=True):
+        assert ours.shape == wanted.shape
+        assert (ours == wanted).all(), np.argwhere(ours != wanted)[:5]
+    for wanted in theirs[:2]:
+        assert 0 < wanted.sum() < wanted.size
     if threshold == 0:
-        assert any(square)
+        assert theirs[2].any()
         # Under the evidence rule enough is certified by views together that none certifies alone.
-        assert (_together(images, wanted, patches) > 50) == (rule.low_score is not None)
+        assert (together(run, theirs[0]) > 50) == (getattr(run.rule, "low_score", None) is not None)
 
 
-def _together(images, wanted, patches) -> int:
-    count = 0
-    for image, found in zip(images, wanted, strict=True):
-        seen = image.observation
-        alone, _ = verdicts(found.vulnerable, image.truth.xyxy, seen.width, seen.height, patches)
-        count += int((found.certified & ~alone).sum())
-    return count
+def together(run: Run, certified) -> int:
+    """How many verdicts would be lost if views did not add up."""
+    if isinstance(run.rule, IouRule):
+        return 0
+    alone = replace(run, settings=replace(PAPER, rule=replace(run.rule, low_score=None)))
+    return int((certified & ~pythons_verdicts(alone, 0.0)[0]).sum())
 
 
 @pytest.mark.parametrize("size", [(3, 2), (1, 1), (9, 14)])
 def test_every_position_is_judged_as_python_does(opened, certificates, size):
     """What dragging says, and the region that is drawn, against the core: every position of every awkward image."""
-    file, images, rule = certificates
+    file, run = certificates
     page = opened(file)
+    images = [image for image in run.images if image.observation.width <= 30][:25]
+    assert images == run.images[: len(images)]
     found = page.evaluate(
         """([count, w, h]) => {
           const c = objectseeker.certificates;
-          return Array.from({ length: count }, (_, n) => {
-            const { width, height } = c.masksOf[n];
-            const open = c.unproven(n, [w, h], 0);
+          return Array.from({ length: count }, (_, t) => {
+            const { width, height } = c.masksOf[c.object[t]];
+            const open = c.unproven(t, [w, h], 0);
             let proven = "";
             for (let y = 1 - h; y < height; y++) {
               for (let x = 1 - w; x < width; x++) {
-                const proof = c.proofAt(n, x, y, [w, h], 0);
-                const drawn = open.some(([x1, y1, x2, y2]) => x1 <= x && x <= x2 && y1 <= y && y <= y2);
-                if (c.visible[n] && drawn !== (proof === null)) throw new Error(`object ${n} at ${x}, ${y}`);
+                const proof = c.proofAt(t, x, y, [w, h], 0);
+                const drawn = open.filter(([x1, y1, x2, y2]) => x1 <= x && x <= x2 && y1 <= y && y <= y2).length;
+                if (drawn !== (proof === null ? 1 : 0)) throw new Error(`target ${t} at ${x}, ${y}`);
                 proven += proof === null ? "0" : proof.kind === "alone" ? "1" : "2";
               }
             }
             return proven;
           });
         }""",
-        [sum(len(image.truth) for image in images[:25]), *size],
+        [sum(len(run.certify(image, [], 0.0)[1]) for image in images), *size],
     )
     kinds = set()
-    n = 0
-    for image in images[:25]:
-        seen = image.observation
-        evidence = rule.evidence(rule.scores(seen))
-        proves = provable(seen, image.truth, rule)
-        lines = rule.certify(seen, image.truth, []).vulnerable
-        visible = (np.clip(image.truth.xyxy, 0, [seen.width, seen.height] * 2) @ _EXTENT > 0).all(axis=1)
-        for g in range(len(image.truth)):
-            members = np.flatnonzero(proves[:, g] & (evidence > 0))
-            stars = stars_of(seen, members, evidence[members], rule.cluster_distance)
-            positions = [(x, y) for y in range(1 - size[1], seen.height) for x in range(1 - size[0], seen.width)]
-            assert len(found[n]) == len(positions)
-            kinds |= set(found[n])
-            for (x, y), mine in list(zip(positions, found[n], strict=True))[:: 1 + len(positions) // 40]:
-                left, top, right, bottom = lines[g]
-                alone = not (x + size[0] > left and y + size[1] > top and x < right and y < bottom)
-                together = rule.low_score is not None and stars.prove(np.array([x, y, x, y]), size)
-                assert (mine != "0") == ((alone or together) and visible[g])
-                assert (mine == "1") == (alone and visible[g])
+    t = 0
+    for image in images:
+        for proof in proofs_of(run, image):
+            width, height = image.observation.width, image.observation.height
+            positions = [(x, y) for y in range(1 - size[1], height) for x in range(1 - size[0], width)]
+            assert len(found[t]) == len(positions)
+            kinds |= set(found[t])
+            for (x, y), mine in list(zip(positions, found[t], strict=True))[:: 1 + len(positions) // 40]:
+                here = np.array([[x, y, x, y]])
+                assert (mine != "0") == proof.certifies(here, size)
+                assert (mine == "1") == ObjectProof(proof.masks, proof.safe).certifies(here, size)
+            t += 1
+    assert t == len(found)
+    assert kinds == ({"0", "1", "2"} if getattr(run.rule, "low_score", None) is not None else {"0", "1"})
+
+
+def proofs_of(run: Run, image):
+    """What proves each target at T = 0, by the functions of the core."""
+    rule, seen = run.rule, image.observation
+    targets, _ = run.vocabulary.in_detector(image.truth, classwise=rule.classwise)
+    safe = run.certify(image, [], 0.0)[0].safe
+    if isinstance(rule, IouRule):
+        assert iou_provable(rule, seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
+        return [ObjectProof(seen.masks, one) for one in safe]
+    evidence = rule.evidence(rule.scores(seen))
+    proves = provable(rule, seen, targets, 0.0, "exact")
+    proofs = []
+    for n, one in enumerate(safe):
+        members = np.flatnonzero(proves[:, n] & (evidence > 0))
+        stars = stars_of(seen, members, evidence[members], rule.cluster_distance)
+        proofs.append(ObjectProof(seen.masks, one, None if rule.low_score is None else stars))
+    return proofs
+
+
+def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_factory):
+    """Of several labels the one with the largest certified square is drawn, among those that agree with the verdict."""
+    run = run_of("labels")
+    out = tmp_path_factory.mktemp("labels") / "report.html"
+    write_report(out, run.images, run.vocabulary, run.settings)
+    area, aspect, where = 0.02, 1.0, "far"
+    shown = opened(out).evaluate(
+        """([area, aspect, where]) => {
+          const c = objectseeker.certificates;
+          return Array.from({ length: c.count }, (_, n) => {
+            const t = c.shownTarget(n, where, c.sizeFor(n, { area, aspect }), 0);
+            return [t, c.target_label[t]];
+          });
+        }""",
+        [area, aspect, where],
+    )
+    n = first = several = 0
+    for image in run.images:
+        found, owner = run.certify(image, [Patch(area, aspect, where)], 0.0)
+        targets, _ = run.vocabulary.in_detector(image.truth)
+        for number in range(len(image.truth)):
+            mine = np.flatnonzero(owner == number)
+            ranked = sorted(mine.tolist(), key=lambda t: (not found.certified[0, t], -found.largest_square[t], t))
+            visible = len(mine) and shown[n][0] >= 0
+            assert not visible or shown[n] == [first + ranked[0], int(targets.label[ranked[0]])]
+            several += len(set(found.certified[0, mine].tolist())) > 1
             n += 1
-    assert kinds == ({"0", "1"} if rule.low_score is None else {"0", "1", "2"})
+        first += len(owner)
+    assert several > 0
 
 
-_EXTENT = np.array([[-1, 0], [0, -1], [1, 0], [0, 1]])
+def test_a_box_too_weak_to_count_still_links_its_neighbours(opened, tmp_path):
+    """A star whose centre has evidence that is rounded down to nothing, below 2^-40: page and Python both keep it."""
+    follow = Follow(alpha=0.9, beta=0.0, low_alpha=0.1, low_beta=0.0)
+    settings = Settings(rule=follow.rule(Rule(power=60.0, cluster_distance=0.3), 0.05), follow=follow)
+    weak = 0.1 + 0.8 * 2 ** (-41 / 60)
+    strong = 0.1 + 0.8 * 0.6 ** (1 / 60)
+    whole, left, right = (20, 20, 80, 80), (20, 20, 62, 80), (38, 20, 80, 80)
+    # Two boxes that are no neighbours, each under half of the masks, and one that is a neighbour of both under all.
+    masked = [[(*(left, right)[mask % 2], strong, 0), (*whole, weak, 0)] for mask in range(36)]
+    image = evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], masked, lines=9)
+    evidence = settings.rule.evidence(np.array([weak, strong]))
+    assert 0 < evidence[0] < 2**-40
+    assert 0.5 < evidence[1] < 1
+    run = Run([image], settings)
+    write_report(tmp_path / "report.html", run.images, run.vocabulary, settings)
+    mine, theirs = all_verdicts(opened(tmp_path / "report.html"), 0.0), pythons_verdicts(run, 0.0)
+    for ours, wanted in zip(mine, theirs, strict=True):
+        assert (ours == wanted).all()
+    without = replace(image, observation=without_boxes(image.observation, weak))
+    assert pythons_verdicts(Run([without], settings), 0.0)[2][0] < theirs[2][0]
+
+
+def without_boxes(seen: Observation, score: float) -> Observation:
+    return Observation(
+        seen.width, seen.height, seen.masks, seen.base, [boxes[boxes.score != score] for boxes in seen.masked]
+    )
 
 
 # --- the page ------------------------------------------------------------------------------------------------------
@@ -195,10 +282,8 @@ _EXTENT = np.array([[-1, 0], [0, -1], [1, 0], [0, 1]])
 
 def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
     """Certified recall as the page should show it."""
-    scene = Scene.of(images, NAMES)
-    rule = PAPER.rule(BASE_SCORE)
-    proofs = find_proofs(scene, rule, "exact")
-    certified, _ = certified_objects(proofs, rule, [Patch(area, aspect, where)], threshold=threshold)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), PAPER.rule, "exact")
+    certified, _ = certified_objects(proofs, PAPER.rule, [Patch(area, aspect, where)], threshold=threshold)
     return f"{100 * certified.mean():.1f} %"
 
 
@@ -281,8 +366,7 @@ def test_filters_find_the_images(opened, photographs):
     page.locator("#filter-size").select_option("3")  # 5 to 10 %
     assert page.locator("#found").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
     page.locator("#filter-size").select_option("")
-    rule = PAPER.rule(BASE_SCORE)
-    squares = [int(rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
+    squares = [int(PAPER.rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
     page.locator("#filter-square").select_option("0")  # up to 0.1 %
     wanted = sum((side + 1) ** 2 / 1e4 <= 0.001 for side in squares)
     assert 0 < wanted < COUNT
@@ -337,8 +421,8 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
     masked = [[thing] if mask in safe else [] for mask in range(36)]
     image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)], masked, lines=9)
     file = tmp_path / "report.html"
-    write_report(file, [image], NAMES, PAPER, base_score=BASE_SCORE)
-    certificates = certify_with(PAPER.rule(BASE_SCORE), image.observation, image.truth, [])
+    write_report(file, [image], VOCABULARY, PAPER)
+    certificates = PAPER.rule.certify(image.observation, image.truth, [])
     assert certificates.vulnerable.tolist() == [[left, top, right, bottom]]
     page = opened(file, "#image/0")
     slide(page, "area", "areas", 0.04)
@@ -373,7 +457,7 @@ def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs)
     page = opened(file, "#image/5")
     image = images[5]
     page.locator("input[value=anywhere]").check()
-    lines = certify_with(PAPER.rule(BASE_SCORE), image.observation, image.truth, []).vulnerable[0].tolist()
+    lines = PAPER.rule.certify(image.observation, image.truth, []).vulnerable[0].tolist()
     hatched = page.locator("#layer-positions .positions")
     assert hatched.count() == 1
     x, y, width, height = (float(hatched.get_attribute(name)) for name in ("x", "y", "width", "height"))
@@ -438,7 +522,7 @@ def test_layers_can_be_switched(opened, photographs):
 
 
 def test_photographs_beside_the_file_are_found(opened, tmp_path):
-    write_report(tmp_path / "a b.html", photographed(tmp_path, 2), NAMES, PAPER, base_score=BASE_SCORE, photos="beside")
+    write_report(tmp_path / "a b.html", photographed(tmp_path, 2), VOCABULARY, PAPER, photos="beside")
     page = opened(tmp_path / "a b.html")
     with page.expect_response(lambda response: "view-1.jpg" in response.url) as answer:
         page.goto((tmp_path / "a b.html").as_uri() + "#image/1")
@@ -469,7 +553,8 @@ def test_names_stay_text(opened, tmp_path):
     hostile = "</script><img src=x onerror='window.hacked=1'>\"&"
     images = [replace(image, id=hostile) for image in photographed(tmp_path, 3)]
     out = tmp_path / "report.html"
-    write_report(out, images, (hostile, "dog"), PAPER, base_score=BASE_SCORE, title=hostile, remarks=[hostile])
+    hostile_names = Vocabulary.same((hostile, "dog"))
+    write_report(out, images, hostile_names, PAPER, title=hostile, remarks=[hostile])
     page = opened(out)
     assert hostile in page.locator("#classes").inner_text()
     assert page.title() == hostile

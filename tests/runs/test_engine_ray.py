@@ -13,14 +13,15 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
-from observe_job import LINES, content_of, make_dataset
+from observe_job import OBSERVING, content_of, make_dataset
 
-from objectseeker import ObjectSeekerError, detectors
+from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
 from objectseeker.runs.engines.choice import open_engine
 from objectseeker.runs.engines.ray_worker import Loading
 from objectseeker.runs.engines.work import describe_detector
 from objectseeker.runs.observe import observe
+from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import open_run
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -58,7 +59,7 @@ def undisturbed(spec, tmp_path_factory):
 def on_engine(name, spec, out, detector, *, asked=None, warnings=None, **options):
     says = [] if warnings is None else warnings
     with open_engine(name, f"python:ray_detectors:{detector}", {}, asked or {}, says.append) as engine:
-        return observe(open_dataset(spec), engine, out, **{"lines": LINES, **options})
+        return observe(open_dataset(spec), engine, out, OBSERVING, **options)
 
 
 def worker_pids():
@@ -139,7 +140,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
     from objectseeker.runs.engines.ray_cluster import Request
 
     loading = Loading("python:ray_detectors:spotting", {}, str(HERE), cores=1)
-    right = describe_detector(detectors.load(loading.spec))
+    right = loading.describe(detectors.load(loading.spec))
     assert _difference(right, replace(right, software=right.software | {"python": "3.99"})) == ""
     for wrong, named in (
         (replace(right, software=right.software | {"numpy": "9.9"}), r"its numpy is .*, here it is 9\.9"),
@@ -153,7 +154,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
         "must be left out, it would find other boxes: its detector is .*spotting sha256.*, here it is other sha256:00"
     )
     with RayEngine(loading, Request(workers=1), other) as engine, pytest.raises(ObjectSeekerError, match=named):
-        observe(open_dataset(spec), engine, tmp_path / "run", lines=LINES)
+        observe(open_dataset(spec), engine, tmp_path / "run", OBSERVING)
     unknown = replace(loading, spec="onnx:nowhere.onnx")
     with (
         RayEngine(unknown, Request(workers=1)) as engine,
@@ -169,8 +170,8 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
     loading = Loading("embedded", {}, str(HERE), cores=1)
     with RayEngine(loading, Request(workers=1)) as engine:
         found = engine.describe()
-    assert found == describe_detector(loading.load())
-    assert found == describe_detector(detectors.load("embedded"))  # and it does not depend on the cores either
+    assert found == loading.describe(loading.load())
+    assert found == describe_detector(detectors.load("embedded"), "embedded")  # nor does it depend on the cores
     assert found.own_batches
 
 
@@ -206,10 +207,10 @@ def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_d
             taken += 1
             yield Item(index, str(tmp_path / "0.png"), None)
 
-    settings = {"lines": 1, "masks": "halves", "fill": 114, "base_floor": 0.1, "mask_floor": 0.1, "batch": 8}
+    observing = Observing(Halves(1), base_floor=0.1)
     done = 0
     with RayEngine(loading, Request(workers=1)) as engine:
-        job = job_of(describe(dataset, engine.describe(), images_per_part=64, limit=None, **settings))
+        job = job_of(describe(dataset, engine.describe(), observing, images_per_part=64))
         tasks = []
         for findings in engine.observe(job, items()):
             tasks.append(len(findings.images))
@@ -230,8 +231,8 @@ def test_a_job_that_is_given_up_leaves_nothing_for_the_next(spec, undisturbed, t
     dataset = open_dataset(spec)
     with open_engine("ray", "python:ray_detectors:slow", {}, {"workers": 1}) as engine:
         with pytest.raises(EnoughError):
-            observe(dataset, engine, tmp_path / "given-up", lines=LINES, on_progress=stop)
-        observe(dataset, engine, tmp_path / "run", lines=LINES)
+            observe(dataset, engine, tmp_path / "given-up", OBSERVING, on_progress=stop)
+        observe(dataset, engine, tmp_path / "run", OBSERVING)
     assert content_of(tmp_path / "run") == undisturbed
 
 
@@ -253,7 +254,8 @@ def test_bad_wishes_are_one_sentence(spec, tmp_path):
 
 
 def test_a_cluster_that_does_not_answer_is_one_sentence(spec, tmp_path):
-    arguments = ["observe", spec, "-d", "python:ray_detectors:spotting", "--out", str(tmp_path / "run"), "--lines", "2"]
+    arguments = ["observe", spec, "-d", "python:ray_detectors:spotting", "--out", str(tmp_path / "run")]
+    arguments += ["--masks", "halves:2"]
     done = subprocess.run(
         [sys.executable, "-m", "objectseeker.cli", *arguments, "--engine", "ray", "--address", "127.0.0.1:9"],
         cwd=HERE,

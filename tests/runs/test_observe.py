@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
-from observe_job import LINES, Spots, content_of, kill_until_done, make_dataset, run_here
+from observe_job import LINES, OBSERVING, Spots, content_of, kill_until_done, make_dataset, run_here
 
-from objectseeker import Detections, ObjectSeeker, ObjectSeekerError
-from objectseeker.datasets import match_classes, open_dataset, relabel
+from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
+from objectseeker.datasets import match_classes, open_dataset
 from objectseeker.runs.observe import estimate, observe, plan
+from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import open_run
 
 BATCHES = 2  # per image: 1 + 4 * LINES views, 8 at a time
@@ -56,10 +57,10 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
     assert run.complete
     assert len(images) == len(dataset)
     for image, entry in zip(images, dataset.entries, strict=True):
-        (seen,) = ObjectSeeker(Spots(), lines=LINES, fill=9).observe([entry.load()])
+        (seen,) = ObjectSeeker(Spots(), Rule(), masks=Halves(LINES), fill=9).observe([entry.load()])
         assert image.observation.masks == seen.masks
-        assert image.observation.base == relabel(seen.base.at_least(0.3), match.to_dataset)
-        assert list(image.observation.masked) == [relabel(v.at_least(0.2), match.to_dataset) for v in seen.masked]
+        assert image.observation.base == seen.base.at_least(0.3)
+        assert list(image.observation.masked) == [view.at_least(0.2) for view in seen.masked]
         assert len(image.observation.boxes)
         known = match.known[entry.truth.label]
         assert image.truth == entry.truth[known]
@@ -72,8 +73,9 @@ def test_the_manifest_records_the_job(spec, tmp_path):
     manifest = run_here(spec, tmp_path / "run", fill=9, base_floor=0.3, mask_floor=0.2, limit=2).manifest
     dataset = open_dataset(spec)
     assert (manifest.detector, manifest.detector_names) == ("spots sha256:0123", ("gadget", "thing", "shadow"))
-    assert (manifest.lines, manifest.fill, manifest.batch) == (LINES, 9, 8)
-    assert (manifest.base_floor, manifest.mask_floor, manifest.limit) == (0.3, 0.2, 2)
+    assert (manifest.detector_spec, manifest.detector_options) == (None, {})
+    assert manifest.observing == Observing(Halves(LINES), fill=9, batch=8, base_floor=0.3, mask_floor=0.2)
+    assert manifest.limit == 2
     assert (manifest.dataset, manifest.dataset_identity) == (dataset.spec, dataset.identity)
     assert manifest.dataset_names == ("thing", "gadget", "rarity")
     assert (manifest.to_dataset, manifest.excluded) == ((1, 0, -1), ("rarity",))
@@ -205,7 +207,8 @@ def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"lines": 4}, "lines was 3, now 4"),
+        ({"masks": Halves(4)}, "masks was halves:3, now halves:4"),
+        ({"masks": Halves(3) + Bands(0.01)}, "masks was halves:3, now halves:3+bands:0.01"),
         ({"fill": 0}, "fill was 114, now 0"),
         ({"base_floor": 0.05}, "base floor was 0.01, now 0.05"),
         ({"mask_floor": 0.2}, "mask floor was 0.1, now 0.2"),
@@ -214,9 +217,13 @@ def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm
         ({"detector": Spots(identity="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
         (
             {"detector": Spots(names=("gadget", "thing", "ghost"))},
-            "detector classes was gadget, thing, shadow, now gadget, thing, ghost",
+            "detector class 2 was shadow, now ghost (3 classes, now 3)",
         ),
-        ({"lines": 5, "fill": 1}, "lines was 3, now 5; fill was 114, now 1"),
+        (
+            {"detector": Spots(names=("gadget", "thing", *(f"ghost {n}" for n in range(78))))},
+            "detector class 2 was shadow, now ghost 0 (3 classes, now 80)",
+        ),
+        ({"masks": Halves(5), "fill": 1}, "masks was halves:3, now halves:5; fill was 114, now 1"),
     ],
 )
 def test_other_settings_are_refused_and_named(spec, undisturbed, tmp_path, changes, named):
@@ -285,9 +292,9 @@ def test_an_image_that_goes_away_stops_the_job(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "images", 3))
     (tmp_path / "images" / "1.png").rename(tmp_path / "away.png")
     with pytest.raises(ObjectSeekerError, match=r"1\.png: there is no such file: bring it back"):
-        observe(dataset, Spots(), tmp_path / "run", lines=LINES)
+        observe(dataset, Spots(), tmp_path / "run", OBSERVING)
     (tmp_path / "away.png").rename(tmp_path / "images" / "1.png")
-    run = observe(dataset, Spots(), tmp_path / "run", lines=LINES)
+    run = observe(dataset, Spots(), tmp_path / "run", OBSERVING)
     assert run.complete
     assert run.broken == ()
 
@@ -309,7 +316,7 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
     (tmp_path / "images" / "1.png").write_bytes(b"nothing like an image")
     run = run_here(str(tmp_path / "images"), tmp_path / "run")
     assert run.complete
-    assert run.manifest.names == Spots().names
+    assert run.vocabulary.detector_names == run.vocabulary.dataset_names == Spots().names
     assert [broken.id for broken in run.broken] == ["1.png"]
     assert run.manifest.images[1].size is None
     for image in run.images():
@@ -339,9 +346,9 @@ def test_a_file_that_appears_during_the_run_does_not_renumber_the_others(tmp_pat
         PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "00.png")
 
     with pytest.raises(ObjectSeekerError, match=r"has changed: image 1 was '1.png' and is '00.png' now"):
-        observe(dataset, Spots(), tmp_path / "run", lines=LINES, on_progress=add)
+        observe(dataset, Spots(), tmp_path / "run", OBSERVING, on_progress=add)
     with pytest.raises(ObjectSeekerError, match="changed while it was read"):
-        observe(dataset, Spots(), tmp_path / "another", lines=LINES)
+        observe(dataset, Spots(), tmp_path / "another", OBSERVING)
 
 
 def test_a_limit_takes_the_first_images(spec, tmp_path):
@@ -362,7 +369,7 @@ class Masks(Spots):
 def test_detectors_that_mask_by_themselves_make_their_own_batches(spec, tmp_path):
     detector = Masks()
     run = run_here(spec, tmp_path / "run", detector, batch=4)
-    assert run.manifest.batch is None
+    assert run.manifest.observing.batch is None
     assert detector.calls == 4
     assert run_here(spec, tmp_path / "run", Masks(), batch=5).complete
     assert run.images()[0].observation.masked[6].xyxy.tolist() == [[0, 0, 115, 8]]
@@ -370,16 +377,40 @@ def test_detectors_that_mask_by_themselves_make_their_own_batches(spec, tmp_path
 
 def test_the_plan(spec):
     dataset = open_dataset(spec)
-    whole = plan(dataset, lines=30)
+    whole = plan(dataset, Observing(Halves(30)))
     assert (whole.images, whole.views_per_image, whole.passes) == (4, 121, 484)
-    assert plan(dataset, lines=30, limit=3).passes == 363
+    assert whole.why == "30 lines per axis are 120 half masks"
+    assert plan(dataset, Observing(Halves(30)), limit=3).passes == 363
     with pytest.raises(ObjectSeekerError, match="limit must be at least 1, got 0"):
         plan(dataset, limit=0)
 
 
+@pytest.mark.parametrize(
+    ("masks", "views", "why"),
+    [
+        (
+            Pairs(10),
+            531,
+            "10 lines per axis are 40 half masks, 820 pairs of them, 530 of which remove something different and leave "
+            "something",
+        ),
+        (Bands(0.01), 20, "bands:0.01 makes 19 masks of a 640x480 image, about as many of other sizes"),
+        (
+            Halves(10) + Bands(0.01),
+            60,
+            "halves:10+bands:0.01 makes 59 masks of a 640x480 image, about as many of other sizes",
+        ),
+    ],
+)
+def test_the_plan_says_where_the_views_come_from(spec, masks, views, why):
+    found = plan(open_dataset(spec), Observing(masks))
+    assert (found.views_per_image, found.passes, found.why) == (views, 4 * views, why)
+    assert views == masks.passes(640, 480)
+
+
 def test_the_estimate_comes_from_a_few_views(spec):
     dataset, detector = open_dataset(spec), Spots(seconds=0.02)
-    found = estimate(dataset, detector, lines=30, sample=2, batch=4)
+    found = estimate(dataset, detector, Observing(Halves(30), batch=4), sample=2)
     assert detector.calls == 2 * (1 + 2)  # two batches of each image, and of the first once more to warm up
     assert 0.02 / 4 <= found.seconds_per_view < 0.1
     assert found.hours == found.seconds_per_view * 484 / 3600
@@ -389,7 +420,7 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
     spec = make_dataset(tmp_path, 2)
     (tmp_path / "0.png").write_bytes(b"no")
     detector = Spots()
-    estimate(open_dataset(spec), detector, lines=1)
+    estimate(open_dataset(spec), detector, Observing(Halves(1)))
     assert detector.calls == 2
     (tmp_path / "1.png").write_bytes(b"no")
     with pytest.raises(ObjectSeekerError, match=r"none of the 2 images can be read, the first is .*0\.png"):
@@ -399,10 +430,8 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"lines": 0}, "lines must be at least 1, got 0"),
-        ({"lines": 8192}, "lines must be at most 8191, got 8192"),
-        ({"lines": 81, "masks": "pairs"}, "lines must be at most 80, got 81"),
-        ({"masks": "thirds"}, "masks must be one of halves, pairs, got 'thirds'"),
+        ({"masks": "thirds"}, "masks must be a recipe such as Halves(30), got 'thirds'"),
+        ({"masks": 30}, "masks must be a recipe such as Halves(30), got 30"),
         ({"fill": 256}, "fill must be a grey value within 0 to 255, got 256"),
         ({"fill": 0.5}, "fill must be a grey value within 0 to 255, got 0.5"),
         ({"base_floor": 1.5}, "base_floor must lie within"),
@@ -418,6 +447,19 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(spec, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("recipe", "lines", "named"),
+    [
+        (Halves, 0, "lines must be at least 1, got 0"),
+        (Halves, 8192, "lines must be at most 8191, got 8192"),
+        (Pairs, 81, "lines must be at most 80, got 81"),
+    ],
+)
+def test_masks_that_the_store_cannot_number_are_refused(recipe, lines, named):
+    with pytest.raises(ObjectSeekerError, match=named):
+        recipe(lines)
+
+
 def test_whole_numbers_of_any_type_are_the_same_settings(spec, undisturbed, tmp_path):
-    run_here(spec, tmp_path / "run", lines=np.int64(LINES), fill=np.uint8(114), batch=8.0, limit=np.int32(4))
+    run_here(spec, tmp_path / "run", masks=Halves(np.int64(LINES)), fill=np.uint8(114), batch=8.0, limit=np.int32(4))
     assert content_of(tmp_path / "run") == undisturbed

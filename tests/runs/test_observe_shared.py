@@ -9,12 +9,15 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker import Detections
+from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines import choice
+from objectseeker.runs.engines import LocalEngine, choice, work
 from objectseeker.runs.engines.work import READERS, Item, read_ahead
 from objectseeker.runs.observe import observe
+from objectseeker.runs.observing import Observing
+
+TWO_LINES = Observing(Halves(2))
 
 
 class Mean:
@@ -52,17 +55,16 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(photos, tmp_path):
     dataset = open_dataset(photos)
-    observe(dataset, Mean(), tmp_path / "alone", lines=2)
+    observe(dataset, Mean(), tmp_path / "alone", TWO_LINES)
     barrier = threading.Barrier(1 + 4)  # nobody gets on unless five images are looked at together
     team = [Mean(barrier) for _ in range(5)]
 
     progress = []
     run = observe(
         dataset,
-        team[0],
+        LocalEngine(team),
         tmp_path / "shared",
-        others=team[1:],
-        lines=2,
+        TWO_LINES,
         on_progress=lambda done, total: progress.append((done, total)),
     )
 
@@ -79,14 +81,14 @@ def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
 
     dataset = open_dataset(photos)
     with pytest.raises(ObjectSeekerError, match=r"the detector failed on .*png: out of memory"):
-        observe(dataset, Fails(), tmp_path / "run", others=[Fails()], lines=2)
+        observe(dataset, LocalEngine([Fails(), Fails()]), tmp_path / "run", TWO_LINES)
 
-    assert observe(dataset, Mean(), tmp_path / "run", others=[Mean()], lines=2).complete
+    assert observe(dataset, LocalEngine([Mean(), Mean()]), tmp_path / "run", TWO_LINES).complete
 
 
-def test_only_the_same_detector_may_share_a_run(photos, tmp_path):
+def test_only_the_same_detector_may_share_a_run():
     with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same, got another"):
-        observe(open_dataset(photos), Mean(), tmp_path / "run", others=[Mean(identity="another")])
+        LocalEngine([Mean(), Mean(identity="another")])
 
 
 def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
@@ -105,6 +107,30 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
     assert taken == 40
 
 
+def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
+    """As happens when it is collected there, after an error elsewhere."""
+    go_on, ended = threading.Event(), threading.Event()
+    errors = []
+
+    def read(item):
+        go_on.wait(20)
+
+    def end(_):
+        try:
+            images.close()
+        except RuntimeError as error:
+            errors.append(error)
+        ended.set()
+
+    monkeypatch.setattr(work, "read_item", read)
+    images = read_ahead(Item(index, "", None) for index in range(40))
+    _, future = next(images)
+    future.add_done_callback(end)
+    go_on.set()
+    assert ended.wait(20)
+    assert errors == []
+
+
 @pytest.mark.parametrize(
     ("device", "used"),
     [(None, [None]), ("cuda", ["cuda:0", "cuda:1"]), ("cuda:1", ["cuda:1"]), ("cuda:1,cuda:0", ["cuda:1", "cuda:0"])],
@@ -120,6 +146,7 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
     monkeypatch.setattr(choice.detectors, "load", load)
     with choice.open_engine("local", "embedded", {"device": device}, {}) as engine:
         assert len(engine.detectors) == len(used)
+        assert (engine.describe().spec, engine.describe().options) == ("embedded", {})
     assert loaded == used
 
 
@@ -139,8 +166,8 @@ class Ahead(Mean):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_detector_that_is_one_image_ahead_makes_the_same_run(photos, count, tmp_path):
     dataset = open_dataset(photos)
-    observe(dataset, Mean(), tmp_path / "one at a time", lines=2)
-    observe(dataset, Ahead(), tmp_path / "ahead", others=[Ahead()] * (count - 1), lines=2)
+    observe(dataset, Mean(), tmp_path / "one at a time", TWO_LINES)
+    observe(dataset, LocalEngine([Ahead()] * count), tmp_path / "ahead", TWO_LINES)
     assert content(tmp_path / "ahead") == content(tmp_path / "one at a time")
 
 
@@ -150,4 +177,4 @@ def test_a_failure_while_one_image_ahead_names_both(photos, tmp_path):
             raise RuntimeError("out of memory")
 
     with pytest.raises(ObjectSeekerError, match=r"failed on .*png or .*png: out of memory"):
-        observe(open_dataset(photos), Fails(), tmp_path / "run", lines=2)
+        observe(open_dataset(photos), Fails(), tmp_path / "run", TWO_LINES)

@@ -1,9 +1,7 @@
 """The store: what goes in comes out to the last bit, and nothing damaged or foreign comes out at all."""
 
 import hashlib
-import io
 import itertools
-import json
 import shutil
 import tempfile
 from dataclasses import fields, replace
@@ -12,88 +10,31 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from cases import pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_cases import (
+    DATASET_NAMES,
+    DETECTOR_NAMES,
+    OBSERVING,
+    flip_a_bit,
+    manifest,
+    some_views,
+    store,
+    truncate,
+    write_boxes,
+    write_broken,
+)
 
-from objectseeker import Detections, ObjectSeekerError, Observation, halves
-from cases import pairs
+from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, halves
+from objectseeker.core.observation import line_subset, restrict
 from objectseeker.core.recipes import line_positions
-from objectseeker.datasets import relabel
-from objectseeker.runs.engines.work import kept
-from objectseeker.runs.findings import Findings
-from objectseeker.runs.findings import encode as encode_part
 from objectseeker.runs.listing import Written
-from objectseeker.runs.manifest import ImageRecord, Manifest, decode, encode
-from objectseeker.runs.observe import job_of
-from objectseeker.runs.run import line_subset, open_run, restrict
+from objectseeker.runs.manifest import FORMAT, Manifest, decode, encode
+from objectseeker.runs.run import open_run
 from objectseeker.runs.writer import writing
 
 SETTINGS = [field.name for field in fields(Manifest) if field.name != "images"]
-DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")
-DATASET_NAMES = ("cat", "horse", "dog")
-
-
-def manifest(sizes=((20, 10),), **changes):
-    truth = Detections([[1, 1, 4.1, 5], [2, 2, 6, 7.3], [0, 0, 3, 3]], np.ones(3), [0, 1, 2])
-    ignore, crowd = np.array([False, False, True]), np.array([False, False, True])
-    images = tuple(
-        ImageRecord(f"image {number}", Path(f"/images/{number}.jpg"), size, truth, ignore, crowd)
-        for number, size in enumerate(sizes)
-    )
-    made = Manifest(
-        detector="toy sha256:00ff",
-        detector_names=DETECTOR_NAMES,
-        lines=2,
-        masks="halves",
-        fill=114,
-        batch=8,
-        base_floor=0.0,
-        mask_floor=0.0,
-        dataset="coco:somewhere",
-        dataset_identity="abc",
-        dataset_names=DATASET_NAMES,
-        limit=None,
-        to_dataset=(2, 0, -1, 0),
-        excluded=("horse",),
-        software={"python": "3.11.0", "numpy": "2.0.0"},
-        images=images,
-    )
-    return replace(made, **changes)
-
-
-def some_views(seed, count, most=5):
-    rng = np.random.default_rng(seed)
-    views = []
-    for _ in range(count):
-        boxes = rng.integers(0, most + 1)
-        corner = rng.normal(0, 10, (boxes, 2))
-        size = rng.exponential(5, (boxes, 2))
-        views.append(
-            Detections(
-                np.hstack([corner, corner + size]), rng.random(boxes), rng.integers(0, len(DETECTOR_NAMES), boxes)
-            )
-        )
-    return views
-
-
-def write_boxes(writer, index, base, masked):
-    made = writer.run.manifest
-    writer.add(kept(job_of(made), index, made.images[index].size, base, masked))
-
-
-def write_broken(writer, index, reason):
-    writer.add(Findings.unreadable(index, reason))
-
-
-def store(folder, made, seed=0):
-    """A finished run of made-up views; gives the views of each image."""
-    kept = []
-    with writing(folder, made) as run:
-        for index, record in enumerate(made.images):
-            views = some_views(seed + index, 1 + len(halves(*record.size, made.lines)))
-            write_boxes(run, index, views[0], views[1:])
-            kept.append(views)
-    return kept
 
 
 @st.composite
@@ -117,17 +58,18 @@ def bits(found):
 def test_boxes_come_back_to_the_last_bit_and_in_order(data):
     size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
     made = manifest([size], detector_names=(), dataset_names=(), to_dataset=None, excluded=())
-    views = [data.draw(detections()) for _ in range(1 + len(halves(*size, made.lines)))]
+    views = [data.draw(detections()) for _ in range(made.observing.masks.passes(*size))]
     with tempfile.TemporaryDirectory() as folder:
         with writing(folder, made) as run:
             write_boxes(run, 0, views[0], views[1:])
         (image,) = open_run(folder).images()
     assert [bits(view) for view in (image.observation.base, *image.observation.masked)] == [*map(bits, views)]
-    assert image.observation.masks == halves(*size, made.lines)
+    assert image.observation.masks == halves(*size, 2)
 
 
 def test_the_manifest_comes_back(tmp_path):
-    made = manifest([(20, 10), None], limit=2, batch=None, images_per_part=7)
+    observing = replace(OBSERVING, batch=None)
+    made = manifest([(20, 10), None], limit=2, observing=observing, images_per_part=7)
     with writing(tmp_path / "run", made):
         pass
     found = open_run(tmp_path / "run").manifest
@@ -152,12 +94,11 @@ def test_the_truth_comes_back_without_the_dataset(tmp_path):
 
 
 def test_boxes_below_the_floors_are_not_stored(tmp_path):
-    made = manifest(base_floor=0.25, mask_floor=0.5)
+    made = manifest(observing=replace(OBSERVING, base_floor=0.25, mask_floor=0.5))
     (views,) = store(tmp_path / "run", made)
     (image,) = open_run(tmp_path / "run").images()
-    known = np.array(made.to_dataset)
-    assert image.observation.base == relabel(views[0].at_least(0.25), known)
-    assert list(image.observation.masked) == [relabel(view.at_least(0.5), known) for view in views[1:]]
+    assert image.observation.base == views[0].at_least(0.25)
+    assert list(image.observation.masked) == [view.at_least(0.5) for view in views[1:]]
     exactly = Detections([[0, 0, 1, 1]] * 2, [0.25, 0.5], [0, 0])
     with writing(tmp_path / "edge", made) as run:
         write_boxes(run, 0, exactly, [exactly] * 8)
@@ -166,15 +107,19 @@ def test_boxes_below_the_floors_are_not_stored(tmp_path):
     assert [view.score.tolist() for view in image.observation.masked] == [[0.5]] * 8
 
 
-def test_labels_are_translated_view_by_view(tmp_path):
+def test_boxes_keep_the_detectors_labels_and_the_vocabulary_translates(tmp_path):
     made = manifest([(20, 10), (7, 30)])
     stored = store(tmp_path / "run", made)
     run = open_run(tmp_path / "run")
-    assert run.manifest.names == DATASET_NAMES
+    words = run.vocabulary
+    assert (words.detector_names, words.dataset_names) == (DETECTOR_NAMES, DATASET_NAMES)
+    assert words.to_dataset.tolist() == [2, 0, -1, 0]
     for image, views in zip(run.images(), stored, strict=True):
-        expected = [relabel(view, np.array(made.to_dataset)) for view in views]
-        assert [image.observation.base, *image.observation.masked] == expected
-    assert any((view.label == 2).any() for views in stored for view in views)  # there were unicorns to drop
+        assert [image.observation.base, *image.observation.masked] == views
+        for view in views:
+            known = view[view.label != 2]  # the dataset has no unicorns
+            assert words.in_dataset(view).label.tolist() == [made.to_dataset[label] for label in known.label]
+    assert any((view.label == 2).any() for views in stored for view in views)  # there were unicorns to keep
 
 
 def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
@@ -183,7 +128,17 @@ def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
     run = open_run(tmp_path / "run")
     (image,) = run.images()
     assert [image.observation.base, *image.observation.masked] == views
-    assert run.manifest.names == DETECTOR_NAMES
+    assert run.vocabulary.dataset_names == DETECTOR_NAMES
+    assert [run.vocabulary.in_dataset(view) for view in views] == views
+
+
+def test_without_any_class_names_every_label_stays(tmp_path):
+    made = manifest(detector_names=(), dataset_names=(), to_dataset=None, excluded=())
+    seen = Detections([[0, 0, 1, 1]] * 2, [0.5, 0.6], [7, 2**15 - 1])
+    with writing(tmp_path, made) as run:
+        write_boxes(run, 0, seen, [seen] * 8)
+    run = open_run(tmp_path)
+    assert run.vocabulary.in_dataset(run.images()[0].observation.base) == seen
 
 
 def test_parts_are_plain_parquet_and_always_the_same_bytes(tmp_path):
@@ -219,18 +174,8 @@ def test_unfinished_runs_say_so(tmp_path):
     assert open_run(tmp_path / "run").complete
 
 
-def truncate(part):
-    part.write_bytes(part.read_bytes()[:-7])
-
-
 def empty(part):
     part.write_bytes(b"")
-
-
-def flip_a_bit(part):
-    content = bytearray(part.read_bytes())
-    content[len(content) // 3] ^= 4
-    part.write_bytes(content)
 
 
 def call_it_another_image(part):
@@ -319,69 +264,13 @@ def test_a_damaged_list_of_images_is_noticed(tmp_path, harm):
         open_run(tmp_path)
 
 
-def test_another_format_is_refused():
+@pytest.mark.parametrize("other", [1, FORMAT - 1, FORMAT + 1])
+def test_another_format_is_refused(other):
     content, _ = encode(manifest(), Written(1, "00"))
-    body = content.split(b"\n", 2)[2].replace(b'"format": 3', b'"format": 4')
+    body = content.split(b"\n", 2)[2].replace(b'"format": %d' % FORMAT, b'"format": %d' % other)
     content = b'{\n"sha256": "%s",\n' % hashlib.sha256(body).hexdigest().encode() + body
-    with pytest.raises(ObjectSeekerError, match="format 4, this objectseeker reads format 3"):
+    with pytest.raises(ObjectSeekerError, match=f"format {other}, this objectseeker reads format {FORMAT}"):
         decode(content, Path("run.json"))
-
-
-def write_old(folder, made, written_as, views, broken):
-    """A run as versions before images.parquet wrote it: the images in run.json, a part without metadata for each."""
-    settings = {"format": written_as} | {name: getattr(made, name) for name in SETTINGS if name != "images_per_part"}
-    if written_as == 1:
-        del settings["masks"]
-    images = [
-        {
-            "id": image.id,
-            "path": str(image.path),
-            "width": image.size[0],
-            "height": image.size[1],
-            "truth": image.truth.xyxy.tolist(),
-            "label": image.truth.label.tolist(),
-            "ignore": image.ignore.tolist(),
-            "crowd": image.crowd.tolist(),
-        }
-        for image in made.images
-    ]
-    body = json.dumps(settings | {"images": images})[1:].encode()
-    identity = hashlib.sha256(body).hexdigest()
-    (folder / "parts").mkdir(parents=True)
-    (folder / "broken").mkdir()
-    (folder / "run.json").write_bytes(b'{\n"sha256": "%s",\n' % identity.encode() + body)
-
-    def name(index, content):
-        return f"{index:06d}-{hashlib.sha256(f'{identity} {index}'.encode() + bytes([10]) + content).hexdigest()[:16]}"
-
-    for index, found in enumerate(views):
-        findings = Findings.of_image(index, (0, 0), found)
-        table = pq.read_table(io.BytesIO(encode_part(findings))).replace_schema_metadata(None)
-        sink = io.BytesIO()
-        pq.write_table(table, sink, store_schema=False)
-        (folder / "parts" / f"{name(index, sink.getvalue())}.parquet").write_bytes(sink.getvalue())
-    for index, reason in broken.items():
-        content = json.dumps({"image": index, "reason": reason}).encode()
-        (folder / "broken" / f"{name(index, content)}.json").write_bytes(content)
-
-
-@pytest.mark.parametrize("written_as", [1, 2])
-def test_runs_of_earlier_formats_are_read_and_gone_on_with(tmp_path, written_as):
-    made = manifest([(20, 10), (7, 30), (8, 8), (9, 9)])
-    stored = store(tmp_path / "new", made)
-    write_old(tmp_path / "old", made, written_as, stored[:2], {3: "it is torn"})
-    old = open_run(tmp_path / "old")
-    assert old.manifest.masks == "halves"
-    assert (old.finished, old.complete, old.damaged) == (3, False, ())
-    assert [(broken.id, broken.reason) for broken in old.broken] == [("image 3", "it is torn")]
-    with writing(tmp_path / "old", made) as writer:
-        assert [index for index in range(4) if not writer.run.is_finished(index)] == [2]
-        write_boxes(writer, 2, stored[2][0], stored[2][1:])
-    old = open_run(tmp_path / "old")
-    assert old.complete
-    for before, now in zip(old.images(), open_run(tmp_path / "new").images()[:3], strict=True):
-        assert before.observation == now.observation
-        assert (before.id, before.path, before.truth) == (now.id, now.path, now.truth)
 
 
 def test_where_there_is_no_run(tmp_path):
@@ -419,18 +308,18 @@ def test_leftovers_go_and_strangers_stay(tmp_path):
     store(tmp_path / "run", made)
     before = open_run(tmp_path / "run")
     for name in (
-        "run.json.tmp",
-        "images.parquet.tmp",
-        "parts/000000-0011223344556677.parquet.tmp",
+        "run.json.partial",
+        "images.parquet.partial",
+        "parts/000000-0011223344556677.parquet.partial",
         "parts/.DS_Store",
-        "my.tmp",
+        "my.partial",
     ):
         (tmp_path / "run" / name).write_bytes(b"half")
     assert open_run(tmp_path / "run").complete
     with writing(tmp_path / "run", made):
         pass
     assert {file.name for file in (tmp_path / "run").rglob("*") if file.is_file()} == {
-        "run.json", "images.parquet", "lock", ".DS_Store", "my.tmp", before.parts[0].name,
+        "run.json", "images.parquet", "lock", ".DS_Store", "my.partial", before.parts[0].name,
     }  # fmt: skip
 
 
@@ -467,12 +356,11 @@ def test_a_subset_of_lines_is_as_even_as_the_lines_allow(case):
     assert all(abs(line - t * (stored + 1) / (count + 1)) <= 0.5 for t, line in enumerate(chosen, start=1))
 
 
-def test_more_lines_than_observed_are_refused(tmp_path):
-    store(tmp_path / "run", manifest())
+def test_more_lines_than_observed_are_refused():
     with pytest.raises(ObjectSeekerError, match="at most 2, as many as were observed, got 3"):
-        open_run(tmp_path / "run").images(lines=3)
+        line_subset(2, 3)
     with pytest.raises(ObjectSeekerError, match="at least 1, got 0"):
-        open_run(tmp_path / "run").images(lines=0)
+        restrict(observed(50, 40, 2), 0)
 
 
 def observed(width, height, lines, seed=0):
@@ -507,29 +395,37 @@ def test_restricted_keeps_all_lines_of_an_axis_that_has_few():
             assert counts == [min(3, length - 1)] * 2
 
 
-def test_a_run_restricted_is_its_observations_restricted(tmp_path):
-    store(tmp_path / "run", manifest([(200, 100), (2, 30)], lines=11))
-    run = open_run(tmp_path / "run")
-    for whole, part in zip(run.images(), run.images(lines=4), strict=True):
-        assert part.observation == restrict(whole.observation, 4)
-        assert part.observation != whole.observation
+def test_bands_have_no_lines_to_choose_from():
+    masks = (Halves(5) + Bands(0.01)).masks(50, 40)
+    views = [Detections.empty()] * len(masks)
+    with pytest.raises(ObjectSeekerError, match="only half masks and pairs of them can be restricted"):
+        restrict(Observation(50, 40, masks, Detections.empty(), views), 2)
 
 
 def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
-    made = manifest([(50, 40)], masks="pairs", lines=5)
-    views = some_views(3, 1 + len(pairs(50, 40, 5)))
-    with writing(tmp_path, made) as run:
-        write_boxes(run, 0, views[0], views[1:])
+    made = manifest([(50, 40)], observing=replace(OBSERVING, masks=Pairs(5)))
+    (views,) = store(tmp_path, made, seed=3)
     run = open_run(tmp_path)
     (image,) = run.images()
     assert image.observation.masks == pairs(50, 40, 5)
-    assert [len(view) for view in image.observation.masked] == [int((view.label != 2).sum()) for view in views[1:]]
-    fewer = run.images(lines=2)[0].observation  # lines 2 and 4 of 5 are those of 2 lines
+    assert list(image.observation.masked) == views[1:]
+    fewer = restrict(image.observation, 2)  # lines 2 and 4 of 5 are those of 2 lines
     expected = pairs(50, 40, 2)
     assert np.array_equal(fewer.masks.removed, expected.removed)
     where = {tuple(rectangles.ravel()): m for m, rectangles in enumerate(image.observation.masks.removed)}
-    for rectangles, found in zip(expected.removed, fewer.masked, strict=True):
-        assert found == image.observation.masked[where[tuple(rectangles.ravel())]]
-    others = writing(tmp_path, replace(made, masks="halves"))
-    with pytest.raises(ObjectSeekerError, match="masks was pairs, now halves"), others:
+    for rectangles, seen in zip(expected.removed, fewer.masked, strict=True):
+        assert seen == image.observation.masked[where[tuple(rectangles.ravel())]]
+    others = writing(tmp_path, manifest([(50, 40)], observing=replace(OBSERVING, masks=Halves(5))))
+    with pytest.raises(ObjectSeekerError, match="masks was pairs:5, now halves:5"), others:
         pass
+
+
+@pytest.mark.parametrize("masks", [Bands(0.01, spacing=0.5), Bands(0.02, aspect=2.0), Halves(3) + Bands(0.01)])
+def test_a_run_of_any_recipe_comes_back(tmp_path, masks):
+    made = manifest([(50, 40), (9, 30)], observing=replace(OBSERVING, masks=masks, fill=0))
+    stored = store(tmp_path, made)
+    run = open_run(tmp_path)
+    assert run.manifest.observing == made.observing
+    for image, views in zip(run.images(), stored, strict=True):
+        assert image.observation.masks == masks.masks(image.observation.width, image.observation.height)
+        assert [image.observation.base, *image.observation.masked] == views

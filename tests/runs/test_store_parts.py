@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from observe_job import Spots, content_of, make_dataset, run_here
-from test_store import flip_a_bit, manifest, some_views, truncate
+from store_cases import flip_a_bit, manifest, some_views, truncate
 
-from objectseeker import ObjectSeekerError, halves
+from objectseeker import ObjectSeekerError
 from objectseeker.runs import writer
 from objectseeker.runs.engines.work import kept
 from objectseeker.runs.findings import Findings
@@ -27,7 +27,7 @@ BROKEN = 4
 def found_on(index):
     if index == BROKEN:
         return Findings.unreadable(index, "it is torn")
-    views = some_views(index, 1 + len(halves(*SIZES[index], MADE.lines)))
+    views = some_views(index, MADE.observing.masks.passes(*SIZES[index]))
     return kept(job_of(MADE), index, SIZES[index], views[0], views[1:])
 
 
@@ -190,7 +190,7 @@ def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
         assert one.observation == other.observation
     fails = Spots()
     fails.names = ("gadget",)
-    with pytest.raises(ObjectSeekerError, match="detector classes was gadget"):
+    with pytest.raises(ObjectSeekerError, match=r"detector class 1 was thing, now none \(3 classes, now 1\)"):
         run_here(spec, tmp_path / "large", fails)
 
 

@@ -12,13 +12,13 @@ import PIL.Image
 import pytest
 
 ROOT = Path(__file__).parents[2]
-if not (ROOT / "training").is_dir():
+if not (ROOT / "train_embedded").is_dir():
     pytest.skip("the training program is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
 from objectseeker.detectors.network.names import VOC_20  # noqa: E402
-from training.folders import read_folder  # noqa: E402
-from training.packs import CROWD, DIFFICULT, NORMAL, decode, join  # noqa: E402
+from train_embedded.folders import read_folder  # noqa: E402
+from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join  # noqa: E402
 
 WIDTH, HEIGHT = 80, 60
 

@@ -12,24 +12,23 @@ import pytest
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
-if not (ROOT / "training").is_dir():
+if not (ROOT / "train_embedded").is_dir():
     pytest.skip("the training program is not part of the package", allow_module_level=True)
 sys.path.insert(0, str(ROOT))
 
-from training.augmentation import (  # noqa: E402
+from objectseeker.training.masked_batches import mask_and_move, visible_targets  # noqa: E402
+from train_embedded.augmentation import (  # noqa: E402
     NO_MASKS,
     Augmentation,
     Bank,
-    Masking,
+    SampleMasking,
     Strength,
     cut_to_border,
-    mask_and_move,
-    visible_targets,
 )
-from training.loss import anchors, detection_loss  # noqa: E402
-from training.packs import decode, halve  # noqa: E402
-from training.train import Log, noise_pack, train  # noqa: E402
-from training.trainer import Settings, Trainer  # noqa: E402
+from train_embedded.loss import anchors, detection_loss  # noqa: E402
+from train_embedded.packs import decode, halve  # noqa: E402
+from train_embedded.train import Log, noise_pack, train  # noqa: E402
+from train_embedded.trainer import Settings, Trainer  # noqa: E402
 
 SIZE = 64
 
@@ -47,7 +46,7 @@ def draw(bank, masking, count=6, seed=0):
 
 
 def test_what_a_mask_hides_is_grey_and_no_target_reaches_into_it(bank):
-    plain, masked = draw(bank, NO_MASKS), draw(bank, Masking(1.0))
+    plain, masked = draw(bank, NO_MASKS), draw(bank, SampleMasking(probability=1.0))
     grey = torch.isclose(masked.images, torch.tensor(114 / 255)).all(1)
 
     assert (
@@ -87,8 +86,22 @@ def test_a_cropped_sample_has_its_cut_on_the_border():
     assert torch.isclose(moved[0, 0, 0, 40:], torch.tensor(114 / 255)).all()
 
 
+def test_lines_through_objects_cut_one(bank):
+    augmentation = Augmentation(bank, SIZE, seed=0, compiled=False)
+    boxes = torch.tensor([[[0.0, 0, 9, 9], [40, 20, 64, 30]]]).repeat(200, 1, 1)
+    present = torch.tensor([[True, True], [False, True]]).repeat(100, 1)
+
+    masked, side, line = augmentation._halves(boxes, present, SampleMasking(probability=1.0, through=1.0))
+
+    for number in range(200):
+        low, high = boxes[number, :, side[number] % 2], boxes[number, :, side[number] % 2 + 2]
+        assert ((low <= line[number]) & (line[number] <= high) & present[number]).any()
+    assert masked.all()
+    assert 1 <= line.min() <= line.max() <= SIZE - 1
+
+
 def test_paired_batches_show_every_sample_whole_and_masked(bank):
-    batch = draw(bank, Masking(1.0, paired=True), count=8)
+    batch = draw(bank, SampleMasking(probability=1.0, paired=True), count=8)
     whole, masked = batch.images[:4], batch.images[4:]
 
     same = torch.isclose(whole, masked).all(1)
@@ -134,7 +147,17 @@ def test_a_teacher_is_the_goal_of_whole_samples_and_of_nothing_else():
 
 def settings(**changes):
     return Settings(
-        **({"seconds": None, "steps": 3, "images": 12, "masking": Masking(0.5), "batch": 4, "size": SIZE} | changes)
+        **(
+            {
+                "seconds": None,
+                "steps": 3,
+                "images": 12,
+                "masking": SampleMasking(probability=0.5),
+                "batch": 4,
+                "size": SIZE,
+            }
+            | changes
+        )
     )
 
 
@@ -183,7 +206,9 @@ def test_a_run_can_be_taught_by_weights_of_the_same_classes_beside_masked_sample
     trainer = Trainer(settings(steps=1), bank, torch.device("cpu"), compiled=False)
     piece(trainer, tmp_path / "first")
     weights = str(tmp_path / "first" / "weights.pt")
-    trainer.begin(settings(steps=1, start=weights, teacher=weights, masking=Masking(1.0, paired=True)))
+    trainer.begin(
+        settings(steps=1, start=weights, teacher=weights, masking=SampleMasking(probability=1.0, paired=True))
+    )
     before = {name: tensor.clone() for name, tensor in trainer.teacher.state_dict().items()}
     piece(trainer, tmp_path / "taught")
 
@@ -191,6 +216,6 @@ def test_a_run_can_be_taught_by_weights_of_the_same_classes_beside_masked_sample
     assert not torch.equal(trainer.network.stem.conv.weight, trainer.teacher.stem.conv.weight)
     with pytest.raises(SystemExit, match="--mask-paired"):
         trainer.begin(settings(teacher=weights))
-    taught = settings(teacher=weights, masking=Masking(1.0, paired=True), names=("one", "two"))
+    taught = settings(teacher=weights, masking=SampleMasking(probability=1.0, paired=True), names=("one", "two"))
     with pytest.raises(SystemExit, match="knows 20 classes"):
         Trainer(taught, bank, torch.device("cpu"), compiled=False)

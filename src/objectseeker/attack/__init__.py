@@ -1,7 +1,7 @@
 """The falsifier: a patch attack that tries to refute our own certificates.
 
 pipeline        what is attacked, and who judges: the real pipeline on the finished 8-bit image
-positions       where the certificate is weakest
+weakest         where the certificate is weakest
 plan            what an attack is asked to do, and what it brings back
 whitebox        a torch detector as a differentiable function of patch pixels
 objectives      what the gradient follows: hide, plant, relabel
@@ -15,10 +15,20 @@ job             what the command line does
 
 from __future__ import annotations
 
-from objectseeker.attack.falsify import Attempt, Outcome, falsify
+from objectseeker.attack.falsify import JudgedImage, Outcome, falsify
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget
 from objectseeker.attack.reproduction import recheck
-from objectseeker.attack.statistics import robust_recall
+from objectseeker.attack.statistics import read_recall, robust_recall
 
-__all__ = ["Attempt", "Budget", "Outcome", "Pipeline", "Target", "falsify", "recheck", "robust_recall"]
+__all__ = [
+    "Budget",
+    "JudgedImage",
+    "Outcome",
+    "Pipeline",
+    "Target",
+    "falsify",
+    "read_recall",
+    "recheck",
+    "robust_recall",
+]

@@ -3,57 +3,83 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 import PIL.ImageFont
 
-from objectseeker.attack.falsify import Attempt, Outcome
+from objectseeker.attack.falsify import JudgedImage, Outcome
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
-from objectseeker.jobs import save_text
+from objectseeker.files.saving import save_text, write_whole
 from objectseeker.results.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
 
 GAP = 8  # pixels between panels
+LONGEST_NAME = 150  # of a file, before its object's number and ending
 
 
-def stem(outcome: Outcome) -> str:
-    """A file name for one object."""
-    return f"{Path(outcome.target.name).stem}-{outcome.target.number}"
+def file_names(images: Iterable[str]) -> dict[str, str]:
+    """A name for the files of each image: the last part of its own where that tells all of them apart, else all of it.
+
+    cam1/1 and cam2/1 are two images, and so are 1.jpg and 1.png.
+    """
+    listed = list(dict.fromkeys(images))
+    short = {image: _file_name(Path(image).stem) for image in listed}
+    distinct = len(set(short.values())) == len(short)
+    return short if distinct else {image: _file_name(image) for image in listed}
 
 
-def save_images(folder: Path, outcome: Outcome) -> list[Path]:
+def _file_name(text: str) -> str:
+    quoted = quote(text, safe="")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return quoted if len(quoted) <= LONGEST_NAME else f"{quoted[: LONGEST_NAME - 17]}-{digest}"
+
+
+def stem(outcome: Outcome, names: Mapping[str, str]) -> str:
+    """What the files of one object are called, given the `file_names` of all images."""
+    return f"{names[outcome.target.name]}-{outcome.target.number}"
+
+
+def save_images(folder: Path, outcome: Outcome, name: str) -> list[Path]:
     """The adversarial images of one object, to the last bit."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for kind, attempt in (("detector", outcome.on_detector), ("defence", outcome.on_defence)):
-        if attempt is not None:
-            written.append(folder / f"{stem(outcome)}-{kind}.png")
-            PIL.Image.fromarray(attempt.image).save(written[-1])
+    for kind, judged in (("detector", outcome.on_detector), ("defence", outcome.on_defence)):
+        if judged is not None:
+            written.append(folder / f"{name}-{kind}.png")
+            save_picture(written[-1], PIL.Image.fromarray(judged.image))
     return written
+
+
+def save_picture(file: Path, picture: PIL.Image.Image) -> None:
+    """A PNG to the last bit, or a JPEG."""
+    jpeg = file.suffix == ".jpg"
+    write_whole(file, lambda stream: picture.save(stream, "JPEG" if jpeg else "PNG", **{"quality": 90} if jpeg else {}))
 
 
 def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str]) -> PIL.Image.Image:
     """The object without attack, the undefended detector under attack, the defended one under attack, side by side.
 
-    Only boxes of the object's label are drawn, the object itself in thin white, the patch in vermilion.
+    Only boxes of the object's class are drawn, the object itself in thin white, the patch in vermilion.
     """
     target = outcome.target
     clean = pipeline.output(pipeline.rule, target.observation)
-    panels = [_panel("no attack", target.image, outcome, clean, None, names)]
-    for attempt, what, survived in (
-        (outcome.on_detector, "undefended", outcome.on_detector and outcome.on_detector.vanilla),
+    panels = [_panel("no attack", pipeline, target.image, outcome, clean, None, names)]
+    for judged, what, survived in (
+        (outcome.on_detector, "undefended", outcome.on_detector and outcome.on_detector.undefended),
         (outcome.on_defence, "defended", outcome.defence_survived),
     ):
-        if attempt is not None:
+        if judged is not None:
             title = f"{what}, attacked: {'found' if survived else 'HIDDEN'}"
-            panels.append(_panel(title, attempt.image, outcome, attempt.found, attempt, names))
+            panels.append(_panel(title, pipeline, judged.image, outcome, judged.boxes, judged, names))
     height = panels[0].height
     page = PIL.Image.new("RGB", (sum(p.width + GAP for p in panels) - GAP, height), "white")
     x = 0
@@ -64,13 +90,20 @@ def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str])
 
 
 def _panel(
-    title: str, image: Image, outcome: Outcome, found: Detections, attempt: Attempt | None, names: Sequence[str]
+    title: str,
+    pipeline: Pipeline,
+    image: Image,
+    outcome: Outcome,
+    boxes: Detections,
+    judged: JudgedImage | None,
+    names: Sequence[str],
 ) -> PIL.Image.Image:
-    shown = found[found.label == outcome.target.label]
-    layers = [*truth_layers(outcome.target.truth), Layer(shown.xyxy, captions(shown, names))]
-    if attempt is not None:
-        (x, y), (wide, tall) = (attempt.position.x, attempt.position.y), attempt.size
-        layers.append(Layer(np.array([[x, y, x + wide, y + tall]], float), colour=VULNERABLE, width=0.5))
+    shown = boxes[pipeline.of_label(outcome.target, boxes)]
+    layers = [*truth_layers(outcome.target.truth[:1]), Layer(shown.xyxy, captions(shown, names))]
+    if judged is not None:
+        wide, tall = judged.size
+        patches = [(x, y, x + wide, y + tall) for x, y in judged.position.corners]
+        layers.append(Layer(np.array(patches, float), colour=VULNERABLE, width=0.5))
     drawn = annotate(image, layers)
     font = PIL.ImageFont.load_default(max(12, drawn.height // 24))
     bar = round(font.getbbox("Ag")[3] * 1.4)
@@ -92,28 +125,28 @@ def curve_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
             "loss": f"{loss:.5g}",
         }
         for outcome in outcomes
-        for goal, attempt in (("detector", outcome.on_detector), ("defence", outcome.on_defence))
-        if attempt is not None
-        for restart, curve in enumerate(attempt.curves)
+        for goal, judged in (("detector", outcome.on_detector), ("defence", outcome.on_defence))
+        if judged is not None
+        for restart, curve in enumerate(judged.curves)
         for step, loss in enumerate(curve)
     ]
 
 
 def median_curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     """For each attack, the median over objects of the best restart's loss so far, as a share of the first loss."""
-    found = {}
+    medians = {}
     for goal in ("detector", "defence"):
-        attempts = [outcome.on_detector if goal == "detector" else outcome.on_defence for outcome in outcomes]
-        curves = [_best_so_far(attempt) for attempt in attempts if attempt is not None]
+        images = [outcome.on_detector if goal == "detector" else outcome.on_defence for outcome in outcomes]
+        curves = [_best_so_far(judged) for judged in images if judged is not None]
         steps = max((len(curve) for curve in curves), default=0)
         padded = [np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves if len(curve)]
-        found[goal] = np.median(padded, axis=0).tolist() if padded else []
-    return found
+        medians[goal] = np.median(padded, axis=0).tolist() if padded else []
+    return medians
 
 
-def _best_so_far(attempt: Attempt) -> np.ndarray[Any, np.dtype[np.float64]]:
-    steps = max((len(curve) for curve in attempt.curves), default=0)
-    curves = [np.pad(np.array(c), (0, steps - len(c)), mode="edge") for c in attempt.curves if c]
+def _best_so_far(judged: JudgedImage) -> np.ndarray[Any, np.dtype[np.float64]]:
+    steps = max((len(curve) for curve in judged.curves), default=0)
+    curves = [np.pad(np.array(c), (0, steps - len(c)), mode="edge") for c in judged.curves if c]
     if not curves:
         return np.empty(0)
     best = np.minimum.accumulate(np.min(curves, axis=0))
@@ -140,5 +173,5 @@ def save_curves(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         axes.plot(range(len(curve)), curve, dash, label=f"attack on the {goal}")
     axes.set(xlabel="step", ylabel="loss, share of the first (median)", ylim=(0, None))
     axes.legend()
-    figure.savefig(out / "curves.png", dpi=150)
+    write_whole(out / "curves.png", lambda stream: figure.savefig(stream, dpi=150))
     return [out / "curves.csv", out / "curves.png"]

@@ -8,13 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Pipeline, Target, Verdict, paste
-from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution, start_pixels
-from objectseeker.attack.weakest import Position, nearest_positions, weakest_positions
+from objectseeker.attack.pipeline import Pipeline, Target, Verdict, draw
+from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution, start_pixels
+from objectseeker.attack.weakest import Position, nearest_positions, removing, weakest_positions
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
+from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError
 
 GOALS: tuple[Goal, ...] = ("detector", "defence")
 
@@ -25,7 +25,7 @@ class Attacker(Protocol):
     def __call__(
         self,
         pipeline: Pipeline,
-        jobs: Sequence[Job],
+        tasks: Sequence[PatchTask],
         goal: Goal,
         budget: Budget,
         *,
@@ -35,55 +35,71 @@ class Attacker(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Attempt:
-    """The attack on one object that came furthest: the image it ends in, where the patch lies, what is still found.
+class JudgedImage:
+    """One finished adversarial image before the real pipeline: where the patches lie, and what is still found.
 
-    `found` are the detector's boxes, or the defence's where that was attacked; `defended` is None where it was not
-    asked. `curves` are the losses of all restarts.
+    `boxes` are the detector's, or the defence's output where that was attacked; `defended` is None where it was not
+    asked. `leaks` are the views that changed though their masks remove the patches: what every certificate rests on is
+    that there is none. `curves` are the losses of all restarts.
     """
 
     image: Image
-    found: Detections
+    boxes: Detections
     position: Position
     size: tuple[int, int]
     loss: float
-    vanilla: bool
-    vanilla_fit: bool
+    undefended: bool
+    undefended_fit: bool
     defended: bool | None = None
+    leaks: int = 0
     curves: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What became of one object. An attack is None where there was nothing to attack: not found, or no position."""
+    """What became of one object, in the image that came furthest on each side; None where it was not attacked."""
 
     target: Target
     certified: bool
     vacuous: bool
     clean: Verdict
-    on_detector: Attempt | None
-    on_defence: Attempt | None
+    on_detector: JudgedImage | None
+    on_defence: JudgedImage | None
+
+    def not_attacked(self, goal: Goal) -> str | None:
+        """Why there was no attack on this side; None if there was one."""
+        if (self.on_detector if goal == "detector" else self.on_defence) is not None:
+            return None
+        if not (self.clean.undefended if goal == "detector" else self.clean.defended):
+            return "not found without a patch"
+        return "no position is allowed"
 
     @property
-    def vanilla_survived(self) -> bool | None:
+    def undefended_survived(self) -> bool | None:
         """Does the undefended detector still find the object, under the worst of all patches tried?"""
-        found = [attempt.vanilla for attempt in (self.on_detector, self.on_defence) if attempt is not None]
-        return all(found) if self.on_detector is not None else None
+        judged = [one.undefended for one in (self.on_detector, self.on_defence) if one is not None]
+        return all(judged) if self.on_detector is not None else None
 
     @property
-    def vanilla_fit_survived(self) -> bool | None:
-        found = [attempt.vanilla_fit for attempt in (self.on_detector, self.on_defence) if attempt is not None]
-        return all(found) if self.on_detector is not None and self.clean.vanilla_fit else None
+    def undefended_fit_survived(self) -> bool | None:
+        judged = [one.undefended_fit for one in (self.on_detector, self.on_defence) if one is not None]
+        return all(judged) if self.on_detector is not None and self.clean.undefended_fit else None
 
     @property
     def defence_survived(self) -> bool | None:
         return None if self.on_defence is None else self.on_defence.defended
 
     @property
+    def leaks(self) -> int:
+        """How many views changed though their masks remove the patches."""
+        return 0 if self.on_defence is None else self.on_defence.leaks
+
+    @property
     def broken(self) -> bool:
-        """A guarantee was broken: hidden though certified, or at a position where it is proven."""
+        """A guarantee was broken: hidden though certified, or at a position where it is proven; or a view leaks."""
         hidden = self.defence_survived is False
-        return hidden and (self.certified or (self.on_defence is not None and self.on_defence.position.proven))
+        proven = self.certified or (self.on_defence is not None and self.on_defence.position.proven)
+        return (hidden and proven) or self.leaks > 0
 
 
 def falsify(
@@ -103,107 +119,127 @@ def falsify(
     The restarts of each target go before the real pipeline, the most promising first, `judged` of them at most; the
     first that hides the object counts.
     """
-    if patch.count != 1:
-        raise ObjectSeekerError(f"the attack draws one patch at a time, got count={patch.count!r}")
     verdicts = [pipeline.judge(target, target.observation) for target in targets]
-    certificates = [pipeline.rule.certify(t.observation, t.truth, patch, threshold=pipeline.threshold) for t in targets]
+    certificates = [pipeline.certified(target, patch) for target in targets]
 
-    attempts: dict[Goal, dict[int, Attempt]] = {}
+    images: dict[Goal, dict[int, JudgedImage]] = {}
     for part, goal in enumerate(GOALS):
-        found = [v.vanilla if goal == "detector" else v.defended for v in verdicts]
+        seen = [v.undefended if goal == "detector" else v.defended for v in verdicts]
         spent = budget if goal == "detector" else defence_budget or budget
-        jobs = [
-            job
-            for target, there in zip(targets, found, strict=True)
+        tasks = [
+            task
+            for target, there in zip(targets, seen, strict=True)
             if there
-            for job in plan_jobs(pipeline, target, patch, goal, spent.restarts, seed)
+            for task in plan_tasks(pipeline, target, patch, goal, spent, seed)
         ]
 
         def report(done: int, total: int, part: int = part) -> None:
             on_progress(part * total + done, 2 * total)
 
-        solutions = attacker(pipeline, jobs, goal, spent, seed=seed, on_progress=report) if jobs else []
-        attempts[goal] = judge_solutions(pipeline, solutions, goal, judged)
+        solutions = attacker(pipeline, tasks, goal, spent, seed=seed, on_progress=report) if tasks else []
+        images[goal] = judge_solutions(pipeline, solutions, goal, judged)
     return [
-        Outcome(
-            target,
-            bool(certificate.certified[0, 0]),
-            bool(certificate.vacuous[0, 0]),
-            verdict,
-            attempts["detector"].get(id(target)),
-            attempts["defence"].get(id(target)),
-        )
+        Outcome(target, *certificate, verdict, images["detector"].get(id(target)), images["defence"].get(id(target)))
         for target, certificate, verdict in zip(targets, certificates, verdicts, strict=True)
     ]
 
 
-def plan_jobs(pipeline: Pipeline, target: Target, patch: Patch, goal: Goal, restarts: int, seed: int) -> list[Job]:
-    """The patches to optimise for one object: none if the threat allows no position."""
+def plan_tasks(
+    pipeline: Pipeline, target: Target, patch: Patch, goal: Goal, budget: Budget, seed: int
+) -> list[PatchTask]:
+    """The restarts for one object: none if the threat allows no position."""
     rng = np.random.default_rng([seed, target.number, *target.name.encode()])
-    choose = nearest_positions if goal == "detector" else weakest_positions
-    size = patch.size(*target.size)
+    count = budget.restarts
+    if goal == "detector":
+        positions, doubting = nearest_positions(pipeline, target, patch, count, rng), 0
+    else:
+        doubting = int(budget.distrust * count)
+        doubted = weakest_positions(pipeline, target, patch, doubting, rng, proven=True) if doubting else []
+        doubting = len(doubted)
+        positions = weakest_positions(pipeline, target, patch, count - doubting, rng) + doubted
     return [
-        Job(
+        PatchTask(
             target,
             position,
-            start_pixels(target, position, size, restart, rng),
-            relabel=goal == "defence" and restart > 0 and restart == restarts - 1,
+            start_pixels(target, position, patch.size(*target.size), restart, rng),
+            relabel=goal == "defence" and restart > 0 and restart == count - 1,
+            distrust=restart >= count - doubting,
         )
-        for restart, position in enumerate(choose(pipeline, target, patch, restarts, rng))
+        for restart, position in enumerate(positions)
     ]
 
 
 def judge_solutions(
     pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal, judged: int | None = None
-) -> dict[int, Attempt]:
-    """The attempt that counts for each target, by the target's id().
+) -> dict[int, JudgedImage]:
+    """The image that counts for each target, by the target's id().
 
-    Patches where the object is proven go first: if one of them hides it, that is what has to be reported.
+    Patches where the object is proven go first: if one of them hides it, or a view leaks, that is what has to be
+    reported.
     """
 
     def hope(solution: Solution) -> tuple[bool, bool, float]:
-        return goal == "defence" and not solution.job.position.proven, not solution.hidden, solution.loss
+        return goal == "defence" and not solution.task.position.proven, not solution.hidden, solution.loss
 
     by_target: dict[int, list[Solution]] = {}
     for solution in sorted(solutions, key=hope):
-        by_target.setdefault(id(solution.job.target), []).append(solution)
+        by_target.setdefault(id(solution.task.target), []).append(solution)
     curves = {key: tuple(solution.curve for solution in of_target) for key, of_target in by_target.items()}
     most = max(map(len, by_target.values()), default=0)
-    attempts: dict[int, Attempt] = {}
+    worst: dict[int, JudgedImage] = {}
     for turn in range(most if judged is None else min(judged, most)):
         # The best of every target that is still found, then the second best, and so on.
         chosen = {
             key: of_target[turn]
             for key, of_target in by_target.items()
-            if turn < len(of_target) and (key not in attempts or not _hides(attempts[key], goal))
+            if turn < len(of_target) and (key not in worst or not _hides(worst[key], goal))
         }
-        for key, attempt in zip(chosen, _attempts(pipeline, list(chosen.values()), goal), strict=True):
-            if key not in attempts or _hides(attempt, goal):
-                attempts[key] = replace(attempt, curves=curves[key])
-    return attempts
+        for key, image in zip(chosen, _judged(pipeline, list(chosen.values()), goal), strict=True):
+            if key not in worst or _rank(image, goal) > _rank(worst[key], goal):
+                worst[key] = replace(image, curves=curves[key])
+    return worst
 
 
-def _hides(attempt: Attempt, goal: Goal) -> bool:
-    return not (attempt.vanilla if goal == "detector" else attempt.defended)
+def _hides(image: JudgedImage, goal: Goal) -> bool:
+    return not (image.undefended if goal == "detector" else image.defended)
 
 
-def _attempts(pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal) -> Iterator[Attempt]:
+def _rank(image: JudgedImage, goal: Goal) -> tuple[bool, bool, bool]:
+    """What has to be reported first is highest."""
+    hides = _hides(image, goal)
+    return goal == "defence" and hides and image.position.proven, image.leaks > 0, hides
+
+
+def _judged(pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal) -> Iterator[JudgedImage]:
     """Each solution before the real pipeline; images for the undefended detector go through it in batches."""
     size = int(getattr(pipeline.seeker.detector, "batch", pipeline.seeker.batch))
     for start in range(0, len(solutions), size):
         some = solutions[start : start + size]
-        images = [paste(s.job.target.image, s.patch, s.job.position.x, s.job.position.y) for s in some]
+        images = [draw(s.task.target.image, s.patches, s.task.position.corners) for s in some]
         if goal == "detector":
             for solution, image, base in zip(some, images, pipeline.seeker.detector(images), strict=True):
-                found = base.at_least(pipeline.rule.base_score)
-                vanilla, fit = pipeline.judge_base(solution.job.target, found)
-                yield Attempt(image, found, solution.job.position, solution.job.size, solution.loss, vanilla, fit)
+                yield _judged_base(pipeline, solution, image, base)
         else:
             for solution, image in zip(some, images, strict=True):
                 observation = pipeline.observe(image)
-                found = pipeline.output(pipeline.rule, observation)
-                vanilla, fit = pipeline.judge_base(solution.job.target, observation.base)
-                defended = pipeline.covers(solution.job.target, found)
-                yield Attempt(
-                    image, found, solution.job.position, solution.job.size, solution.loss, vanilla, fit, defended
+                boxes = pipeline.output(pipeline.rule, observation)
+                task = solution.task
+                yield replace(
+                    _judged_base(pipeline, solution, image, observation.base),
+                    boxes=boxes,
+                    defended=pipeline.finds(task.target, boxes),
+                    leaks=len(leaking_views(task.target, observation, task.position, task.size)),
                 )
+
+
+def _judged_base(pipeline: Pipeline, solution: Solution, image: Image, base: Detections) -> JudgedImage:
+    task = solution.task
+    boxes = base.at_least(pipeline.rule.base_score)
+    return JudgedImage(image, boxes, task.position, task.size, solution.loss, *pipeline.judge_base(task.target, boxes))
+
+
+def leaking_views(target: Target, attacked: Observation, position: Position, size: tuple[int, int]) -> list[int]:
+    """The masks that remove all patches, but under which another image was seen than without them."""
+    clean = target.observation
+    removed = removing(clean.masks, np.array(position.corners), size).all(axis=0)
+    return [m for m in np.flatnonzero(removed).tolist() if clean.masked[m] != attacked.masked[m]]

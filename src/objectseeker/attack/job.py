@@ -2,149 +2,144 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from objectseeker import detectors
 from objectseeker.attack import artifacts, gradient, search
 from objectseeker.attack.falsify import Attacker, Outcome, falsify
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget, Progress
 from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import robust_recall, row_of, summary
-from objectseeker.attack.whitebox import embedded_white_box, white_box_of
+from objectseeker.attack.whitebox import WhiteBox, white_box_of
 from objectseeker.core.threats import Patch
+from objectseeker.defence import Defence
 from objectseeker.detectors import LoadedDetector
-from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
-from objectseeker.jobs import save_json
+from objectseeker.files.saving import save_json
 
 if TYPE_CHECKING:
     from objectseeker.runs.run import Run
 
 Mode = Literal["white", "black"]
 
-CONFIDENT = 0.5  # score from which a base box is taken for an object, where there are no annotations
-TOGETHER = {"cpu": 1, "cuda": 64}  # objects attacked at once
-
-_EMBEDDED = """from objectseeker.attack.whitebox import embedded_white_box
-
-detector = embedded_white_box({options}).detector"""
-_LOADED = """from objectseeker import detectors
-
-detector = detectors.load({options})"""
+CONFIDENT_SCORE = 0.5  # from which a base box is taken for an object, where there are no annotations
+OBJECTS_AT_ONCE = {"cpu": 1, "cuda": 64}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attacked:
-    """A detector, how it is attacked, and Python code that loads it again."""
+    """A defence, bound to its detector, as it runs on a device, and how it is attacked."""
 
-    detector: LoadedDetector
+    defence: Defence
+    pipeline: Pipeline
     attacker: Attacker
     mode: Mode
-    loading: str
-    device: str
+    device: str | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The detector's class names."""
+        return cast(LoadedDetector, self.pipeline.seeker.detector).names
 
 
-def load_attacked(spec: str, *, mode: str | None = None, device: str | None = None, **options: Any) -> Attacked:
-    """The detector that `spec` names, attacked by its gradients if it shows them, by random search otherwise.
+def load_attacked(
+    defence: Defence,
+    *,
+    threshold: float | None = None,
+    mode: str | None = None,
+    device: str | None = None,
+    autocast: bool = False,
+) -> Attacked:
+    """What `defence.seeker(device)` gives, attacked by its gradients if it shows them, by random search otherwise.
 
-    `options` are those of `detectors.load`; None means not given.
+    `threshold` is the T of certificates and verdicts, by default the rule's own. `autocast` computes gradients in
+    bfloat16; verdicts always come from the defended detector itself.
     """
     if mode not in (None, "white", "black"):
         raise ObjectSeekerError(f"mode must be white or black, got {mode!r}")
-    where = device or "cpu"
-    given = {key: value for key, value in options.items() if value is not None}
-    has_torch = importlib.util.find_spec("torch") is not None
-    if spec == "embedded" and (mode == "white" or (mode is None and has_torch)):
-        settings = {"device": where, **given}
-        white = embedded_white_box(**settings)
-        text = _EMBEDDED.format(options=_arguments(settings))
-        return Attacked(white.detector, partial(gradient.attack, white), "white", text, where)
-    settings = given if device is None else {**given, "device": device}
-    loaded = detectors.load(spec, **settings)
-    text = _LOADED.format(options=", ".join(filter(None, [repr(spec), _arguments(settings)])))
-    shown = white_box_of(loaded, device=where) if has_torch else None
-    if mode == "white" and shown is None:
-        raise ObjectSeekerError(f"{spec} shows no gradients: attack it with --mode black")
-    if shown is not None and mode != "black":
-        return Attacked(loaded, partial(gradient.attack, shown), "white", text, where)
-    return Attacked(loaded, search.attack, "black", text, where)
+    seeker = defence.seeker(device)
+    detector = cast(LoadedDetector, seeker.detector)
+    bound, pipeline = defence.bound_to(detector.identity), Pipeline.of(seeker, threshold)
+    white = None if mode == "black" else _white_box(defence, detector, device or "cpu")
+    if white is not None:
+        return Attacked(bound, pipeline, partial(gradient.attack, replace(white, autocast=autocast)), "white", device)
+    if mode == "white":
+        raise ObjectSeekerError(f"{defence.detector} shows no gradients: attack it with --mode black")
+    return Attacked(bound, pipeline, search.attack, "black", device)
 
 
-def parse_area(text: str) -> float:
-    """A patch area as a share of the image: "1%" or "0.01"."""
-    number, percent, rest = text.strip().partition("%")
-    try:
-        area = float(number) / (100 if percent else 1)
-    except ValueError:
-        area = -1.0
-    if rest or area < 0:
-        raise ObjectSeekerError(f"patch must be a share such as 1% or 0.01, got {text!r}")
-    return require_fraction(area, "patch")
+def _white_box(defence: Defence, detector: LoadedDetector, device: str) -> WhiteBox | None:
+    """The detector's gradients; those of the embedded one are the same network's in torch, wherever it runs."""
+    if find_spec("torch") is None:
+        return None
+    predict = None
+    if defence.detector == "embedded":
+        from objectseeker.detectors.embedded.weights import load_torch
+        from objectseeker.detectors.torch_module import ready
+
+        predict = ready(load_torch(), device)
+    return white_box_of(detector, predict=predict, device=device)
 
 
 def targets_of_image(pipeline: Pipeline, path: Path, most: int) -> list[Target]:
     """The confident base boxes of an image without annotations, best first."""
     image = load_image(path)
     observation = pipeline.observe(image)
-    boxes = observation.base.at_least(max(CONFIDENT, pipeline.rule.base_score))
+    boxes = observation.base.at_least(max(CONFIDENT_SCORE, pipeline.rule.base_score))
     if not len(boxes):
         raise ObjectSeekerError(
-            f"the detector finds nothing with a score of {CONFIDENT} in {path}: choose another image"
+            f"the detector finds nothing with a score of {CONFIDENT_SCORE} in {path}: choose another image"
         )
+    names = cast(LoadedDetector, pipeline.seeker.detector).names
     order = np.argsort(-boxes.score, kind="stable")[:most]
     return [
-        Target(path.name, number, image, observation, boxes.xyxy[n], int(boxes.label[n]))
-        for number, n in enumerate(order)
+        Target(path.name, number, image, observation, boxes.xyxy[n], (label,), _name(names, label))
+        for number, (n, label) in enumerate(zip(order, boxes.label[order].tolist(), strict=True))
     ]
 
 
 def targets_of_run(pipeline: Pipeline, run: Run, most: int, seed: int) -> Iterator[Target]:
     """Annotated objects of a run, `most` of them, image by image in random order; each image is observed anew.
 
-    The certificate and the verdict must come from one pipeline, so what the run stored is not used. Only classes that
-    are one class of the detector's, too, are taken.
+    The certificate and the verdict must come from one pipeline, so what the run stored is not used. An object has every
+    detector label that stands for its class; those that have none are left out.
     """
-    manifest = run.manifest
-    to_detector = _one_to_one(manifest.to_dataset)
+    vocabulary, images = run.vocabulary, run.manifest.images
     count = 0
-    for index in np.random.default_rng(seed).permutation(len(manifest.images)):
-        record = manifest.images[index]
-        wanted = [n for n in np.flatnonzero(~record.ignore) if int(record.truth.label[n]) in to_detector]
-        if record.size is None or not wanted:
+    for index in np.random.default_rng(seed).permutation(len(images)).tolist():
+        if index in run.unreadable:
             continue
-        image = load_image(record.path)
+        entry = images[index]
+        rows, which = vocabulary.in_detector(entry.truth, classwise=pipeline.rule.classwise)
+        wanted = [n for n in np.unique(which).tolist() if not entry.ignore[n]]
+        if not wanted:
+            continue
+        image = load_image(entry.path)
         observation = pipeline.observe(image)
         for n in wanted:
             if count == most:
                 return
-            label = to_detector[int(record.truth.label[n])]
-            yield Target(record.id, int(n), image, observation, record.truth.xyxy[n], label)
+            labels, kind = tuple(rows.label[which == n].tolist()), int(entry.truth.label[n])
+            name = _name(vocabulary.dataset_names, kind)
+            yield Target(entry.id, n, image, observation, entry.truth.xyxy[n], labels, name)
             count += 1
-
-
-def _one_to_one(to_dataset: Sequence[int] | None) -> dict[int, int]:
-    """Dataset label -> detector label, where exactly one detector label means it."""
-    if to_dataset is None:
-        raise ObjectSeekerError("the run has no annotations: attack single images, or observe an annotated dataset")
-    found = np.array(to_dataset)
-    return {
-        int(label): int(np.flatnonzero(found == label)[0])
-        for label in found
-        if (found == label).sum() == 1 and label >= 0
-    }
+    if not count:
+        raise ObjectSeekerError(
+            f"{run.folder} has no annotated object of a class that the detector knows: attack single images, or "
+            "observe an annotated dataset"
+        )
 
 
 def run_attack(
     attacked: Attacked,
-    pipeline: Pipeline,
     targets: Sequence[Target],
     patch: Patch,
     budget: Budget,
@@ -155,39 +150,28 @@ def run_attack(
 ) -> dict[str, Any]:
     """Attack the targets, write everything to `out`; what is also in attack.json."""
     out.mkdir(parents=True, exist_ok=True)
-    names = attacked.detector.names
-    size = TOGETHER.get(attacked.device.partition(":")[0], 1)
+    size = OBJECTS_AT_ONCE.get((attacked.device or "cpu").partition(":")[0], 1)
     parts = [targets[start : start + size] for start in range(0, len(targets), size)]
+    files = artifacts.file_names(target.name for target in targets)
     outcomes: list[Outcome] = []
     for number, part in enumerate(parts):
 
         def report(done: int, total: int, number: int = number) -> None:
             on_progress(number * total + done, len(parts) * total)
 
-        for outcome in falsify(attacked.attacker, pipeline, part, patch, budget, seed=seed, on_progress=report):
+        for outcome in falsify(
+            attacked.attacker, attacked.pipeline, part, patch, budget, seed=seed, on_progress=report
+        ):
             outcomes.append(outcome)
-            artifacts.save_images(out / "images", outcome)
-            (out / "pictures").mkdir(exist_ok=True)
-            picture = artifacts.before_and_after(pipeline, outcome, names)
-            picture.save(out / "pictures" / f"{artifacts.stem(outcome)}.jpg", quality=90)
-            if outcome.broken:
-                save_reproduction(
-                    out / "broken" / artifacts.stem(outcome),
-                    pipeline,
-                    outcome,
-                    patch,
-                    identity=attacked.detector.identity,
-                    loading=attacked.loading,
-                )
+            save_outcome(out, attacked, outcome, patch, artifacts.stem(outcome, files))
     artifacts.save_curves(out, outcomes)
-    rows = [row_of(outcome, names) for outcome in outcomes]
+    rows = [row_of(outcome) for outcome in outcomes]
     content = {
-        "detector": attacked.detector.identity,
+        "defence": attacked.defence.to_json() | {"sha256": attacked.defence.sha256},
+        "device": attacked.device,
         "mode": attacked.mode,
         "patch": asdict(patch),
-        "threshold": pipeline.threshold,
-        "rule": asdict(pipeline.rule),
-        "lines": pipeline.seeker.lines,
+        "threshold": attacked.pipeline.threshold,
         "budget": asdict(budget),
         "seed": seed,
         "summary": summary(rows),
@@ -198,5 +182,16 @@ def run_attack(
     return content
 
 
-def _arguments(settings: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value!r}" for key, value in settings.items())
+def save_outcome(out: Path, attacked: Attacked, outcome: Outcome, patch: Patch, name: str) -> None:
+    """The images and the picture of one object and, where a guarantee was broken, the reproduction."""
+    artifacts.save_images(out / "images", outcome, name)
+    (out / "pictures").mkdir(exist_ok=True)
+    picture = artifacts.before_and_after(attacked.pipeline, outcome, attacked.names)
+    artifacts.save_picture(out / "pictures" / f"{name}.jpg", picture)
+    if outcome.broken:
+        folder = out / "broken" / name
+        save_reproduction(folder, attacked.pipeline, outcome, patch, attacked.defence, device=attacked.device)
+
+
+def _name(names: Sequence[str], label: int) -> str:
+    return names[label] if 0 <= label < len(names) else str(label)

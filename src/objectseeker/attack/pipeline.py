@@ -6,32 +6,44 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from objectseeker.core.boxes import Detections, Floats, ioa, iou
+from objectseeker.core.boxes import Bools, Detections, Floats, ioa, iou
 from objectseeker.core.image import Image
+from objectseeker.core.iou_variant import IOU_THRESHOLD, AnyRule, IouRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.core.threats import Patch
+from objectseeker.errors import require_fraction
+
+Corners = tuple[tuple[int, int], ...]  # x, y of each patch: one, or two
+Patches = npt.NDArray[np.uint8]  # the pixels of each patch: K x height x width x 3
 
 GOOD_FIT = 0.5  # IoU from which a box is the object's in the ordinary sense
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Target:
-    """One object to hide: `box` and `label` (the detector's) in `image`, with what the pipeline saw of that image."""
+    """One object to hide: `box` in `image`, with what the pipeline saw of that image.
+
+    `labels` are the detector's labels that stand for the object's class, which is called `kind`: a box of any of them
+    finds the object, and it is certified if it is certified as one of them.
+    """
 
     name: str
     number: int
     image: Image
     observation: Observation
     box: Floats
-    label: int
+    labels: tuple[int, ...]
+    kind: str = ""
 
     @property
     def truth(self) -> Detections:
-        """The object as ground truth of its own."""
-        return Detections(self.box[None], [1.0], [self.label])
+        """The object as ground truth of its own, once for each label."""
+        count = len(self.labels)
+        return Detections(np.tile(self.box, (count, 1)), np.ones(count), self.labels)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -43,70 +55,104 @@ class Target:
 class Verdict:
     """Is the object still found? By the undefended detector, by it with IoU 0.5, by the defended one."""
 
-    vanilla: bool
-    vanilla_fit: bool
+    undefended: bool
+    undefended_fit: bool
     defended: bool
+
+
+def pruned(rule: AnyRule, observation: Observation) -> Detections:
+    """What the defence outputs."""
+    return rule.prune(observation)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pipeline:
-    """A defended detector and the share of an object that a box must cover more than, for the object to be found.
+    """A defended detector, and the T by which a box finds an object.
 
-    Undefended and defended detector are judged alike: found means some output box of the object's label (any label
-    if the rule is not classwise) covers more than `threshold` of it. `output` turns an observation into detections;
-    another function than `prune_with` is for experiments with defences that are not ours.
+    Undefended and defended detector are judged alike, by the rule's own notion: found means that some output box of
+    one of the object's labels (any label if the rule is not classwise) covers more than `threshold` of it or, with an
+    `IouRule`, has an IoU above `threshold` with it. `output` turns an observation into detections; another function
+    than `pruned` is for experiments with defences that are not ours.
     """
 
     seeker: ObjectSeeker
-    threshold: float = 0.0
-    output: Callable[[Rule, Observation], Detections] = prune_with
+    threshold: float
+    output: Callable[[AnyRule, Observation], Detections] = pruned
 
     def __post_init__(self) -> None:
         require_fraction(self.threshold, "threshold")
-        if self.seeker.tau_iou is not None or self.seeker.masks != "halves":
-            raise ObjectSeekerError(
-                "the attack knows the IoA rule with half masks, "
-                f"got tau_iou={self.seeker.tau_iou!r}, masks={self.seeker.masks!r}: leave both out"
-            )
+
+    @classmethod
+    def of(cls, seeker: ObjectSeeker, threshold: float | None = None) -> Pipeline:
+        """The pipeline of a defended detector, at the T of its rule unless another one is given."""
+        own = IOU_THRESHOLD if isinstance(seeker.rule, IouRule) else 0.0
+        return cls(seeker, own if threshold is None else threshold)
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> AnyRule:
         return self.seeker.rule
+
+    @property
+    def scoring(self) -> Rule:
+        """The rule that says what scores of masked boxes count for."""
+        return self.rule.ioa if isinstance(self.rule, IouRule) else self.rule
+
+    @property
+    def by_iou(self) -> bool:
+        """Whether found is a matter of IoU, not of covered area."""
+        return isinstance(self.rule, IouRule)
 
     def observe(self, image: Image) -> Observation:
         (observation,) = self.seeker.observe([image])
         return observation
 
+    def certified(self, target: Target, patch: Patch) -> tuple[bool, bool]:
+        """Whether the object is certified, as one of its labels, and whether only because no position is allowed."""
+        certificate = self.seeker.certify(target.observation, target.truth, patch, threshold=self.threshold)
+        return bool(certificate.certified.any()), bool(certificate.vacuous.any())
+
     def judge(self, target: Target, observation: Observation) -> Verdict:
         """The verdict on `target` in an image of which this pipeline saw `observation`."""
-        base = observation.base.at_least(self.rule.base_score)
-        return Verdict(
-            vanilla=self.covers(target, base),
-            vanilla_fit=self.fits(target, base),
-            defended=self.covers(target, self.output(self.rule, observation)),
-        )
+        undefended, fit = self.judge_base(target, observation.base)
+        return Verdict(undefended, fit, self.finds(target, self.output(self.rule, observation)))
 
     def judge_base(self, target: Target, base: Detections) -> tuple[bool, bool]:
-        """`vanilla` and `vanilla_fit` of the verdict, from the boxes on the image alone."""
+        """`undefended` and `undefended_fit` of the verdict, from the boxes on the image alone."""
         base = base.at_least(self.rule.base_score)
-        return self.covers(target, base), self.fits(target, base)
+        fits = iou(target.box[None], base.xyxy)[0] >= GOOD_FIT
+        return self.finds(target, base), bool((fits & self.of_label(target, base)).any())
 
-    def covers(self, target: Target, found: Detections) -> bool:
-        found = self._of_label(target, found)
-        return bool((ioa(target.box[None], found.xyxy) > self.threshold).any())
+    def finds(self, target: Target, boxes: Detections) -> bool:
+        return bool(self.finding(target, boxes).any())
 
-    def visibility(self, target: Target, found: Detections) -> float:
-        """How well boxes give the object away: the best score of one that covers it, and a little of the others'."""
-        found = self._of_label(target, found)
-        scores = found.score[ioa(target.box[None], found.xyxy)[0] > self.threshold]
+    def finding(self, target: Target, boxes: Detections) -> Bools:
+        """Which boxes find the object."""
+        return np.asarray((self.overlap(target, boxes.xyxy) > self.threshold) & self.of_label(target, boxes))
+
+    def overlap(self, target: Target, boxes: Floats) -> Floats:
+        """What must exceed `threshold`: the share of the object that each box covers, or the IoU with it."""
+        return np.asarray(self.measure(target.box[None], boxes)[0])
+
+    @property
+    def measure(self) -> Callable[[Floats, Floats], Floats]:
+        """Of objects and boxes, what must exceed `threshold`."""
+        return iou if self.by_iou else ioa
+
+    def visibility(self, target: Target, boxes: Detections) -> float:
+        """How well boxes give the object away: the best score of one that finds it, and a little of the others'."""
+        scores = boxes.score[self.finding(target, boxes)]
         return float(scores.max(initial=0.0) + 0.01 * scores.sum())
 
-    def fits(self, target: Target, found: Detections) -> bool:
-        found = self._of_label(target, found)
-        return bool((iou(target.box[None], found.xyxy) >= GOOD_FIT).any())
+    def of_label(self, target: Target, boxes: Detections) -> Bools:
+        """Which boxes count as boxes of the object's class."""
+        return np.isin(boxes.label, target.labels) if self.rule.classwise else np.ones(len(boxes), np.bool_)
 
-    def _of_label(self, target: Target, found: Detections) -> Detections:
-        return found[found.label == target.label] if self.rule.classwise else found
+
+def draw(image: Image, patches: Patches, corners: Corners) -> Image:
+    """A copy of `image` with every patch drawn at its corner, later ones over earlier ones."""
+    for patch, (x, y) in zip(patches, corners, strict=True):
+        image = paste(image, patch, x, y)
+    return image
 
 
 def paste(image: Image, patch: Image, x: int, y: int) -> Image:
@@ -119,7 +165,7 @@ def paste(image: Image, patch: Image, x: int, y: int) -> Image:
     return drawn
 
 
-def crop(image: Image, x: int, y: int, size: tuple[int, int]) -> Image:
+def beneath(image: Image, x: int, y: int, size: tuple[int, int]) -> Image:
     """What lies under a patch of `size` = width, height at (x, y); border pixels are repeated beyond the border."""
     height, width = image.shape[:2]
     columns, rows = np.arange(x, x + size[0]).clip(0, width - 1), np.arange(y, y + size[1]).clip(0, height - 1)

@@ -8,24 +8,28 @@ from typing import Literal
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Target, crop
+from objectseeker.attack.pipeline import Patches, Target, beneath
 from objectseeker.attack.weakest import Position
 from objectseeker.core.image import Image
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 Goal = Literal["detector", "defence"]  # hide the object from the undefended detector, or from the whole defence
 Progress = Callable[[int, int], None]
 
-BLOCK = 8  # pixels a side, of a start made of coloured blocks
+BLOCK_SIDE = 8  # pixels, of a start made of coloured blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """How hard to try.
 
-    Every object gets `restarts` patches, each improved in `steps` steps. Against the defence, `views` masked views are
-    looked at per step. `jitter` moves the patch by up to so many pixels at every step: it then works around its
-    position, not only at it. `at_once` views go through the network together. `seconds` may end it early.
+    Every object gets `restarts` patches (pairs of them, if the threat is two), each improved in `steps` steps. Against
+    the defence, `views` masked views are looked at per step. `jitter` moves the patch by up to so many pixels at every
+    step: it then works around its position, not only at it. `at_once` views go through the network together. `seconds`
+    may end it early.
+
+    `distrust` is the share of the restarts against the defence, rounded down, that do not believe our own margin: they
+    lie where the object is proven, flush with the masks that prove it, and are optimised as if these masks leaked.
     """
 
     steps: int = 100
@@ -34,35 +38,41 @@ class Budget:
     jitter: int = 0
     at_once: int = 16
     seconds: float | None = None
+    distrust: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("steps", "restarts", "views", "at_once"):
             require_count(getattr(self, name), name)
         if self.jitter < 0:
             raise ObjectSeekerError(f"jitter must be at least 0 pixels, got {self.jitter!r}")
+        require_fraction(self.distrust, "distrust")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One patch to optimise: where it lies, what it starts from, and whether it pushes another class up, too."""
+class PatchTask:
+    """One restart: where the patches lie, what they start from (K x height x width x 3), and by which tactic.
+
+    `relabel` pushes another class up, too; `distrust` attacks views that our own margin calls immune as well.
+    """
 
     target: Target
     position: Position
-    start: Image
+    start: Patches
     relabel: bool = False
+    distrust: bool = False
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height of the patch."""
-        return self.start.shape[1], self.start.shape[0]
+        """Width and height of a patch."""
+        return self.start.shape[2], self.start.shape[1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """The best patch of a job, its loss, the loss at every step, and whether the attack believes it succeeded."""
+    """The best patches of a task, their loss, the loss at every step, and whether the attack believes it succeeded."""
 
-    job: Job
-    patch: Image
+    task: PatchTask
+    patches: Patches
     loss: float
     curve: tuple[float, ...]
     hidden: bool
@@ -70,13 +80,16 @@ class Solution:
 
 def start_pixels(
     target: Target, position: Position, size: tuple[int, int], restart: int, rng: np.random.Generator
-) -> Image:
+) -> Patches:
     """What restart number `restart` begins with: noise, coloured blocks, the image itself, in turn."""
+    return np.stack([_one_start(target, x, y, size, restart % 3, rng) for x, y in position.corners])
+
+
+def _one_start(target: Target, x: int, y: int, size: tuple[int, int], kind: int, rng: np.random.Generator) -> Image:
     width, height = size
-    kind = restart % 3
     if kind == 0:
         return rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
     if kind == 1:
-        blocks = rng.integers(0, 256, (-(-height // BLOCK), -(-width // BLOCK), 3), dtype=np.uint8)
-        return np.ascontiguousarray(blocks.repeat(BLOCK, axis=0).repeat(BLOCK, axis=1)[:height, :width])
-    return crop(target.image, position.x, position.y, size)
+        blocks = rng.integers(0, 256, (-(-height // BLOCK_SIDE), -(-width // BLOCK_SIDE), 3), dtype=np.uint8)
+        return np.ascontiguousarray(blocks.repeat(BLOCK_SIDE, axis=0).repeat(BLOCK_SIDE, axis=1)[:height, :width])
+    return beneath(target.image, x, y, size)

@@ -10,80 +10,81 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from objectseeker.attack.falsify import Outcome
+from objectseeker.attack.artifacts import save_picture
+from objectseeker.attack.falsify import Outcome, leaking_views
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.weakest import Proof
-from objectseeker.core.rule import Rule
-from objectseeker.core.seeker import Detector, ObjectSeeker
+from objectseeker.attack.weakest import PositionProofs
+from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
+from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
-from objectseeker.jobs import save_json, save_text
+from objectseeker.files.saving import save_json, save_text
 
-CLEAN, ATTACKED, CASE, SCRIPT = "clean.png", "attacked.png", "case.json", "check.py"
+CLEAN, ATTACKED, CASE, DEFENCE, SCRIPT = "clean.png", "attacked.png", "case.json", "defence.json", "check.py"
 
 SNIPPET = '''"""Does the defended detector lose an object that it certified? Run: python check.py"""
 
 from pathlib import Path
 
 from objectseeker.attack import recheck
-{loading}
-print(recheck(Path(__file__).parent, detector))
+
+print(recheck(Path(__file__).parent))
 '''
 
 
 def save_reproduction(
-    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, *, identity: str, loading: str
+    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, defence: Defence, *, device: str | None = None
 ) -> None:
-    """Both images, the settings, and a script that checks again. `loading` is Python that defines `detector`."""
-    attempt = outcome.on_defence
-    if attempt is None:
-        raise ObjectSeekerError(f"object {outcome.target.number} of {outcome.target.name} was not attacked")
+    """Both images, the defence, the case, and a script that checks again."""
+    judged, target = outcome.on_defence, outcome.target
+    if judged is None:
+        raise ObjectSeekerError(f"object {target.number} of {target.name} was not attacked")
     folder.mkdir(parents=True, exist_ok=True)
-    PIL.Image.fromarray(outcome.target.image).save(folder / CLEAN)
-    PIL.Image.fromarray(attempt.image).save(folder / ATTACKED)
-    seeker = pipeline.seeker
-    save_json(
-        folder / CASE,
-        {
-            "image": outcome.target.name,
-            "box": outcome.target.box.tolist(),
-            "label": outcome.target.label,
-            "patch": asdict(patch),
-            "position": [attempt.position.x, attempt.position.y],
-            "size": list(attempt.size),
-            "detector": identity,
-            "rule": asdict(seeker.rule),
-            "lines": seeker.lines,
-            "fill": seeker.fill,
-            "batch": seeker.batch,
-            "threshold": pipeline.threshold,
-        },
-    )
-    save_text(folder / SCRIPT, SNIPPET.format(loading=loading))
+    save_picture(folder / CLEAN, PIL.Image.fromarray(target.image))
+    save_picture(folder / ATTACKED, PIL.Image.fromarray(judged.image))
+    defence.save(folder / DEFENCE)
+    case = {
+        "image": target.name,
+        "box": target.box.tolist(),
+        "labels": list(target.labels),
+        "patch": asdict(patch),
+        "corners": [list(corner) for corner in judged.position.corners],
+        "size": list(judged.size),
+        "threshold": pipeline.threshold,
+        "device": device,
+    }
+    save_json(folder / CASE, case)
+    save_text(folder / SCRIPT, SNIPPET)
 
 
-def recheck(folder: Path, detector: Detector) -> dict[str, Any]:
-    """Certify the clean image and judge the attacked one, both with `detector`, as the case in `folder` says."""
+def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
+    """Certify the clean image and judge the attacked one, both with the defence saved in `folder`.
+
+    `seeker` takes its place: another detector, to see whether it has the same fault.
+    """
     case = json.loads((folder / CASE).read_text(encoding="utf-8"))
-    seeker = ObjectSeeker.with_rule(
-        detector, Rule(**case["rule"]), lines=case["lines"], fill=case["fill"], batch=case["batch"]
-    )
-    pipeline = Pipeline(seeker, case["threshold"])
+    if seeker is None:
+        seeker = Defence.load(folder / DEFENCE).seeker(case["device"])
+    pipeline = Pipeline.of(seeker, case["threshold"])
     clean, attacked = load_image(folder / CLEAN), load_image(folder / ATTACKED)
-    target = Target(case["image"], 0, clean, pipeline.observe(clean), np.array(case["box"], float), case["label"])
-    patch = Patch(**case["patch"])
-    certificate = seeker.rule.certify(target.observation, target.truth, patch, threshold=pipeline.threshold)
-    (x, y), (wide, tall) = case["position"], case["size"]
+    box, labels = np.array(case["box"], float), tuple(case["labels"])
+    target = Target(case["image"], 0, clean, pipeline.observe(clean), box, labels)
+    size = (case["size"][0], case["size"][1])
     changed = (clean != attacked).any(axis=2)
-    changed[max(y, 0) : max(y + tall, 0), max(x, 0) : max(x + wide, 0)] = False
-    certified = bool(certificate.certified[0, 0])
-    proven = Proof.of(pipeline, target).at(x, y, (wide, tall)).proven
-    found = pipeline.judge(target, pipeline.observe(attacked)).defended
+    for x, y in case["corners"]:
+        changed[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)] = False
+    certified, _ = pipeline.certified(target, Patch(**case["patch"]))
+    position = PositionProofs.of(pipeline, target).at(np.array(case["corners"]), size)
+    seen = pipeline.observe(attacked)
+    still_found = pipeline.judge(target, seen).defended
+    leaks = len(leaking_views(target, seen, position, size))
+    broken = leaks > 0 or ((certified or position.proven) and not still_found)
     return {
         "certified": certified,
-        "proven_at_this_position": proven,
+        "proven_at_this_position": position.proven,
         "only_the_patch_differs": not bool(changed.any()),
-        "still_found": found,
-        "guarantee_broken": (certified or proven) and not changed.any() and not found,
+        "still_found": still_found,
+        "removed_views_that_changed": leaks,
+        "guarantee_broken": bool(broken and not changed.any()),
     }

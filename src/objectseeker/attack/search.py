@@ -1,7 +1,7 @@
 """The black-box attack: random search over patch pixels, for detectors that show boxes and no gradients.
 
 Every step redraws a random square of the patch, smaller and smaller, and keeps the change if the object is seen no
-better. Only what the detector returns is used.
+better. Only what the detector returns is used, in every view: no margin of ours is believed here.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Pipeline, paste
-from objectseeker.attack.plan import Budget, Goal, Job, Progress, Solution
+from objectseeker.attack.pipeline import Patches, Pipeline, draw
+from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution
 from objectseeker.core.image import Image
-from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
 
 LARGEST, SMALLEST = 0.6, 0.08  # side of the square that is redrawn, as a share of the patch, first and last
@@ -21,72 +20,72 @@ LARGEST, SMALLEST = 0.6, 0.08  # side of the square that is redrawn, as a share 
 
 def attack(
     pipeline: Pipeline,
-    jobs: Sequence[Job],
+    tasks: Sequence[PatchTask],
     goal: Goal,
     budget: Budget,
     *,
     seed: int = 0,
     on_progress: Progress = lambda done, total: None,
 ) -> list[Solution]:
-    """Improve the patch of every job, `budget.steps` tries each; solutions in the order of the jobs."""
+    """Improve the patches of every task, `budget.steps` tries each; solutions in the order of the tasks."""
     if budget.jitter:
         raise ObjectSeekerError("jitter needs gradients: leave it out in black-box mode")
     look = _on_image if goal == "detector" else _on_views
-    patches = [job.start for job in jobs]
-    seen = look(pipeline, jobs, patches)
+    patches = [task.start for task in tasks]
+    seen = look(pipeline, tasks, patches)
     curves = [[loss] for loss, _ in seen]
-    generators = [np.random.default_rng([seed, n]) for n in range(len(jobs))]
+    generators = [np.random.default_rng([seed, n]) for n in range(len(tasks))]
     for step in range(budget.steps):
-        done = {id(job.target) for job, (_, hidden) in zip(jobs, seen, strict=True) if hidden}
-        active = [n for n, job in enumerate(jobs) if id(job.target) not in done]
+        done = {id(task.target) for task, (_, hidden) in zip(tasks, seen, strict=True) if hidden}
+        active = [n for n, task in enumerate(tasks) if id(task.target) not in done]
         if not active:
             break
         share = LARGEST * (SMALLEST / LARGEST) ** (step / budget.steps)
         tried = [_redrawn(patches[n], share, generators[n]) for n in active]
-        found = look(pipeline, [jobs[n] for n in active], tried)
-        for n, patch, (loss, hidden) in zip(active, tried, found, strict=True):
+        now = look(pipeline, [tasks[n] for n in active], tried)
+        for n, patch, (loss, hidden) in zip(active, tried, now, strict=True):
             if loss <= seen[n][0]:
                 patches[n], seen[n] = patch, (loss, hidden)
             curves[n].append(seen[n][0])
         on_progress(step + 1, budget.steps)
     on_progress(budget.steps, budget.steps)
     return [
-        Solution(job, patch, loss, tuple(curve), hidden)
-        for job, patch, (loss, hidden), curve in zip(jobs, patches, seen, curves, strict=True)
+        Solution(task, patch, loss, tuple(curve), hidden)
+        for task, patch, (loss, hidden), curve in zip(tasks, patches, seen, curves, strict=True)
     ]
 
 
-def _on_image(pipeline: Pipeline, jobs: Sequence[Job], patches: Sequence[Image]) -> list[tuple[float, bool]]:
+def _on_image(pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
     """How well the undefended detector sees each object, and whether it does not: all images in one call."""
-    images = [_drawn(job, patch) for job, patch in zip(jobs, patches, strict=True)]
-    found = list(pipeline.seeker.detector(images))
+    every = list(pipeline.seeker.detector([_drawn(task, patch) for task, patch in zip(tasks, patches, strict=True)]))
     return [
-        (pipeline.visibility(job.target, boxes), not pipeline.judge_base(job.target, boxes)[0])
-        for job, boxes in zip(jobs, found, strict=True)
+        (pipeline.visibility(task.target, boxes), not pipeline.judge_base(task.target, boxes)[0])
+        for task, boxes in zip(tasks, every, strict=True)
     ]
 
 
-def _on_views(pipeline: Pipeline, jobs: Sequence[Job], patches: Sequence[Image]) -> list[tuple[float, bool]]:
+def _on_views(pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
     """How well the defence sees each object: in the image, and on average in the views."""
     seen = []
-    for job, patch in zip(jobs, patches, strict=True):
-        observation: Observation = pipeline.observe(_drawn(job, patch))
-        views = [pipeline.visibility(job.target, boxes) for boxes in observation.masked]
-        loss = pipeline.visibility(job.target, observation.base) + float(np.mean(views or [0.0]))
-        seen.append((loss, not pipeline.judge(job.target, observation).defended))
+    for task, patch in zip(tasks, patches, strict=True):
+        observation = pipeline.observe(_drawn(task, patch))
+        views = [pipeline.visibility(task.target, boxes) for boxes in observation.masked]
+        loss = pipeline.visibility(task.target, observation.base) + float(np.mean(views or [0.0]))
+        seen.append((loss, not pipeline.judge(task.target, observation).defended))
     return seen
 
 
-def _redrawn(patch: Image, share: float, rng: np.random.Generator) -> Image:
-    """`patch` with a random square in one random colour, or in noise."""
-    height, width = patch.shape[:2]
+def _redrawn(patches: Patches, share: float, rng: np.random.Generator) -> Patches:
+    """`patches` with a random square of one of them in one random colour, or in noise."""
+    count, height, width = patches.shape[:3]
     side = max(1, round(share * min(height, width)))
     x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))
     grain = (side, side, 3) if rng.random() < 0.3 else (1, 1, 3)
-    made = patch.copy()
-    made[y : y + side, x : x + side] = rng.choice(np.array([0, 64, 128, 192, 255], np.uint8), grain)
+    made = patches.copy()
+    one = made[int(rng.integers(count))]
+    one[y : y + side, x : x + side] = rng.choice(np.array([0, 64, 128, 192, 255], np.uint8), grain)
     return made
 
 
-def _drawn(job: Job, patch: Image) -> Image:
-    return paste(job.target.image, patch, job.position.x, job.position.y)
+def _drawn(task: PatchTask, patches: Patches) -> Image:
+    return draw(task.target.image, patches, task.position.corners)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from objectseeker.attack.falsify import Attempt, Outcome
+from objectseeker.attack.falsify import GOALS, JudgedImage, Outcome
+from objectseeker.core.threats import Patch
+from objectseeker.defence import BATCH, Defence
 from objectseeker.errors import ObjectSeekerError
 
 CONFIDENCE = 1.959964  # standard deviations: 95 %
@@ -38,40 +41,40 @@ def rate(successes: int, trials: int) -> dict[str, Any]:
     }
 
 
-def row_of(outcome: Outcome, names: Sequence[str]) -> dict[str, Any]:
+def row_of(outcome: Outcome) -> dict[str, Any]:
     """One object as plain values."""
     target = outcome.target
     return {
         "image": target.name,
         "object": target.number,
-        "class": names[target.label] if 0 <= target.label < len(names) else str(target.label),
+        "class": target.kind,
         "box": target.box.tolist(),
         "certified": outcome.certified,
         "vacuous": outcome.vacuous,
-        "found_by_detector": outcome.clean.vanilla,
+        "found_by_detector": outcome.clean.undefended,
         "found_by_defence": outcome.clean.defended,
-        "vanilla_survived": outcome.vanilla_survived,
-        "vanilla_survived_iou50": outcome.vanilla_fit_survived,
+        "undefended_survived": outcome.undefended_survived,
+        "undefended_survived_iou50": outcome.undefended_fit_survived,
         "defence_survived": outcome.defence_survived,
         "broken": outcome.broken,
-        "detector_attack": _attempt(outcome.on_detector),
-        "defence_attack": _attempt(outcome.on_defence),
+        "leaks": outcome.leaks,
+        "not_attacked": {goal: outcome.not_attacked(goal) for goal in GOALS},
+        "detector_attack": _values(outcome.on_detector),
+        "defence_attack": _values(outcome.on_defence),
     }
 
 
-def _attempt(attempt: Attempt | None) -> dict[str, Any] | None:
-    if attempt is None:
+def _values(judged: JudgedImage | None) -> dict[str, Any] | None:
+    if judged is None:
         return None
-    position = attempt.position
     return {
-        "x": position.x,
-        "y": position.y,
-        "width": attempt.size[0],
-        "height": attempt.size[1],
-        "proven_there": position.proven,
-        "loss": attempt.loss,
-        "first_loss": next((curve[0] for curve in attempt.curves if curve), None),
-        "restarts": len(attempt.curves),
+        "corners": [list(corner) for corner in judged.position.corners],
+        "width": judged.size[0],
+        "height": judged.size[1],
+        "proven_there": judged.position.proven,
+        "loss": judged.loss,
+        "first_loss": next((curve[0] for curve in judged.curves if curve), None),
+        "restarts": len(judged.curves),
     }
 
 
@@ -85,14 +88,15 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
     return {
         "objects": len(rows),
-        "attacked": len([row for row in rows if row["vanilla_survived"] is not None]),
+        "attacked": len([row for row in rows if row["undefended_survived"] is not None]),
         "without_position": sum(row["vacuous"] for row in rows),
-        "hidden_from_detector": hidden(rows, "vanilla_survived"),
-        "hidden_from_detector_iou50": hidden(rows, "vanilla_survived_iou50"),
+        "hidden_from_detector": hidden(rows, "undefended_survived"),
+        "hidden_from_detector_iou50": hidden(rows, "undefended_survived_iou50"),
         "hidden_from_defence": hidden(defended, "defence_survived"),
         "hidden_certified": hidden([row for row in defended if row["certified"]], "defence_survived"),
         "hidden_uncertified": hidden([row for row in defended if not row["certified"]], "defence_survived"),
         "broken_guarantees": sum(row["broken"] for row in rows),
+        "with_leaks": sum(row["leaks"] > 0 for row in rows),
     }
 
 
@@ -105,7 +109,7 @@ def robust_recall(rows: Sequence[Row]) -> dict[str, Any]:
     if not rows:
         raise ObjectSeekerError("an attack on no object says nothing about recall: attack at least one")
     kept = sum(row["found_by_defence"] and row["defence_survived"] is not False for row in rows)
-    kept_vanilla = sum(row["found_by_detector"] and row["vanilla_survived"] is not False for row in rows)
+    kept_undefended = sum(row["found_by_detector"] and row["undefended_survived"] is not False for row in rows)
     return {
         "objects": len(rows),
         "defended": {
@@ -113,39 +117,67 @@ def robust_recall(rows: Sequence[Row]) -> dict[str, Any]:
             "recall_under_attack": rate(kept, len(rows)),
             "certified_recall": rate(sum(row["certified"] for row in rows), len(rows)),
         },
-        "vanilla": {
+        "undefended": {
             "clean_recall": rate(sum(row["found_by_detector"] for row in rows), len(rows)),
-            "recall_under_attack": rate(kept_vanilla, len(rows)),
+            "recall_under_attack": rate(kept_undefended, len(rows)),
             "certified_recall": rate(0, len(rows)),
         },
     }
 
 
-def read_recall(path: Path) -> dict[str, Any]:
-    """`robust_recall` of the objects in an attack.json, with the patch they were attacked with."""
+def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], *, threshold: float) -> dict[str, Any]:
+    """`robust_recall` of the objects in an attack.json, with the patch and the T of that attack.
+
+    Refuses a file that is about another defence, another threat than one of `threats`, or another T.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {"patch": content["patch"], **robust_recall(content["objects"])}
+        attacked = Defence.of_json(content["defence"], f"the defence in {path}")
+        patch, at = Patch(**content["patch"]), content["threshold"]
+        edited = content["defence"]["sha256"] != attacked.sha256
+        recall = robust_recall(content["objects"])
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
+    except ObjectSeekerError:
+        raise
     except (ValueError, KeyError, TypeError):
         raise ObjectSeekerError(f"{path} is no attack.json: name the one that objectseeker attack wrote") from None
+    if edited:
+        raise ObjectSeekerError(f"{path} was edited: the settings of its defence are not those of its sha256")
+    listed = [threats] if isinstance(threats, Patch) else list(threats)
+    differences = defence_differences(attacked, defence)
+    if patch not in listed:
+        asked = " or ".join(map(_in_words, listed))
+        differences.append(f"the patch is {_in_words(patch)}, asked for is {asked}")
+    if at != threshold:
+        differences.append(f"the threshold T is {at!r}, asked for is {threshold!r}")
+    if differences:
+        raise ObjectSeekerError(
+            f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defence and this patch"
+        )
+    return {"patch": content["patch"], "threshold": at, **recall}
 
 
-def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The recalls as a table: one row per detector, percentages with 95 % intervals."""
-    return [
-        {
-            "detector": detector,
-            "objects": str(recall["objects"]),
-            **{
-                name: f"{100 * entry['share']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
-                for name, entry in (
-                    ("certified (lower bound)", recall[key]["certified_recall"]),
-                    ("under attack (upper bound)", recall[key]["recall_under_attack"]),
-                    ("clean", recall[key]["clean_recall"]),
-                )
-            },
-        }
-        for detector, key in (("vanilla", "vanilla"), ("objectseeker", "defended"))
-    ]
+def defence_differences(attacked: Defence, asked: Defence) -> list[str]:
+    """What makes the defence that is asked for another than the one that was attacked, each in a few words.
+
+    A detector's identity says which weights ran with which options; where a defence is bound to none, its spec and its
+    options speak.
+    """
+    bound = None not in (attacked.identity, asked.identity)
+
+    def settings(defence: Defence) -> dict[str, Any]:
+        detector = {"detector": defence.identity} if bound else {"detector": defence.detector, **defence.options}
+        rule = asdict(defence.rule)
+        scoring: dict[str, Any] = rule.pop("ioa", {})
+        views = {"masks": str(defence.masks), "fill": defence.fill, "batch": defence.batch or BATCH}
+        return {**detector, **views, **scoring, **rule}
+
+    then, now = settings(attacked), settings(asked)
+    pairs = ((name, then.get(name), now.get(name)) for name in then | now)
+    return [f"the {name} is {before}, asked for is {after}" for name, before, after in pairs if before != after]
+
+
+def _in_words(patch: Patch) -> str:
+    count = "two of " if patch.count == 2 else ""
+    return f"{count}{patch.area:.4g} of the image, aspect {patch.aspect:.4g}, {patch.where}"

@@ -1,8 +1,8 @@
 """Where to put the patch: read the certificate, and go where it is weakest.
 
-A position is proven if the views whose masks remove the patch prove the object; hiding the object there refutes the
-proof. Positions that are not proven come first, then the proven ones that the fewest views prove: there a wrong
-comparison, a leak by one pixel or a lost box shows first.
+A position is proven if the views whose masks remove the patch (both patches, if there are two) prove the object; hiding
+the object there refutes the proof. Positions that are not proven come first, then the proven ones that the fewest
+views prove: there a wrong comparison, a leak by one pixel or a lost box shows first.
 """
 
 from __future__ import annotations
@@ -11,82 +11,97 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Pipeline, Target
+from objectseeker.attack.pipeline import Corners, Pipeline, Target
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.certification import provable
-from objectseeker.core.evidence import Stars, stars_of
+from objectseeker.core.certification import ObjectProof, any_box_of_mask, provable
+from objectseeker.core.evidence import stars_of
+from objectseeker.core.iou_variant import IouRule, iou_provable
 from objectseeker.core.masks import Masks
 from objectseeker.core.threats import Patch, Surroundings
 
 SAMPLES = 400  # positions looked at per object
+PARTNERS = 32  # of two patches, the first is one of so many of the weakest positions of one
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Top left corner of the patch, whether the object is proven there, and by how much evidence in sum."""
+    """Top left corner of each patch, whether the object is proven there, and by how much evidence in sum."""
 
-    x: int
-    y: int
+    corners: Corners
     proven: bool
     support: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proof:
-    """What proves one object, view by view: the certificate taken apart into positions."""
+class PositionProofs:
+    """What proves one object, as each of its labels: the certificate, to be asked position by position."""
 
     masks: Masks
     evidence: Floats  # (M,) the best evidence of a proving box under each mask
-    stars: Stars
+    proofs: tuple[ObjectProof, ...]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, target: Target) -> Proof:
-        rule, observation = pipeline.rule, target.observation
-        proves = provable(observation, target.truth, rule, threshold=pipeline.threshold)[:, 0]
-        evidence = np.where(proves, rule.evidence(rule.scores(observation)), 0.0)
+    def of(cls, pipeline: Pipeline, target: Target) -> PositionProofs:
+        rule, observation, truth = pipeline.rule, target.observation, target.truth
+        if isinstance(rule, IouRule):
+            proves = iou_provable(rule, observation, truth, pipeline.threshold, "exact")
+            evidence = np.ones(len(proves))
+        else:
+            proves = provable(rule, observation, truth, pipeline.threshold, "exact")
+            evidence = rule.evidence(rule.scores(observation))
+        safe = any_box_of_mask(proves & (evidence >= 1)[:, None], observation.mask_of, len(observation.masks))
+        proofs = []
+        for of_label, alone in zip(proves.T, safe, strict=True):
+            stars = None
+            if not isinstance(rule, IouRule) and rule.low_score is not None:
+                members = np.flatnonzero(of_label & (evidence > 0))
+                stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
+            proofs.append(ObjectProof(observation.masks, alone, stars))
         best = np.zeros(len(observation.masks))
-        np.maximum.at(best, observation.mask_of, evidence)
-        members = np.flatnonzero(evidence > 0)
-        stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
-        return cls(observation.masks, best, stars)
+        np.maximum.at(best, observation.mask_of, np.where(proves.any(axis=1), evidence, 0.0))
+        return cls(observation.masks, best, tuple(proofs))
 
-    def at(self, x: int, y: int, size: tuple[int, int]) -> Position:
-        """The proof of the object against a patch of `size` at (x, y).
+    def at(self, corners: Ints, size: tuple[int, int]) -> Position:
+        """The proof of the object against patches of `size` at `corners` (K, 2)."""
+        support = removing(self.masks, corners, size).all(axis=0) @ self.evidence
+        return Position(tuple((int(x), int(y)) for x, y in corners), self.proven(corners, size), float(support))
 
-        One view of full evidence decides alone; otherwise views must agree (`evidence.Stars`).
-        """
-        gone = removing(self.masks, np.array([[x, y]]), size)[0]
-        alone = bool((self.evidence[gone] >= 1).any())
-        proven = alone or self.stars.prove(np.array([x, y, x, y]), size)
-        return Position(x, y, proven, float(self.evidence[gone].sum()))
+    def proven(self, corners: Ints, size: tuple[int, int]) -> bool:
+        there = np.concatenate([corners, corners], axis=1)  # a rectangle of one position for each patch
+        return any(proof.certifies(there, size, len(corners)) for proof in self.proofs)
 
 
 def removing(masks: Masks, corners: Ints, size: tuple[int, int]) -> Bools:
     """Which masks remove a patch of `size` = width, height at each corner x, y: (corners, masks)."""
-    halves = masks.halves
-    axis = halves.side % 2
-    start = corners[:, axis]
-    end = start + np.array(size)[axis]
-    by_half = np.where(halves.side < 2, end <= halves.line, start >= halves.line)
-    return np.asarray(by_half[:, masks.members].any(axis=2))
+    return masks.removes(0, corners[:, 0], size[0]) | masks.removes(1, corners[:, 1], size[1])
 
 
 def weakest_positions(
-    pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator
+    pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator, *, proven: bool = False
 ) -> list[Position]:
     """`count` allowed positions in the order in which to attack the defence; none if none is allowed.
 
     Candidates are random positions, those that touch a line of a mask, and those nearest the object; the weakest proof
-    comes first, among equals the nearest.
+    comes first, among equals the nearest. With `proven` only positions where the object is proven are taken.
     """
     size = patch.size(*target.size)
     corners = _candidates(target, patch, size, rng)
     if not len(corners):
         return []
-    proof = Proof.of(pipeline, target)
-    support = removing(proof.masks, corners, size) @ proof.evidence
-    order = np.lexsort((_distance(target, corners, size), support))
-    return _spread([proof.at(int(x), int(y), size) for x, y in corners[order][: 8 * count]], count, size)
+    proofs = PositionProofs.of(pipeline, target)
+    removed = removing(proofs.masks, corners, size)
+    support, distance = removed @ proofs.evidence, _distance(target, corners, size)
+    order = np.lexsort((distance, support))
+    chosen = order[:, None]
+    if patch.count == 2:
+        first = order[:PARTNERS]
+        together = (removed[first] * proofs.evidence) @ removed.T
+        apart = distance[first][:, None] + distance[None]
+        a, b = np.unravel_index(np.lexsort((apart.ravel(), together.ravel())), together.shape)
+        chosen = np.stack([first[a], b], axis=1)
+    if proven:
+        chosen = _proven(proofs, chosen, corners, removed, size, 8 * count)
+    return [proofs.at(place, size) for place in _spread(corners[chosen[: 8 * count]], count, size)]
 
 
 def nearest_positions(
@@ -95,21 +110,45 @@ def nearest_positions(
     """`count` allowed positions in the order in which to attack the detector alone: the nearest first, then others."""
     size = patch.size(*target.size)
     corners = _candidates(target, patch, size, rng)
-    if not len(corners):
-        return []
-    proof = Proof.of(pipeline, target)
+    proofs = PositionProofs.of(pipeline, target)
     order = np.argsort(_distance(target, corners, size), kind="stable")
-    return _spread([proof.at(int(x), int(y), size) for x, y in corners[order][: 8 * count]], count, size)
+    nearest = corners[order][:, None]
+    places = _spread(nearest[: 8 * count * patch.count], count * patch.count, size)
+    return [proofs.at(np.concatenate(places[n::count]), size) for n in range(count)] if places else []
 
 
-def _spread(found: list[Position], count: int, size: tuple[int, int]) -> list[Position]:
-    """The first, and of the rest those a quarter of a patch away from all chosen before; repeated if too few."""
-    chosen: list[Position] = []
-    for position in found:
-        apart = (max(abs(position.x - p.x) / size[0], abs(position.y - p.y) / size[1]) >= 0.25 for p in chosen)
-        if len(chosen) < count and all(apart):
-            chosen.append(position)
-    return [chosen[n % len(chosen)] for n in range(count)]
+def _proven(
+    proofs: PositionProofs, chosen: Ints, corners: Ints, removed: Bools, size: tuple[int, int], most: int
+) -> Ints:
+    """The first `most` of `chosen` (positions, K) where the object is proven.
+
+    Positions that the same masks remove are proven alike, so each set of masks is asked about once, SAMPLES at most.
+    """
+    verdicts: dict[bytes, bool] = {}
+    kept: list[Ints] = []
+    for place in chosen:
+        masks = removed[place].all(axis=0).tobytes()
+        if masks not in verdicts:
+            if len(verdicts) == SAMPLES:
+                break
+            verdicts[masks] = proofs.proven(corners[place], size)
+        if verdicts[masks]:
+            kept.append(place)
+        if len(kept) == most:
+            break
+    return np.array(kept, np.int64).reshape(-1, chosen.shape[1])
+
+
+def _spread(places: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
+    """Of positions (P, K, 2) the first, and those a quarter of a patch away from all chosen before.
+
+    They are repeated if there are too few.
+    """
+    chosen: list[Ints] = []
+    for place in places:
+        if len(chosen) < count and all((np.abs(place - other) >= np.array(size) / 4).any() for other in chosen):
+            chosen.append(place)
+    return [chosen[n % len(chosen)] for n in range(count)] if chosen else []
 
 
 def _candidates(target: Target, patch: Patch, size: tuple[int, int], rng: np.random.Generator) -> Ints:
@@ -118,20 +157,23 @@ def _candidates(target: Target, patch: Patch, size: tuple[int, int], rng: np.ran
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
     if not len(allowed):
         return np.empty((0, 2), np.int64)
-    masks = target.observation.masks.halves
     ideal = np.rint(_centre(target) - np.array(size) / 2).astype(np.int64)
-    found = [np.clip(ideal, allowed[:, :2], allowed[:, 2:])]
+    corners = [np.clip(ideal, allowed[:, :2], allowed[:, 2:])]
+    tight = [_tight(target.observation.masks, axis, size[axis]) for axis in (0, 1)]
     for rectangle in allowed:
-        found.append(rng.integers(rectangle[:2], rectangle[2:] + 1, (SAMPLES // len(allowed), 2)))
-        # Just removed by a line, along each axis, beside positions of the other axis that are likely to hurt.
-        tight = [
-            np.unique(np.concatenate([masks.line[masks.side == axis] - size[axis], masks.line[masks.side == axis + 2]]))
-            for axis in (0, 1)
-        ]
+        corners.append(rng.integers(rectangle[:2], rectangle[2:] + 1, (SAMPLES // len(allowed), 2)))
+        # Just removed by a strip, along each axis, beside positions of the other axis that are likely to hurt.
         xs, ys = (t[(t >= rectangle[a]) & (t <= rectangle[a + 2])] for a, t in enumerate(tight))
         x, y = np.clip(ideal, rectangle[:2], rectangle[2:])
-        found.append(np.stack(np.meshgrid(np.append(xs, x), np.append(ys, y)), axis=-1).reshape(-1, 2))
-    return np.unique(np.concatenate(found), axis=0)
+        corners.append(np.stack(np.meshgrid(np.append(xs, x), np.append(ys, y)), axis=-1).reshape(-1, 2))
+    return np.unique(np.concatenate(corners), axis=0)
+
+
+def _tight(masks: Masks, axis: int, length: int) -> Ints:
+    """The positions along an axis at which a patch just touches a line of a strip, from inside."""
+    strips = masks.strips
+    inside, lines = (of_strip[strips.axis == axis] for of_strip in strips.lines)
+    return np.unique(np.concatenate([lines[inside[:, 0], 0], lines[inside[:, 1], 1] - length]))
 
 
 def _centre(target: Target) -> Floats:

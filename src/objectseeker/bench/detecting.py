@@ -12,22 +12,22 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.image import GREY, Image, fill
-from objectseeker.core.masks import MaskSet
-from objectseeker.core.recipes import halves
+from objectseeker.core.image import Image, fill
+from objectseeker.core.masks import Masks
+from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.core.seeker import detect_views, removed_of
+from objectseeker.defence import BATCH, Defence
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load
-from objectseeker.detectors.network.detector import NetworkDetector, place_image
+from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import Array
-from objectseeker.detectors.network.views import plan_views
 from objectseeker.detectors.onnx import usable_cores
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import load_image
@@ -36,7 +36,7 @@ EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them:
 PLAIN_PASSES = 5
 ROUNDS_IN_A_ROW = 3  # of all pictures
 
-Look = Callable[[Image, MaskSet], Sequence[Detections]]
+Look = Callable[[Image, Masks], Sequence[Detections]]
 Baseline = Callable[[LoadedDetector], Look]  # a defence around a detector
 
 
@@ -67,7 +67,7 @@ class Way:
     seconds: list[float] = field(default_factory=list)
     outside: list[float] = field(default_factory=list)  # share of the time not spent in the network
 
-    def take_turn(self, image: Image, masks: MaskSet) -> None:
+    def take_turn(self, image: Image, masks: Masks) -> None:
         if self.watch is not None:
             self.watch.seconds.clear()
         begin = time.perf_counter()
@@ -79,33 +79,36 @@ class Way:
 
 
 def run(
-    spec: str, *, images: int = 3, lines: int = 30, baseline: tuple[str, Baseline] | None = None, **options: Any
+    defence: Defence, *, images: int = 3, device: str | None = None, baseline: tuple[str, Baseline] | None = None
 ) -> dict[str, Any]:
     """Seconds an image for every way, what they are of the naive loop, and how close to the device's peak.
 
-    `options` are those of `detectors.load`. `baseline` is another defence, by name, around the plain detector. `equal`
-    says whether views run at the same time gave the same bits as views run one after the other.
+    Of `defence` its detector, masks and fill count, not its rule; its way of masking is measured beside the other one.
+    `baseline` is another defence, by name, around the plain detector. `equal` says whether views run at the same time
+    gave the same bits as views run one after the other.
     """
     pictures = [load_image(sample.path) for sample in samples()[: require_count(images, "images")]]
-    device = options.get("device") or "cpu"
-    ways = _ways(spec, options, device)
+    device = device or "cpu"
+    ways = _ways(defence, device)
     ours = ways[-1].detector
     if baseline is not None:
         name, around = baseline
         ways.append(Way(name, around(ways[0].detector), ways[0].detector))
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     for way in ways:  # not counted: the first call also prepares the detector
-        way.run(pictures[0], _masks(pictures[0], 1))
+        way.run(pictures[0], _masks(pictures[0], Halves(1)))
     for number, picture in enumerate(pictures):
         for turn in range(len(ways)):
-            ways[(turn + number) % len(ways)].take_turn(picture, _masks(picture, lines))
-    ways += [_in_a_row(way, pictures, lines) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")]
+            ways[(turn + number) % len(ways)].take_turn(picture, _masks(picture, defence.masks))
+    ways += [
+        _in_a_row(way, pictures, defence) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")
+    ]
     peak = _matmul_peak(device)
     naive = next(way for way in ways if way.name == "naive loop")
     rows = []
     for way in ways:
         seconds = median(way.seconds)
-        flops = None if baseline and way.name == baseline[0] else _flops(spec, way, pictures, lines)
+        flops = None if baseline and way.name == baseline[0] else _flops(way, pictures, defence)
         rows.append(
             {
                 "way": way.name,
@@ -118,7 +121,7 @@ def run(
     return {
         "detector": naive.detector.identity,
         "images": len(pictures),
-        "views": 1 + len(_masks(pictures[0], lines)),
+        "views": 1 + len(_masks(pictures[0], defence.masks)),
         "device": device,
         "cores": usable_cores(),
         "load_before": load_before,
@@ -130,38 +133,38 @@ def run(
     }
 
 
-def notes(found: dict[str, Any]) -> list[str]:
+def notes(measured: dict[str, Any]) -> list[str]:
     """What else a reader of the table should know, in sentences."""
-    sentences = [f"Detector: {found['detector']}", f"Matrix peak measured: {found['peak_gflops']:,.0f} GFLOP/s."]
-    if found["equal"] is not None:
-        same = "the same bits as" if found["equal"] else "OTHER BITS than"
+    sentences = [f"Detector: {measured['detector']}", f"Matrix peak measured: {measured['peak_gflops']:,.0f} GFLOP/s."]
+    if measured["equal"] is not None:
+        same = "the same bits as" if measured["equal"] else "OTHER BITS than"
         sentences.append(f"Views run at the same time gave {same} views run one after the other.")
-    if found["peak_memory_gb"] is not None:
-        sentences.append(f"Most memory held: {found['peak_memory_gb']:.2f} GB.")
-    if found["gpu_memory_gb"] is not None:
-        sentences.append(f"Most GPU memory held: {found['gpu_memory_gb']:.2f} GB.")
-    if found["load_before"] is not None and found["load_before"] > 0.5:
+    if measured["peak_memory_gb"] is not None:
+        sentences.append(f"Most memory held: {measured['peak_memory_gb']:.2f} GB.")
+    if measured["gpu_memory_gb"] is not None:
+        sentences.append(f"Most GPU memory held: {measured['gpu_memory_gb']:.2f} GB.")
+    if measured["load_before"] is not None and measured["load_before"] > 0.5:
         sentences.append(
-            f"The machine was busy (load {found['load_before']:.1f} on {found['cores']} cores): measure again."
+            f"The machine was busy (load {measured['load_before']:.1f} on {measured['cores']} cores): measure again."
         )
     return sentences
 
 
-def _ways(spec: str, options: dict[str, Any], device: str) -> list[Way]:
+def _ways(defence: Defence, device: str) -> list[Way]:
+    spec, options = defence.detector, defence.options | {"device": device}
     network = spec.partition(":")[0] in ("embedded", "onnx")
-    alone: dict[str, Any] = {"batch": 1, "workers": 1 if device == "cpu" else None} if network else {}
-    single = load(spec, **options, **alone)
+    single = load(spec, **options | {"batch": 1, "workers": 1 if network and device == "cpu" else None})
 
-    def plain(image: Image, masks: MaskSet) -> list[Detections]:
+    def plain(image: Image, masks: Masks) -> list[Detections]:
         return [single([image])[0] for _ in range(PLAIN_PASSES)]
 
-    def naive(image: Image, masks: MaskSet) -> list[Detections]:
-        return [single([view])[0] for view in (image, *(fill(image, mask, GREY) for mask in masks.removed))]
+    def naive(image: Image, masks: Masks) -> list[Detections]:
+        return [single([view])[0] for view in (image, *(fill(image, mask, defence.fill) for mask in masks.removed))]
 
     ways = [Way(f"{PLAIN_PASSES} plain passes", plain, single), Way("naive loop", naive, single)]
     for mask_by in ("fill", "crop"):
         try:
-            detector = load(spec, **{**options, "mask_by": mask_by})
+            detector = load(spec, **options | {"mask_by": mask_by})
         except ObjectSeekerError:
             if mask_by == "crop":  # the network takes one size only, or masks are drawn on raw images
                 continue
@@ -169,13 +172,13 @@ def _ways(spec: str, options: dict[str, Any], device: str) -> list[Way]:
         watch = None
         if isinstance(detector, NetworkDetector) and not _is_begun(detector):
             watch = Stopwatch()
-            detector = _changed(detector, forward=watch.around(detector.forward))
-        ways.append(Way(f"ours by {mask_by}", _views_of(detector), detector, watch))
+            detector = replace(detector, forward=watch.around(detector.forward))
+        ways.append(Way(f"ours by {mask_by}", _views_of(detector, defence), detector, watch))
     return ways
 
 
-def _views_of(detector: LoadedDetector) -> Look:
-    return lambda image, masks: detect_views(detector, image, masks)
+def _views_of(detector: LoadedDetector, defence: Defence) -> Look:
+    return lambda image, masks: detect_views(detector, image, masks, value=defence.fill, batch=defence.batch or BATCH)
 
 
 def _is_begun(detector: Any) -> bool:
@@ -183,51 +186,40 @@ def _is_begun(detector: Any) -> bool:
     return isinstance(detector, NetworkDetector) and detector.begin_views is not None
 
 
-def _in_a_row(way: Way, pictures: Sequence[Image], lines: int) -> Way:
+def _in_a_row(way: Way, pictures: Sequence[Image], defence: Defence) -> Way:
     """The pictures one after the other without a pause, several times over; the same time for each."""
-    given = [(picture, removed_of(_masks(picture, lines))) for picture in pictures] * ROUNDS_IN_A_ROW
+    given = [(picture, removed_of(_masks(picture, defence.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
     begin = time.perf_counter()
-    for _ in way.detector.detect_views_of(given, GREY):
+    for _ in way.detector.detect_views_of(given, defence.fill):
         pass
     took = (time.perf_counter() - begin) / len(given)
     return Way(f"{way.name}, in a row", way.run, way.detector, seconds=[took] * len(pictures))
 
 
-def _changed(detector: NetworkDetector, **changes: Any) -> NetworkDetector:
-    settings = {entry.name: getattr(detector, entry.name) for entry in fields(NetworkDetector)}
-    return NetworkDetector(**{**settings, **changes})
-
-
-def _masks(image: Image, lines: int) -> MaskSet:
-    return halves(image.shape[1], image.shape[0], lines)
+def _masks(image: Image, recipe: Recipe) -> Masks:
+    return recipe.masks(image.shape[1], image.shape[0])
 
 
 def _equal(detector: Any, image: Image) -> bool | None:
     """Whether workers side by side give the same bits as one alone."""
     if not isinstance(detector, NetworkDetector) or detector.workers == 1:
         return None
-    masks = _masks(image, 2)
-    alone = _changed(detector, workers=1)
-    return detect_views(detector, image, masks) == detect_views(alone, image, masks)
+    masks = _masks(image, Halves(2))
+    return detect_views(detector, image, masks) == detect_views(replace(detector, workers=1), image, masks)
 
 
-def _flops(spec: str, way: Way, pictures: Sequence[Image], lines: int) -> float | None:
+def _flops(way: Way, pictures: Sequence[Image], defence: Defence) -> float | None:
     """Operations an image, where they are known: on average over the pictures."""
-    if spec != "embedded" or " shared " in way.detector.identity:  # shared layers do less than the pixels say
+    if defence.detector != "embedded" or " shared " in way.detector.identity:  # shared layers do less than pixels say
         return None
-    per_view = [_pixels(way.detector, picture, lines) for picture in pictures]
+    per_view = [_pixels(way.detector, picture, defence.masks) for picture in pictures]
     plain = way.name.endswith("plain passes")
     return EMBEDDED_FLOPS * float(np.mean([PLAIN_PASSES * each[0] if plain else each.sum() for each in per_view]))
 
 
-def _pixels(detector: NetworkDetector, picture: Image, lines: int) -> Ints:
+def _pixels(detector: NetworkDetector, picture: Image, recipe: Recipe) -> Ints:
     """Pixels of network input in each view of a picture, the untouched one first."""
-    placement = place_image(picture, detector.input_size, detector.layout)
-    stride = detector.layout.stride
-    step = stride * detector.crop_step
-    window = plan_views(
-        placement, removed_of(_masks(picture, lines)), detector.mask_by, stride=stride, step=step
-    ).window
+    window = detector.plan(picture, removed_of(_masks(picture, recipe)))[1].window
     return np.asarray((window[:, 2:] - window[:, :2]).prod(axis=1))
 
 

@@ -1,14 +1,15 @@
-"""The command line: reads options, calls the package, prints. Nothing else."""
+"""The command line: reads options, calls the package, prints. One file for every verb, and what they share in _files."""
 
 from __future__ import annotations
 
 # Commands are listed in the order in which they register.
 # isort: off
-from objectseeker.cli import images, runs, measure, compare, show, falsify, benchmarks  # noqa: F401
+from objectseeker.cli import demo, detect, check_detector, observe, evaluate, certify, tune  # noqa: F401
+from objectseeker.cli import compare, figures, report, attack, bench  # noqa: F401
 
 # isort: on
-from objectseeker.cli.app import app
-from objectseeker.cli.console import fail
+from objectseeker.cli._app import app
+from objectseeker.cli._console import fail
 from objectseeker.errors import ObjectSeekerError
 
 __all__ = ["app", "main"]

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from objectseeker.cli.app import app
-from objectseeker.cli.console import print_json, printed, progress, warn
-from objectseeker.cli.options import Json, PatchArea, open_run
+from objectseeker.cli._app import app
+from objectseeker.cli._console import print_json, printed, progress, warn
+from objectseeker.cli._options import Json, PatchArea, open_run
 
 
 @app.command()

@@ -51,8 +51,9 @@ class Observation:
 class ObservedImage:
     """One image of a dataset as observed: what evaluation, certification and the report work on.
 
-    All labels are the dataset's. `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd`
-    marks those of them that stand for any number of objects.
+    The labels of `observation` are the detector's, those of `truth` the dataset's: a `Vocabulary` goes between them.
+    `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd` marks those of them that stand
+    for any number of objects.
     """
 
     id: str
@@ -61,3 +62,38 @@ class ObservedImage:
     truth: Detections
     ignore: Bools
     crowd: Bools
+
+
+def restrict(observation: Observation, lines: int) -> Observation:
+    """`observation` as if only `lines` of its lines per axis had been used, as evenly spaced as they come.
+
+    For figures that say so, and for nothing else: some of thirty lines are another recipe than that many lines, one
+    that no `detect` can take, so what is certified of them is certified of nothing that can be deployed.
+
+    An axis that has no more lines than that, because the image is only a few pixels long, keeps all of them.
+    """
+    masks, halves = observation.masks, observation.masks.strips
+    if not masks.only_halves:
+        raise ObjectSeekerError("only half masks and pairs of them can be restricted to fewer lines, not bands")
+    kept_half = np.zeros(len(halves), np.bool_)
+    for axis in (0, 1):
+        of_axis = halves.axis == axis
+        positions = np.unique(halves.line[of_axis])
+        if len(positions) > require_count(lines, "lines"):
+            positions = positions[np.array(line_subset(len(positions), lines)) - 1]
+        kept_half |= of_axis & np.isin(halves.line, positions)
+    kept = np.flatnonzero(kept_half[masks.members].all(axis=1))
+    return Observation(
+        observation.width,
+        observation.height,
+        masks.subset(kept),
+        observation.base,
+        [observation.masked[index] for index in kept.tolist()],
+    )
+
+
+def line_subset(stored: int, count: int) -> list[int]:
+    """Which `count` of the lines 1 to `stored` of an axis are spread over it most evenly, ascending."""
+    if require_count(count, "lines") > stored:
+        raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed, got {count}")
+    return [(2 * t * (stored + 1) + count + 1) // (2 * (count + 1)) for t in range(1, count + 1)]

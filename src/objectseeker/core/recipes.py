@@ -57,7 +57,7 @@ class Halves(Recipe):
     name: ClassVar[str] = "halves"
 
     def __post_init__(self) -> None:
-        _require_lines(self.lines, MOST_MASKS // 4)
+        object.__setattr__(self, "lines", _require_lines(self.lines, MOST_MASKS // 4))
 
     def _make(self, width: int, height: int) -> MaskSet:
         columns, rows = line_positions(width, self.lines), line_positions(height, self.lines)
@@ -86,7 +86,8 @@ class Pairs(Recipe):
     name: ClassVar[str] = "pairs"
 
     def __post_init__(self) -> None:
-        _require_lines(self.lines, max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS))
+        most = max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS)
+        object.__setattr__(self, "lines", _require_lines(self.lines, most))
 
     def _make(self, width: int, height: int) -> MaskPairs:
         single = Halves(self.lines)._make(width, height)
@@ -209,9 +210,11 @@ def _parts(recipe: Recipe) -> tuple[Recipe, ...]:
     return recipe.parts if isinstance(recipe, Sum) else (recipe,)
 
 
-def _require_lines(lines: int, most: int) -> None:
-    if require_count(lines, "lines") > most:
+def _require_lines(lines: int, most: int) -> int:
+    count = require_count(lines, "lines")
+    if count > most:
         raise ObjectSeekerError(f"lines must be at most {most}, got {lines}")
+    return count
 
 
 def _parse_one(text: str, whole: str) -> Recipe:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets import coco, folder, kitti, listed, voc, yolo
-from objectseeker.datasets.classes import ClassMatch, match_classes, relabel
+from objectseeker.datasets.classes import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, Entry
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
 
-__all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset", "relabel"]
+__all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset"]
 
 READERS = {"coco": coco.read, "voc": voc.read, "kitti": kitti.read, "yolo": yolo.read, "list": listed.read}
 FORMS = (

@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError
 
 ALIASES = (
@@ -41,7 +40,7 @@ class ClassMatch:
     to_dataset: Ints  # for each detector label the dataset label, or -1
     known: Bools  # for each dataset label whether the detector has a class for it
     unknown: tuple[str, ...]  # the dataset classes it has none for: they cannot be found, so they must not count
-    unused: int  # how many detector classes the dataset has no class for: their boxes are dropped
+    unused: int  # how many detector classes the dataset has no class for
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -67,18 +66,6 @@ def match_classes(dataset_names: Sequence[str], detector_names: Sequence[str]) -
         array.setflags(write=False)
     unknown = tuple(name for name, has_match in zip(dataset_names, known, strict=True) if not has_match)
     return ClassMatch(to_dataset, known, unknown, int((to_dataset < 0).sum()))
-
-
-def relabel(detections: Detections, to_dataset: npt.NDArray[np.integer]) -> Detections:
-    """`detections` with each label replaced by `to_dataset[label]`; boxes whose new label is -1 are dropped."""
-    labels = detections.label
-    if len(labels) and not 0 <= labels.min() <= labels.max() < len(to_dataset):
-        raise ObjectSeekerError(
-            f"the detector has {len(to_dataset)} class names but returned the labels {labels.min()} to {labels.max()}; "
-            "labels must count from 0"
-        )
-    changed = Detections(detections.xyxy, detections.score, to_dataset[labels])
-    return changed[changed.label >= 0]
 
 
 def _find(name: str, dataset_names: Sequence[str]) -> int:

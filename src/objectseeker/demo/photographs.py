@@ -10,22 +10,21 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from objectseeker import detectors
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
-
 from objectseeker.core.image import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.seeker import Defended, ObjectSeeker
 from objectseeker.core.threats import Patch, Where
-from objectseeker.detectors.embedded.loading import RECOMMENDED
-from objectseeker.evaluation import Settings
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.defence import Defence
+from objectseeker.demo.samples import Sample, samples
+from objectseeker.detectors.network.names import VOC_20
+from objectseeker.evaluation import Settings, Threat
 from objectseeker.files.images import load_image
-from objectseeker.jobs import Defended, defend
 from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
 from objectseeker.results.report import write_report
-from objectseeker.demo.samples import Sample, samples
 
-LOCATIONS: tuple[Where, ...] = ("far", "close", "over")
+SHOWN: tuple[Where, ...] = ("far", "close", "over")
 FOUND_IOU = 0.5
 
 
@@ -34,83 +33,77 @@ class Verdicts:
     """A photograph with what was found and proven for each of its objects (crowds left out)."""
 
     sample: Sample
-    found: Defended
-    names: tuple[str, ...]
+    defended: Defended
     label: Ints
     share: Floats  # of the image area
-    found_vanilla: Bools
+    found_undefended: Bools
     found_defended: Bools
-    certified: Bools  # (location, object)
+    certified: Bools  # (SHOWN, object)
     largest_square: Ints
     picture: PIL.Image.Image
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        height, width = self.found.image.shape[:2]
+        height, width = self.defended.image.shape[:2]
         for n in range(len(self.label)):
             side = int(self.largest_square[n])
             yield {
                 "photo": self.sample.name,
-                "object": self.names[self.label[n]],
+                "object": VOC_20[self.label[n]],
                 "share_of_image": float(self.share[n]),
-                "found_vanilla": bool(self.found_vanilla[n]),
+                "found_undefended": bool(self.found_undefended[n]),
                 "found_defended": bool(self.found_defended[n]),
-                "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(LOCATIONS)},
+                "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(SHOWN)},
                 "largest_certified_square": side,
                 "largest_certified_area": side * side / (width * height),
             }
 
 
-def run(*, lines: int = 30, patch_area: float = 0.01) -> Iterator[Verdicts]:
-    """The embedded detector with its recommended settings, photograph by photograph."""
-    detector = detectors.load("embedded")
-    seeker = ObjectSeeker.with_rule(detector, RECOMMENDED, lines=lines)
+def run(defence: Defence | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
+    """Photograph by photograph under a defence of the embedded detector, by default its own."""
+    seeker = (defence or Defence.default("embedded")).seeker()
     for sample in samples():
-        yield judge(seeker, detector.names, sample, patch_area)
+        yield judge(seeker, sample, patch_area)
 
 
-def judge(seeker: ObjectSeeker, names: tuple[str, ...], sample: Sample, patch_area: float) -> Verdicts:
+def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
     """Detect, certify against a square patch of `patch_area`, and draw."""
     image = load_image(sample.path)
-    found = defend(seeker, image)
+    defended = seeker.defend(image)
     truth = sample.truth[~sample.crowd]
     height, width = image.shape[:2]
-    patches = [Patch(patch_area, 1.0, where) for where in LOCATIONS]
-    certificates = seeker.rule.certify(found.observation, truth, patches)
-
-    vanilla, recovered = _matched(truth, found.base), _matched(truth, found.recovered)
+    patches = [Patch(patch_area, 1.0, where) for where in SHOWN]
+    certificates = seeker.certify(defended.observation, truth, patches)
+    undefended, recovered = _matched(truth, defended.base), _matched(truth, defended.recovered)
     return Verdicts(
         sample=sample,
-        found=found,
-        names=names,
+        defended=defended,
         label=truth.label,
         share=area(truth.xyxy) / (width * height),
-        found_vanilla=vanilla,
-        found_defended=vanilla | recovered,
+        found_undefended=undefended,
+        found_defended=undefended | recovered,
         certified=certificates.certified,
         largest_square=certificates.largest_square,
-        picture=draw_verdicts(image, truth.xyxy, truth.label, names, certificates.certified),
+        picture=draw_verdicts(image, truth, certificates.certified),
     )
 
 
-def draw_verdicts(
-    image: Image, boxes: Floats, label: Ints, names: tuple[str, ...], certified: Bools
-) -> PIL.Image.Image:
+def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
     """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red).
 
     Objects without a certificate are often tiny and many, so they go without a caption.
     """
-    over = certified[LOCATIONS.index("over")]
+    over = certified[SHOWN.index("over")]
     away = certified.any(axis=0) & ~over
     layers = []
     for chosen, colour, dashed in ((~over & ~away, VULNERABLE, True), (away, ORANGE, False), (over, CERTIFIED, False)):
-        captions = [names[c] for c in label[chosen]] if colour != VULNERABLE else []
-        layers.append(Layer(boxes[chosen], captions, colour=colour, dashed=dashed))
+        captions = [VOC_20[c] for c in truth.label[chosen]] if colour != VULNERABLE else []
+        layers.append(Layer(truth.xyxy[chosen], captions, colour=colour, dashed=dashed))
     return annotate(image, layers)
 
 
-def _matched(truth: Detections, found: Detections) -> Bools:
+def _matched(truth: Detections, boxes: Detections) -> Bools:
     """Which objects a box of their label overlaps well."""
-    match = (iou(truth.xyxy, found.xyxy) >= FOUND_IOU) & (truth.label[:, None] == found.label[None])
+    match = (iou(truth.xyxy, boxes.xyxy) >= FOUND_IOU) & (truth.label[:, None] == boxes.label[None])
     return np.asarray(match.any(axis=1))
 
 
@@ -122,47 +115,26 @@ def save(out: Path, verdicts: Verdicts) -> Path:
     return path
 
 
-def save_report(path: Path, results: Sequence[Verdicts], *, lines: int, patch_area: float) -> None:
-    """Write the interactive report on the photographs, at the recommended settings."""
+def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, patch_area: float) -> None:
+    """Write the interactive report on the photographs, under the defence they were judged with."""
     images = [
-        ObservedImage(v.sample.name, v.sample.path, v.found.observation, v.sample.truth, v.sample.crowd, v.sample.crowd)
+        ObservedImage(
+            v.sample.name, v.sample.path, v.defended.observation, v.sample.truth, v.sample.crowd, v.sample.crowd
+        )
         for v in results
     ]
     write_report(
         path,
         images,
-        results[0].names,
-        recommended_settings(patch_area),
-        base_score=RECOMMENDED.base_score,
+        Vocabulary.same(VOC_20),
+        Settings(rule=defence.rule, follow=defence.curve, threat=Threat(area=patch_area)),
+        defence=defence,
         title="objectseeker demo",
         provenance={
-            "detector": "embedded",
             "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",
-            "lines per axis": str(lines),
         },
         remarks=[
             f"A demonstration: {len(results)} photographs show how things work, they measure nothing. For figures, run "
             "objectseeker observe on a dataset, and then evaluate and report."
         ],
     )
-
-
-def recommended_settings(patch_area: float) -> Settings:
-    """Settings whose rule at RECOMMENDED's base_score is RECOMMENDED itself; scores follow base_score from there."""
-    rule = RECOMMENDED
-    return Settings(
-        alpha=rule.mask_score,
-        beta=_follows(rule.mask_score, rule.base_score),
-        low_alpha=rule.low_score,
-        low_beta=None if rule.low_score is None else _follows(rule.low_score, rule.base_score),
-        power=rule.power,
-        filter_ioa=rule.filter_ioa,
-        edge_factor=rule.edge_factor,
-        cluster_distance=rule.cluster_distance,
-        patch_area=patch_area,
-    )
-
-
-def _follows(score: float, base_score: float) -> float:
-    """The beta with which `score` belongs to `base_score`, a hair less: rounding must not lift it above `score`."""
-    return max((score - base_score) / (1 - base_score) - 1e-12, 0.0)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, iou
+from objectseeker.core.boxes import Detections, Ints, iou
 from objectseeker.core.image import GREY, Image, as_image
-from objectseeker.core.masks import SIDES
-from objectseeker.core.recipes import halves
+from objectseeker.core.masks import NO_SIDE, SIDES, MaskSet
+from objectseeker.core.recipes import Halves, Recipe, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.errors import ObjectSeekerError
 
+MASKS = Halves(4)  # few: every mask takes two rounds of all views
 CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked
 FEWEST_MATES, MOST_MATES = 4, 16  # images given at a time to a detector that makes its own batches
 
@@ -34,15 +36,21 @@ class Finding:
 
 
 def check_detector(
-    detector: Detector, image: Image, *, lines: int = 4, batch: int = 8, value: int = GREY, seed: int = 0
+    detector: Detector,
+    image: Image,
+    masks: Recipe = MASKS,
+    *,
+    batch: int = 8,
+    value: int = GREY,
+    seed: int = 0,
 ) -> Iterator[Finding]:
     """Check `detector` on one image, finding by finding.
 
-    `lines` is how many lines per axis the masks are checked at, `batch` the batch shape of detectors that do not
-    batch by themselves. Those that do may run several images of a smaller batch at the same time, and are checked
-    with more than one anyway.
+    `masks` are those whose views are checked, `batch` is the batch shape of detectors that do not batch by themselves.
+    Those that do may run several images of a smaller batch at the same time, and are checked with more than one anyway.
     """
     image = as_image(image)
+    require_recipe(masks)
     rng = np.random.default_rng(seed)
     given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
     trial = _Trial(detector, image, given, rng)
@@ -53,11 +61,11 @@ def check_detector(
         ("independent of the other images in a batch", trial.batch_mates),
         ("independent of the place in a batch", trial.order),
         ("boxes are x1, y1, x2, y2 in raw pixels", trial.raw_pixels),
+        ("blind to removed pixels", partial(check_views, detector, image, masks, batch=batch, value=value, rng=rng)),
     ):
         yield _judge(name, test)
-    yield _judge("blind to removed pixels", lambda: _blind(detector, image, lines, batch, value, rng))
     for size in sorted({1, 2, 2 * batch} - {batch}):
-        yield _judge(f"another batch size ({size})", lambda size=size: trial.other_batch(size), informs=True)  # type: ignore[misc]
+        yield _judge(f"another batch size ({size})", partial(trial.other_batch, size), informs=True)
 
 
 class _BrokenError(Exception):
@@ -84,20 +92,20 @@ class _Trial:
     rng: np.random.Generator
 
     def run(self, images: Sequence[Image]) -> list[Detections]:
-        found = list(self.detector(images))
-        if len(found) != len(images):
-            raise _BrokenError(f"{len(found)} results for {len(images)} images")
-        return found
+        results = list(self.detector(images))
+        if len(results) != len(images):
+            raise _BrokenError(f"{len(results)} results for {len(images)} images")
+        return results
 
     def valid(self) -> str:
-        (found, *_) = self.run([self.image] * self.batch)
-        if not isinstance(found, Detections):
-            raise _BrokenError(f"returned {type(found).__name__}, not Detections")
+        (boxes, *_) = self.run([self.image] * self.batch)
+        if not isinstance(boxes, Detections):
+            raise _BrokenError(f"returned {type(boxes).__name__}, not Detections")
         height, width = self.image.shape[:2]
-        outside = (found.xyxy < -0.5).any() or (found.xyxy > np.array([width, height, width, height]) + 0.5).any()
+        outside = (boxes.xyxy < -0.5).any() or (boxes.xyxy > np.array([width, height, width, height]) + 0.5).any()
         if outside:
-            raise _BrokenError(f"boxes reach outside the {width}x{height} image, up to {found.xyxy.max():.1f}")
-        return f"{len(found)} boxes, {int((found.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
+            raise _BrokenError(f"boxes reach outside the {width}x{height} image, up to {boxes.xyxy.max():.1f}")
+        return f"{len(boxes)} boxes, {int((boxes.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
 
     def deterministic(self) -> str:
         first = self.run([self.image] * self.batch)
@@ -117,8 +125,8 @@ class _Trial:
             return "not checked: one image a batch has no mates"
         first, others = self.run([self.image] * self.batch)[0], self._others()
         for other in others:
-            found = self.run([self.image] + [other] * (self.batch - 1))[0]
-            _require_equal([first], [found], "the same image beside others")
+            again = self.run([self.image] + [other] * (self.batch - 1))[0]
+            _require_equal([first], [again], "the same image beside others")
         return f"unchanged beside {len(others)} kinds of other images, {self.batch} a batch"
 
     def order(self) -> str:
@@ -127,8 +135,8 @@ class _Trial:
         others = [self._others()[0]] * self.batch
         first = self.run([self.image, *others[1:]])[0]
         for slot in range(1, self.batch):
-            found = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
-            _require_equal([first], [found], f"the same image at place {slot} of the batch")
+            again = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
+            _require_equal([first], [again], f"the same image at place {slot} of the batch")
         return f"unchanged at all {self.batch} places"
 
     def raw_pixels(self) -> str:
@@ -156,12 +164,12 @@ class _Trial:
         resized = _with_batch(self.detector, size)
         if resized is None:
             return "this detector's batch is fixed"
-        found = next(iter(resized([self.image] * size)))
-        if found == first:
+        other = next(iter(resized([self.image] * size)))
+        if other == first:
             return "equal to the last bit"
-        if len(found) != len(first):
-            return f"{len(found)} boxes instead of {len(first)}"
-        moved, score = np.abs(found.xyxy - first.xyxy).max(), np.abs(found.score - first.score).max()
+        if len(other) != len(first):
+            return f"{len(other)} boxes instead of {len(first)}"
+        moved, score = np.abs(other.xyxy - first.xyxy).max(), np.abs(other.score - first.score).max()
         return f"boxes move by up to {moved:.2g} pixels, scores by up to {score:.2g}"
 
     def _others(self) -> list[Image]:
@@ -170,31 +178,56 @@ class _Trial:
         return [noise, self.image[::-1, ::-1].copy(), black, white]
 
 
-def _blind(detector: Detector, image: Image, lines: int, batch: int, value: int, rng: np.random.Generator) -> str:
-    """Rewrite what a mask removes, run all views as in use, and compare the view of that mask.
+def check_views(
+    detector: Detector, image: Image, recipe: Recipe, *, batch: int, value: int, rng: np.random.Generator
+) -> str:
+    """Rewrite what a mask removes, run all views as in use, and compare the view of that mask; raises if it changed.
 
-    Done twice per mask: the whole removed half, and only the row or column beside the line, where a resize would
+    Done twice per mask: all that it removes, and only the row or column beside each of its lines, where a resize would
     leak. The other views of the batch show what was rewritten, so this is also a test of batch-mates at the shapes
     in use. At the end the first image must give the same boxes again.
     """
-    height, width = image.shape[:2]
-    masks = halves(width, height, lines)
+    masks = recipe.masks(image.shape[1], image.shape[0])
+    strips = masks.strips
+    beside = _beside_lines(strips)
     clean = detect_views(detector, image, masks, value=value, batch=batch)
-    for number, (x1, y1, x2, y2) in enumerate(masks.removed):
-        side = int(masks.side[number])
-        strips = {0: (x2 - 1, y1, x2, y2), 1: (x1, y2 - 1, x2, y2), 2: (x1, y1, x1 + 1, y2), 3: (x1, y1, x2, y1 + 1)}
-        for left, top, right, bottom in ((x1, y1, x2, y2), strips[side]):
-            changed = image.copy()
-            area = changed[top:bottom, left:right]
-            # Extremes against what is there: the largest change a pixel can make.
-            area[...] = np.where(area > 127, 0, 255) if rng.random() < 0.5 else rng.integers(0, 256, area.shape)
+    for number, members in enumerate(masks.members):
+        for rectangles in (strips.removed[members], beside[members].reshape(-1, 4)):
+            changed = _rewritten(image, rectangles, rng)
             view = detect_views(detector, changed, masks, value=value, batch=batch)[number + 1]
-            what = f"the view without the {SIDES[side]} side up to line {masks.line[number]}"
-            _require_equal([clean[number + 1]], [view], f"{what}, after pixels changed inside that side")
+            removed = " and ".join(dict.fromkeys(_named(strips, member) for member in members))
+            what = f"the view without {removed}, after pixels changed in there"
+            _require_equal([clean[number + 1]], [view], what)
     again = detect_views(detector, image, masks, value=value, batch=batch)
     _require_equal(clean, again, "the same views, run again after others")
     how = "masked in network space" if isinstance(detector, ViewDetector) else "raw pixels masked"
-    return f"{len(masks)} masks, each half rewritten in two ways, equal to the last bit ({how})"
+    return f"{len(masks)} masks, what each removes rewritten in two ways, equal to the last bit ({how})"
+
+
+def _beside_lines(strips: MaskSet) -> Ints:
+    """The removed row or column at the start and at the end of every strip, (M, 2, 4); empty at a border."""
+    rows, axis, (inside, _) = np.arange(len(strips)), strips.axis, strips.lines
+    beside = np.stack([strips.removed, strips.removed], axis=1)
+    beside[rows, 0, axis + 2] = strips.start + inside[:, 0]
+    beside[rows, 1, axis] = strips.end - inside[:, 1]
+    return beside
+
+
+def _rewritten(image: Image, rectangles: Ints, rng: np.random.Generator) -> Image:
+    """`image` with other pixels in these rectangles."""
+    inside = np.zeros(image.shape[:2], bool)
+    for x1, y1, x2, y2 in rectangles.tolist():
+        inside[y1:y2, x1:x2] = True
+    changed, area = image.copy(), image[inside]
+    # Extremes against what is there: the largest change a pixel can make.
+    changed[inside] = np.where(area > 127, 0, 255) if rng.random() < 0.5 else rng.integers(0, 256, area.shape)
+    return changed
+
+
+def _named(strips: MaskSet, number: int) -> str:
+    if strips.side[number] == NO_SIDE:
+        return f"{('columns', 'rows')[strips.axis[number]]} {strips.start[number]} to {strips.end[number] - 1}"
+    return f"the {SIDES[strips.side[number]]} side up to line {strips.line[number]}"
 
 
 def _require_equal(first: Sequence[Detections], second: Sequence[Detections], what: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,9 @@ import numpy as np
 from objectseeker.detectors.network import identity, names
 from objectseeker.detectors.network.detector import Forward, NetworkDetector, as_size
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
+from objectseeker.detectors.network.options import NetworkOptions
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.detectors.network.recognise import Tensor, count_classes, order_outputs, recognise
-from objectseeker.detectors.network.results import SCORE_FLOOR
-from objectseeker.detectors.network.views import MaskBy
 from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
@@ -27,68 +27,119 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
 BATCH = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
 
 
-class OnnxDetector(NetworkDetector):
+def load_onnx(
+    path: str | Path, *, class_names: Sequence[str] | None = None, workers: int | None = None, **options: Any
+) -> NetworkDetector:
     """The detector in an ONNX file; its layout is recognised from the graph unless given.
 
-    A graph with a fixed batch or size is run at it. Otherwise the batch is `batch` and the size `input_size` (a side or
-    width, height), by default what its layout usually takes. Graphs that list their boxes do not say how many classes
-    they have: unless their metadata or `class_names` names them, they are taken for COCO's.
+    `options` are those of `NetworkOptions`. A graph with a fixed batch or size is run at it. Otherwise the batch is
+    `batch` and the size `input_size`, by default what its layout usually takes. Graphs that list their boxes do not say
+    how many classes they have: unless their metadata or `class_names` names them, they are taken for COCO's.
 
     On a CPU, `workers` views run at the same time, by default as many as there are cores, on one thread each. One view
     a batch is then as fast as many. With fewer workers a view gets several threads; results are only promised to be the
     same at the same number of these, so it is part of the identity.
     """
+    path, asked = Path(path), NetworkOptions(**options)
+    on_cpu = asked.device == "cpu"
+    workers = (usable_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
+    threads = max(usable_cores() // workers, 1)
+    graph = Graph.of(path, open_session(path, asked.device, threads=threads))
+    layout = graph.choose_layout(asked.layout)
+    outputs, classes = graph.outputs_for(layout)
+    size = graph.choose_size(asked.input_size, layout)
+    dtype = graph.input_type
+    if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
+        raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
+    batch = 1 if not layout.batched else graph.batch or asked.batch or BATCH[asked.device]
+    settings = f"{asked.describe(layout, size, batch)} {asked.device}"
+    settings += f" threads={threads}" * (on_cpu and threads > 1)
+    return NetworkDetector(
+        names=tuple(class_names or names.from_metadata(graph.metadata) or _usual_names(classes, layout)),
+        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *_external_weights(path))}",
+        forward=_forward(graph, outputs, layout),
+        layout=layout,
+        input_size=size,
+        batch=batch,
+        dtype=dtype,
+        score_floor=asked.score_floor,
+        free_batch=layout.batched and graph.batch is None,
+        mask_by=asked.mask_by,
+        workers=workers,
+    )
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        layout: str | Layout | None = None,
-        input_size: int | tuple[int, int] | None = None,
-        class_names: Sequence[str] | None = None,
-        score_floor: float = SCORE_FLOOR,
-        batch: int | None = None,
-        device: str = "cpu",
-        mask_by: MaskBy = "fill",
-        workers: int | None = None,
-    ) -> None:
-        path = Path(path)
-        workers = (usable_cores() if device == "cpu" else 1) if workers is None else require_count(workers, "workers")
-        threads = max(usable_cores() // workers, 1)
-        session = open_session(path, device, threads=threads)
-        tensors = [_tensor(entry) for entry in session.get_inputs()]
-        outputs = [_tensor(entry) for entry in session.get_outputs()]
-        fixed_batch, fixed_size = _check_inputs(path, tensors)
-        metadata = session.get_modelmeta().custom_metadata_map
-        layout = _choose_layout(path, layout, tensors, outputs, fixed_size, metadata)
-        ordered = order_outputs(outputs, layout)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """An ONNX graph in a session, and what it says about itself. `batch` and `size` are None where they are free."""
+
+    path: Path
+    session: Any
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    batch: int | None
+    size: Size | None
+
+    @classmethod
+    def of(cls, path: Path, session: Any) -> Graph:
+        inputs, outputs = ([_tensor(e) for e in every] for every in (session.get_inputs(), session.get_outputs()))
+        image, others = inputs[0], inputs[1:]
+        if len(image.shape) not in (3, 4) or image.shape[-3] not in (3, None) or len(others) > 1:
+            raise ObjectSeekerError(
+                f"{path} has inputs {_listed(inputs)}: an image input N x 3 x height x width must come first, and at "
+                "most one input of image sizes N x 2 may follow"
+            )
+        height, width = image.shape[-2:]
+        batch = image.shape[0] if len(image.shape) == 4 else 1
+        return cls(path, session, inputs, outputs, batch, None if height is None or width is None else (width, height))
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        metadata: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
+        return metadata
+
+    @property
+    def input_type(self) -> str:
+        """The type of the image input, as NumPy names it."""
+        image_type = self.session.get_inputs()[0].type
+        if image_type not in INPUT_TYPES:
+            raise ObjectSeekerError(f"{self.path} takes {image_type} images: export it with a floating point input")
+        return INPUT_TYPES[image_type]
+
+    def choose_layout(self, wanted: str | Layout | None) -> Layout:
+        if wanted is not None:
+            return parse(wanted)
+        exported_by_yolo = {"names", "stride"} <= set(self.metadata)
+        takes_sizes = len(self.inputs) == 2
+        name = recognise(self.outputs, self.size, takes_sizes=takes_sizes, exported_by_yolo=exported_by_yolo)
+        if name is None:
+            raise ObjectSeekerError(
+                f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
+                f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
+            )
+        return LAYOUTS[name]
+
+    def outputs_for(self, layout: Layout) -> tuple[list[str], int | None]:
+        """The names of the outputs in the order the layout takes them, and how many classes they have, if they say."""
+        ordered = order_outputs(self.outputs, layout)
         classes = count_classes(ordered, layout) if ordered else None
         if ordered is None or (classes is not None and classes < 1):
             raise ObjectSeekerError(
-                f"{path} does not have layout {layout.name} (outputs: {_listed(outputs)}): choose another layout"
+                f"{self.path} does not have layout {layout.name} (outputs: {_listed(self.outputs)}): "
+                "choose another layout"
             )
-        size = _choose_size(path, input_size, fixed_size, layout)
-        image_type = session.get_inputs()[0].type
-        if image_type not in INPUT_TYPES:
-            raise ObjectSeekerError(f"{path} takes {image_type} images: export it with a floating point input")
-        batch = 1 if not layout.batched else fixed_batch or batch or BATCH[device]
-        if mask_by == "crop" and (fixed_size is not None or layout.stride == 1):
-            raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
-        settings = f"{layout.describe()} {size[0]}x{size[1]} {mask_by} batch={batch} floor={score_floor:g} {device}"
-        settings += f" threads={threads}" * (device == "cpu" and threads > 1)
-        super().__init__(
-            names=tuple(class_names or names.from_metadata(metadata) or _usual_names(classes, layout)),
-            identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *_external_weights(path))}",
-            forward=_forward(session, tensors, [tensor.name for tensor in ordered], layout),
-            layout=layout,
-            input_size=size,
-            batch=batch,
-            dtype=INPUT_TYPES[image_type],
-            score_floor=score_floor,
-            free_batch=layout.batched and fixed_batch is None,
-            mask_by=mask_by,
-            workers=workers,
-        )
+        return [tensor.name for tensor in ordered], classes
+
+    def choose_size(self, wanted: int | tuple[int, int] | None, layout: Layout) -> Size:
+        fixed = None if self.size is None else f"{self.path} is fixed to inputs of {self.size[0]}x{self.size[1]}"
+        if fixed and layout.free_sides:
+            raise ObjectSeekerError(f"{fixed}: leave out trim and fit=spend")
+        if wanted is None:
+            return self.size or as_size(layout.input_size)
+        size = as_size(wanted)
+        if fixed and self.size != size:
+            raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: leave out the input size")
+        return size
 
 
 def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
@@ -128,60 +179,14 @@ def _tensor(entry: Any) -> Tensor:
     return Tensor(entry.name, shape, "int" in entry.type)
 
 
-def _check_inputs(path: Path, inputs: Sequence[Tensor]) -> tuple[int | None, Size | None]:
-    """The fixed batch and the fixed width and height of the image input, None where they are free."""
-    image, others = inputs[0], inputs[1:]
-    if len(image.shape) not in (3, 4) or image.shape[-3] not in (3, None) or len(others) > 1:
-        raise ObjectSeekerError(
-            f"{path} has inputs {_listed(inputs)}: an image input N x 3 x height x width must come first, and at most "
-            "one input of image sizes N x 2 may follow"
-        )
-    height, width = image.shape[-2:]
-    batch = image.shape[0] if len(image.shape) == 4 else 1
-    return batch, None if height is None or width is None else (width, height)
-
-
-def _choose_layout(
-    path: Path,
-    layout: str | Layout | None,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    size: Size | None,
-    metadata: dict[str, str],
-) -> Layout:
-    if layout is not None:
-        return parse(layout) if isinstance(layout, str) else layout
-    exported_by_yolo = {"names", "stride"} <= set(metadata)
-    name = recognise(outputs, size, takes_sizes=len(inputs) == 2, exported_by_yolo=exported_by_yolo)
-    if name is None:
-        raise ObjectSeekerError(
-            f"cannot tell the layout of {path} from its outputs ({_listed(outputs)}): "
-            f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
-        )
-    return LAYOUTS[name]
-
-
-def _choose_size(path: Path, wanted: int | tuple[int, int] | None, fixed: Size | None, layout: Layout) -> Size:
-    if fixed is not None and layout.free_sides:
-        raise ObjectSeekerError(f"{path} is fixed to inputs of {fixed[0]}x{fixed[1]}: leave out trim and fit=spend")
-    if wanted is None:
-        return fixed or as_size(layout.input_size)
-    size = as_size(wanted)
-    if fixed not in (None, size):
-        raise ObjectSeekerError(
-            f"{path} is fixed to inputs of {fixed[0]}x{fixed[1]}, not {size[0]}x{size[1]}: leave out the input size"
-        )
-    return size
-
-
 def _usual_names(classes: int | None, layout: Layout) -> tuple[str, ...]:
     if classes is not None:
         return names.by_count(classes)
     return names.COCO_91 if layout.name == "torchvision" else names.COCO_80
 
 
-def _forward(session: Any, inputs: Sequence[Tensor], outputs: list[str], layout: Layout) -> Forward:
-    image, *sizes = inputs
+def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:
+    image, *sizes = graph.inputs
     unbatched_input = len(image.shape) == 3
 
     def forward(batch: Array) -> Sequence[Sequence[Array]]:
@@ -190,16 +195,16 @@ def _forward(session: Any, inputs: Sequence[Tensor], outputs: list[str], layout:
         for entry in sizes:  # the network input's own size: boxes then come back in its pixels, as everywhere else
             feeds[entry.name] = np.full((len(batch), 2), (width, height), np.int64)
         try:
-            found = session.run(outputs, feeds)
+            every = graph.session.run(outputs, feeds)
         except Exception as error:
             reason = str(error).splitlines()[0]
             raise ObjectSeekerError(f"the graph does not take {_shape(batch)} inputs: {reason}") from None
         if not layout.batched:
-            return [found]
-        if any(len(output) != len(batch) for output in found):
-            shapes = ", ".join(_shape(output) for output in found)
+            return [every]
+        if any(len(output) != len(batch) for output in every):
+            shapes = ", ".join(_shape(output) for output in every)
             raise ObjectSeekerError(f"the graph returned {shapes} for {len(batch)} images: choose another layout")
-        return [[output[view] for output in found] for view in range(len(batch))]
+        return [[output[view] for output in every] for view in range(len(batch))]
 
     return forward
 

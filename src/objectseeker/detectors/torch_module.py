@@ -9,108 +9,111 @@ from importlib.util import find_spec
 from typing import Any
 
 from objectseeker.detectors.network import identity
-from objectseeker.detectors.network.detector import NetworkDetector, as_size
-from objectseeker.detectors.network.layouts import Array, Layout, parse
-from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR
-from objectseeker.detectors.network.views import MaskBy
+from objectseeker.detectors.network.detector import Forward, NetworkDetector, Predict, as_size
+from objectseeker.detectors.network.layouts import Array, parse
+from objectseeker.detectors.network.options import NetworkOptions
+from objectseeker.detectors.network.results import MOST_BOXES
 from objectseeker.errors import ObjectSeekerError
 
 PRECISIONS = ("float32", "float16", "bfloat16")
+INPUT_SIZE = 416
 BATCH = {"cpu": 8, "cuda": 128}  # views per forward pass
 CROP_SIDES = 4  # on a GPU a cropped view has one of so many widths and heights: few shapes, large batches
 
 
-class TorchDetector(NetworkDetector):
+def torch_detector(
+    module: Any,
+    *,
+    decode: Callable[[Any], tuple[Any, Any]] | None = None,
+    names: Sequence[str] = (),
+    precision: str = "float32",
+    compiled: bool | None = None,
+    share: bool | None = None,
+    **options: Any,
+) -> NetworkDetector:
     """A module from float images N x 3 x H x W to boxes N x A x 4 (corners, input pixels) and scores N x A x classes.
 
-    `decode` turns what the module returns into that pair, if it returns something else. `layout` says how the input is
-    placed and normalised and what IoU is suppressed; its default is that of the embedded detector: RGB 0..255, top
-    left on grey. The module is put into evaluation mode: a batch norm in training mode would mix the views of a batch.
+    `decode` turns what the module returns into that pair, if it returns something else. `options` are those of
+    `NetworkOptions`. `layout` says how the input is placed and normalised and what IoU is suppressed; its default is
+    that of the embedded detector: RGB 0..255, top left on grey. The module is put into evaluation mode: a batch norm in
+    training mode would mix the views of a batch.
 
-    Views are masked, run and suppressed on the device (`torch_views`); the best 300 boxes of each take part in
+    Views are masked, run and suppressed on the device (`gpu.device_views`); the best 300 boxes of each take part in
     suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it, by
     default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
     gives all images one input size (each size takes most of a minute). `share` has the views of the embedded detector
-    share its first stages (`shared`), by default in half precision on a GPU.
+    share its first stages (`gpu.shared`), by default in half precision on a GPU.
     """
+    torch = import_torch("a torch module")
+    from objectseeker.detectors.gpu.device_views import DeviceViews
+    from objectseeker.detectors.gpu.raw_network import BoxesAndScores, as_network
 
-    def __init__(
-        self,
-        module: Any,
-        *,
-        decode: Callable[[Any], tuple[Any, Any]] | None = None,
-        names: Sequence[str] = (),
-        layout: str | Layout = "decoded",
-        input_size: int | tuple[int, int] = 416,
-        score_floor: float = SCORE_FLOOR,
-        batch: int | None = None,
-        device: str = "cpu",
-        precision: str = "float32",
-        mask_by: MaskBy = "fill",
-        compiled: bool | None = None,
-        share: bool | None = None,
-    ) -> None:
-        torch = import_torch("a torch module")
-        from objectseeker.detectors.gpu.device import reproducible
-        from objectseeker.detectors.gpu.device_views import DeviceViews
-        from objectseeker.detectors.gpu.raw_network import as_network
+    asked = NetworkOptions(**options)
+    layout = parse(asked.layout or "decoded")
+    if layout.outputs != ("boxes", "scores"):
+        raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
+    size = as_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
+    module = _placed(module, precision, asked.device)
+    device, dtype = torch.device(asked.device), getattr(torch, precision)
+    on_gpu = device.type == "cuda"
+    batch = asked.batch or BATCH.get(device.type, BATCH["cpu"])
+    network, half = as_network(module, decode), on_gpu and precision != "float32"
+    compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
+    share = bool(network.reaches) and (half if share is None else share)
+    views = DeviceViews(
+        network=network,
+        layout=layout,
+        device=device,
+        dtype=dtype,
+        batch=batch,
+        floor=asked.score_floor,
+        candidates=MOST_BOXES,
+        record=on_gpu,
+        compiled=compiled,
+        share=share,
+    )
+    kernels = f"{precision} {'compiled ' if compiled else ''}{'shared ' if share else ''}{device_name(asked.device)}"
+    settings = f"{asked.describe(layout, size, batch)} {kernels}"
+    predict = BoxesAndScores(module, decode).rest
+    return NetworkDetector(
+        names=tuple(names),
+        identity=f"{type(module).__name__} ({settings}) sha256:{identity.of_module(module)}",
+        forward=_forward(predict, device, dtype),
+        layout=layout,
+        input_size=size,
+        batch=batch,
+        score_floor=asked.score_floor,
+        mask_by=asked.mask_by,
+        crop_step=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
+        begin_views=views.begin,
+        predict=predict,
+    )
 
-        layout = parse(layout) if isinstance(layout, str) else layout
-        if layout.outputs != ("boxes", "scores"):
-            raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
-        if precision not in PRECISIONS:
-            raise ObjectSeekerError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
-        size = as_size(input_size)
-        dtype = getattr(torch, precision)
-        module = ready(module if precision == "float32" else copy.deepcopy(module).to(dtype), device)
-        kind = torch.device(device).type
-        if kind == "cuda":
-            module = module.to(memory_format=torch.channels_last)
-        batch = batch or BATCH.get(kind, BATCH["cpu"])
-        network, half = as_network(module, decode), kind == "cuda" and precision != "float32"
-        compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
-        share = bool(network.reaches) and (half if share is None else share)
 
-        def predict(images: Any) -> tuple[Any, Any]:
-            outputs = module(images)
-            boxes, scores = decode(outputs) if decode is not None else outputs
-            return boxes, scores
+def _placed(module: Any, precision: str, device: str) -> Any:
+    """The module on its device, in a precision other than its own a copy of it."""
+    import torch
 
-        def forward(images: Array) -> Sequence[Sequence[Array]]:
-            with reproducible(torch.device(device)), torch.inference_mode():
-                boxes, scores = predict(torch.from_numpy(images).to(device, dtype))
-            found = [part.detach().float().cpu().numpy() for part in (boxes, scores)]
-            return list(zip(*found, strict=True))
+    if precision not in PRECISIONS:
+        raise ObjectSeekerError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
+    if precision != "float32":
+        module = copy.deepcopy(module).to(getattr(torch, precision))
+    module = ready(module, device)
+    on_gpu = torch.device(device).type == "cuda"
+    return module.to(memory_format=torch.channels_last) if on_gpu else module
 
-        views = DeviceViews(
-            network=network,
-            layout=layout,
-            device=torch.device(device),
-            dtype=dtype,
-            batch=batch,
-            floor=score_floor,
-            candidates=MOST_BOXES,
-            record=kind == "cuda",
-            compiled=compiled,
-            share=share,
-        )
-        settings = (
-            f"{layout.describe()} {size[0]}x{size[1]} {mask_by} batch={batch} floor={score_floor:g} {precision} "
-            f"{'compiled ' if compiled else ''}{'shared ' if share else ''}{device_name(device)}"
-        )
-        super().__init__(
-            names=tuple(names),
-            identity=f"{type(module).__name__} ({settings}) sha256:{identity.of_module(module)}",
-            forward=forward,
-            layout=layout,
-            input_size=size,
-            batch=batch,
-            score_floor=score_floor,
-            mask_by=mask_by,
-            crop_step=-(-max(size) // layout.stride // CROP_SIDES) if kind == "cuda" else 1,
-            begin_views=views.begin,
-        )
-        object.__setattr__(self, "predict", predict)  # differentiable: `attack` follows its gradients
+
+def _forward(predict: Predict, device: Any, dtype: Any) -> Forward:
+    import torch
+
+    from objectseeker.detectors.gpu.device import reproducible
+
+    def forward(images: Array) -> Sequence[Sequence[Array]]:
+        with reproducible(device), torch.inference_mode():
+            outputs = predict(torch.from_numpy(images).to(device, dtype))
+        return list(zip(*(part.detach().float().cpu().numpy() for part in outputs), strict=True))
+
+    return forward
 
 
 def ready(module: Any, device: str) -> Any:

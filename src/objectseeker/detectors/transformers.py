@@ -2,54 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from objectseeker.core.boxes import Detections
-from objectseeker.core.image import Image, as_image
+from objectseeker.core.image import Image
 from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.names import from_mapping
-from objectseeker.detectors.network.results import SCORE_FLOOR, Found, on_image
+from objectseeker.detectors.network.one_by_one import OneByOneDetector
+from objectseeker.detectors.network.results import SCORE_FLOOR, Found
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
 
 
-class TransformersDetector:
-    """A model for object detection and its image processor, which resizes and maps the boxes back.
-
-    Images go through one at a time: processors pad the images of a batch to a common size, so that batch-mates
-    would change the result.
-    """
-
-    def __init__(self, model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu") -> None:
-        self._torch = import_torch("a transformers model")
-        self._model = ready(model, device)
-        self._processor = processor
-        self._device = device
-        self._floor = score_floor
-        self.names = from_mapping(model.config.id2label)
-        self.identity = f"{type(model).__name__} (floor={score_floor:g} {device}) sha256:{identity.of_module(model)}"
-
-    def __call__(self, images: Sequence[Image]) -> list[Detections]:
-        return [self._detect(as_image(image)) for image in images]
-
-    def _detect(self, image: Image) -> Detections:
-        inputs = self._processor(images=[image], return_tensors="pt", input_data_format="channels_last")
-        with self._torch.inference_mode():
-            outputs = self._model(**{key: value.to(self._device) for key, value in inputs.items()})
-        (found,) = self._processor.post_process_object_detection(
-            outputs, threshold=self._floor, target_sizes=[image.shape[:2]]
-        )
-        return on_image(Found(found["boxes"], found["scores"], found["labels"]), image, floor=self._floor)
-
-
-def load_transformers(name: str, **options: Any) -> TransformersDetector:
+def load_transformers(name: str, **options: Any) -> OneByOneDetector:
     """A model by its name on the Hugging Face hub, or by the folder it was saved to."""
     try:
-        from transformers import (
-            AutoImageProcessor,
-            AutoModelForObjectDetection,
-        )
+        from transformers import AutoImageProcessor, AutoModelForObjectDetection
     except ImportError:
         raise ObjectSeekerError(f"transformers:{name} needs pip install 'objectseeker[transformers]'") from None
     try:
@@ -58,4 +25,26 @@ def load_transformers(name: str, **options: Any) -> TransformersDetector:
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0]
         raise ObjectSeekerError(f"transformers cannot load an object detector from {name!r}: {reason}") from None
-    return TransformersDetector(model, processor, **options)
+    return transformers_detector(model, processor, **options)
+
+
+def transformers_detector(
+    model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu"
+) -> OneByOneDetector:
+    """A model for object detection and its image processor, which resizes and maps the boxes back."""
+    torch = import_torch("a transformers model")
+    model = ready(model, device)
+
+    def find(image: Image) -> Found:
+        inputs = processor(images=[image], return_tensors="pt", input_data_format="channels_last")
+        with torch.inference_mode():
+            outputs = model(**{key: value.to(device) for key, value in inputs.items()})
+        (seen,) = processor.post_process_object_detection(
+            outputs, threshold=score_floor, target_sizes=[image.shape[:2]]
+        )
+        return Found(seen["boxes"], seen["scores"], seen["labels"])
+
+    named = identity.of_model(model, score_floor, device)
+    return OneByOneDetector(
+        names=from_mapping(model.config.id2label), identity=named, find=find, score_floor=score_floor
+    )

@@ -33,7 +33,8 @@ class Judged:
         boxes = _best_of_each_class(scene.base, len(scene.names))
         score = boxes.detections.score
         taken = match(score, overlapping(boxes, scene), scene)
-        counts = ~((taken >= 0) & scene.ignore[taken])
+        counts = np.ones(len(taken), np.bool_)  # all but those that took an ignored object
+        counts[taken >= 0] = ~scene.ignore[taken[taken >= 0]]
         signed = np.where(taken >= 0, score, -score)[counts]
         short = signed.astype(np.float32)
         return cls(short if np.array_equal(short, signed) else signed, boxes.detections.label[counts].astype(np.int16))

@@ -1,147 +1,191 @@
 """Which objects are certified, for all images and many settings at once.
 
-What a masked box proves about an object does not depend on any score, so it is found once. The verdicts are those of
-`certify`.
+What a masked box proves about an object does not depend on any score, so it is found once. Proofs are in the detector's
+labels: every object is looked at once for each of those that stand for it, and is certified if it is certified as one
+of them. The verdicts are those of the rule's `certify`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.certification import proven_twice, verdicts, visible_area
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.certification import ObjectProof, decide
 from objectseeker.core.evidence import stars_of
-from objectseeker.core.observation import ObservedImage
-from objectseeker.core.positions import Classes
+from objectseeker.core.iou_variant import AnyRule, IouRule, clear_of_mask, iou_lower_bound
+from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Patch, Surroundings, sizes
+from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.evaluation.scene import Scene
+from objectseeker.evaluation.settings import threshold_of
+
+# What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
+SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
+    Rule: ("filter_ioa", "classwise", "edge_factor"),
+    IouRule: ("tau_iou", "classwise"),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proofs:
-    """The masked boxes that prove something about a counted object: one row per box and object, object by object."""
+    """The masked boxes that prove something: one row per box and target, target by target.
+
+    A target is a counted object as one of the detector labels that stand for its class.
+    """
 
     scene: Scene
-    object: Ints  # a position in `scene.counted`
+    rule: AnyRule  # what it has of SAME_PROOFS holds for the rows
+    object: Ints  # of each target, ascending: a position in `scene.counted`
+    label: Ints  # of each target: the detector's; -1 where labels play no part and none stands for its class
+    first: Ints  # each target's first row, and the end of the last target
+    target: Ints  # of each row
     box: Ints  # a position among the masked boxes of the object's image
-    share: Floats  # lower bound of what is covered of the object
+    share: Floats  # lower bound of what is covered of the object (under an `IouRule`: of the IoU with it)
     score: Floats  # after the edge factor
-    side: Ints  # of the half masks that the box's mask is made of: one or two columns
+    side: Ints  # of the strips that the box's mask is made of: one or two columns; NO_SIDE for a band
     line: Ints
-    first: Ints  # each object's first row, and the end of the last object
-    rule: Rule  # its filter_ioa, classwise and edge_factor hold for the rows
 
-    def objects(self) -> tuple[Floats, Ints, Ints]:
-        """The counted objects' boxes, and width and height of the image of each."""
-        truth, counted = self.scene.truth, self.scene.counted
-        image = truth.image[counted]
-        return truth.detections.xyxy[counted], self.scene.width[image], self.scene.height[image]
+    def targets(self) -> tuple[Floats, Ints, Ints]:
+        """The boxes of the targets' objects, and width and height of the image of each."""
+        truth, n = self.scene.truth, self.scene.counted[self.object]
+        image = truth.image[n]
+        return truth.detections.xyxy[n], self.scene.width[image], self.scene.height[image]
 
-    def image_of(self, n: int) -> ObservedImage:
-        """The image of one counted object."""
-        return self.scene.images[int(self.scene.truth.image[self.scene.counted[n]])]
+    def image_of(self, target: int) -> ObservedImage:
+        return self.scene.images[int(self.scene.truth.image[self.scene.counted[self.object[target]]])]
+
+    def rows_of(self, target: int) -> Ints:
+        return np.arange(self.first[target], self.first[target + 1])
+
+    def any_of(self, verdicts: Bools) -> Bools:
+        """Verdicts (patches, targets) as verdicts (patches, counted objects)."""
+        return self.scene.vocabulary.any_of(verdicts, self.object, len(self.scene.counted))
 
 
-def find_proofs(scene: Scene, rule: Rule, bound: Bound) -> Proofs:
-    """What every rule with the same filter_ioa, classwise and edge_factor needs to certify."""
-    parts: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
+def find_proofs(scene: Scene, rule: AnyRule, bound: Bound) -> Proofs:
+    """What every rule that shares SAME_PROOFS with `rule` needs to certify."""
+    targets: list[tuple[Ints, Ints]] = []
+    rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
     columns = max(image.observation.masks.members.shape[1] for image in scene.images)
-    start = 0
+    objects = start = 0
     for image in scene.images:
-        observation, boxes = image.observation, image.observation.boxes
-        truth = image.truth[~image.ignore]
-        share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
-        proves = share > MARGIN
-        if rule.classwise:
-            proves &= boxes.label[:, None] == truth.label[None]
-        n, box = np.nonzero(proves.T)
-        half = observation.masks.members[observation.mask_of[box]]
-        half = np.broadcast_to(half, (len(half), columns))
-        halves = observation.masks.halves
-        score = rule.scores(observation)[box]
-        parts.append((n + start, box, share[box, n], score, halves.side[half], halves.line[half]))
+        observation, counted = image.observation, image.truth[~image.ignore]
+        truth, n = scene.vocabulary.in_detector(counted, classwise=rule.classwise)
+        share = _shares(rule, observation, truth, bound)
+        target, box = np.nonzero((share > MARGIN).T)
+        masks = observation.masks
+        strip = masks.members[observation.mask_of[box]]
+        strip = np.broadcast_to(strip, (len(strip), columns))
+        score = _scores(rule, observation)[box]
+        targets.append((n + objects, truth.label))
+        rows.append(
+            (target + start, box, share[box, target], score, masks.strips.side[strip], masks.strips.line[strip])
+        )
+        objects += len(counted)
         start += len(truth)
-    objects, box, share, score, side, line = (np.concatenate(column) for column in zip(*parts, strict=True))
-    first = np.searchsorted(objects, np.arange(start + 1))
-    return Proofs(scene, objects, box, share, score, side, line, first, rule)
+    which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
+    of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
+    first = np.searchsorted(of_row, np.arange(start + 1))
+    return Proofs(scene, rule, which, label, first, of_row, box, share, score, side, line)
 
 
 def certified_objects(
-    proofs: Proofs, rule: Rule, patches: Sequence[Patch], *, threshold: float = 0.0
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
 ) -> tuple[Bools, Bools]:
-    """`certified` and `vacuous` (patches, counted objects), as `certify` has them with the same settings."""
-    require_fraction(threshold, "threshold")
+    """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
+
+    `threshold` is the rule's own unless given: 0, with an `IouRule` 0.5.
+    """
+    certified, vacuous = certified_targets(proofs, rule, patches, threshold=threshold)
+    return proofs.any_of(certified), proofs.any_of(vacuous)
+
+
+def certified_targets(
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (patches, targets)."""
+    threshold = require_fraction(threshold_of(rule, threshold), "threshold")
     _check(rule, proofs.rule)
-    truth, width, height = proofs.objects()
-    evidence = np.where(proofs.share > threshold + MARGIN, rule.evidence(proofs.score), 0.0)
-    vulnerable = _escape_lines(proofs, evidence >= 1)
-    certified, vacuous = verdicts(vulnerable, truth, width, height, patches)
-    possible = certified
-    if rule.low_score is not None:
-        # A position that no mask of any such box removes is proven by none of them, together or alone.
-        possible, _ = verdicts(_escape_lines(proofs, evidence > 0), truth, width, height, patches)
-    twice = np.array([patch.count == 2 for patch in patches], dtype=np.bool_)
-    certified = np.where(twice[:, None], vacuous, certified)  # those were verdicts on one patch
-    certified |= _certified_one_by_one(proofs, rule, evidence, vulnerable, patches, possible & ~certified)
-    visible = visible_area(truth, width, height) > 0
-    return certified & visible, vacuous & visible
+    by_views = isinstance(rule, Rule) and rule.low_score is not None
+    evidence = np.where(proofs.share > threshold + MARGIN, _evidence(rule, proofs.score), 0.0)
+    truth, width, height = proofs.targets()
+    beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
 
-
-def _certified_one_by_one(
-    proofs: Proofs, rule: Rule, evidence: Floats, vulnerable: Ints, patches: Sequence[Patch], undecided: Bools
-) -> Bools:
-    """Which of the `undecided` (patches, objects) are certified: against two patches, or by views together."""
-    proven = np.zeros_like(undecided)
-    if not undecided.any():
-        return proven
-    truth, width, height = proofs.objects()
-    surroundings = Surroundings.of(truth, width, height)
-    size = [sizes(patch, width, height, len(truth)) for patch in patches]
-    allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
-    known: dict[tuple[int, tuple[int, int]], Classes] = {}  # by the masks (images of one size share theirs) and patch
-    for n in np.flatnonzero(undecided.any(axis=0)).tolist():
-        observation = proofs.image_of(n).observation
-        rows = np.arange(proofs.first[n], proofs.first[n + 1])
+    def proof_of(target: int) -> ObjectProof:
+        observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
         rows = rows[evidence[rows] > 0]
         safe = np.zeros(len(observation.masks), dtype=np.bool_)
         safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
-        stars = None
-        if rule.low_score is not None:
-            stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
-        for p in np.flatnonzero(undecided[:, n]).tolist():
-            patch = (int(size[p][n, 0]), int(size[p][n, 1]))
-            if patches[p].count == 2:
-                key = id(observation.masks), patch
-                of_patch = known[key] = known.get(key) or Classes.of(observation.masks, patch)
-                proven[p, n] = proven_twice(of_patch, allowed[p][n], safe) or (
-                    stars is not None and stars.prove_pairs(allowed[p][n], of_patch, safe)
-                )
-            elif stars is not None:
-                proven[p, n] = stars.prove_all(allowed[p][n], patch, vulnerable[n])
-    return proven
+        if not by_views:
+            return ObjectProof(observation.masks, safe)
+        assert isinstance(rule, Rule)
+        stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
+        return ObjectProof(observation.masks, safe, stars)
+
+    if by_views:
+        # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
+        # are half masks, lines say which those are.
+        once = [replace(patch, count=1) for patch in patches]
+        lines = _escape_lines(proofs, evidence > 0)
+        beyond = beyond | decide(lines, truth, width, height, once, proof_of, beyond_lines=False)[0]
+    lines = _escape_lines(proofs, evidence >= 1)
+    return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
+
+
+def _shares(rule: AnyRule, observation: Observation, truth: Detections, bound: Bound) -> Floats:
+    """The bound of every masked box for every object: (boxes, objects); 0 where no score would make it prove it."""
+    boxes = observation.boxes
+    if isinstance(rule, IouRule):
+        clear = clear_of_mask(boxes.xyxy, observation.mask_of, observation.masks)
+        share = np.zeros((len(boxes), len(truth)))
+        share[clear] = iou_lower_bound(boxes.xyxy[clear], truth.xyxy, rule.tau_iou, bound)
+    else:
+        share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
+    if rule.classwise:
+        share = np.where(boxes.label[:, None] == truth.label[None], share, 0.0)
+    return share
+
+
+def _scores(rule: AnyRule, observation: Observation) -> Floats:
+    return observation.boxes.score if isinstance(rule, IouRule) else rule.scores(observation)
+
+
+def _evidence(rule: AnyRule, score: Floats) -> Floats:
+    """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
+    if isinstance(rule, IouRule):
+        return np.where(score >= rule.ioa.mask_score, 1.0, 0.0)
+    return rule.evidence(score)
+
+
+def _only_halves(proofs: Proofs) -> Bools:
+    """Whether the target's image was seen under half masks alone."""
+    scene = proofs.scene
+    of_image = np.array([image.observation.masks.only_halves for image in scene.images], dtype=np.bool_)
+    return np.asarray(of_image[scene.truth.image[scene.counted[proofs.object]]])
 
 
 def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
-    """`Certificates.vulnerable` of every object: furthest safe left and top mask, nearest safe right and bottom."""
-    _, width, height = proofs.objects()
+    """`Certificates.vulnerable` of every target: furthest safe left and top mask, nearest safe right and bottom."""
+    _, width, height = proofs.targets()
     border = np.stack([width, height], axis=1)
     lines = np.concatenate([np.zeros_like(border), border], axis=1)
     side, line = proofs.side[decisive], proofs.line[decisive]
-    n = np.broadcast_to(proofs.object[decisive][:, None], side.shape)
-    before = side < 2
-    np.maximum.at(lines, (n[before], side[before]), line[before])
-    np.minimum.at(lines, (n[~before], side[~before]), line[~before])
+    target = np.broadcast_to(proofs.target[decisive][:, None], side.shape)
+    before, after = (side == 0) | (side == 1), side >= 2
+    np.maximum.at(lines, (target[before], side[before]), line[before])
+    np.minimum.at(lines, (target[after], side[after]), line[after])
     return lines
 
 
-def _check(rule: Rule, prepared: Rule) -> None:
-    for name in ("filter_ioa", "classwise", "edge_factor"):
+def _check(rule: AnyRule, prepared: AnyRule) -> None:
+    if type(rule) is not type(prepared):
+        raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")
+    for name in SAME_PROOFS[type(rule)]:
         if getattr(rule, name) != getattr(prepared, name):
             raise ObjectSeekerError(
                 f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, fields, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,81 @@ from typing import Any
 import numpy as np
 
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.evaluation.estimates import Options, clean_figures, combined, tuned_figures, without_samples
-from objectseeker.evaluation.summary import Row
+from objectseeker.evaluation.estimates import (
+    BetaPoint,
+    CleanFigures,
+    Options,
+    TunedFigures,
+    UndefendedFigures,
+    clean_figures,
+    combined,
+    plain,
+    read,
+    tuned_figures,
+)
 from objectseeker.evaluation.tuning import Family
 from objectseeker.runs.run import Run, open_run
 
 Task = tuple[Family, float, int] | None  # a rule, a clean recall, the half searched; None: what needs no settings
-HOW_SETTINGS_WERE_FOUND = ("settings", "searched", "halves")  # parts of a tuned row that no difference has
 
 
-def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None] | None = None, **options: Any) -> Row:
-    """All figures of one run: plain values, ready for JSON. APs, losses and recalls are percentages, scores are not.
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a run and a difference of two runs have in common."""
 
-    - vanilla: AP50 of the undefended detector.
-    - curve: AP50 and its loss against vanilla where mask_score = base_score + (1 - base_score) * beta, by the paper's
+    undefended: UndefendedFigures
+    curve: tuple[BetaPoint, ...]
+    tuned: tuple[TunedFigures, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures(Compared):
+    """All figures of one run. APs, losses and recalls are percentages, scores are not; see `measure`."""
+
+    run: str
+    detector: str
+    masks: str
+    mask_floor: float
+    options: Options
+    images: int
+    objects: int
+    image_digest: str
+
+    def to_json(self, *, samples: bool = True) -> dict[str, Any]:
+        return plain(self, samples=samples)  # type: ignore[no-any-return]
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any]) -> RunFigures:
+        return read(cls, content)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference(Compared):
+    """One run minus another. `paired`: both hold the same images."""
+
+    run: str
+    against: str
+    paired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Several runs, and what each of them has more (or less) than the first."""
+
+    runs: tuple[RunFigures, ...]
+    differences: tuple[Difference, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return plain(self, samples=False)  # type: ignore[no-any-return]
+
+
+def measure(
+    run: Run, *, processes: int = 1, on_part: Callable[[int, int], None] | None = None, **options: Any
+) -> RunFigures:
+    """All figures of one run.
+
+    - undefended: AP50 of the undefended detector.
+    - curve: AP50 and its loss against that where mask_score = base_score + (1 - base_score) * beta, by the paper's
       rule and protocol (alpha is beta, or the run's floor if that is higher; filter_ioa 0.6), on all images; and the
       spurious boxes per image at the base_score at which the undefended detector reaches a clean recall. A spurious
       box is one that the defence adds to the base boxes of a clean image and that overlaps no object of its label
@@ -38,10 +100,10 @@ def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None]
       images, and what they give on the other half. With `both_halves`, likewise the other way round: `halves` has both,
       `held_out` the mean.
 
-    Every figure is a row of value, low, high (its 95 % bootstrap interval over images) and samples. Settings stay as
-    they were found; a sample's base_score is the one at which that sample reaches the clean recall, and samples that
-    never do are left out (`unreached` counts them). `options` are those of `Options`; `on_part` is called with how
-    many parts of the work are done, and of how many.
+    Every figure has a 95 % bootstrap interval over images. Settings stay as they were found; a sample's base_score is
+    the one at which that sample reaches the clean recall, and samples that never do are left out (`unreached` counts
+    them). `options` are those of `Options`; `on_part` is called with how many parts of the work are done, and of how
+    many.
     """
     chosen = Options(**options)
     # The evidence rule takes longest, so it goes first.
@@ -74,74 +136,74 @@ def measure(run: Run, *, processes: int = 1, on_part: Callable[[int, int], None]
     if chosen.both_halves:
         tuned = [list(map(both_ways, *two)) for two in zip(tuned[::2], tuned[1::2], strict=True)]
     order = {rule: place for place, rule in enumerate(chosen.rules)}
-    rows = [row for part in tuned for row in part]
-    return {
-        "run": str(run.folder),
-        "detector": run.manifest.detector,
-        "lines": run.manifest.lines,
-        "mask_floor": run.manifest.mask_floor,
-        "options": chosen.to_json(),
-        **clean,
-        "tuned": sorted(rows, key=lambda row: (order[row["rule"]], row["clean_recall"], row["most_loss"])),
-    }
+    rows: list[TunedFigures] = [row for part in tuned for row in part]
+    observing = run.manifest.observing
+    return RunFigures(
+        run=str(run.folder),
+        detector=run.manifest.detector,
+        masks=str(observing.masks),
+        mask_floor=observing.mask_floor,
+        options=chosen,
+        **{each.name: getattr(clean, each.name) for each in fields(CleanFigures)},
+        tuned=tuple(sorted(rows, key=lambda row: (order[row.rule], row.clean_recall, row.most_loss))),
+    )
 
 
 def _part_of_folder(folder: Path, options: Options, task: Task) -> Any:
     return _part_of(open_run(folder), options, task)
 
 
-def _part_of(run: Run, options: Options, task: Task) -> Any:
-    given = run.images(), run.manifest.names, run.manifest.mask_floor, options
-    return clean_figures(*given) if task is None else tuned_figures(*given, *task)
+def _part_of(run: Run, options: Options, task: Task) -> CleanFigures | list[TunedFigures]:
+    given = run.images(), run.vocabulary, run.manifest.observing.mask_floor, options
+    if task is None:
+        return clean_figures(*given)
+    rule, recall, half = task
+    return tuned_figures(*given, rule=rule, recall=recall, half=half)
 
 
-def both_ways(one: Row, other: Row) -> Row:
-    """A tuned row of each half as one row: the mean of what was measured, if both found settings."""
-    halves = [one, other]
-    reached = all(half["held_out"] is not None for half in halves)
-    return {
-        **{name: one[name] for name in ("rule", "clean_recall", "most_loss")},
-        "halves": without_samples(halves),
-        "held_out": combined(one["held_out"], other["held_out"], lambda a, b: (a + b) / 2) if reached else None,
-        "why": one["why"] or other["why"],
-    }
+def both_ways(one: TunedFigures, other: TunedFigures) -> TunedFigures:
+    """What was found on each half as one: the mean of what was measured, if both found settings."""
+    return TunedFigures(
+        rule=one.rule,
+        clean_recall=one.clean_recall,
+        most_loss=one.most_loss,
+        halves=(one, other),
+        held_out=combined(one.held_out, other.held_out, lambda a, b: (a + b) / 2),
+        why=one.why or other.why,
+    )
 
 
-def compare(measured: Sequence[Mapping[str, Any]]) -> Row:
+def compare(measured: Sequence[RunFigures]) -> Comparison:
     """What `measure` gave for several runs, and what each of them has more (or less) than the first.
 
-    The interval of a difference is that of the differences of the samples. `paired` says whether both runs hold the
-    same images.
+    The interval of a difference is that of the differences of the samples.
     """
     if not measured:
         raise ObjectSeekerError("there are no runs to compare; give at least one")
     first, *others = measured
     for other in others:
-        for name, value in first["options"].items():
-            if other["options"].get(name) != value:
+        for each in fields(Options):
+            one, two = getattr(first.options, each.name), getattr(other.options, each.name)
+            if one != two:
                 raise ObjectSeekerError(
-                    f"{first['run']} was measured with {name}={value!r} and {other['run']} with "
-                    f"{name}={other['options'].get(name)!r}: measure both alike"
+                    f"{first.run} was measured with {each.name}={one!r} and {other.run} with {each.name}={two!r}: "
+                    "measure both alike"
                 )
-    return {
-        "runs": [without_samples(run) for run in measured],
-        "differences": [
-            {
-                "run": other["run"],
-                "against": first["run"],
-                "paired": other["image_digest"] == first["image_digest"],
-                **{part: _difference(other[part], first[part]) for part in ("vanilla", "curve")},
-                "tuned": _difference(*([_outcome(row) for row in run["tuned"]] for run in (other, first))),
-            }
-            for other in others
-        ],
-    }
+    return Comparison(tuple(measured), tuple(_difference(other, first) for other in others))
 
 
-def _difference(one: Any, other: Any) -> Any:
+def _difference(one: RunFigures, other: RunFigures) -> Difference:
     """`one` minus `other` wherever both have an estimate; of all else, what both have in common."""
-    return without_samples(combined(one, other, np.subtract))
+    return Difference(
+        run=one.run,
+        against=other.run,
+        paired=one.image_digest == other.image_digest,
+        undefended=combined(one.undefended, other.undefended, np.subtract),
+        curve=combined(one.curve, other.curve, np.subtract),
+        tuned=combined(tuple(map(_outcome, one.tuned)), tuple(map(_outcome, other.tuned)), np.subtract),
+    )
 
 
-def _outcome(row: Mapping[str, Any]) -> Row:
-    return {name: value for name, value in row.items() if name not in HOW_SETTINGS_WERE_FOUND}
+def _outcome(row: TunedFigures) -> TunedFigures:
+    """Without how the settings were found, which no difference has."""
+    return replace(row, settings=None, searched=None, halves=())

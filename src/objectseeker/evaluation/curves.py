@@ -10,9 +10,9 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Floats, Ints
 from objectseeker.core.rule import Rule
 from objectseeker.evaluation.average_precision import envelope_area
-from objectseeker.evaluation.matching import Pairs, count, match, overlapping
+from objectseeker.evaluation.matching import Overlaps, count, match, overlapping
 from objectseeker.evaluation.scene import Boxes, Census, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, ioa_of
 
 ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
 NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))
@@ -49,20 +49,26 @@ class Curve:
     def mean_ap50(self) -> float:
         return float(self.scene.macro(self.ap50))
 
+    @property
+    def highest_clean_recall(self) -> float:
+        return float(self.clean_recall.max())
+
     def row_at_recall(self, clean_recall: float) -> int | None:
         """The row of the highest base_score whose clean recall is at least the fraction `clean_recall`, if any."""
         rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - ROUNDING)
         return int(rows[np.argmax(self.base_scores[rows])]) if len(rows) else None
 
 
-def vanilla_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:
+def undefended_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:
     """The undefended detector."""
     return curve_of(scene, base_scores, (NO_BOXES for _ in base_scores))
 
 
 def unpruned_curve(scene: Scene, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
     """What pruning is for: base boxes and every masked box of at least mask_score, as they are."""
-    return curve_of(scene, base_scores, _unpruned(scene, [settings.rule(float(score)) for score in base_scores]))
+    return curve_of(
+        scene, base_scores, _unpruned(scene, [ioa_of(settings.on_curve(float(score))) for score in base_scores])
+    )
 
 
 def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
@@ -71,11 +77,11 @@ def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
     for rule in rules:
         if rule.edge_factor not in score:
             score[rule.edge_factor] = np.concatenate([rule.scores(image.observation) for image in scene.images])
-        yield everything.select(score[rule.edge_factor] >= rule.mask_score)
+        yield everything.select(score[rule.edge_factor] >= rule.mask_score).in_dataset(scene.vocabulary)
 
 
 def curve_of(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> Curve:
-    """Base boxes, and what the defence adds to them at each base_score."""
+    """Base boxes, and what the defence adds to them at each base_score, in the data set's labels."""
     base, known = scene.base, overlapping(scene.base, scene)
     right, wrong = [], []
     for base_score, added in zip(base_scores, additions, strict=True):
@@ -83,7 +89,7 @@ def curve_of(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> C
         place = np.cumsum(kept) - 1
         rows = kept[known.box]
         new = overlapping(added, scene)
-        pairs = Pairs(
+        pairs = Overlaps(
             box=np.concatenate([place[known.box[rows]], new.box + kept.sum()]),
             object=np.concatenate([known.object[rows], new.object]),
             overlap=np.concatenate([known.overlap[rows], new.overlap]),

@@ -5,25 +5,26 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.follow import Follow
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import WHERES
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.average_precision import coco_ap50
-from objectseeker.evaluation.certified import certified_objects
 from objectseeker.evaluation.curves import NO_BOXES
-from objectseeker.evaluation.defence import Defence
-from objectseeker.evaluation.resampling import NOT_REACHED, Tally, ratios_at_rows, resamples, spurious
+from objectseeker.evaluation.replayed import Replayed
+from objectseeker.evaluation.resampling import NO_ROW, Tally, ratios_at_rows, resamples, spurious
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings
-from objectseeker.evaluation.summary import Row
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, ioa_of
 from objectseeker.evaluation.sweeps import split
-from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Tuned, tune
+from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Search, Tuned, tune
 
 BETAS = tuple(s / 10 for s in range(10))  # of the curve
 INTERVAL = (2.5, 97.5)  # percentiles
@@ -53,140 +54,247 @@ class Options:
         if not self.rules or not set(self.rules) <= set(FAMILIES):
             raise ObjectSeekerError(f"rules must be some of {', '.join(FAMILIES)}, got {list(self.rules)!r}")
 
-    def to_json(self) -> Row:
-        choices = {name: list(values) for name, values in asdict(self.choices).items()}
-        rows = {"losses": list(self.losses), "recalls": list(self.recalls), "rules": list(self.rules)}
-        return asdict(self) | rows | {"choices": choices}
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure of the images as they are, the interval of its samples, and the samples; NaN is None.
+
+    `unreached` counts the samples that have no such figure.
+    """
+
+    value: float | None
+    low: float | None
+    high: float | None
+    unreached: int
+    samples: tuple[float | None, ...]
+
+    @classmethod
+    def of(cls, samples: Floats) -> Estimate:
+        """The first sample is the images as they are; the interval is that of the others."""
+        drawn = samples[1:][~np.isnan(samples[1:])]
+        low, high = np.percentile(drawn, INTERVAL) if len(drawn) else (np.nan, np.nan)
+        rounded = tuple(None if math.isnan(one) else round(one, DIGITS) for one in samples[1:].tolist())
+        return cls(_plain(samples[0]), _plain(low), _plain(high), int(np.isnan(samples[1:]).sum()), rounded)
+
+    def all(self) -> Floats:
+        """What it was made of."""
+        return np.array([self.value, *self.samples], dtype=np.float64)
 
 
-def clean_figures(images: Sequence[ObservedImage], names: Sequence[str], floor: float, options: Options) -> Row:
+@dataclass(frozen=True, slots=True)
+class SpuriousAt:
+    """Spurious boxes per image where the undefended detector reaches a clean recall."""
+
+    clean_recall: float
+    mask_score: float | None
+    spurious: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class BetaPoint:
+    """What a beta costs, by the paper's rule."""
+
+    beta: float
+    ap50: Estimate
+    ap50_loss: Estimate
+    at_recall: tuple[SpuriousAt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UndefendedFigures:
+    ap50: Estimate
+    ap50_coco: float
+
+
+@dataclass(frozen=True, slots=True)
+class CleanFigures:
     """What needs no settings, from all images."""
-    scene = Scene.of(images, names)
+
+    images: int
+    objects: int
+    image_digest: str
+    undefended: UndefendedFigures
+    curve: tuple[BetaPoint, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertifiedFigures:
+    """What settings give where a clean recall is reached; the mean is over far, close and over."""
+
+    base_score: float | None
+    mask_score: float | None
+    low_score: float | None
+    clean_recall: Estimate
+    certified_far: Estimate
+    certified_close: Estimate
+    certified_over: Estimate
+    certified_anywhere: Estimate
+    certified_mean: Estimate
+    spurious: Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut(CertifiedFigures):
+    """What fixed settings give on images that they were not found on, where the defended detector reaches the recall.
+
+    Masks find objects, too, so that is at a higher base_score than where the undefended one does, and every mask_score
+    rises with base_score: `at_undefended_recall` has the figures at the undefended detector's.
+    """
+
+    images: int
+    objects: int
+    undefended_ap50: Estimate
+    ap50: Estimate
+    ap50_loss: Estimate
+    at_undefended_recall: CertifiedFigures
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedFigures:
+    """The settings found on one half of the images and their figures on the other, or why there are none.
+
+    With both halves searched in turn, `halves` has both and `held_out` their mean.
+    """
+
+    rule: Family
+    clean_recall: float
+    most_loss: float
+    settings: dict[str, Any] | None = None
+    searched: dict[str, Any] | None = None
+    image_digest: str | None = None
+    held_out: HeldOut | None = None
+    why: str | None = None
+    halves: tuple[TunedFigures, ...] = ()
+
+
+def clean_figures(
+    images: Sequence[ObservedImage], vocabulary: Vocabulary, floor: float, options: Options
+) -> CleanFigures:
+    """What needs no settings, from all images."""
+    scene = Scene.of(images, vocabulary)
     weights = resamples(len(images), options.bootstrap, options.seed)
-    vanilla = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
-    vanilla_ap50 = vanilla.ap50(weights)
-    rows_at = {recall: vanilla.rows_at_recall(recall, weights) for recall in options.recalls}
-    each = [replace(Settings(), alpha=max(floor, beta), beta=beta) for beta in BETAS]
-    defence = Defence.prepare(scene, each[0])
+    undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+    undefended_ap50 = undefended.ap50(weights)
+    rows_at = {recall: undefended.rows_at_recall(recall, weights) for recall in options.recalls}
+    each = [Settings.along(Follow(alpha=max(floor, beta), beta=beta)) for beta in BETAS]
+    replayed = Replayed.of(scene, each[0])
     curve = []
     for settings in each:
-        additions = list(defence.additions(settings, BASE_SCORES.tolist()))
+        additions = _additions(replayed, settings)
         ap50 = Tally.of(scene, additions).ap50(weights)
-        boxes = {recall: _spurious_per_image(scene, additions, rows, weights) for recall, rows in rows_at.items()}
-        curve.append(
-            {
-                "beta": settings.beta,
-                "ap50": estimate(ap50),
-                "ap50_loss": estimate(vanilla_ap50 - ap50),
-                "at_recall": [
-                    {
-                        "clean_recall": recall,
-                        "mask_score": _mask_score(settings, rows[0]),
-                        "spurious": estimate(boxes[recall]),
-                    }
-                    for recall, rows in rows_at.items()
-                ],
-            }
+        at_recall = tuple(
+            SpuriousAt(
+                recall,
+                None if rows[0] == NO_ROW else _rule_at(settings, rows[0]).mask_score,
+                Estimate.of(_spurious_per_image(scene, additions, rows, weights)),
+            )
+            for recall, rows in rows_at.items()
         )
-    return {
-        "images": len(images),
-        "objects": len(scene.counted),
-        "image_digest": _digest(images),
-        "vanilla": {"ap50": estimate(vanilla_ap50), "ap50_coco": float(scene.macro(coco_ap50(scene)))},
-        "curve": curve,
-    }
+        lost = Estimate.of(undefended_ap50 - ap50)
+        curve.append(BetaPoint(settings.follow.beta, Estimate.of(ap50), lost, at_recall))
+    return CleanFigures(
+        images=len(images),
+        objects=len(scene.counted),
+        image_digest=_digest(images),
+        undefended=UndefendedFigures(Estimate.of(undefended_ap50), float(scene.macro(coco_ap50(scene)))),
+        curve=tuple(curve),
+    )
 
 
 def tuned_figures(
     images: Sequence[ObservedImage],
-    names: Sequence[str],
+    vocabulary: Vocabulary,
     floor: float,
     options: Options,
+    *,
     rule: Family,
     recall: float,
     half: int,
-) -> list[Row]:
-    """One row per loss: the settings found on this half of the images, and their figures on the other."""
-    settings = Settings(clean_recall=recall, patch_area=options.patch_area)
+) -> list[TunedFigures]:
+    """One for every loss: the settings found on this half of the images, and their figures on the other."""
     other = split(len(images), 2, options.seed)[1 - half]
-    held_out = Scene.of([images[i] for i in other], names)
-    found: dict[float, Tuned] = {}
+    held_out = Scene.of([images[i] for i in other], vocabulary)
+    search = Search(
+        mask_floor=floor,
+        threat=Threat(area=options.patch_area),
+        clean_recall=recall,
+        families=(rule,),
+        most_loss=options.losses[-1],
+        losses=options.losses,
+        choices=options.choices,
+        recall_of=options.recall_of,
+        seed=options.seed,
+        half=half,
+    )
+    best: dict[float, Tuned] = {}
     why: str | None = None
     try:
-        tuning = tune(
-            images,
-            names,
-            settings,
-            mask_floor=floor,
-            families=[rule],
-            most_loss=options.losses[-1],
-            losses=options.losses,
-            choices=options.choices,
-            recall_of=options.recall_of,
-            seed=options.seed,
-            half=half,
-        )
-        found = {tuned.most_loss: tuned for tuned in tuning.frontier[rule]}
+        best = {tuned.most_loss: tuned for tuned in tune(images, vocabulary, search).frontier[rule]}
     except ObjectSeekerError as error:  # no setting is good enough: a result, too
         why = str(error)
-    rows = []
-    for loss in options.losses:
-        row: Row = {"rule": rule, "clean_recall": recall, "most_loss": loss, "settings": None, "searched": None}
-        row |= {"image_digest": _digest(held_out.images), "held_out": None, "why": why}
-        if loss in found:
-            one = found[loss]
-            row |= {"settings": asdict(one.settings), "searched": one.searched, "why": None}
-            # Each half has samples of its own, so that means over both halves spread as they should.
-            row["held_out"] = held_out_figures(held_out, one.settings, floor, options.bootstrap, options.seed + half)
-        elif why is None:
-            row["why"] = f"no setting loses at most {loss:g} points of AP50 on the half that was searched"
-        rows.append(row)
-    return rows
+
+    def figures(loss: float) -> TunedFigures:
+        asked: dict[str, Any] = {"rule": rule, "clean_recall": recall, "most_loss": loss}
+        asked["image_digest"] = _digest(held_out.images)
+        if loss not in best:
+            return TunedFigures(
+                **asked, why=why or f"no setting loses at most {loss:g} points of AP50 on the half that was searched"
+            )
+        one = best[loss]
+        # Each half has samples of its own, so that means over both halves spread as they should.
+        measured = held_out_figures(held_out, one.settings, floor, options.bootstrap, options.seed + half)
+        return TunedFigures(
+            **asked, settings=one.settings.to_json(), searched=one.searched.figures(), held_out=measured
+        )
+
+    return [figures(loss) for loss in options.losses]
 
 
-def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: int, seed: int) -> Row:
-    """What fixed settings give on a scene.
-
-    Masks find objects, too, so the defended detector reaches a clean recall at a higher base_score than the undefended
-    one, and every mask_score rises with base_score: `at_vanilla_recall` has the figures at the undefended detector's.
-    """
+def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: int, seed: int) -> HeldOut:
+    """What fixed settings give on a scene, at their clean recall."""
+    assert settings.clean_recall is not None
     weights = resamples(len(scene.images), bootstrap, seed)
-    defence = Defence.prepare(scene, settings, floor=floor)
-    additions = list(defence.additions(settings, BASE_SCORES.tolist()))
+    replayed = Replayed.of(scene, settings, floor=floor)
+    additions = _additions(replayed, settings)
     tally = Tally.of(scene, additions)
     ap50 = tally.ap50(weights)
     undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
-    vanilla = undefended.ap50(weights)
+    undefended_ap50 = undefended.ap50(weights)
 
-    def certified(rows: Ints) -> Row:
-        rule = None if rows[0] == NOT_REACHED else settings.rule(float(BASE_SCORES[rows[0]]))
-        counts = _certified_counts(defence, settings)
-        shares = 100 * ratios_at_rows(counts, tally.objects.sum(axis=1), rows, weights)
-        by_where = dict(zip(WHERES, np.broadcast_to(shares, (len(WHERES), len(weights))), strict=True))
-        by_where["mean"] = (by_where["far"] + by_where["close"] + by_where["over"]) / 3
-        recall = np.where(rows == NOT_REACHED, np.nan, tally.clean_recall(weights)[rows, np.arange(len(rows))])
+    def certified(rows: Ints) -> dict[str, Any]:
+        rule = None if rows[0] == NO_ROW else _rule_at(settings, rows[0])
+        counts = _certified_counts(replayed, settings)
+        percent = 100 * ratios_at_rows(counts, tally.objects.sum(axis=1), rows, weights)
+        by_where = dict(zip(WHERES, np.broadcast_to(percent, (len(WHERES), len(weights))), strict=True))
+        mean = (by_where["far"] + by_where["close"] + by_where["over"]) / 3
+        recall = np.where(rows == NO_ROW, np.nan, tally.clean_recall(weights)[rows, np.arange(len(rows))])
         return {
             "base_score": None if rule is None else rule.base_score,
             "mask_score": None if rule is None else rule.mask_score,
             "low_score": None if rule is None else rule.low_score,
-            "clean_recall": estimate(recall),
-            **{f"certified_{where}": estimate(values) for where, values in by_where.items()},
-            "spurious": estimate(_spurious_per_image(scene, additions, rows, weights)),
+            "clean_recall": Estimate.of(recall),
+            **{f"certified_{where}": Estimate.of(values) for where, values in by_where.items()},
+            "certified_mean": Estimate.of(mean),
+            "spurious": Estimate.of(_spurious_per_image(scene, additions, rows, weights)),
         }
 
-    return {
-        "images": len(scene.images),
-        "objects": len(scene.counted),
-        "vanilla_ap50": estimate(vanilla),
-        "ap50": estimate(ap50),
-        "ap50_loss": estimate(vanilla - ap50),
+    return HeldOut(
+        images=len(scene.images),
+        objects=len(scene.counted),
+        undefended_ap50=Estimate.of(undefended_ap50),
+        ap50=Estimate.of(ap50),
+        ap50_loss=Estimate.of(undefended_ap50 - ap50),
         **certified(tally.rows_at_recall(settings.clean_recall, weights)),
-        "at_vanilla_recall": certified(undefended.rows_at_recall(settings.clean_recall, weights)),
-    }
+        at_undefended_recall=CertifiedFigures(**certified(undefended.rows_at_recall(settings.clean_recall, weights))),
+    )
 
 
-def _mask_score(settings: Settings, row: int) -> float | None:
-    return None if row == NOT_REACHED else settings.rule(float(BASE_SCORES[row])).mask_score
+def _rule_at(settings: Settings, row: int) -> Rule:
+    return ioa_of(settings.on_curve(float(BASE_SCORES[row])))
+
+
+def _additions(replayed: Replayed, settings: Settings) -> list[Boxes]:
+    return list(replayed.additions([settings.on_curve(score) for score in BASE_SCORES.tolist()]))
 
 
 def _spurious_per_image(scene: Scene, additions: Sequence[Boxes], rows: Ints, weights: Floats) -> Floats:
@@ -196,30 +304,16 @@ def _spurious_per_image(scene: Scene, additions: Sequence[Boxes], rows: Ints, we
     return np.asarray(boxes)
 
 
-def _certified_counts(defence: Defence, settings: Settings) -> Callable[[int], Floats]:
+def _certified_counts(replayed: Replayed, settings: Settings) -> Callable[[int], Floats]:
     """For the row of a base_score, how many counted objects of each image are certified: (WHERES, images)."""
-    scene = defence.scene
+    scene = replayed.scene
     image = scene.truth.image[scene.counted]
 
     def at(row: int) -> Floats:
-        rule = settings.rule(float(BASE_SCORES[row]))
-        certified, _ = certified_objects(defence.proofs, rule, settings.patches(), threshold=settings.threshold)
+        certified, _ = replayed.certified(_rule_at(settings, row), settings.threat)
         return np.stack([np.bincount(image, weights=of_where, minlength=len(scene.images)) for of_where in certified])
 
     return at
-
-
-def estimate(samples: Floats) -> Row:
-    """The first sample is the images as they are; the interval is that of the others."""
-    drawn = samples[1:][~np.isnan(samples[1:])]
-    low, high = np.percentile(drawn, INTERVAL) if len(drawn) else (np.nan, np.nan)
-    return {
-        "value": _plain(samples[0]),
-        "low": _plain(low),
-        "high": _plain(high),
-        "unreached": int(np.isnan(samples[1:]).sum()),
-        "samples": [None if math.isnan(one) else round(one, DIGITS) for one in samples[1:].tolist()],
-    }
 
 
 def _plain(value: float) -> float | None:
@@ -232,24 +326,37 @@ def _digest(images: Sequence[ObservedImage]) -> str:
 
 
 def combined(one: Any, other: Any, how: Callable[[Floats, Floats], Floats]) -> Any:
-    """Two parts of what `measure` gave, alike in shape: estimates sample by sample, of all else what is equal."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if "samples" in one:
-            return estimate(how(_samples(one), _samples(other)))
-        values = {name: combined(one[name], other.get(name), how) for name in one}
-        return {name: value for name, value in values.items() if value is not None}
-    if isinstance(one, list) and isinstance(other, list):
-        return [combined(a, b, how) for a, b in zip(one, other, strict=True)]
+    """Two figures or records of figures, alike in shape: estimates sample by sample, of all else what is equal."""
+    if isinstance(one, Estimate) and isinstance(other, Estimate):
+        return Estimate.of(how(one.all(), other.all()))
+    if is_dataclass(one) and type(one) is type(other):
+        names = [each.name for each in fields(one)]
+        return replace(one, **{name: combined(getattr(one, name), getattr(other, name), how) for name in names})  # type: ignore[type-var]
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return tuple(combined(a, b, how) for a, b in zip(one, other, strict=True))
     return one if one == other else None
 
 
-def _samples(estimated: Mapping[str, Any]) -> Floats:
-    """With the value itself first; NaN for None."""
-    return np.array([estimated["value"], *estimated["samples"]], dtype=np.float64)
+def plain(part: Any, *, samples: bool = True) -> Any:
+    """Records as plain values, ready for JSON; without the samples they are short enough to print."""
+    if is_dataclass(part):
+        shown = [each.name for each in fields(part) if samples or each.name != "samples"]
+        return {name: plain(getattr(part, name), samples=samples) for name in shown}
+    if isinstance(part, tuple):
+        return [plain(one, samples=samples) for one in part]
+    return part
 
 
-def without_samples(part: Any) -> Any:
-    """A part of what `measure` gave, short enough to print."""
-    if isinstance(part, Mapping):
-        return {name: without_samples(value) for name, value in part.items() if name != "samples"}
-    return [without_samples(one) for one in part] if isinstance(part, list) else part
+def read(kind: Any, content: Any) -> Any:
+    """A record of this type from the plain values that it was written as."""
+    if isinstance(content, Mapping) and (record := _record_in(kind)) is not None:
+        hints = get_type_hints(record)
+        return record(**{name: read(hints[name], value) for name, value in content.items()})
+    if isinstance(content, list):
+        return tuple(read(get_args(kind)[0], one) for one in content)
+    return content
+
+
+def _record_in(kind: Any) -> Any:
+    """The dataclass that a type is, or may be."""
+    return next((one for one in (kind, *get_args(kind)) if is_dataclass(one)), None)

@@ -19,7 +19,7 @@ SMALLEST_OVERLAP = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
+class Overlaps:
     """Boxes and objects of one image and class that overlap enough, one row per pair."""
 
     box: Ints
@@ -27,7 +27,7 @@ class Pairs:
     overlap: Floats
 
 
-def overlapping(boxes: Boxes, scene: Scene) -> Pairs:
+def overlapping(boxes: Boxes, scene: Scene) -> Overlaps:
     """All pairs of a box and an object that could be matched."""
     classes = len(scene.names)
     truth = scene.truth
@@ -39,10 +39,10 @@ def overlapping(boxes: Boxes, scene: Scene) -> Pairs:
     whole = np.where(scene.crowd[n], area(a), area(a) + area(b) - shared)
     overlap = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     enough = overlap >= SMALLEST_OVERLAP
-    return Pairs(box[enough], n[enough], overlap[enough])
+    return Overlaps(box[enough], n[enough], overlap[enough])
 
 
-def match(score: Floats, pairs: Pairs, scene: Scene) -> Ints:
+def match(score: Floats, pairs: Overlaps, scene: Scene) -> Ints:
     """The object each box takes, or -1: a greedy walk over the pairs, best box first, its best object first.
 
     Among objects that overlap a box equally the last one is taken, as in pycocotools.

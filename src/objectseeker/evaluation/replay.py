@@ -1,14 +1,14 @@
 """Inference from stored boxes, at many settings of one rule, for all images at once.
 
-`prune_with` run anew for every image and every base_score would spend its time on what does not change: which base box
+`Rule.prune` run anew for every image and every base_score would spend its time on what does not change: which base box
 explains a masked box, and which masked boxes are neighbours. Both are found once. A setting then decides which masked
 boxes are alive (they carry evidence and nothing explains them), and only images where that changed are clustered again.
-The outcome is that of `prune_with`, bit for bit.
+The outcome is that of `Rule.prune`, bit for bit, in the detector's labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +18,10 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import cluster_evidence, hulls, neighbours
 from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.evaluation.scene import Boxes
 
 # What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
-SHARED = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
+SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
 NOTHING = -1.0  # the score of the base box that explains a masked box which none explains
 
@@ -30,8 +30,9 @@ NOTHING = -1.0  # the score of the base box that explains a masked box which non
 class Candidates:
     """The masked boxes that can be output at some base_score, image by image.
 
-    A masked box only counts from a score of base_score on, so one that a base box of at least its own score explains
-    is never output: most boxes of most runs end here.
+    Where masked boxes only count from a score of base_score on, one that a base box of at least its own score explains
+    is never output: most boxes of most runs end here. A rule whose masked scores lie below its base_score also needs
+    those that are explained by base boxes of lower scores alone: `reach` is the highest base_score of such a rule.
     """
 
     boxes: Boxes  # scores after the edge factor
@@ -40,36 +41,37 @@ class Candidates:
     explained: Floats  # the highest score of a base box that explains the box
     linked: list[int]  # the box's neighbours: bit i stands for the image's i-th candidate
     first: list[int]  # each image's first candidate, and the end of the last image
-    rule: Rule  # what it has of SHARED holds for the candidates; scores and power are free
+    rule: Rule  # what it has of SAME_CANDIDATES holds for the candidates; scores and power are free
     floor: float  # the lowest masked score that was looked at
+    reach: float
 
 
-def find_candidates(scene: Scene, rule: Rule, floor: float) -> Candidates:
-    """What every rule that shares SHARED with `rule` needs, for masked scores from `floor` on."""
+def find_candidates(observations: Sequence[Observation], rule: Rule, floor: float, *, reach: float = 0.0) -> Candidates:
+    """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on."""
     kept: list[Ints] = []
     boxes: list[Detections] = []
     explained: list[Floats] = []
     linked: list[int] = []
-    for image in scene.images:
-        observation = image.observation
+    for observation in observations:
         score = rule.scores(observation)
         best = explaining_score(rule, observation)
-        index = np.flatnonzero((best < score) & (score >= floor))
-        found = observation.boxes
+        index = np.flatnonzero((best < np.maximum(score, reach)) & (score >= floor))
+        masked = observation.boxes
         kept.append(index)
-        boxes.append(Detections(found.xyxy[index], score[index], found.label[index]))
+        boxes.append(Detections(masked.xyxy[index], score[index], masked.label[index]))
         explained.append(best[index])
         linked += neighbours_as_bits(rule, boxes[-1])
     counts = [len(index) for index in kept]
     return Candidates(
         boxes=Boxes.gather(boxes),
-        mask_of=np.concatenate([image.observation.mask_of[i] for image, i in zip(scene.images, kept, strict=True)]),
-        masks=np.repeat([len(image.observation.masks) for image in scene.images], counts),
+        mask_of=np.concatenate([seen.mask_of[index] for seen, index in zip(observations, kept, strict=True)]),
+        masks=np.repeat([len(seen.masks) for seen in observations], counts),
         explained=np.concatenate(explained),
         linked=linked,
         first=[0, *np.cumsum(counts).tolist()],
         rule=rule,
         floor=floor,
+        reach=reach,
     )
 
 
@@ -103,7 +105,7 @@ def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
 
 
 def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
-    """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune_with` has them."""
+    """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune` has them."""
     boxes = candidates.boxes
     score = boxes.detections.score
     cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
@@ -151,11 +153,10 @@ def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints
 
 
 def _check(rule: Rule, candidates: Candidates) -> None:
-    for name in SHARED:
+    for name in SAME_CANDIDATES:
         wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
         if wanted != prepared:
             raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
-    lowest = rule.mask_score if rule.low_score is None else rule.low_score
-    needed = max(rule.base_score, candidates.floor)
-    if lowest < needed:
-        raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {lowest!r}")
+    needed = max(candidates.floor, rule.base_score if rule.base_score > candidates.reach else 0.0)
+    if rule.floor < needed:
+        raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {rule.floor!r}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.curves import ROUNDING, curve_of
@@ -20,7 +21,7 @@ from objectseeker.evaluation.matching import overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES
 
-NOT_REACHED = -1  # instead of the row of a base_score
+NO_ROW = -1  # instead of the row of a base_score
 
 
 def resamples(images: int, count: int, seed: int) -> Floats:
@@ -45,11 +46,11 @@ class Tally:
 
     @classmethod
     def of(cls, scene: Scene, additions: Sequence[Boxes], base_scores: Floats = BASE_SCORES) -> Tally:
-        """Of base boxes and what is added to them at each base_score."""
+        """Of base boxes and what is added to them at each base_score, in the data set's labels."""
         images, classes = len(scene.images), len(scene.names)
         apart = replace(
             scene,
-            names=tuple(f"{image}/{name}" for image in range(images) for name in scene.names),
+            vocabulary=Vocabulary.same(tuple(f"{image}/{name}" for image in range(images) for name in scene.names)),
             base=_label_by_image(scene.base, classes),
             truth=_label_by_image(scene.truth, classes),
         )
@@ -75,10 +76,10 @@ class Tally:
         return np.asarray(np.nanmean(self._recall(self._sums(self.right, weights), weights), axis=2))
 
     def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
-        """The row of the highest base_score whose clean recall is at least this fraction, or NOT_REACHED."""
+        """The row of the highest base_score whose clean recall is at least this fraction, or NO_ROW."""
         reached = self.clean_recall(weights) >= 100 * clean_recall - ROUNDING
         best = np.where(reached, self.base_scores[:, None], -np.inf).argmax(axis=0)
-        return np.where(reached.any(axis=0), best, NOT_REACHED)
+        return np.where(reached.any(axis=0), best, NO_ROW)
 
     def _sums(self, counts: Floats, weights: Floats) -> Floats:
         """(rows, samples, classes), by one large product: of many small ones each would wait for all cores."""
@@ -112,7 +113,7 @@ def ratios_at_rows(counts: Callable[[int], Floats], per: Floats, rows: Ints, wei
 
     `counts` gives (kinds, images) for a row and is only asked for rows that occur. NaN where a sample has no row.
     """
-    found = {row: counts(row) for row in np.unique(rows[rows != NOT_REACHED]).tolist()}
+    found = {row: counts(row) for row in np.unique(rows[rows != NO_ROW]).tolist()}
     kinds = max((len(of_row) for of_row in found.values()), default=1)
     result = np.full((kinds, len(weights)), np.nan)
     for row, of_row in found.items():

@@ -1,4 +1,8 @@
-"""The images of a run, gathered in a few flat arrays: one row per object and per base box, over all images."""
+"""The images of a run, gathered in a few flat arrays: one row per object and per base box, over all images.
+
+Images hold boxes in the detector's labels, in which they are pruned and certified. The flat arrays are in the data
+set's, in which they are counted.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError
 
 NO_IMAGES = "there are no images to evaluate; observe some first"
@@ -31,6 +36,12 @@ class Boxes:
     def select(self, index: Ints | Bools) -> Boxes:
         return Boxes(self.detections[index], self.image[index])
 
+    def in_dataset(self, vocabulary: Vocabulary) -> Boxes:
+        """With the data set's labels instead of the detector's, without the boxes of classes that it does not have."""
+        label = vocabulary.to_dataset[self.detections.label] if len(self) else self.detections.label
+        kept = label >= 0
+        return Boxes(vocabulary.in_dataset(self.detections), self.image[kept])
+
     def followed_by(self, other: Boxes) -> Boxes:
         """Both, these first; no longer image by image."""
         return Boxes(
@@ -51,42 +62,46 @@ class Census:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """A run's images with everything that does not depend on the settings. Labels are indices into `names`."""
+    """A run's images with everything that does not depend on the settings."""
 
     images: tuple[ObservedImage, ...]
-    names: tuple[str, ...]
+    vocabulary: Vocabulary
     width: Ints  # per image
     height: Ints
-    base: Boxes
+    base: Boxes  # in the data set's labels, like `truth`
     truth: Boxes
     ignore: Bools  # per object
     crowd: Bools
 
     @classmethod
-    def of(cls, images: Sequence[ObservedImage], names: Sequence[str]) -> Scene:
-        scene = cls.part(images, names)
+    def of(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
+        scene = cls.part(images, vocabulary)
         if not len(scene.counted):
             raise ObjectSeekerError(nothing_counts(len(scene.images)))
         return scene
 
     @classmethod
-    def part(cls, images: Sequence[ObservedImage], names: Sequence[str]) -> Scene:
+    def part(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
         """The scene of some of many images: it may have no objects."""
         images = tuple(images)  # those of a stored run are read anew whenever they are gone through
         if not images:
             raise ObjectSeekerError(NO_IMAGES)
-        scene = cls(
+        _check(images, vocabulary)
+        return cls(
             images=images,
-            names=tuple(names),
+            vocabulary=vocabulary,
             width=np.array([image.observation.width for image in images]),
             height=np.array([image.observation.height for image in images]),
-            base=Boxes.gather([image.observation.base for image in images]),
+            base=Boxes.gather([image.observation.base for image in images]).in_dataset(vocabulary),
             truth=Boxes.gather([image.truth for image in images]),
             ignore=np.concatenate([np.asarray(image.ignore, dtype=np.bool_) for image in images]),
             crowd=np.concatenate([np.asarray(image.crowd, dtype=np.bool_) for image in images]),
         )
-        _check(scene)
-        return scene
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes of the data set."""
+        return self.vocabulary.dataset_names
 
     @property
     def counted(self) -> Ints:
@@ -103,25 +118,30 @@ class Scene:
 
     def subset(self, index: Sequence[int] | Ints) -> Scene:
         """The scene of some of the images."""
-        return Scene.of([self.images[int(i)] for i in index], self.names)
+        return Scene.of([self.images[int(i)] for i in index], self.vocabulary)
 
 
 def nothing_counts(images: int) -> str:
     return f"none of the {images} images has an object that counts, so there is nothing to measure"
 
 
-def _check(scene: Scene) -> None:
-    if len(scene.ignore) != len(scene.truth) or len(scene.crowd) != len(scene.truth):
-        raise ObjectSeekerError(
-            f"ignore and crowd must have one entry per object, {len(scene.truth)} in all, "
-            f"got {len(scene.ignore)} and {len(scene.crowd)}"
-        )
-    known = len(scene.names)
-    everything = [(image.id, image.truth.label) for image in scene.images]
-    everything += [(image.id, image.observation.base.label) for image in scene.images]
-    everything += [(image.id, image.observation.boxes.label) for image in scene.images]
-    for image, label in everything:
-        if len(label) and not 0 <= label.min() <= label.max() < known:
+def _check(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
+    for image in images:
+        flags = len(image.ignore), len(image.crowd)
+        if flags != (len(image.truth),) * 2:
             raise ObjectSeekerError(
-                f"image {image!r} has labels from {label.min()} to {label.max()} but there are {known} class names"
+                f"ignore and crowd must have one entry per object, {len(image.truth)} in image {image.id!r}, "
+                f"got {flags[0]} and {flags[1]}"
             )
+        seen = image.observation
+        for boxes, known, whose in (
+            (image.truth, len(vocabulary.dataset_names), "objects"),
+            (seen.base, len(vocabulary.to_dataset), "boxes"),
+            (seen.boxes, len(vocabulary.to_dataset), "boxes"),
+        ):
+            label = boxes.label
+            if len(label) and not 0 <= label.min() <= label.max() < known:
+                raise ObjectSeekerError(
+                    f"image {image.id!r} has {whose} with labels from {label.min()} to {label.max()} "
+                    f"but there are {known} class names"
+                )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, get_args
 
 import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import IOU_THRESHOLD, AnyRule, IouRule
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Patch, Where
+from objectseeker.core.threats import WHERES, Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
-
-WHERES: tuple[Where, ...] = ("far", "close", "over", "anywhere")
 
 # The settings a curve is made of. A run keeps base boxes from a floor on (.01 unless told otherwise): below it every
 # base_score gives the same boxes.
@@ -22,77 +22,138 @@ BASE_SCORES.setflags(write=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How the defended detector follows `base_score`, and what it is certified against.
+class Threat:
+    """What is certified against: a patch, everywhere it may lie, and how well an object must stay found.
 
-    mask_score = max(alpha, base_score + (1 - base_score) * beta), so it never falls below base_score. With `low_alpha`
-    and `low_beta` the evidence rule is used: low_score follows base_score in the same way, but never above mask_score.
-    `clean_recall` is the r of CertR@r, a fraction. Everything else is as in `Rule`, `certify` and `Patch`.
+    `threshold` is the T of the certificates; None is the rule's own: 0, for an `IouRule` 0.5.
     """
 
-    alpha: float = 0.8
-    beta: float = 0.5
-    low_alpha: float | None = None
-    low_beta: float | None = None
-    power: float = 1.0
-    filter_ioa: float = 0.6
-    threshold: float = 0.0
-    edge_factor: float = 1.0
-    cluster_distance: float = 0.1
+    area: float = 0.01
+    aspect: float = 1.0
+    count: int = 1
+    threshold: float | None = None
     bound: Bound = "exact"
-    patch_area: float = 0.01
-    patch_aspect: float = 1.0
-    patch_count: int = 1
-    clean_recall: float = 0.8
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "threshold", "clean_recall"):
-            require_fraction(getattr(self, name), name)
-        if (self.low_alpha is None) != (self.low_beta is None):
-            raise ObjectSeekerError(
-                f"the evidence rule needs both low_alpha and low_beta, got {self.low_alpha!r} and {self.low_beta!r}"
-            )
-        for name in ("low_alpha", "low_beta"):
-            if getattr(self, name) is not None:
-                require_fraction(getattr(self, name), name)
+        if self.threshold is not None:
+            require_fraction(self.threshold, "threshold")
         if self.bound not in get_args(Bound):
             raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
-        self.rule(0.0)
         self.patches()
 
-    def rule(self, base_score: float, *, classwise: bool = True) -> Rule:
-        """The output rule at one `base_score`."""
-        mask_score = follow(base_score, self.alpha, self.beta)
-        low_score = None
-        if self.low_alpha is not None and self.low_beta is not None:
-            low_score = min(mask_score, follow(base_score, self.low_alpha, self.low_beta))
-        return Rule(
-            base_score=base_score,
-            mask_score=mask_score,
-            filter_ioa=self.filter_ioa,
-            classwise=classwise,
-            low_score=low_score,
-            power=self.power,
-            edge_factor=self.edge_factor,
-            cluster_distance=self.cluster_distance,
-        )
-
     def patches(self) -> list[Patch]:
-        """The threat at every place, in the order of WHERES."""
-        return [Patch(self.patch_area, self.patch_aspect, where, self.patch_count) for where in WHERES]
+        """The patch at every place, in the order of WHERES."""
+        return [Patch(self.area, self.aspect, where, self.count) for where in WHERES]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A rule, how its scores follow base_score, what it is certified against, and where on its curve.
+
+    The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
+    `base_score`; with neither it is the rule itself. A clean recall that nobody asked for (`clean_recall_is_default`)
+    gives way to the highest that is reached.
+    """
+
+    rule: AnyRule
+    follow: Follow
+    threat: Threat = field(default_factory=Threat)
+    clean_recall: float | None = None
+    base_score: float | None = None
+    clean_recall_is_default: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("clean_recall", "base_score"):
+            if getattr(self, name) is not None:
+                require_fraction(getattr(self, name), name)
+        if self.clean_recall is not None and self.base_score is not None:
+            raise ObjectSeekerError(
+                f"give a clean recall or a base score, not both: got {self.clean_recall!r} and {self.base_score!r}"
+            )
+        if (self.ioa.low_score is None) != (self.follow.low_alpha is None):
+            raise ObjectSeekerError(f"the rule's low_score is {self.ioa.low_score!r}, but its scores are {self.follow}")
+
+    @classmethod
+    def along(cls, follow: Follow, like: AnyRule | None = None, **others: Any) -> Settings:
+        """Settings whose rule is the one on the curve at its base_score; all but scores is as in `like`."""
+        like = Rule() if like is None else like
+        return cls(rule=follow.rule(like, like.base_score), follow=follow, **others)
+
+    @property
+    def ioa(self) -> Rule:
+        """The rule, or that of the boxes that are not clear."""
+        return ioa_of(self.rule)
+
+    def on_curve(self, base_score: float) -> AnyRule:
+        """The rule whose scores follow this base_score: what the curve of an average precision is made of."""
+        return self.follow.rule(self.rule, base_score)
+
+    def rule_at(self, base_score: float) -> AnyRule:
+        """The rule at a base_score: the rule itself at its own."""
+        return self.rule if base_score == self.rule.base_score else self.on_curve(base_score)
+
+    @property
+    def fixed_rule(self) -> AnyRule | None:
+        """The rule at the operating point, unless it depends on where a clean recall is reached."""
+        if self.clean_recall is not None:
+            return None
+        return self.rule if self.base_score is None else self.rule_at(self.base_score)
 
     @property
     def floor(self) -> float:
         """The lowest score at which a masked box can play a part, whatever the base_score."""
-        rule = self.rule(0.0)
-        return rule.mask_score if rule.low_score is None else rule.low_score
+        return min(self.rule.floor, self.on_curve(0.0).floor)
+
+    def with_rule(self, **changes: Any) -> Settings:
+        """Another rule: these fields of `Rule` changed, scores aside."""
+        ioa = replace(self.ioa, **changes)
+        return replace(self, rule=replace(self.rule, ioa=ioa) if isinstance(self.rule, IouRule) else ioa)
+
+    def following(self, **changes: Any) -> Settings:
+        """Scores that follow base_score in another way, those of the rule itself included."""
+        follow = replace(self.follow, **changes)
+        return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_score))
+
+    def at_clean_recall(self, clean_recall: float) -> Settings:
+        return replace(self, clean_recall=clean_recall, base_score=None, clean_recall_is_default=False)
+
+    def label_free(self) -> Settings:
+        """The same without regard to labels."""
+        return self.with_rule(classwise=False)
+
+    def by_iou(self) -> Settings:
+        """The IoU variant of the same rule, at its own threshold."""
+        if isinstance(self.rule, IouRule):
+            return self
+        return replace(self, rule=IouRule(ioa=self.rule), threat=replace(self.threat, threshold=None))
+
+    def to_json(self) -> dict[str, Any]:
+        ioa, threat = self.ioa, self.threat
+        return {
+            **{name: getattr(self.follow, name) for name in ("alpha", "beta", "low_alpha", "low_beta")},
+            "power": ioa.power,
+            "filter_ioa": ioa.filter_ioa,
+            "threshold": threshold_of(self.rule, threat.threshold),
+            "edge_factor": ioa.edge_factor,
+            "cluster_distance": ioa.cluster_distance,
+            "classwise": ioa.classwise,
+            "tau_iou": self.rule.tau_iou if isinstance(self.rule, IouRule) else None,
+            "bound": threat.bound,
+            "patch_area": threat.area,
+            "patch_aspect": threat.aspect,
+            "patch_count": threat.count,
+            "clean_recall": self.clean_recall,
+            "base_score": self.base_score,
+        }
 
 
-def follow(base_score: float, alpha: float, beta: float) -> float:
-    """A score between base_score and 1 that follows base_score, from `alpha` on."""
-    return max(alpha, base_score + (1 - base_score) * beta)
+def ioa_of(rule: AnyRule) -> Rule:
+    """The rule itself, or the one inside an `IouRule`."""
+    return rule.ioa if isinstance(rule, IouRule) else rule
 
 
-# What commands use when they are given no scores: the evidence rule at round values that lose about a point of AP at
-# most on VOC and COCO images (docs/reproduce.md). alpha .8, beta .5 alone is the paper's rule with the paper's values.
-RECOMMENDED = Settings(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15, edge_factor=0.7)
+def threshold_of(rule: AnyRule, threshold: float | None) -> float:
+    """The T of a rule's certificates: its own, unless given."""
+    if threshold is not None:
+        return threshold
+    return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0

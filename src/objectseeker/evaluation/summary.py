@@ -1,4 +1,4 @@
-"""One run, one setting, one table.
+"""One run, one defence, one table.
 
 Images are looked at a few hundred at a time, twice: first for the curves, which say where the clean recall asked for is
 reached, then for the certificates there. Everything but COCO's AP is a sum over images; see `Judged` for that one.
@@ -6,269 +6,351 @@ reached, then for the certificates there. Everything but COCO's AP is a sum over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.iou_variant import IOU_THRESHOLD, TAU_IOU
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.iou_variant import IouRule
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import Judged
-from objectseeker.evaluation.certified import certified_objects, find_proofs
-from objectseeker.evaluation.curves import Curve, curve_of, vanilla_curve
-from objectseeker.evaluation.defence import OperatingPoint
-from objectseeker.evaluation.iou import IouDefence, iou_certified
-from objectseeker.evaluation.replay import find_candidates, replay
+from objectseeker.evaluation.curves import NO_BOXES, Curve, curve_of
+from objectseeker.evaluation.replayed import OperatingPoint, Replayed, counted, row_asked_for
 from objectseeker.evaluation.scene import NO_IMAGES, Boxes, Census, Scene, nothing_counts
-from objectseeker.evaluation.settings import BASE_SCORES, Settings
-
-Row = dict[str, Any]
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, threshold_of
 
 TOGETHER = 256  # images that are in memory at a time
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """One way to prune: the method or its IoU variant, label by label or without labels."""
-
-    settings: Settings
-    classwise: bool
-    by_iou: bool
-
-    def rule(self, base_score: float) -> Rule:
-        return self.settings.rule(base_score, classwise=self.classwise)
-
-    def additions(self, scene: Scene) -> Iterator[Boxes]:
-        """What is added to the base boxes at each of BASE_SCORES."""
-        scores = BASE_SCORES.tolist()
-        if self.by_iou:
-            return IouDefence.prepare(scene, self.settings, classwise=self.classwise).additions(self.settings, scores)
-        candidates = find_candidates(scene, self.rule(0.0), self.settings.floor)
-        return replay(candidates, (self.rule(score) for score in scores))
-
-    def certified(self, scene: Scene, rule: Rule) -> tuple[Bools, Bools]:
-        """Verdicts at one base_score: `certified` and `vacuous` (WHERES, counted objects)."""
-        settings = self.settings
-        if self.by_iou:
-            return iou_certified(scene, rule, settings)
-        proofs = find_proofs(scene, self.rule(0.0), settings.bound)
-        return certified_objects(proofs, rule, settings.patches(), threshold=settings.threshold)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Point:
-    """Where the clean recall asked for is reached. Counts are (WHERES, classes), recalls are percentages."""
-
-    rule: Rule
-    clean_recall: float
-    recall_per_class: Floats
-    alerts: int  # images there to whose base boxes something is added
-    objects: Ints  # per class
-    certified: Ints
-    vacuous: Ints
-
-    def certified_recall(self, c: int | None = None) -> Row:
-        """The certified share of all objects, or of those of class `c`, where by where; None if there are none."""
-        chosen = slice(None) if c is None else slice(c, c + 1)
-        objects, certified = int(self.objects[chosen].sum()), self.certified[:, chosen].sum(axis=1).tolist()
-        return {
-            where: 100 * (count / objects) if objects else None for where, count in zip(WHERES, certified, strict=True)
-        }
-
-    def vacuous_far(self, c: int | None = None) -> int:
-        """Objects (all, or of class `c`) that count as certified against far because no position is far from them."""
-        vacuous = self.vacuous[WHERES.index("far")]
-        return int(vacuous.sum() if c is None else vacuous[c])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """One way to prune, and its operating point at the clean recall asked for (None if that is not reached)."""
+class Undefended:
+    """The detector as it is: its curve by the paper's protocol, and COCO's AP50 for every class."""
 
     curve: Curve
-    point: Point | None
+    coco: Floats
 
-    def certified_recall(self, c: int | None = None) -> Row:
-        return certified_row(None) if self.point is None else self.point.certified_recall(c)
+    @property
+    def ap50(self) -> float:
+        return self.curve.mean_ap50
+
+    @property
+    def ap50_coco(self) -> float:
+        return float(self.curve.scene.macro(self.coco))
 
 
-class Curves:
-    """The first time through: right and wrong boxes at every base_score, undefended and for each of `ways`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """What a defended detector costs and brings: the AP of its curve, and its operating point.
 
-    def __init__(self, names: Sequence[str], ways: Sequence[Way]) -> None:
-        shape = (1 + len(ways), len(BASE_SCORES), len(names))
+    The point is None, and so is all that depends on it, if a clean recall was asked for that is not reached.
+    """
+
+    settings: Settings
+    curve: Curve
+    point: OperatingPoint | None
+    alerts: int | None = None  # clean images there to whose base boxes something is added, where counted
+
+    @property
+    def ap50(self) -> float:
+        return self.curve.mean_ap50
+
+    @property
+    def highest_clean_recall(self) -> float:
+        return self.curve.highest_clean_recall
+
+    @property
+    def base_score(self) -> float | None:
+        return None if self.point is None else self.point.ioa.base_score
+
+    @property
+    def mask_score(self) -> float | None:
+        return None if self.point is None else self.point.ioa.mask_score
+
+    @property
+    def low_score(self) -> float | None:
+        return None if self.point is None else self.point.ioa.low_score
+
+    @property
+    def clean_recall(self) -> float | None:
+        return None if self.point is None else self.point.clean_recall
+
+    @property
+    def vacuous_far(self) -> int | None:
+        return None if self.point is None else self.point.vacuous_far()
+
+    def certified_recall(self, c: int | None = None) -> dict[Where, float | None]:
+        """Of all objects, or of those of class `c`, where by where."""
+        return dict.fromkeys(WHERES) if self.point is None else self.point.certified_recall(c)
+
+    def recall(self, c: int) -> float | None:
+        """The clean recall of one class."""
+        return None if self.point is None else float(self.point.recall_per_class[c])
+
+    def remark(self) -> str | None:
+        """Why there is no point, or why it is at another clean recall than the usual one."""
+        asked, reached = self.settings.clean_recall, self.highest_clean_recall
+        if asked is None or (self.point is not None and not self.settings.clean_recall_is_default):
+            return None
+        if self.point is None:
+            return f"clean recall {asked:.0%} is not reached, at most {reached:.1f} %: ask for less with --clean-recall"
+        if self.curve.row_at_recall(asked) is None:
+            return f"clean recall {asked:.0%} is not reached: measured at the highest that is, {reached:.1f} %"
+        return None
+
+    def operating_row(self) -> dict[str, float | None]:
+        """Where on its curve the detector was certified."""
+        names = ("base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall")
+        return {name: getattr(self, name) for name in names}
+
+    def to_row(self) -> dict[str, Any]:
+        """The columns that every sweep has."""
+        certified = {f"certified_{where}": share for where, share in self.certified_recall().items()}
+        return {"ap50": self.ap50, **self.operating_row(), **certified, "vacuous_far": self.vacuous_far}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The figures of a run. APs, recalls and rates are percentages, scores are not.
+
+    `ours` is the deployed rule, `label_free` the same without regard to labels, `iou` and `iou_label_free` its IoU
+    variant (the same as `ours` and `label_free` where that is what is deployed). Each is another detector: at a clean
+    recall each has a base_score of its own.
+    """
+
+    names: tuple[str, ...]  # the classes of the data set
+    images: int
+    ignored_objects: int
+    objects_per_class: Ints
+    settings: Settings
+    undefended: Undefended
+    ours: Outcome
+    label_free: Outcome
+    iou: Outcome
+    iou_label_free: Outcome
+    defence: Defence | None = None
+    under_attack: Mapping[str, Any] | None = None  # recall under an attack on this defence
+
+    @property
+    def objects(self) -> int:
+        return int(self.objects_per_class.sum())
+
+    @property
+    def classes(self) -> list[int]:
+        """Those that have objects."""
+        return [int(c) for c in np.flatnonzero(self.objects_per_class)]
+
+    @property
+    def vacuous_far(self) -> int | None:
+        """It depends on the objects alone, so any operating point has it."""
+        return next((one.vacuous_far for one in (self.ours, self.label_free) if one.point is not None), None)
+
+    @property
+    def iou_rule(self) -> IouRule:
+        assert isinstance(self.iou.settings.rule, IouRule)
+        return self.iou.settings.rule
+
+    @property
+    def iou_threshold(self) -> float:
+        return threshold_of(self.iou_rule, self.iou.settings.threat.threshold)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What stands in for figures that are not there, or not where one would expect them."""
+        remark = self.ours.remark()
+        return [] if remark is None else [remark]
+
+    def alert_rate(self, outcome: Outcome) -> float | None:
+        return None if outcome.alerts is None else 100 * outcome.alerts / self.images
+
+    def to_json(self) -> dict[str, Any]:
+        undefended, settings = self.undefended, self.settings
+        asked = "rule" if settings.base_score is None else "base_score"
+        content = {
+            "images": self.images,
+            "objects": self.objects,
+            "ignored_objects": self.ignored_objects,
+            "classes": len(self.classes),
+            "defence": None if self.defence is None else self.defence.to_json() | {"sha256": self.defence.sha256},
+            "settings": settings.to_json(),
+            "operating_point": {
+                "asked": "clean_recall" if settings.clean_recall is not None else asked,
+                "clean_recall": settings.clean_recall,
+                "base_score": settings.base_score,
+                "remarks": self.remarks,
+            },
+            "vanilla": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
+            "objectseeker": self._block(self.ours, self.label_free),
+            "iou_variant": {
+                "tau_iou": self.iou_rule.tau_iou,
+                "threshold": self.iou_threshold,
+                **self._block(self.iou, self.iou_label_free),
+            },
+            "per_class": [self._class_row(c) for c in self.classes],
+        }
+        return content if self.under_attack is None else content | {"under_attack": dict(self.under_attack)}
+
+    def _block(self, ours: Outcome, free: Outcome) -> dict[str, Any]:
+        """One way to prune: label by label, and without labels."""
+        return {
+            "ap50": ours.ap50,
+            "ap50_label_free": free.ap50,
+            **ours.operating_row(),
+            "certified_recall": ours.certified_recall(),
+            "false_alerts": {"images": ours.alerts, "rate": self.alert_rate(ours)},
+            "label_free": free.operating_row(),
+            "certified_recall_label_free": free.certified_recall(),
+            "false_alerts_label_free": {"images": free.alerts, "rate": self.alert_rate(free)},
+            "vacuous_far": next((one.vacuous_far for one in (ours, free) if one.point is not None), None),
+        }
+
+    def _class_row(self, c: int) -> dict[str, Any]:
+        ours, free, iou, iou_free = self.ours, self.label_free, self.iou, self.iou_label_free
+        return {
+            "class": self.names[c],
+            "objects": int(self.objects_per_class[c]),
+            "vanilla_ap50": float(self.undefended.curve.ap50[c]),
+            "vanilla_ap50_coco": float(self.undefended.coco[c]),
+            "ap50": float(ours.curve.ap50[c]),
+            "ap50_label_free": float(free.curve.ap50[c]),
+            "clean_recall": ours.recall(c),
+            "clean_recall_label_free": free.recall(c),
+            "certified_recall": ours.certified_recall(c),
+            "vacuous_far": None if ours.point is None else ours.point.vacuous_far(c),
+            "certified_recall_label_free": free.certified_recall(c),
+            "iou_variant": {
+                "ap50": float(iou.curve.ap50[c]),
+                "ap50_label_free": float(iou_free.curve.ap50[c]),
+                "certified_recall": iou.certified_recall(c),
+                "certified_recall_label_free": iou_free.certified_recall(c),
+            },
+        }
+
+
+def evaluate(
+    images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings, *, defence: Defence | None = None
+) -> Evaluation:
+    """The figures of a run; `defence`, if given, is what the settings' rule is deployed as, and is named by the result.
+
+    - ap50: the paper's protocol, mean over the classes that have objects; the undefended detector gets the same
+      protocol, and beside it its ordinary COCO AP50.
+    - base_score, mask_score, low_score, clean_recall: the operating point that `settings` ask for. The clean recall is
+      the mean over classes.
+    - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
+      patches because no position is far from them.
+    - alerts: how many of these clean images are flagged there, because masks add a box of one of the data set's
+      classes to the base boxes.
+
+    If no base_score reaches the clean recall, all that depends on it is None; see highest_clean_recall.
+
+    The images are gone through twice and not kept, so those of a stored run may be more than memory holds.
+    """
+    if not vocabulary.dataset_names:  # nobody said what there is to see
+        raise ObjectSeekerError(nothing_counts(len(images)) if len(images) else NO_IMAGES)
+    ways = [settings, settings.label_free()]
+    if not isinstance(settings.rule, IouRule):
+        ways += [way.by_iou() for way in ways]
+    totals = Totals(vocabulary, ways)
+    for scene in _scenes(images, vocabulary):
+        totals.add(scene)
+    if not totals.objects.any():
+        raise ObjectSeekerError(nothing_counts(totals.images) if totals.images else NO_IMAGES)
+    outcomes = [totals.outcome(number) for number in range(len(ways))]
+    for scene in _scenes(images, vocabulary):
+        for outcome in outcomes:
+            if outcome.point is not None:
+                verdicts = Replayed.of(scene, outcome.settings).certified(outcome.point.rule, outcome.settings.threat)
+                for total, holds in zip((outcome.point.certified, outcome.point.vacuous), verdicts, strict=True):
+                    total += counted(scene, holds)
+    ours, label_free, *by_iou = outcomes
+    iou, iou_label_free = by_iou or (ours, label_free)
+    return Evaluation(
+        names=vocabulary.dataset_names,
+        images=totals.images,
+        ignored_objects=totals.ignored,
+        objects_per_class=totals.objects,
+        settings=settings,
+        undefended=totals.undefended(),
+        ours=ours,
+        label_free=label_free,
+        iou=iou,
+        iou_label_free=iou_label_free,
+        defence=defence,
+    )
+
+
+class Sums:
+    """One detector while images pass by: right and wrong boxes and flagged images, one row per base_score."""
+
+    def __init__(self, base_scores: Floats, classes: int) -> None:
+        self._base_scores = base_scores
+        self._right, self._wrong = np.zeros((2, len(base_scores), classes), np.int64)
+        self.alerts = np.zeros(len(base_scores), np.int64)
+
+    def add(self, scene: Scene, additions: Iterable[Boxes]) -> None:
+        curve = curve_of(scene, self._base_scores, self._flagging(additions))
+        self._right += curve.right
+        self._wrong += curve.wrong
+
+    def _flagging(self, additions: Iterable[Boxes]) -> Iterator[Boxes]:
+        for row, added in enumerate(additions):
+            self.alerts[row] += len(np.unique(added.image))
+            yield added
+
+    def curve(self, objects: Ints, rows: slice) -> Curve:
+        return Curve(Census(objects), self._base_scores[rows], self._right[rows], self._wrong[rows])
+
+
+class Totals:
+    """The first time through: what all detectors do at every base_score. Certificates come later."""
+
+    def __init__(self, vocabulary: Vocabulary, ways: Sequence[Settings]) -> None:
+        classes = len(vocabulary.dataset_names)
         self.images = self.ignored = 0
-        self.objects = np.zeros(len(names), np.int64)
-        self._ways = ways
-        self._right, self._wrong = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        self._alerts = np.zeros(shape[:2], np.int64)
+        self.objects = np.zeros(classes, np.int64)
         self._judged: list[Judged] = []
+        self._undefended = Sums(BASE_SCORES, classes)
+        self._ways = ways
+        # A rule that is no point of the curve comes after it: it has no part in the AP.
+        self._rules = [[way.on_curve(score) for score in BASE_SCORES.tolist()] for way in ways]
+        for way, rules in zip(ways, self._rules, strict=True):
+            rules += [] if way.fixed_rule is None else [way.fixed_rule]
+        self._sums = [Sums(np.array([rule.base_score for rule in rules]), classes) for rules in self._rules]
 
     def add(self, scene: Scene) -> None:
         self.images += len(scene.images)
         self.ignored += int(scene.ignore.sum())
         self.objects += scene.objects_per_class
         self._judged.append(Judged.of(scene))
-        self._count(0, vanilla_curve(scene))
-        for number, way in enumerate(self._ways, start=1):
-            added = self._counted(number, way.additions(scene))
-            self._count(number, curve_of(scene, BASE_SCORES, added))
+        self._undefended.add(scene, [NO_BOXES] * len(BASE_SCORES))
+        for way, rules, sums in zip(self._ways, self._rules, self._sums, strict=True):
+            sums.add(scene, Replayed.of(scene, way).additions(rules))
 
-    def _count(self, number: int, curve: Curve) -> None:
-        self._right[number] += curve.right
-        self._wrong[number] += curve.wrong
-
-    def _counted(self, number: int, additions: Iterable[Boxes]) -> Iterator[Boxes]:
-        for row, added in enumerate(additions):
-            self._alerts[number, row] += len(np.unique(added.image))
-            yield added
-
-    def curve(self, number: int) -> Curve:
-        return Curve(Census(self.objects), BASE_SCORES, self._right[number], self._wrong[number])
-
-    def coco_ap50(self) -> Floats:
-        return Judged.join(self._judged).ap50(self.objects)
-
-    def point(self, number: int, clean_recall: float) -> Point | None:
-        """Where the way `number` reaches the clean recall; nothing is certified yet."""
-        curve = self.curve(number)
-        row = curve.row_at_recall(clean_recall)
-        if row is None:
-            return None
-        counts = np.zeros((2, len(WHERES), len(self.objects)), np.int64)
-        return Point(
-            rule=self._ways[number - 1].rule(float(BASE_SCORES[row])),
-            clean_recall=float(curve.clean_recall[row]),
-            recall_per_class=curve.recall[row],
-            alerts=int(self._alerts[number, row]),
-            objects=self.objects,
-            certified=counts[0],
-            vacuous=counts[1],
+    def undefended(self) -> Undefended:
+        return Undefended(
+            self._undefended.curve(self.objects, slice(None)), Judged.join(self._judged).ap50(self.objects)
         )
 
-
-def evaluate(images: Sequence[ObservedImage], names: Sequence[str], settings: Settings) -> Row:
-    """The figures of a run: plain values, ready for JSON. APs, recalls and rates are percentages, scores are not.
-
-    - ap50: the paper's protocol, mean over the classes that have objects; `vanilla` is the undefended detector under
-      the same protocol. ap50_coco: its ordinary COCO AP50.
-    - base_score, mask_score, low_score: the highest base_score at which the clean recall (mean over classes) of the
-      defended detector reaches `settings.clean_recall`, and the scores that follow from it. Labels ignored in pruning
-      (label_free), the detector is another one, with a base_score of its own.
-    - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
-      patches because no position is far from them.
-    - false_alerts: how many of these clean images are flagged there, because masks add something to the base boxes.
-    - iou_variant: the same for `objectseeker.core.iou_variant`, certified for an IoU above its `threshold`.
-
-    If no base_score reaches the clean recall, all that depends on it is None; see highest_clean_recall.
-
-    The images are gone through twice and not kept, so those of a stored run may be more than memory holds.
-    """
-    ways = [Way(settings, classwise, by_iou) for by_iou in (False, True) for classwise in (True, False)]
-    curves = Curves(names, ways)
-    for scene in _scenes(images, names):
-        curves.add(scene)
-    if not curves.objects.any():
-        raise ObjectSeekerError(nothing_counts(curves.images) if curves.images else NO_IMAGES)
-    sides = [
-        Side(curves.curve(number), curves.point(number, settings.clean_recall)) for number in range(1, 1 + len(ways))
-    ]
-    for scene in _scenes(images, names):
-        label = scene.truth.detections.label[scene.counted]
-        for way, side in zip(ways, sides, strict=True):
-            if side.point is not None:
-                certified, vacuous = way.certified(scene, side.point.rule)
-                for where in range(len(WHERES)):
-                    np.add.at(side.point.certified[where], label[certified[where]], 1)
-                    np.add.at(side.point.vacuous[where], label[vacuous[where]], 1)
-    vanilla, coco = curves.curve(0), curves.coco_ap50()
-    ours, by_iou = sides[:2], sides[2:]
-    return {
-        "images": curves.images,
-        "objects": int(curves.objects.sum()),
-        "ignored_objects": curves.ignored,
-        "classes": int((curves.objects > 0).sum()),
-        "settings": asdict(settings),
-        "vanilla": {"ap50": vanilla.mean_ap50, "ap50_coco": float(vanilla.scene.macro(coco))},
-        "objectseeker": _detector_row(curves.images, *ours),
-        "iou_variant": {"tau_iou": TAU_IOU, "threshold": IOU_THRESHOLD, **_detector_row(curves.images, *by_iou)},
-        "per_class": _per_class(names, vanilla, coco, ours, by_iou),
-    }
+    def outcome(self, number: int) -> Outcome:
+        """One of the ways, at the point that it asks for; nothing is certified yet."""
+        way, rules, sums = self._ways[number], self._rules[number], self._sums[number]
+        curve = sums.curve(self.objects, slice(len(BASE_SCORES)))
+        row = len(BASE_SCORES) if way.fixed_rule is not None else row_asked_for(way, curve)
+        if row is None:
+            return Outcome(way, curve, None)
+        there = sums.curve(self.objects, slice(row, row + 1))
+        counts = np.zeros((2, len(WHERES), len(self.objects)), np.int64)
+        point = OperatingPoint(rules[row], float(there.clean_recall[0]), there.recall[0], self.objects, *counts)
+        return Outcome(way, curve, point, int(sums.alerts[row]))
 
 
-def operating_row(curve: Curve, point: OperatingPoint | Point | None) -> Row:
-    """Where on its curve a detector was certified."""
-    return {
-        "base_score": None if point is None else point.rule.base_score,
-        "mask_score": None if point is None else point.rule.mask_score,
-        "low_score": None if point is None else point.rule.low_score,
-        "clean_recall": None if point is None else point.clean_recall,
-        "highest_clean_recall": float(curve.clean_recall.max()),
-    }
-
-
-def certified_row(point: OperatingPoint | Point | None) -> Row:
-    return dict.fromkeys(WHERES) if point is None else dict(point.certified_recall())
-
-
-def alerts_row(images: int, side: Side) -> Row:
-    alerts = None if side.point is None else side.point.alerts
-    return {"images": alerts, "rate": None if alerts is None else 100 * alerts / images}
-
-
-def _scenes(images: Iterable[ObservedImage], names: Sequence[str]) -> Iterator[Scene]:
+def _scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
     remaining = iter(images)
     while some := list(islice(remaining, TOGETHER)):
-        yield Scene.part(some, names)
-
-
-def _detector_row(images: int, side: Side, free: Side) -> Row:
-    """One way to prune: label by label, and without labels."""
-    return {
-        "ap50": side.curve.mean_ap50,
-        "ap50_label_free": free.curve.mean_ap50,
-        **operating_row(side.curve, side.point),
-        "certified_recall": side.certified_recall(),
-        "false_alerts": alerts_row(images, side),
-        "label_free": operating_row(free.curve, free.point),
-        "certified_recall_label_free": free.certified_recall(),
-        "false_alerts_label_free": alerts_row(images, free),
-        "vacuous_far": next((one.point.vacuous_far() for one in (side, free) if one.point is not None), None),
-    }
-
-
-def _per_class(names: Sequence[str], vanilla: Curve, coco: Floats, ours: list[Side], by_iou: list[Side]) -> list[Row]:
-    side, free = ours
-    objects = vanilla.scene.objects_per_class
-    return [
-        {
-            "class": names[c],
-            "objects": int(objects[c]),
-            "vanilla_ap50": float(vanilla.ap50[c]),
-            "vanilla_ap50_coco": float(coco[c]),
-            "ap50": float(side.curve.ap50[c]),
-            "ap50_label_free": float(free.curve.ap50[c]),
-            "clean_recall": _recall(side, c),
-            "clean_recall_label_free": _recall(free, c),
-            "certified_recall": side.certified_recall(c),
-            "vacuous_far": None if side.point is None else side.point.vacuous_far(c),
-            "certified_recall_label_free": free.certified_recall(c),
-            "iou_variant": {
-                "ap50": float(by_iou[0].curve.ap50[c]),
-                "ap50_label_free": float(by_iou[1].curve.ap50[c]),
-                "certified_recall": by_iou[0].certified_recall(c),
-                "certified_recall_label_free": by_iou[1].certified_recall(c),
-            },
-        }
-        for c in np.flatnonzero(objects).tolist()
-    ]
-
-
-def _recall(side: Side, c: int) -> float | None:
-    return None if side.point is None else float(side.point.recall_per_class[c])
+        yield Scene.part(some, vocabulary)

@@ -8,26 +8,30 @@ settings share is computed once; one setting then costs a curve and its certific
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
-from objectseeker.evaluation.curves import Curve, vanilla_curve
-from objectseeker.evaluation.defence import Defence, OperatingPoint
+from objectseeker.evaluation.curves import Curve, undefended_curve
+from objectseeker.evaluation.replayed import OperatingPoint, Replayed
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings
-from objectseeker.evaluation.summary import Row
-from objectseeker.evaluation.sweeps import outcome, split
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
+from objectseeker.evaluation.summary import Outcome
+from objectseeker.evaluation.sweeps import split
 
 Family = Literal["paper", "evidence"]
-RecallOf = Literal["defended", "vanilla"]
+RecallOf = Literal["defended", "undefended"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
-NOT_REACHED = -1.0
+NO_GAIN = -1.0  # of settings that do not reach the clean recall
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
 # and low_beta start as shares of its alpha and beta.
@@ -50,58 +54,90 @@ MOST_ROUNDS = 3  # of moves of one step
 STRIDE = 4  # while searching, a curve has every fourth base_score
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """One setting and what it gave: the columns of the sweeps and those of `Bench`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """One setting and what it gave on some images."""
 
     settings: Settings
-    row: Row
+    outcome: Outcome
+    undefended_ap50: float
+    loss: float  # the points of AP50 that the defence costs
+    certified_mean: float | None  # over the chosen places; None if the clean recall is not reached
 
     @property
     def family(self) -> Family:
-        return "paper" if self.settings.low_alpha is None else "evidence"
-
-    @property
-    def loss(self) -> float:
-        return float(self.row["ap50_loss"])
+        return "paper" if self.settings.follow.low_alpha is None else "evidence"
 
     @property
     def gain(self) -> float:
-        mean = self.row["certified_mean"]
-        return NOT_REACHED if mean is None else float(mean)
+        return NO_GAIN if self.certified_mean is None else self.certified_mean
 
-    def to_row(self) -> Row:
-        return asdict(self.settings) | self.row
+    def figures(self) -> dict[str, Any]:
+        more = {"undefended_ap50": self.undefended_ap50, "ap50_loss": self.loss, "certified_mean": self.certified_mean}
+        return self.outcome.to_row() | more
+
+    def to_row(self) -> dict[str, Any]:
+        return self.settings.to_json() | self.figures()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tuned:
     """The best setting of one family within an allowed loss, measured by the full protocol."""
 
     most_loss: float
     settings: Settings
-    searched: Row  # on the half that was searched
-    held_out: Row  # on the other half
+    searched: Trial  # on the half that was searched
+    held_out: Trial  # on the other half
+
+    @property
+    def why_not_held_out(self) -> str | None:
+        """Why the held-out half has no certified recall, where it has none."""
+        if self.held_out.outcome.point is not None:
+            return None
+        return (
+            f"the half that was not searched reaches a clean recall of at most "
+            f"{self.held_out.outcome.highest_clean_recall:.1f} %, so nothing is certified at "
+            f"{self.settings.clean_recall:.0%} there"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "most_loss": self.most_loss,
+            "settings": self.settings.to_json(),
+            "searched": self.searched.figures(),
+            "held_out": self.held_out.figures(),
+            "why": self.why_not_held_out,
+        }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Tuning:
     """What `tune` found: the best of each family, its frontier by ascending loss, and everything that was tried."""
 
+    search: Search
     families: dict[Family, Tuned]
     frontier: dict[Family, tuple[Tuned, ...]]
-    attempts: tuple[Attempt, ...]
+    trials: tuple[Trial, ...]
+    remarks: tuple[str, ...] = ()
 
     @property
     def best(self) -> Tuned:
-        return max(self.families.values(), key=lambda tuned: float(tuned.searched["certified_mean"]))
+        return max(self.families.values(), key=lambda tuned: tuned.searched.gain)
 
-    def to_json(self) -> Row:
+    @property
+    def chosen(self) -> tuple[AnyRule, Follow]:
+        """What a defence is made of: the best rule where the searched half reaches the clean recall, and its curve."""
+        point, follow = self.best.searched.outcome.point, self.best.settings.follow
+        assert point is not None  # otherwise it would not be the best
+        return point.rule, follow
+
+    def to_json(self) -> dict[str, Any]:
         return {
-            "best": asdict(self.best),
-            "families": {family: asdict(tuned) for family, tuned in self.families.items()},
-            "frontier": {family: [asdict(one) for one in found] for family, found in self.frontier.items()},
-            "attempts": [attempt.to_row() for attempt in self.attempts],
+            "best": self.best.to_json(),
+            "families": {family: tuned.to_json() for family, tuned in self.families.items()},
+            "frontier": {family: [one.to_json() for one in points] for family, points in self.frontier.items()},
+            "attempts": [trial.to_row() for trial in self.trials],
+            "remarks": list(self.remarks),
         }
 
 
@@ -114,168 +150,187 @@ class Choices:
     cluster_distance: tuple[float, ...] = (0.1, 0.2, 0.3)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name):
-                raise ObjectSeekerError(f"{field.name} must have at least one value to choose from, got none")
+        for each in fields(self):
+            if not getattr(self, each.name):
+                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from, got none")
 
     def start(self, settings: Settings) -> Settings:
         """`settings` with the first of every choice."""
-        return replace(
-            settings,
-            filter_ioa=self.filter_ioa[0],
-            edge_factor=self.edge_factor[0],
-            cluster_distance=self.cluster_distance[0],
-        )
+        return settings.with_rule(**{each.name: getattr(self, each.name)[0] for each in fields(self)})
 
     def moves(self, settings: Settings) -> Iterator[Settings]:
         """`settings` with one choice moved to the next value up or down."""
-        for name in ("filter_ioa", "edge_factor", "cluster_distance"):
-            values = sorted(getattr(self, name))
-            place = values.index(getattr(settings, name))
+        for each in fields(self):
+            values = sorted(getattr(self, each.name))
+            place = values.index(getattr(settings.ioa, each.name))
             for next_place in (place - 1, place + 1):
                 if 0 <= next_place < len(values):
-                    yield replace(settings, **{name: values[next_place]})
+                    yield settings.with_rule(**{each.name: values[next_place]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What `tune` looks for, and among what.
+
+    What is maximised is the mean certified recall over `wheres` against `threat` at `clean_recall`, among the settings
+    that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
+    `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
+    "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
+    base_score. `seed` splits the images, `half`, 0 or 1, is the half that is searched. A clean recall that nobody
+    asked for (`clean_recall_is_default`) gives way to what the undefended detector reaches on both halves.
+    """
+
+    mask_floor: float
+    threat: Threat = field(default_factory=Threat)
+    clean_recall: float = 0.8
+    clean_recall_is_default: bool = False
+    most_loss: float = 1.0
+    losses: tuple[float, ...] = LOSSES
+    families: tuple[Family, ...] = FAMILIES
+    wheres: tuple[Where, ...] = ("far", "close", "over")
+    choices: Choices = field(default_factory=Choices)
+    recall_of: RecallOf = "defended"
+    seed: int = 0
+    half: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("mask_floor", "clean_recall"):
+            require_fraction(getattr(self, name), name)
+        for loss in (self.most_loss, *self.losses):
+            require_number(loss, "most_loss")
+        _require_some(self.families, FAMILIES, "families")
+        _require_some(self.wheres, WHERES, "wheres")
+        _require_some([self.recall_of], get_args(RecallOf), "recall_of")
+        if self.half not in (0, 1):
+            raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
+
+    @property
+    def every_loss(self) -> list[float]:
+        return sorted({self.most_loss, *self.losses})
+
+    def choices_of(self, family: Family) -> Choices:
+        """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
+        return Choices(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
+
+    def settings(self) -> Settings:
+        """Where a search starts from."""
+        return Settings.along(Follow(), threat=self.threat, clean_recall=self.clean_recall)
 
 
 def tune(
     images: Sequence[ObservedImage],
-    names: Sequence[str],
-    settings: Settings,
+    vocabulary: Vocabulary,
+    search: Search,
     *,
-    mask_floor: float,
-    families: Sequence[Family] = FAMILIES,
-    wheres: Sequence[Where] = ("far", "close", "over"),
-    most_loss: float = 1.0,
-    losses: Sequence[float] = LOSSES,
-    choices: Choices | None = None,
-    recall_of: RecallOf = "defended",
-    seed: int = 0,
-    half: int = 0,
-    on_attempt: Callable[[Attempt], None] | None = None,
+    on_trial: Callable[[Trial], None] | None = None,
 ) -> Tuning:
     """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
 
-    The paper's rule knows neither an edge_factor nor another cluster_distance than its own.
-
-    What is maximised is the mean certified recall over `wheres` at `settings.clean_recall`, among the settings that
-    lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
-    `losses`. Everything else is as in `settings`. No masked score below `mask_floor`, where the run's stored boxes
-    end, is used. `on_attempt` is called after every setting. With `recall_of` "vanilla" the clean recall is that of the
-    undefended detector: masks find objects, too, so this is at a lower base_score. `seed` splits the images, `half`, 0
-    or 1, is the half that is searched.
+    `on_trial` is called after every setting.
     """
-    require_fraction(mask_floor, "mask_floor")
-    losses = sorted({require_number(loss, "most_loss") for loss in (most_loss, *losses)})
-    _require_some(families, FAMILIES, "families")
-    _require_some(wheres, WHERES, "wheres")
-    _require_some([recall_of], get_args(RecallOf), "recall_of")
-    choices = choices or Choices()
-    by_family: dict[Family, Choices] = {
-        "paper": Choices(choices.filter_ioa, (1.0,), (0.1,)),
-        "evidence": choices,
-    }
-    scene = Scene.of(images, names)
-    both = [Bench(scene.subset(index), mask_floor, wheres, recall_of) for index in split(len(scene.images), 2, seed)]
-    seen, unseen = both[half], both[1 - half]
-    search = Search(seen, settings, by_family, on_attempt)
+    scene = Scene.of(images, vocabulary)
+    halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
+    search, remarks = _within_reach(search, halves)
+    both = [Bench(half, search) for half in halves]
+    seen, unseen = both[search.half], both[1 - search.half]
+    climb = Climb(seen, search, on_trial)
     frontier: dict[Family, tuple[Tuned, ...]] = {}
-    for family in families:
-        search.run(family, losses)
-        best = {loss: search.pick(family, loss) for loss in losses}
+    for family in search.families:
+        climb.run(family)
+        best = {loss: climb.pick(family, loss) for loss in search.every_loss}
         frontier[family] = tuple(
-            Tuned(loss, found, seen.full(found).row, unseen.full(found).row)
-            for loss, found in best.items()
-            if found is not None
+            Tuned(loss, settings, seen.full(settings), unseen.full(settings))
+            for loss, settings in best.items()
+            if settings is not None
         )
-    tuned = {family: one for family, found in frontier.items() for one in found if one.most_loss == most_loss}
+    tuned = {family: one for family, points in frontier.items() for one in points if one.most_loss == search.most_loss}
     if not tuned:
-        raise ObjectSeekerError(search.why_nothing(most_loss))
-    return Tuning(tuned, frontier, tuple(search.attempts.values()))
+        raise ObjectSeekerError(climb.why_nothing())
+    return Tuning(search, tuned, frontier, tuple(climb.trials.values()), remarks)
+
+
+def _within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
+    """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
+    if not search.clean_recall_is_default:
+        return search, ()
+    highest = min(undefended_curve(half).highest_clean_recall for half in halves)
+    if highest >= 100 * search.clean_recall:
+        return search, ()
+    instead = int(highest) / 100  # a whole percentage, to be asked for again
+    remark = f"clean recall {search.clean_recall:.0%} is not reached: searched at the highest that is, {instead:.0%}"
+    return replace(search, clean_recall=instead), (remark,)
 
 
 class Bench:
-    """Measures settings on one scene, and keeps what they share.
+    """Measures settings on one scene, and keeps what they share."""
 
-    A row has the columns of the sweeps and vanilla_ap50, ap50_loss (the points of AP50 that the defence costs) and
-    certified_mean (over the chosen places; None if the clean recall is not reached).
-    """
-
-    def __init__(
-        self, scene: Scene, mask_floor: float, wheres: Sequence[Where], recall_of: RecallOf = "defended"
-    ) -> None:
-        self.mask_floor = mask_floor
+    def __init__(self, scene: Scene, search: Search) -> None:
         self._scene = scene
-        self._wheres = tuple(wheres)
-        self._defences: dict[tuple[float, float, float], Defence] = {}
-        self._vanilla: dict[int, float] = {}
-        self._undefended = vanilla_curve(scene) if recall_of == "vanilla" else None
+        self._search = search
+        self._replayed: dict[Rule, Replayed] = {}
+        self._undefended_ap50: dict[int, float] = {}
+        self._undefended = undefended_curve(scene) if search.recall_of == "undefended" else None
 
-    def full(self, settings: Settings) -> Attempt:
+    def full(self, settings: Settings) -> Trial:
         """By the full protocol."""
-        defence = self._defence(settings)
-        curve = defence.curve(settings)
-        point = defence.at_recall(settings, curve) if self._undefended is None else self._at_vanilla(settings, defence)
-        return self._attempt(settings, curve, point)
-
-    def coarse(self, settings: Settings) -> Attempt:
-        """AP at every STRIDE-th base_score, defended and undefended; recalls where the full protocol has them."""
-        defence = self._defence(settings)
-        curve = defence.curve(settings, BASE_SCORES[::STRIDE])
+        replayed = self._shared(settings)
+        curve = replayed.curve(settings)
         if self._undefended is not None:
-            return self._attempt(settings, curve, self._at_vanilla(settings, defence))
-        row, point = curve.row_at_recall(settings.clean_recall), None
-        if row is not None:
-            rest = defence.curve(settings, BASE_SCORES[row * STRIDE : (row + 1) * STRIDE])
-            point = defence.at_recall(settings, rest)
-        return self._attempt(settings, curve, point)
+            return self._trial(settings, curve, self._at_undefended(settings, replayed))
+        return self._trial(settings, curve, replayed.at_recall(settings, curve))
 
-    def _at_vanilla(self, settings: Settings, defence: Defence) -> OperatingPoint | None:
+    def coarse(self, settings: Settings) -> Trial:
+        """AP at every STRIDE-th base_score, defended and undefended; recalls where the full protocol has them."""
+        replayed = self._shared(settings)
+        curve = replayed.curve(settings, BASE_SCORES[::STRIDE])
+        if self._undefended is not None:
+            return self._trial(settings, curve, self._at_undefended(settings, replayed))
+        row, point = curve.row_at_recall(self._search.clean_recall), None
+        if row is not None:
+            rest = replayed.curve(settings, BASE_SCORES[row * STRIDE : (row + 1) * STRIDE])
+            point = replayed.at_recall(settings, rest)
+        return self._trial(settings, curve, point)
+
+    def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
         assert self._undefended is not None
-        row = self._undefended.row_at_recall(settings.clean_recall)
+        row = self._undefended.row_at_recall(self._search.clean_recall)
         if row is None:
             return None
-        return defence.at(settings, defence.curve(settings, self._undefended.base_scores[[row]]), 0)
+        return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
 
-    def _attempt(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Attempt:
+    def _trial(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Trial:
         size = len(curve.base_scores)
-        if size not in self._vanilla:
-            self._vanilla[size] = vanilla_curve(self._scene, curve.base_scores).mean_ap50
-        row = outcome(curve, point)
-        certified = [row[f"certified_{where}"] for where in self._wheres]
-        row["vanilla_ap50"] = self._vanilla[size]
-        row["ap50_loss"] = self._vanilla[size] - row["ap50"]
-        row["certified_mean"] = None if point is None else sum(certified) / len(certified)
-        return Attempt(settings, row)
+        if size not in self._undefended_ap50:
+            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
+        undefended, outcome = self._undefended_ap50[size], Outcome(settings, curve, point)
+        certified = [outcome.certified_recall()[where] for where in self._search.wheres]
+        known = [share for share in certified if share is not None]
+        mean = sum(known) / len(known) if known else None
+        return Trial(settings, outcome, undefended, undefended - outcome.ap50, mean)
 
-    def _defence(self, settings: Settings) -> Defence:
-        key = settings.filter_ioa, settings.edge_factor, settings.cluster_distance
-        if key not in self._defences:
-            self._defences[key] = Defence.prepare(self._scene, settings, floor=self.mask_floor)
-        return self._defences[key]
+    def _shared(self, settings: Settings) -> Replayed:
+        ioa = settings.ioa
+        key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
+        if key not in self._replayed:
+            self._replayed[key] = Replayed.of(self._scene, settings, floor=self._search.mask_floor)
+        return self._replayed[key]
 
 
-class Search:
+class Climb:
     """The settings tried so far, and which to try next."""
 
-    def __init__(
-        self,
-        bench: Bench,
-        settings: Settings,
-        choices: Mapping[Family, Choices],
-        on_attempt: Callable[[Attempt], None] | None,
-    ) -> None:
-        self.attempts: dict[Settings, Attempt] = {}
+    def __init__(self, bench: Bench, search: Search, on_trial: Callable[[Trial], None] | None = None) -> None:
+        self.trials: dict[Settings, Trial] = {}
         self._bench = bench
-        self._settings = settings
-        self._choices = choices
-        self._on_attempt = on_attempt
+        self._search = search
+        self._on_trial = on_trial
 
-    def run(self, family: Family, losses: Sequence[float]) -> None:
+    def run(self, family: Family) -> None:
         """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
-        choices, floor = self._choices[family], self._bench.mask_floor
-        self._try(grid(choices.start(self._settings), family, floor))
-        for step, loss in product(STEPS, losses):
+        choices, floor = self._search.choices_of(family), self._search.mask_floor
+        self._try(grid(choices.start(self._search.settings()), family, floor))
+        for step, loss in product(STEPS, self._search.every_loss):
             for _ in range(MOST_ROUNDS):
                 best = self._ranked(family, loss)[:STARTS]
                 for start in best:
@@ -286,45 +341,45 @@ class Search:
 
     def pick(self, family: Family, loss: float) -> Settings | None:
         """The best settings that keep within the loss by the full protocol, too."""
-        for attempt in self._ranked(family, loss):
-            if _within(attempt, loss) and _within(self._bench.full(attempt.settings), loss):
-                return attempt.settings
+        for trial in self._ranked(family, loss):
+            if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
+                return trial.settings
         return None
 
-    def why_nothing(self, loss: float) -> str:
+    def why_nothing(self) -> str:
         """A sentence for a search in which no family has a setting within the loss."""
-        reached = [attempt.loss for attempt in self.attempts.values() if attempt.gain > NOT_REACHED]
+        reached = [trial.loss for trial in self.trials.values() if trial.gain > NO_GAIN]
         if reached:
             return (
-                f"no setting loses at most {loss:g} points of AP50; "
+                f"no setting loses at most {self._search.most_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
-        wanted = 100 * self._settings.clean_recall
-        highest = max(attempt.row["highest_clean_recall"] for attempt in self.attempts.values())
+        wanted = 100 * self._search.clean_recall
+        highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
     def _try(self, candidates: Iterable[Settings]) -> None:
         for settings in candidates:
-            if settings not in self.attempts:
-                self.attempts[settings] = attempt = self._bench.coarse(settings)
-                if self._on_attempt is not None:
-                    self._on_attempt(attempt)
+            if settings not in self.trials:
+                self.trials[settings] = trial = self._bench.coarse(settings)
+                if self._on_trial is not None:
+                    self._on_trial(trial)
 
-    def _ranked(self, family: Family, loss: float) -> list[Attempt]:
-        """The family's attempts: those within the loss by falling gain, then the others by rising loss."""
-        mine = [attempt for attempt in self.attempts.values() if attempt.family == family]
+    def _ranked(self, family: Family, loss: float) -> list[Trial]:
+        """The family's trials: those within the loss by falling gain, then the others by rising loss."""
+        mine = [trial for trial in self.trials.values() if trial.family == family]
         return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
 
 
-def _within(attempt: Attempt, loss: float) -> bool:
-    return attempt.gain > NOT_REACHED and attempt.loss <= loss
+def _within(trial: Trial, loss: float) -> bool:
+    return trial.gain > NO_GAIN and trial.loss <= loss
 
 
 def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]:
     """Where a search begins."""
     for alpha, beta in product(*GRID[family]):
         if family == "paper":
-            yield _with_scores(settings, floor, alpha, beta, None, settings.power)
+            yield _with_scores(settings, floor, alpha, beta, None, settings.ioa.power)
         else:
             for share, power in product(LOW_SHARES, POWERS):
                 yield _with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
@@ -332,13 +387,14 @@ def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]
 
 def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
     """The settings one step away, one value at a time."""
-    alpha, beta, power = settings.alpha, settings.beta, settings.power
+    follow, power = settings.follow, settings.ioa.power
+    alpha, beta = follow.alpha, follow.beta
     for by in (-step, step):
-        if settings.low_alpha is None or settings.low_beta is None:
+        if follow.low_alpha is None or follow.low_beta is None:
             yield _with_scores(settings, floor, alpha + by, beta, None, power)
             yield _with_scores(settings, floor, alpha, beta + by, None, power)
         else:
-            low_alpha, low_beta = settings.low_alpha, settings.low_beta
+            low_alpha, low_beta = follow.low_alpha, follow.low_beta
             yield _with_scores(settings, floor, alpha + by, beta, (low_alpha, low_beta), power)
             yield _with_scores(settings, floor, alpha, beta + by, (low_alpha, low_beta), power)
             yield _with_scores(settings, floor, alpha, beta, (low_alpha + by, low_beta), power)
@@ -352,10 +408,10 @@ def _with_scores(
     """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
     alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
     if low is None:
-        return replace(settings, alpha=alpha, beta=beta, low_alpha=None, low_beta=None)
+        return settings.following(alpha=alpha, beta=beta, low_alpha=None, low_beta=None)
     low_alpha, low_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
-    power = max(round(power, 4), SMALLEST_POWER)
-    return replace(settings, alpha=alpha, beta=beta, low_alpha=low_alpha, low_beta=low_beta, power=power)
+    chosen = settings.with_rule(power=max(round(power, 4), SMALLEST_POWER))
+    return chosen.following(alpha=alpha, beta=beta, low_alpha=low_alpha, low_beta=low_beta)
 
 
 def _clip(value: float, low: float, high: float) -> float:

@@ -106,19 +106,18 @@ def encode(findings: Findings) -> bytes:
     return bytes(sink.getvalue())
 
 
-def sizes_in(content: bytes) -> dict[int, tuple[int, int]] | None:
-    """Which images a part holds, with their sizes; None for one of format 1 or 2, which does not say."""
-    stated = (pq.read_metadata(pa.BufferReader(content)).metadata or {}).get(IMAGES)
-    return None if stated is None else {index: (width, height) for index, width, height in json.loads(stated)}
+def sizes_in(content: bytes) -> dict[int, tuple[int, int]]:
+    """Which images a part holds, with their sizes."""
+    stated = json.loads(pq.read_metadata(pa.BufferReader(content)).metadata[IMAGES])
+    return {index: (width, height) for index, width, height in stated}
 
 
-def decode(content: bytes, *, sizes: Mapping[int, tuple[int, int]] | None = None) -> Findings:
-    """What `encode` wrote; `sizes` for a part that does not state them."""
+def decode(content: bytes) -> Findings:
+    """What `encode` wrote."""
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     column: dict[str, Any] = {name: table.column(name).to_numpy() for name in SCHEMA.names}
     boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
-    stated = sizes_in(content) if sizes is None else sizes
-    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, stated or {}, {})
+    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, sizes_in(content), {})
 
 
 def check_labels(labels: Ints, names: Sequence[str]) -> None:

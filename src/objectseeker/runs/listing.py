@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectseeker.core.boxes import Bools, Detections
+from objectseeker.core.boxes import Detections
+from objectseeker.datasets import Entry
 from objectseeker.files.images import location
-from objectseeker.files.remote import Url
 
 ROWS = 4096  # images that are in memory at a time
 
@@ -38,18 +38,6 @@ SCHEMA = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ImageRecord:
-    """One image to observe and its ground truth, with the dataset's labels."""
-
-    id: str
-    path: Path | Url
-    size: tuple[int, int] | None  # None where no annotation states it
-    truth: Detections
-    ignore: Bools
-    crowd: Bools
-
-
 @dataclass(frozen=True, slots=True)
 class Written:
     """What became of a listing: how many images it holds and the SHA-256 of its bytes."""
@@ -58,11 +46,11 @@ class Written:
     sha256: str
 
 
-def write_listing(records: Iterable[ImageRecord], stream: BinaryIO) -> Written:
-    """Write all records to `stream`; the same records give the same bytes."""
+def write_listing(entries: Iterable[Entry], stream: BinaryIO) -> Written:
+    """Write all entries to `stream`; the same entries give the same bytes."""
     hashing = _Hashing(stream)
     count = 0
-    remaining = iter(records)
+    remaining = iter(entries)
     with pq.ParquetWriter(
         pa.PythonFile(hashing, mode="w"), SCHEMA, compression="zstd", write_statistics=False, store_schema=False
     ) as writer:
@@ -77,8 +65,8 @@ def hash_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class Listing(Sequence[ImageRecord]):
-    """The records of a file that `write_listing` wrote, read when they are asked for, a row group at a time."""
+class Listing(Sequence[Entry]):
+    """The entries of a file that `write_listing` wrote, read when they are asked for, a row group at a time."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._parquet = file, pq.ParquetFile(file)
@@ -86,7 +74,7 @@ class Listing(Sequence[ImageRecord]):
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(rows)]
         self._group = -1
-        self._records: list[ImageRecord] = []
+        self._entries: list[Entry] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Listing, (self._file,)  # a process that is handed one opens the file itself
@@ -95,10 +83,10 @@ class Listing(Sequence[ImageRecord]):
         return self._starts[-1]
 
     @overload
-    def __getitem__(self, index: int) -> ImageRecord: ...
+    def __getitem__(self, index: int) -> Entry: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[ImageRecord]: ...
-    def __getitem__(self, index: int | slice) -> ImageRecord | Sequence[ImageRecord]:
+    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
+    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = int(index) + (len(self) if index < 0 else 0)
@@ -106,15 +94,15 @@ class Listing(Sequence[ImageRecord]):
             raise IndexError(f"there is no image {index} among {len(self)}")
         group = bisect_right(self._starts, place) - 1
         if group != self._group:
-            self._records = _from_table(self._parquet.read_row_group(group, use_threads=False))
+            self._entries = _from_table(self._parquet.read_row_group(group, use_threads=False))
             self._group = group
-        return self._records[place - self._starts[group]]
+        return self._entries[place - self._starts[group]]
 
-    def __iter__(self) -> Iterator[ImageRecord]:
+    def __iter__(self) -> Iterator[Entry]:
         return (self[index] for index in range(len(self)))
 
     def ids(self) -> Iterator[str]:
-        """The ids alone, which is much faster than the records."""
+        """The ids alone, which is much faster than the entries."""
         for batch in self._parquet.iter_batches(ROWS, columns=["id"], use_threads=False):
             yield from batch.column(0).to_pylist()
 
@@ -142,29 +130,29 @@ class _Hashing:
         """The stream is its owner's to close."""
 
 
-def _to_table(records: Sequence[ImageRecord]) -> pa.Table:
-    widths, heights = zip(*(record.size or (None, None) for record in records), strict=True)
+def _to_table(entries: Sequence[Entry]) -> pa.Table:
+    widths, heights = zip(*(entry.size or (None, None) for entry in entries), strict=True)
     columns = [
-        [record.id for record in records],
-        [str(record.path) for record in records],
+        [entry.id for entry in entries],
+        [str(location(entry.path)) for entry in entries],
         widths,
         heights,
-        [record.truth.xyxy.ravel() for record in records],
-        [record.truth.label for record in records],
-        [record.ignore for record in records],
-        [record.crowd for record in records],
+        [entry.truth.xyxy.ravel() for entry in entries],
+        [entry.truth.label for entry in entries],
+        [entry.ignore for entry in entries],
+        [entry.crowd for entry in entries],
     ]
     return pa.Table.from_arrays(
         [pa.array(values, type=field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
     )
 
 
-def _from_table(table: pa.Table) -> list[ImageRecord]:
+def _from_table(table: pa.Table) -> list[Entry]:
     column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
     ids, paths, widths, heights = (column[name].to_pylist() for name in ("id", "path", "width", "height"))
     truths, labels, ignores, crowds = (_lists(column[name]) for name in ("truth", "label", "ignore", "crowd"))
     return [
-        ImageRecord(
+        Entry(
             id=ids[n],
             path=location(paths[n]),
             size=None if widths[n] is None else (widths[n], heights[n]),

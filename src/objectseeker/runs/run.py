@@ -9,9 +9,9 @@
 
 Part n holds the boxes of the images from n * images_per_part on: one image in a small run, many in a large one. Labels
 are the detector's, coordinates and scores are kept to the last bit (float64: resized-back boxes do not fit float32),
-and masks are not stored, since they follow from the image size, the number of lines and the choice of half masks or
-pairs of them. The checksum is the start of a SHA-256 over the run's identity, the number and the file's content: a
-damaged part, or one of another place or run, is told by its name.
+and masks are not stored, since they follow from the image size and the mask recipe. The checksum is the start of a
+SHA-256 over the run's identity, the number and the file's content: a damaged part, or one of another place or run, is
+told by its name.
 """
 
 from __future__ import annotations
@@ -27,24 +27,19 @@ from typing import cast, overload
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import MaskChoice, Masks, make_masks
-from objectseeker.core.recipes import pair_counts
+from objectseeker.core.boxes import Ints
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.runs.manifest import Manifest, decode
-from objectseeker.runs.findings import Findings, sizes_in
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.defence import Defence
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.binding import bound, defence_of
+from objectseeker.runs.findings import LARGEST_LABEL, Findings, sizes_in
 from objectseeker.runs.findings import decode as decode_part
+from objectseeker.runs.manifest import Manifest, decode
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
-
-MOST_MASKS = 2**15 - 1  # numbered in 16 bits
-MOST_LINES: dict[MaskChoice, int] = {
-    "halves": MOST_MASKS // 4,
-    "pairs": max(k for k in range(1, 100) if pair_counts(k)[1] <= MOST_MASKS),
-}
-
-MOST_SIZES = 1000  # image sizes whose masks are kept at a time
 
 _PART_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.(?:parquet|json)")
 
@@ -130,23 +125,46 @@ class Run:
     @property
     def broken(self) -> tuple[BrokenImage, ...]:
         """The images that could not be read."""
-        records = ((self.manifest.images[index], reason) for index, reason in sorted(self.unreadable.items()))
+        entries = ((self.manifest.images[index], reason) for index, reason in sorted(self.unreadable.items()))
         excluded = self.manifest.excluded_labels
         return tuple(
             BrokenImage(
-                record.id,
-                cast(Path, record.path),
+                entry.id,
+                cast(Path, entry.path),
                 reason,
-                int((~record.ignore & ~np.isin(record.truth.label, excluded)).sum()),
+                int((~entry.ignore & ~np.isin(entry.truth.label, excluded)).sum()),
             )
-            for record, reason in records
+            for entry, reason in entries
         )
 
-    def images(self, *, lines: int | None = None) -> Sequence[ObservedImage]:
-        """The finished images, in dataset order, with the dataset's labels (the detector's where there are none).
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The labels of the boxes and those of the objects; the same where the dataset has no classes."""
+        names, to_dataset = self.manifest.detector_names, self.manifest.to_dataset
+        if to_dataset is None:  # a detector without class names may use any label
+            return Vocabulary(names, names, np.arange(len(names) or LARGEST_LABEL + 1))
+        return Vocabulary(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
 
-        Boxes of classes the dataset does not have and objects of classes the detector does not know are left out.
-        With `lines`, only that many of the stored lines are used, as evenly spaced as they come.
+    def defence(self, rule: AnyRule | None = None, follow: Follow | None = None) -> Defence:
+        """The defence with this rule that the run is about: its detector, its masks, its fill, its batches.
+
+        Without a rule it is the default one of the detector, or that one's with scores that follow by `follow`.
+        """
+        return self.bind(defence_of(self.manifest, rule, follow))
+
+    def bind(self, defence: Defence) -> Defence:
+        """`defence`, bound to the detector that was observed; one that is about anything else is refused.
+
+        One that names no identity is compared by its SPEC and options; what is bound then refuses to run with a
+        detector that is another one after all.
+        """
+        return bound(self.manifest, defence, self.folder)
+
+    def images(self) -> Sequence[ObservedImage]:
+        """The finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.
+
+        Objects of classes the detector does not know are left out; boxes of classes the dataset lacks are kept, since
+        the deployed detector has them, too.
 
         They are read when they are asked for, and only those of one part are kept.
         """
@@ -155,9 +173,7 @@ class Run:
                 f"{self.folder} has damaged parts ({_listed(self.damaged)}): run observe again with the same settings, "
                 "only those are computed again"
             )
-        if lines is not None:
-            line_subset(self.manifest.lines, lines)  # refuses too many before anything is read
-        return StoredImages(self, lines)
+        return StoredImages(self)
 
     def findings(self, number: int) -> Findings:
         """What is stored of the finished images of a part."""
@@ -167,21 +183,15 @@ class Run:
         content = read_part(file, self.identity, number)
         if content is None:
             raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
-        found = decode_part(content)
-        if not found.sizes:  # of format 1 or 2, where a part was one image and the manifest knew its size
-            size = self.manifest.images[number].size
-            assert size is not None  # a part was only written for an image of known size
-            found = Findings(found.image, found.mask, found.boxes, {number: size}, {})
-        return found
+        return decode_part(content)
 
 
 class StoredImages(Sequence[ObservedImage]):
     """The images of a run. Going through them in order reads every part once."""
 
-    def __init__(self, run: Run, lines: int | None) -> None:
-        self._run, self._lines = run, lines
+    def __init__(self, run: Run) -> None:
+        self._run = run
         self._number, self._findings = -1, Findings.join([Findings.unreadable(-1, "")])
-        self._masks: dict[tuple[int, int], Masks] = {}
 
     def __len__(self) -> int:
         return len(self._run.parts)
@@ -204,33 +214,24 @@ class StoredImages(Sequence[ObservedImage]):
 
     def _image(self, index: int) -> ObservedImage:
         manifest = self._run.manifest
-        record = manifest.images[index]
+        entry = manifest.images[index]
         number = index // manifest.images_per_part
         if number != self._number:
             self._findings, self._number = self._run.findings(number), number
         size = self._findings.sizes[index]
-        boxes, mask = _relabelled(*self._findings.of(index), manifest.to_dataset)
-        masks = self._masks_of(size)
+        boxes, mask = self._findings.of(index)
+        masks = manifest.observing.masks.masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
-        observation = Observation(*size, masks, base, masked)
-        known = ~np.isin(record.truth.label, manifest.excluded_labels)
+        known = ~np.isin(entry.truth.label, manifest.excluded_labels)
         return ObservedImage(
-            id=record.id,
-            path=cast(Path, record.path),  # a Url has all that is asked of it: a name, and that it can be loaded
-            observation=observation if self._lines is None else restrict(observation, self._lines),
-            truth=record.truth[known],
-            ignore=record.ignore[known],
-            crowd=record.crowd[known],
+            id=entry.id,
+            path=cast(Path, entry.path),  # a Url has all that is asked of it: a name, and that it can be loaded
+            observation=Observation(*size, masks, base, masked),
+            truth=entry.truth[known],
+            ignore=entry.ignore[known],
+            crowd=entry.crowd[known],
         )
-
-    def _masks_of(self, size: tuple[int, int]) -> Masks:
-        """Images of one size share their masks; there are few sizes in most datasets, and at most MOST_SIZES here."""
-        if size not in self._masks:
-            if len(self._masks) >= MOST_SIZES:
-                self._masks.clear()
-            self._masks[size] = make_masks(self._run.manifest.masks, *size, self._run.manifest.lines)
-        return self._masks[size]
 
 
 def open_run(folder: str | Path) -> Run:
@@ -247,17 +248,17 @@ def open_run(folder: str | Path) -> Run:
     superfluous: list[Path] = []
     unreadable: dict[int, str] = {}
     for file, index in _numbered(folder / BROKEN):
-        found = read_part(file, identity, index)
-        if found is None or index in unreadable:
+        word = read_part(file, identity, index)
+        if word is None or index in unreadable:
             damaged.append(file)
         else:
-            unreadable[index] = json.loads(found)["reason"]
+            unreadable[index] = json.loads(word)["reason"]
     whole: dict[int, Path] = {}
     begun: dict[int, dict[int, Path]] = {}
     for place in (PARTS, PENDING):
         for file, number in _numbered(folder / place):
             content_of = read_part(file, identity, number)
-            sizes = {} if content_of is None else sizes_in(content_of) or {number: (0, 0)}
+            sizes = {} if content_of is None else sizes_in(content_of)
             known = number in whole or not begun.get(number, {}).keys().isdisjoint(sizes)
             if content_of is None or not unreadable.keys().isdisjoint(sizes) or (known and place == PARTS):
                 damaged.append(file)
@@ -275,36 +276,6 @@ def part_range(manifest: Manifest, number: int) -> range:
     """The images of part `number`."""
     start = number * manifest.images_per_part
     return range(start, min(start + manifest.images_per_part, len(manifest.images)))
-
-
-def line_subset(stored: int, count: int) -> list[int]:
-    """Which `count` of the lines 1 to `stored` of an axis are spread over it most evenly, ascending."""
-    if require_count(count, "lines") > stored:
-        raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed, got {count}")
-    return [(2 * t * (stored + 1) + count + 1) // (2 * (count + 1)) for t in range(1, count + 1)]
-
-
-def restrict(observation: Observation, lines: int) -> Observation:
-    """`observation` as if only `lines` of its lines per axis had been used, as evenly spaced as they come.
-
-    An axis that has no more lines than that, because the image is only a few pixels long, keeps all of them.
-    """
-    masks, halves = observation.masks, observation.masks.halves
-    vertical = halves.side % 2 == 0
-    kept_half = np.zeros(len(halves), np.bool_)
-    for axis in (vertical, ~vertical):
-        positions = np.unique(halves.line[axis])
-        if len(positions) > require_count(lines, "lines"):
-            positions = positions[np.array(line_subset(len(positions), lines)) - 1]
-        kept_half |= axis & np.isin(halves.line, positions)
-    kept = np.flatnonzero(kept_half[masks.members].all(axis=1))
-    return Observation(
-        observation.width,
-        observation.height,
-        masks.subset(kept),
-        observation.base,
-        [observation.masked[index] for index in kept.tolist()],
-    )
 
 
 def checksum(identity: str, number: int, content: bytes) -> str:
@@ -326,15 +297,6 @@ def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
         name = _PART_NAME.fullmatch(file.name)
         if name is not None:
             yield file, int(name[1])
-
-
-def _relabelled(boxes: Detections, mask: Ints, to_dataset: tuple[int, ...] | None) -> tuple[Detections, Ints]:
-    """Boxes with the dataset's labels, and the mask each came from; those of other classes are left out."""
-    if to_dataset is None:
-        return boxes, mask
-    label = np.array(to_dataset, np.int64)[boxes.label]
-    known = label >= 0
-    return Detections(boxes.xyxy[known], boxes.score[known], label[known]), mask[known]
 
 
 def _listed(files: Sequence[Path]) -> str:

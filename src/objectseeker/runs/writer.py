@@ -8,26 +8,22 @@ they came in.
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO, TypeVar
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.listing import write_listing
-from objectseeker.runs.manifest import LISTING, Manifest, encode, setting_differences, software_differences
+from objectseeker.files.saving import UNFINISHED, write_whole
 from objectseeker.runs.findings import Findings
 from objectseeker.runs.findings import decode as decode_part
 from objectseeker.runs.findings import encode as encode_part
+from objectseeker.runs.listing import write_listing
+from objectseeker.runs.manifest import LISTING, Manifest, encode, setting_differences, software_differences
 from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
 
-UNFINISHED = ".tmp"  # ends the name of a file that is being written
 HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
-
-_T = TypeVar("_T")
 
 
 class Writer:
@@ -94,7 +90,7 @@ class Writer:
         name = f"{number:06d}-{checksum(self.run.identity, number, content)}.{suffix}"
         (self.run.folder / folder).mkdir(exist_ok=True)
         file = self.run.folder / folder / name
-        _write(file, lambda stream: stream.write(content))
+        write_whole(file, lambda stream: stream.write(content))
         return file
 
 
@@ -112,9 +108,9 @@ def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
         for name in (PARTS, BROKEN):
             (folder / name).mkdir(exist_ok=True)
         if not (folder / MANIFEST).exists():
-            listing = _write(folder / LISTING, lambda stream: write_listing(manifest.images, stream))
+            listing = write_whole(folder / LISTING, lambda stream: write_listing(manifest.images, stream))
             content, _ = encode(manifest, listing)
-            _write(folder / MANIFEST, lambda stream: stream.write(content))
+            write_whole(folder / MANIFEST, lambda stream: stream.write(content))
         run = open_run(folder)
         differences = setting_differences(run.manifest, manifest)
         if not run.complete:
@@ -141,31 +137,6 @@ def _demoted(run: Run) -> Run:
     for file in lacking:
         file.rename(run.folder / PENDING / file.name)
     return replace(open_run(run.folder), damaged=run.damaged)
-
-
-def _write(file: Path, fill: Callable[[BinaryIO], _T]) -> _T:
-    """Write so that, whenever the process or the machine stops, the file is either whole or not there."""
-    unfinished = file.with_name(file.name + UNFINISHED)
-    try:
-        with unfinished.open("wb") as stream:
-            result = fill(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
-        _sync_folder(file.parent)
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
-    return result
-
-
-def _sync_folder(folder: Path) -> None:
-    """Put the new name on the disk too."""
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 Drawing and applying are apart, so that one mask can be applied to an array, to a tensor and to everything else that
 belongs to the image. Images are NumPy arrays (H, W) or (H, W, channels), torch tensors (..., H, W) on any device, or
 Pillow images.
+
+How a mask is drawn from random numbers (`half_of`) and what is a target still (`inside`, `still_target`) are written
+once, with operations that plain numbers, arrays and tensors share: `masked_batches` calls them for whole batches.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 Side = Literal["left", "top", "right", "bottom"]
 By = Literal["fill", "crop"]
 
-SIDES: tuple[Side, ...] = get_args(Side)
+SIDES: tuple[Side, ...] = get_args(Side)  # side i is removed by moving entry i of the kept x1, y1, x2, y2 to the line
 PROBABILITY, VISIBLE = 0.5, 0.2
 
 
@@ -37,15 +40,12 @@ class HalfMask:
 
     def kept(self, width: int, height: int) -> tuple[int, int, int, int]:
         """What is left of an image, as x1, y1, x2, y2."""
-        length = width if self.side in ("left", "right") else height
-        if self.line >= length:
+        kept, moved = [0, 0, width, height], SIDES.index(self.side)
+        if self.line >= (width, height)[moved % 2]:
             raise ObjectSeekerError(f"the line at {self.line} does not cross an image of {width}x{height} pixels")
-        return {
-            "left": (self.line, 0, width, height),
-            "top": (0, self.line, width, height),
-            "right": (0, 0, self.line, height),
-            "bottom": (0, 0, width, self.line),
-        }[self.side]
+        kept[moved] = self.line
+        x1, y1, x2, y2 = kept
+        return x1, y1, x2, y2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,20 @@ def draw_half(width: int, height: int, rng: Any, *, probability: float = PROBABI
     from it whatever comes of them, so an image's mask does not depend on what happened to the images before it.
     """
     require_fraction(probability, "probability")
-    masked, vertical, place, start = _uniform(rng)
-    length = width if vertical < 0.5 else height
-    if masked >= probability or length < 2:  # a line lies inside the image, so a single row or column has none
-        return None
-    line = 1 + int(place * (length - 1))
-    sides: tuple[Side, Side] = ("left", "right") if vertical < 0.5 else ("top", "bottom")
-    return HalfMask(sides[0] if start < 0.5 else sides[1], line)
+    masked, side, line = half_of(_uniform(rng), width, height, probability)
+    return HalfMask(SIDES[side], int(line)) if masked else None
+
+
+def half_of(numbers: Any, width: int, height: int, probability: float) -> tuple[Any, Any, Any]:
+    """What four random numbers from [0, 1) stand for: is there a mask, its side as an index into SIDES, and its line.
+
+    The numbers are single ones, or four arrays or tensors, and so is what is returned.
+    """
+    chance, direction, place, end = numbers
+    across = direction >= 0.5
+    length = width + (height - width) * across
+    masked = (chance < probability) & (length > 1)  # a line lies inside the image: a single row or column has none
+    return masked, across + 2 * (end >= 0.5), 1 + place * (length - 1) // 1
 
 
 def _uniform(rng: Any) -> list[float]:
@@ -153,10 +160,10 @@ def apply_half(
         return Masked(image, boxes, np.ones(len(targets), np.bool_), np.ones(len(targets)))
     size = size_of(image)
     kept = half.kept(*size)
-    seen = inside(targets, kept)
-    whole = area(inside(targets, (0, 0, *size)))  # what lies outside the image is hidden by no mask
-    keep = (area(seen) > 0) & (area(seen) >= visible * whole)
-    share = np.divide(area(seen), whole, out=np.zeros(len(seen)), where=whole > 0)
+    seen = inside(targets, np.array(kept))
+    whole = inside(targets, np.array((0, 0, *size)))  # what lies outside the image is hidden by no mask
+    keep = still_target(seen, whole, visible)
+    share = np.divide(area(seen), area(whole), out=np.zeros(len(seen)), where=area(whole) > 0)
     if by == "crop":
         seen = seen - np.tile(kept[:2], 2)
     return Masked(mask_pixels(image, half, fill=fill, by=by), like(seen[keep], boxes), keep, share)
@@ -174,13 +181,13 @@ def mask_pixels(image: Any, half: HalfMask, *, fill: float | None = None, by: By
     if isinstance(image, np.ndarray):
         if by == "crop":
             return image[rows, columns].copy()
-        result = np.full_like(image, _grey(np.issubdtype(image.dtype, np.inexact)) if fill is None else fill)
+        result = np.full_like(image, grey(np.issubdtype(image.dtype, np.inexact), fill))
         result[rows, columns] = image[rows, columns]
         return result
     if by == "crop":
         return image[..., rows, columns].clone()
     result = image.clone()  # of a tensor's subclass, the same subclass
-    result[...] = _grey(image.is_floating_point()) if fill is None else fill
+    result[...] = grey(image.is_floating_point(), fill)
     result[..., rows, columns] = image[..., rows, columns]
     return result
 
@@ -190,14 +197,21 @@ def _require_by(by: str) -> None:
         raise ObjectSeekerError(f"by must be one of {', '.join(get_args(By))}, got {by!r}")
 
 
-def _grey(fractions: bool) -> float:
-    return GREY / 255 if fractions else GREY
+def grey(fractions: bool, fill: float | None) -> float:
+    """The value of removed pixels, unless `fill` is one: grey in the range of the image."""
+    return (GREY / 255 if fractions else GREY) if fill is None else fill
 
 
-def inside(boxes: Floats, rectangle: tuple[int, int, int, int]) -> Floats:
-    """The part of every box that lies within the rectangle; of no area where nothing does."""
-    x1, y1, x2, y2 = rectangle
-    return boxes.clip((x1, y1, x1, y1), (x2, y2, x2, y2))
+def inside(boxes: Any, rectangles: Any) -> Any:
+    """The part of every box (..., 4) that lies within its rectangle (..., 4); of no area where nothing does."""
+    corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
+    return corners.clip(rectangles[..., None, :2], rectangles[..., None, 2:]).reshape(boxes.shape)
+
+
+def still_target(seen: Any, whole: Any, visible: float) -> Any:
+    """The target rule: whether enough of every box is seen. Boxes (..., 4) as arrays or tensors, best in float64."""
+    seen_area, whole_area = ((b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1]) for b in (seen, whole))
+    return (seen_area > 0) & (seen_area >= visible * whole_area)
 
 
 def size_of(image: Any) -> tuple[int, int]:

@@ -18,8 +18,8 @@ from objectseeker.detectors.embedded.model import CLASSES
 
 LOGITS = len(CLASSES) + 1  # the last is background
 
-STEM, PARTS, SHAPES, VIEW = 32, 96, 192, 288  # channels after each widening convolution
-PARTS_BLOCKS, SHAPES_BLOCKS, VIEW_BLOCKS = 2, 3, 4
+STEM, PARTS, SHAPES, WHOLE = 32, 96, 192, 288  # channels after each widening convolution
+PARTS_BLOCKS, SHAPES_BLOCKS, WHOLE_BLOCKS = 2, 3, 4
 EXPANSION = 2
 
 
@@ -62,10 +62,10 @@ class ObjectnessNetwork(nn.Module):
             *(Depth(PARTS) for _ in range(PARTS_BLOCKS)),
             ConvNorm(PARTS, SHAPES, 3, 2),
             *(Depth(SHAPES) for _ in range(SHAPES_BLOCKS)),
-            ConvNorm(SHAPES, VIEW, 3),
-            *(Depth(VIEW) for _ in range(VIEW_BLOCKS)),
+            ConvNorm(SHAPES, WHOLE, 3),
+            *(Depth(WHOLE) for _ in range(WHOLE_BLOCKS)),
         )
-        self.head = nn.Conv2d(VIEW, LOGITS, 1)
+        self.head = nn.Conv2d(WHOLE, LOGITS, 1)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.constant_(self.head.get_parameter("bias"), 0.5)  # above 0: a clipped logit has no gradient
 

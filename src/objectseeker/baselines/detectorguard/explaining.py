@@ -53,12 +53,12 @@ def owned(grid: Grid, truth: Floats) -> Ints:
     return np.stack([left, top, right, bottom], axis=-1).astype(np.int64)
 
 
-def clustered(found: Bools) -> Bools:
-    """Whether there is a cluster in each of many maps (..., rows, columns)."""
+def clustered(points: Bools) -> Bools:
+    """Whether there is a cluster in each of many maps of points (..., rows, columns)."""
     margin = NEIGHBOURHOOD
-    *many, rows, columns = found.shape
+    *many, rows, columns = points.shape
     padded = np.zeros((*many, rows + 2 * margin, columns + 2 * margin + 1), np.int16)
-    padded[..., margin : margin + rows, margin + 1 : margin + 1 + columns] = found
+    padded[..., margin : margin + rows, margin + 1 : margin + 1 + columns] = points
     running = np.cumsum(padded, axis=-1, dtype=np.int16)
     near = np.zeros((*many, rows, columns), np.int16)
     for dy, half in _HALF_WIDTHS.items():
@@ -66,9 +66,12 @@ def clustered(found: Bools) -> Bools:
         # running[j + margin + half + 1] - running[j + margin - half] adds up the columns j - half to j + half
         near += row[..., margin + half + 1 : margin + half + 1 + columns]
         near -= row[..., margin - half : margin - half + columns]
-    return np.asarray((found & (near >= CLUSTER)).any(axis=(-2, -1)))
+    return np.asarray((points & (near >= CLUSTER)).any(axis=(-2, -1)))
 
 
-def alert(grid: Grid, found: Bools, base: Detections) -> bool:
-    """Whether objectness `found` (rows, columns) is left unexplained by the base boxes, and dense."""
-    return bool(clustered(found & (explaining_score(grid, base) < 0)))
+def alert(grid: Grid, says_object: Bools, base: Detections) -> bool:
+    """Whether some of the positions that say object (rows, columns) are left unexplained by the boxes, and dense.
+
+    Boxes explain whatever their label is, also those of classes that a data set does not have.
+    """
+    return bool(clustered(says_object & (explaining_score(grid, base) < 0)))

@@ -10,9 +10,8 @@ time, and a job that was stopped goes on where it was.
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,14 @@ from objectseeker.detectors.network.preprocess import Size, place, prepare
 from objectseeker.detectors.onnx import open_session, usable_cores
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
+from objectseeker.files.saving import save_json, write_whole
+from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
 
 FOLDER, DESCRIPTION = "detectorguard", "features.json"
 NETWORK = Path(__file__).with_name("objectness.onnx")
-INPUT_SIZE: Size = (416, 416)
+DEFAULT_INPUT: Size = (416, 416)
 LARGEST_FEATURE = 2**16 - 1
-
-Progress = Callable[[int, int], None]
 
 
 class ObjectnessFeatures:
@@ -45,7 +44,7 @@ class ObjectnessFeatures:
     on the pixels of its view alone (tests verify both bit for bit).
     """
 
-    def __init__(self, path: str | Path = NETWORK, *, input_size: Size = INPUT_SIZE) -> None:
+    def __init__(self, path: str | Path = NETWORK, *, input_size: Size = DEFAULT_INPUT) -> None:
         path = Path(path)
         if path == NETWORK and not path.is_file():
             raise ObjectSeekerError(
@@ -93,7 +92,7 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
 
     def make(number: int, path: Any) -> None:
         features = network(load_image(path))
-        _write(_file(folder, number), lambda stream: np.savez_compressed(stream, features=features))
+        write_whole(_file(folder, number), lambda stream: np.savez_compressed(stream, features=features))
 
     paths = [run.manifest.images[number].path for number in todo]  # read here: not for several threads
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -106,24 +105,24 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
 def describe(run: Run) -> dict[str, Any]:
     """Which network made the features of a run, and on which input size."""
     try:
-        found: dict[str, Any] = json.loads((run.folder / FOLDER / DESCRIPTION).read_text(encoding="utf-8"))
+        description: dict[str, Any] = json.loads((run.folder / FOLDER / DESCRIPTION).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ObjectSeekerError(
             f"{run.folder} has no features for DetectorGuard: add them with observe --baseline detectorguard"
         ) from None
-    if found.get("run") != run.identity or found.get("step") != FEATURE_STEP:
+    if description.get("run") != run.identity or description.get("step") != FEATURE_STEP:
         raise ObjectSeekerError(
             f"the features in {run.folder / FOLDER} belong to another run or version: remove that folder and add them "
             "again with observe --baseline detectorguard"
         )
-    return found
+    return description
 
 
-def read_features(run: Run, places: Ints | None = None) -> Iterator[Features]:
-    """The features of the run's images in the order of `run.images()`: of all, or of those at `places` in it."""
+def read_features(run: Run, index: Ints | None = None) -> Iterator[Features]:
+    """The features of the run's images in the order of `run.images()`: of all, or of those that `index` says."""
     rows, columns = (positions(side) for side in describe(run)["input"][::-1])
     numbers = sorted(run.parts)
-    for number in numbers if places is None else [numbers[i] for i in places.tolist()]:
+    for number in numbers if index is None else [numbers[i] for i in index.tolist()]:
         file = _file(run.folder / FOLDER, number)
         try:
             with np.load(file, allow_pickle=False) as stored:
@@ -144,27 +143,14 @@ def _file(folder: Path, number: int) -> Path:
 def _require_same(file: Path, description: dict[str, Any]) -> None:
     """Write what the features are made with, or refuse if those that are there were made with something else."""
     if not file.exists():
-        _write(file, lambda stream: stream.write(json.dumps(description, indent=1).encode() + b"\n"))
+        save_json(file, description)
         return
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        made_with = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        found = {}
+        made_with = {}
     for key, value in description.items():
-        if found.get(key) != value:
+        if made_with.get(key) != value:
             raise ObjectSeekerError(
-                f"{file.parent} was made with {key} {found.get(key)!r}, not {value!r}: use that, or remove the folder"
+                f"{file.parent} was made with {key} {made_with.get(key)!r}, not {value!r}: use that, or remove it"
             )
-
-
-def _write(file: Path, fill: Callable[[Any], Any]) -> None:
-    """Write so that, whenever the process stops, the file is either whole or not there."""
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    try:
-        with unfinished.open("wb") as stream:
-            fill(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        unfinished.replace(file)
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None

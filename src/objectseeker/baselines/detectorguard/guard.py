@@ -42,8 +42,8 @@ class DetectorGuard:
         self.threshold = int(threshold)
 
     def __call__(self, images: Sequence[Image]) -> list[GuardedDetections]:
-        found = self.detector(images)
-        return [self._guard(image, boxes.at_least(self.base_score)) for image, boxes in zip(images, found, strict=True)]
+        base = self.detector(images)
+        return [self._guard(image, boxes.at_least(self.base_score)) for image, boxes in zip(images, base, strict=True)]
 
     def _guard(self, image: Image, base: Detections) -> GuardedDetections:
         height, width = image.shape[:2]

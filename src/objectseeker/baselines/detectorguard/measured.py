@@ -3,6 +3,9 @@
 The output at a base_score are the base boxes of at least that score, or an alert instead of them. On a clean image an
 alert is false: its boxes are gone and its objects are missed (as published). The higher base_score, the fewer boxes
 explain anything, so an image that alerts at one base_score alerts at every higher one.
+
+Boxes explain as the deployed guard has them: all of them, those of classes that the data set lacks included. What is
+output counts in the data set's labels. Certificates know no labels, so an object needs no detector label to hold.
 """
 
 from __future__ import annotations
@@ -14,19 +17,19 @@ import numpy as np
 
 from objectseeker.baselines.detectorguard.explaining import clustered, explaining_score
 from objectseeker.baselines.detectorguard.objectness import Features, Grid, most_votes, votes_needed
-from objectseeker.baselines.detectorguard.proof import certify
+from objectseeker.baselines.detectorguard.proof import certify_guarded
 from objectseeker.baselines.detectorguard.published import certify_published
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.threats import WHERES, Patch
+from objectseeker.core.threats import Patch
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.curves import Curve, vanilla_curve
-from objectseeker.evaluation.matching import Pairs, count, match, overlapping
+from objectseeker.evaluation.curves import Curve, undefended_curve
+from objectseeker.evaluation.matching import Overlaps, count, match, overlapping
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES
 
 FALSE_ALERTS = 0.05  # the rate the threshold is tuned to
-THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # that are tried
+OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # that are tried
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,12 +68,12 @@ class Maps:
         first = np.empty((len(thresholds), len(self.grids)), np.int64)
         rows = np.arange(len(thresholds))
         for n, (votes, explained) in enumerate(zip(self.votes, self.explained, strict=True)):
-            found = votes > thresholds[:, None, None] * votes_needed(1)
+            says_object = votes > thresholds[:, None, None] * votes_needed(1)
             low, high = np.zeros_like(rows), np.full_like(rows, len(base_scores))  # the answer lies in [low, high]
             while (low < high).any():
                 middle = (low + high) // 2
                 score = base_scores[np.minimum(middle, len(base_scores) - 1)]
-                alerts = clustered(found & (explained < score[:, None, None]))
+                alerts = clustered(says_object & (explained < score[:, None, None]))
                 low, high = np.where(alerts | (low == high), low, middle + 1), np.where(alerts, middle, high)
             first[:, n] = low
         return first
@@ -107,14 +110,13 @@ class Guarded:
 def guarded_curve(scene: Scene, first_alert: Ints, base_scores: Floats = BASE_SCORES) -> Curve:
     """Right and wrong boxes at every base_score, boxes of images that alert left out."""
     pairs = overlapping(scene.base, scene)
-    right, wrong = [], []
+    counts = []
     for row in range(len(base_scores)):
         score, kept = _output(scene, first_alert, row, base_scores)
         label = scene.base.detections.label[kept]
-        found, missed = count(label, _matched(scene, pairs, score, kept), scene)
-        right.append(found)
-        wrong.append(missed)
-    return Curve(scene, base_scores, np.array(right), np.array(wrong))
+        counts.append(count(label, _matched(scene, pairs, score, kept), scene))
+    right, wrong = map(np.array, zip(*counts, strict=True))
+    return Curve(scene, base_scores, right, wrong)
 
 
 def _output(scene: Scene, first_alert: Ints, row: int, base_scores: Floats = BASE_SCORES) -> tuple[Floats, Bools]:
@@ -124,11 +126,11 @@ def _output(scene: Scene, first_alert: Ints, row: int, base_scores: Floats = BAS
     return base.detections.score[kept], kept
 
 
-def _matched(scene: Scene, pairs: Pairs, score: Floats, kept: Bools) -> Ints:
+def _matched(scene: Scene, pairs: Overlaps, score: Floats, kept: Bools) -> Ints:
     """The object each kept box takes, or -1."""
     rows = kept[pairs.box]
-    place = np.cumsum(kept) - 1
-    return match(score, Pairs(place[pairs.box[rows]], pairs.object[rows], pairs.overlap[rows]), scene)
+    number = np.cumsum(kept) - 1
+    return match(score, Overlaps(number[pairs.box[rows]], pairs.object[rows], pairs.overlap[rows]), scene)
 
 
 def tune_thresholds(
@@ -137,7 +139,7 @@ def tune_thresholds(
     *,
     losses: Sequence[float],
     false_alerts: float = FALSE_ALERTS,
-    thresholds: Ints = THRESHOLDS,
+    thresholds: Ints = OBJECTNESS_THRESHOLDS,
 ) -> list[int | None]:
     """For each loss of AP that is allowed, in points, the lowest threshold that alerts seldom enough.
 
@@ -145,7 +147,7 @@ def tune_thresholds(
     such threshold. Lower thresholds certify more. The AP is over all base_scores: at high ones fewer boxes explain,
     more images alert, and a low threshold costs more AP than the one rate of false alerts tells.
     """
-    undefended = vanilla_curve(maps.scene).mean_ap50
+    undefended = undefended_curve(maps.scene).mean_ap50
     chosen: list[int | None] = [None] * len(losses)
     for first, threshold in zip(maps.first_alert(thresholds), map(int, thresholds), strict=True):
         guarded = Guarded.at(maps, threshold, first)
@@ -160,26 +162,21 @@ def tune_thresholds(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Verdicts:
-    """(WHERES, counted objects) each; `published` under the published location model."""
+class GuardVerdicts:
+    """(WHERES, counted objects) each; `published` under the published model of where a patch may lie."""
 
     certified: Bools
     vacuous: Bools
     published: Bools
 
 
-def certify_scene(maps: Maps, features: Iterable[Features], threshold: int, patches: Sequence[Patch]) -> Verdicts:
-    """`certify` for every counted object of a scene. The verdicts depend on no base_score."""
+def certify_scene(maps: Maps, features: Iterable[Features], threshold: int, patches: Sequence[Patch]) -> GuardVerdicts:
+    """`certify_guarded` for every counted object of a scene. The verdicts depend on no base_score."""
     parts = []
     for image, grid, own in zip(maps.scene.images, maps.grids, features, strict=True):
         truth = image.truth[~image.ignore]
-        ours = certify(grid, own, truth, patches, threshold=threshold)
+        ours = certify_guarded(grid, own, truth, patches, threshold=threshold)
         published = certify_published(grid, own, truth, patches, threshold=threshold)
         parts.append((ours.certified, ours.vacuous, published))
     certified, vacuous, published = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
-    return Verdicts(certified, vacuous, published)
-
-
-def shares(verdicts: Bools) -> dict[str, float]:
-    """Where by where, the share of objects in percent."""
-    return {where: 100 * float(row.mean()) for where, row in zip(WHERES, verdicts, strict=True)}
+    return GuardVerdicts(certified, vacuous, published)

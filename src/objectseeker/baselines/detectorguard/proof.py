@@ -29,7 +29,7 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError
 
-MARGIN = WINDOW - 1  # positions further off than this share no window
+WINDOW_REACH = WINDOW - 1  # positions further off than this share no window
 
 # The rectangles of grid positions that a patch may reach: every pair of one interval of columns and one of rows, each
 # (n, 2) first and end.
@@ -47,7 +47,7 @@ class GuardCertificates:
     vacuous: Bools
 
 
-def certify(
+def certify_guarded(
     grid: Grid, features: Features, truth: Detections, patches: Patch | Sequence[Patch], *, threshold: int
 ) -> GuardCertificates:
     """Decide for every object and every threat whether an allowed patch could hide the object without an alert.
@@ -77,21 +77,21 @@ def certify(
         for n in range(len(truth)):
             reached[n].append(reached_rectangles(grid, patch.size(width, height), allowed[n]))
     visible = visible_area(truth.xyxy, width, height) > 0
-    proof = Proof.of(features, threshold)
+    image = ImageVotes.of(features, threshold)
     for n, own in enumerate(owned(grid, truth.xyxy)):
         if visible[n]:
-            certified[:, n] = proof.holds(own, reached[n])
+            certified[:, n] = image.keep_cluster(own, reached[n])
     return GuardCertificates((certified | vacuous) & visible, vacuous & visible)
 
 
 def reached_rectangles(grid: Grid, patch: tuple[int, int], allowed: Ints) -> list[Rectangles]:
     """What a patch of `patch` = width, height reaches from the positions `allowed` (R, 4, see `threats`)."""
-    found = []
+    rectangles = []
     for x_first, y_first, x_last, y_last in allowed.tolist():
         if x_first <= x_last and y_first <= y_last:
             x, y = np.arange(x_first, x_last + 1), np.arange(y_first, y_last + 1)
-            found.append((largest(grid.reached(0, x, x + patch[0])), largest(grid.reached(1, y, y + patch[1]))))
-    return found
+            rectangles.append((largest(grid.reached(0, x, x + patch[0])), largest(grid.reached(1, y, y + patch[1]))))
+    return rectangles
 
 
 def largest(intervals: Ints) -> Ints:
@@ -105,17 +105,17 @@ def largest(intervals: Ints) -> Ints:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proof:
-    """Everything about one image at one threshold that its objects share."""
+class ImageVotes:
+    """Everything about one image at one threshold that the proofs of its objects share."""
 
-    features: Ints  # classes, rows, columns; a margin of MARGIN zeros around
+    features: Ints  # classes, rows, columns; WINDOW_REACH zeros around
     votes: Ints  # classes, rows, columns
     needed: int  # votes to exceed
 
     @classmethod
-    def of(cls, features: Features, threshold: int) -> Proof:
+    def of(cls, features: Features, threshold: int) -> ImageVotes:
         by_class = np.moveaxis(features, -1, 0).astype(np.int64)
-        around = ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN))
+        around = ((0, 0), (WINDOW_REACH, WINDOW_REACH), (WINDOW_REACH, WINDOW_REACH))
         return cls(np.pad(by_class, around), votes_of(features), votes_needed(threshold))
 
     @property
@@ -124,7 +124,7 @@ class Proof:
         rows, columns = self.votes.shape[1:]
         return rows, columns
 
-    def holds(self, own: Ints, threats: Sequence[Sequence[Rectangles]]) -> Bools:
+    def keep_cluster(self, own: Ints, threats: Sequence[Sequence[Rectangles]]) -> Bools:
         """Whether, for each threat, a cluster is left among the positions `own` whatever it reaches."""
         left, top, right, bottom = own.tolist()
         rows, columns = slice(top, bottom), slice(left, right)
@@ -149,7 +149,7 @@ class Proof:
         left, top, right, bottom = own.tolist()
         votes = self.votes[classes, top:bottom, left:right]
         # With the margin, position p looks at places p to p + 14. First along rows: [class, column, own row, places]
-        near = self.features[classes, top : bottom + 2 * MARGIN, left : right + 2 * MARGIN]
+        near = self.features[classes, top : bottom + 2 * WINDOW_REACH, left : right + 2 * WINDOW_REACH]
         by_row = weighed(np.moveaxis(near, 1, 2), kernel(self.shape[0])[top:bottom])
         column_weights = kernel(self.shape[1])[left:right]
         rows, columns = np.arange(top, bottom), np.arange(left, right)
@@ -180,7 +180,7 @@ def between(sums: Ints, intervals: Ints, positions: Ints) -> Ints:
     The place number k around position p is grid position p + k - 7.
     """
     last = sums.shape[-1] - 1
-    first, end = (np.clip(intervals[:, [k]] - positions + MARGIN, 0, last) for k in (0, 1))
+    first, end = (np.clip(intervals[:, [k]] - positions + WINDOW_REACH, 0, last) for k in (0, 1))
     each = np.arange(len(positions))
     return np.asarray(sums[..., each, np.maximum(first, end)] - sums[..., each, first])
 
@@ -191,8 +191,8 @@ def _within(rectangles: Sequence[Rectangles], own: Ints, shape: tuple[int, int])
     rows, columns = shape
     return [
         (
-            largest(np.clip(across, max(left - MARGIN, 0), min(right + MARGIN, columns))),
-            largest(np.clip(down, max(top - MARGIN, 0), min(bottom + MARGIN, rows))),
+            largest(np.clip(across, max(left - WINDOW_REACH, 0), min(right + WINDOW_REACH, columns))),
+            largest(np.clip(down, max(top - WINDOW_REACH, 0), min(bottom + WINDOW_REACH, rows))),
         )
         for across, down in rectangles
     ]

@@ -1,9 +1,9 @@
-"""The published location model of DetectorGuard, for reference.
+"""Where a patch may lie as DetectorGuard was published, for reference.
 
 There a patch is a square of p x p grid positions, p = ceil((side + 33 - 1) / 8) for a side in network pixels, and where
 it lies is told on the grid, too: relative to the positions whose view meets the object it is over if its middle is
-among them, close if it is not but comes within 8 positions, far otherwise. Our locations (`threats`) are about raw
-pixels instead. The verdict itself is the same in both: the positions an object owns, and what is left of them.
+among them, close if it is not but comes within 8 positions, far otherwise. Ours (`threats`) is about raw pixels
+instead. The verdict itself is the same in both: the positions an object owns, and what is left of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker.baselines.detectorguard.explaining import owned
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, Features, Grid
-from objectseeker.baselines.detectorguard.proof import Proof, Rectangles
+from objectseeker.baselines.detectorguard.proof import ImageVotes, Rectangles
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.certification import visible_area
 from objectseeker.core.threats import Patch, Where
@@ -26,16 +26,16 @@ CLOSE = 8  # positions
 def certify_published(
     grid: Grid, features: Features, truth: Detections, patches: Sequence[Patch], *, threshold: int
 ) -> Bools:
-    """`certification.certify` with the published locations: (P, N). Vacuously true where there is no location."""
+    """`certify_guarded` with the published model of where: (P, N). Vacuously true where a patch may lie nowhere."""
     width, height = grid.placement.x.resampling.raw, grid.placement.y.resampling.raw
-    proof = Proof.of(features, threshold)
+    image = ImageVotes.of(features, threshold)
     around = in_view(grid, truth.xyxy)
     visible = visible_area(truth.xyxy, width, height) > 0
     certified = np.zeros((len(patches), len(truth)), np.bool_)
     for n, own in enumerate(owned(grid, truth.xyxy)):
-        threats = [located(patch.where, around[n], patch_side(grid, patch), grid.shape) for patch in patches]
+        threats = [allowed_squares(patch.where, around[n], patch_side(grid, patch), grid.shape) for patch in patches]
         if visible[n]:
-            certified[:, n] = proof.holds(own, threats) | np.array([not places for places in threats])
+            certified[:, n] = image.keep_cluster(own, threats) | np.array([not squares for squares in threats])
     return certified
 
 
@@ -60,7 +60,7 @@ def in_view(grid: Grid, truth: Floats) -> Ints:
     return np.stack([left, top, right, bottom], axis=-1).astype(np.int64)
 
 
-def located(where: Where, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
+def allowed_squares(where: Where, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
     """The squares of `side` positions that `where` allows, for an object seen by the positions `around`."""
     rows, columns = shape
     everywhere = (0, 0, max(columns - side, 0), max(rows - side, 0))  # inclusive: of the first column and row
@@ -69,22 +69,22 @@ def located(where: Where, around: Ints, side: int, shape: tuple[int, int]) -> li
     over = (left - half, top - half, right - half, bottom - half)
     near = (left - side - CLOSE, top - side - CLOSE, right + CLOSE, bottom + CLOSE)
     if where == "anywhere":
-        places = [everywhere]
+        allowed = [everywhere]
     elif where == "over":
-        places = [over]
+        allowed = [over]
     else:
-        places = _without(everywhere, near) if where == "far" else _without(near, over)
+        allowed = _without(everywhere, near) if where == "far" else _without(near, over)
     return [
         (_squares(x1, x2, side, columns), _squares(y1, y2, side, rows))
-        for x1, y1, x2, y2 in (_meet(place, everywhere) for place in places)
+        for x1, y1, x2, y2 in (_meet(corners, everywhere) for corners in allowed)
         if x1 <= x2 and y1 <= y2
     ]
 
 
-Place = tuple[int, int, int, int]
+Corners = tuple[int, int, int, int]  # first column and row, last column and row that a square may begin at
 
 
-def _without(outer: Place, inner: Place) -> list[Place]:
+def _without(outer: Corners, inner: Corners) -> list[Corners]:
     """`outer` but for `inner`, as four rectangles that overlap at the corners."""
     x1, y1, x2, y2 = outer
     return [
@@ -95,7 +95,7 @@ def _without(outer: Place, inner: Place) -> list[Place]:
     ]
 
 
-def _meet(a: Place, b: Place) -> Place:
+def _meet(a: Corners, b: Corners) -> Corners:
     return max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
 
 

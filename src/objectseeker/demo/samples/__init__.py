@@ -7,15 +7,12 @@ seen them. Six photographs show how things work; they measure nothing.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-
 from objectseeker.core.boxes import Bools, Detections
-from objectseeker.detectors.network.names import VOC_20
+from objectseeker.datasets import open_dataset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,23 +28,5 @@ class Sample:
 def samples() -> list[Sample]:
     """The bundled photographs, always in the same order."""
     folder = Path(str(resources.files(__package__)))
-    content = json.loads((folder / "annotations.json").read_text(encoding="utf-8"))
-    label = {category["id"]: VOC_20.index(category["name"]) for category in content["categories"]}
-    found = []
-    for image in content["images"]:
-        objects = [item for item in content["annotations"] if item["image_id"] == image["id"]]
-        x, y, width, height = np.array([item["bbox"] for item in objects], dtype=np.float64).T
-        path = folder / image["file_name"]
-        found.append(
-            Sample(
-                path=path,
-                name=path.stem,
-                truth=Detections(
-                    np.stack([x, y, x + width, y + height], axis=1),
-                    np.ones(len(objects)),
-                    [label[item["category_id"]] for item in objects],
-                ),
-                crowd=np.array([item["iscrowd"] == 1 for item in objects]),
-            )
-        )
-    return found
+    dataset = open_dataset(f"coco:{folder / 'annotations.json'}:{folder}")
+    return [Sample(path := Path(str(entry.path)), path.stem, entry.truth, entry.crowd) for entry in dataset.entries]

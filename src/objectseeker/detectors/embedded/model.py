@@ -14,28 +14,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+from objectseeker.detectors.network.names import VOC_20
+
+CLASSES = VOC_20
 STRIDES = (8, 16, 32)
 DISTANCE_BINS = 16  # a side lies 0..15 strides from its anchor point
 

@@ -20,7 +20,7 @@ from objectseeker.detectors.network.layouts import Layout
 from objectseeker.detectors.network.preprocess import Placement, Resampling
 
 Tensor = Any
-Found = TypeVar("Found")
+_Result = TypeVar("_Result")
 
 SIDE_STREAMS = 8
 MOST_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
@@ -85,20 +85,20 @@ def download(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     return wait
 
 
-def at_once(jobs: Sequence[Callable[[], Found]], *, streams: bool) -> list[Found]:
+def at_once(jobs: Sequence[Callable[[], _Result]], *, streams: bool) -> list[_Result]:
     """What every job returns. With `streams` a GPU may run them side by side; the kernels and results are the same."""
     if not streams or len(jobs) < 2:
         return [job() for job in jobs]
     main = torch.cuda.current_stream()
     sides = _side_streams(torch.cuda.current_device())[: len(jobs)]
-    found = []
+    results = []
     for side, job in zip(cycle(sides), jobs, strict=False):
         side.wait_stream(main)
         with torch.cuda.stream(side):
-            found.append(job())
+            results.append(job())
     for side in sides:
         main.wait_stream(side)
-    return found
+    return results
 
 
 @lru_cache(maxsize=16)

@@ -96,8 +96,8 @@ class DeviceViews:
         """
         with reproducible(self.device), torch.inference_mode():
             candidates = self.candidates_of(program, canvas, tables, filling)
-            _, rows, valid, found = self._fastest("finish", *candidates, places)
-            return np.asarray(_pack(rows, settle(found, valid)).cpu().numpy())
+            _, rows, valid, suppression = self._fastest("finish", *candidates, places)
+            return np.asarray(_pack(rows, settle(suppression, valid)).cpu().numpy())
 
     def candidates_of(self, program: Program, canvas: Tensor, tables: Tensor, filling: Tensor) -> tuple[Tensor, Tensor]:
         """The best candidates of all views, N x K x 6, and which are boxes at all, group after group."""
@@ -112,8 +112,8 @@ class DeviceViews:
             return rows[: group.members], valid[: group.members]
 
         jobs = [partial(look_at, group, part) for group, part in zip(program.groups, late, strict=True)]
-        found = at_once(jobs, streams=self.record)
-        return torch.cat([rows for rows, _ in found]), torch.cat([valid for _, valid in found])
+        groups = at_once(jobs, streams=self.record)
+        return torch.cat([rows for rows, _ in groups]), torch.cat([valid for _, valid in groups])
 
     # --- views that share nothing -------------------------------------------------------------------------------
 
@@ -224,8 +224,8 @@ class DeviceViews:
         """Suppression of all rows in the order of `places`: packed for the host, then all it takes to go on with."""
         rows, valid = rows[places], valid[places]
         threshold = 1.0 if self.layout.nms is None else self.layout.nms
-        found = suppress(rows[..., :4], rows[..., 5], valid, threshold)
-        return torch.cat([_pack(rows, found.keep), found.settled.float()[None]]), rows, valid, found
+        suppression = suppress(rows[..., :4], rows[..., 5], valid, threshold)
+        return torch.cat([_pack(rows, suppression.keep), suppression.settled.float()[None]]), rows, valid, suppression
 
     def _fastest(self, what: str, *given: Any) -> Any:
         """The method `what`, compiled if asked for: by kernels made for this size and any number of views.
@@ -282,6 +282,6 @@ def to_detections(rows: Rows, corner: Ints, placement: Placement) -> list[Detect
     kept = rows[view, place].astype(np.float64)
     xyxy = placement.to_raw(kept[:, :4] + np.tile(corner, 2)[view])
     good = has_area(xyxy)
-    found = Detections(xyxy[good], kept[good, 4], kept[good, 5].astype(np.int64))  # checked once for all views
+    boxes = Detections(xyxy[good], kept[good, 4], kept[good, 5].astype(np.int64))  # checked once for all views
     ends = np.searchsorted(view[good], np.arange(len(rows)), side="right").tolist()
-    return [found[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    return [boxes[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]

@@ -13,7 +13,7 @@ at all. A cell of a strip is computed from the view itself, or, behind a second 
 this is already proved. A cell taken from the untouched image looks at pixels on the other side of the line only. QED.
 The last step asks of the kernels that a sum is taken over the cell's own pixels and nothing else. Matrix products and
 implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbours that cancel, up to
-rounding. So `torch_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
+rounding. So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
 
 Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the
 view: they are computed and not used.
@@ -30,7 +30,7 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.network.preprocess import Placement, Size
 
 FAR = 2**30  # a line no cell reaches across
-UNTOUCHED = (0, FAR, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
+EVERYTHING = (0, FAR, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
 NOTHING = (0, -FAR, 0, 0, 0)  # ... or behind it, where it is filled
 
 
@@ -71,15 +71,15 @@ class Batch(NamedTuple):
 
 def levels(canvas: Size, stages: Sequence[Reach]) -> tuple[Level, ...]:
     """The levels behind `stages`, each of which works on the output of the one before."""
-    found, total = [], Reach()
+    every, total = [], Reach()
     for stage in stages:
         total = total.then(stage)
         width, height = canvas[0] // total.stride, canvas[1] // total.stride
         near = -(-(total.low + total.high) // total.stride)  # at most so many cells reach across a line
         margin, behind = -(-stage.low // stage.stride), -(-stage.high // stage.stride) - 1
         needed = margin + near + behind
-        found.append(Level((width, height), total, stage.stride, margin, (min(needed, width), min(needed, height))))
-    return tuple(found)
+        every.append(Level((width, height), total, stage.stride, margin, (min(needed, width), min(needed, height))))
+    return tuple(every)
 
 
 def cuts(filled: Ints, placement: Placement) -> Ints | None:
@@ -103,7 +103,7 @@ def cuts(filled: Ints, placement: Placement) -> Ints | None:
     empty: Bools = np.asarray((low >= high).any(axis=1))
     if not (halves | empty).all():
         return None
-    return np.where(empty[:, None], UNTOUCHED[:3], np.stack([axis, at, fills_low], axis=1))
+    return np.where(empty[:, None], EVERYTHING[:3], np.stack([axis, at, fills_low], axis=1))
 
 
 def look_up(cut: Ints, level: Level) -> Ints:
@@ -138,7 +138,7 @@ def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]
     whole = [x.offset, y.offset, x.offset + x.resampling.resized, y.offset + y.resampling.resized]
     size, contents = placement.size, filled[:, 0]
     references = np.array([[0, 0, 0, 0], whole])
-    found = []
+    stages = []
     for level in every:
         places = look_up(cut, level)
         batches = [Batch(size, np.pad(references, ((0, 0), (2, 0))))]
@@ -150,6 +150,6 @@ def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]
                 side = level.strip[axis] * level.down
                 strip = (side, size[1]) if axis == 0 else (size[0], side)
                 batches.append(Batch(strip, np.concatenate([corner, contents[members]], axis=1)))
-        found.append(batches)
-        size, contents, references = level.size, places, np.array([UNTOUCHED, NOTHING])
-    return found
+        stages.append(batches)
+        size, contents, references = level.size, places, np.array([EVERYTHING, NOTHING])
+    return stages

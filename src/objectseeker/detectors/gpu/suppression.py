@@ -66,10 +66,10 @@ def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> S
     return Suppression(keep, rivals, settled)
 
 
-def settle(found: Suppression, valid: Tensor) -> Tensor:
+def settle(begun: Suppression, valid: Tensor) -> Tensor:
     """`keep` after as many more rounds as it takes."""
-    keep = found.keep
-    while not bool(((after := _round(keep, found.rivals, valid)) == keep).all()):
+    keep = begun.keep
+    while not bool(((after := _round(keep, begun.rivals, valid)) == keep).all()):
         keep = after
     return keep
 

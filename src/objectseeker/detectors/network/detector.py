@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import TypeVar, get_args
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 
@@ -22,9 +22,10 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
 BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
+Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x A x 4, scores N x A x classes
 
 _Task = TypeVar("_Task")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,6 +38,10 @@ class NetworkDetector:
 
     `workers` threads call `forward` at the same time, each with a buffer of its own. They take whole batches and share
     nothing, so their number changes the time, not the result. `mask_by` is explained in `views`.
+
+    Detectors of all frameworks are objects of this one class, made by functions such as `onnx.load_onnx`, so that
+    `dataclasses.replace` changes a setting. It does not change `identity`, nor what `begin_views` was made with: batch,
+    floor and layout. `predict` is the network as a differentiable function, where it is one: `attack` follows it.
     """
 
     names: tuple[str, ...]
@@ -53,6 +58,7 @@ class NetworkDetector:
     crop_step: int = 1  # sides of a cropped view are multiples of so many strides
     workers: int = 1
     begin_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
+    predict: Predict | None = None
 
     def __post_init__(self) -> None:
         require_count(self.batch, "batch")
@@ -64,10 +70,7 @@ class NetworkDetector:
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
         """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
-        if not self.free_batch:
-            return None
-        settings = {field.name: getattr(self, field.name) for field in fields(NetworkDetector)}
-        return NetworkDetector(**{**settings, "batch": batch, "begin_views": None})
+        return replace(self, batch=batch, begin_views=None) if self.free_batch else None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """The boxes of each image."""
@@ -95,7 +98,7 @@ class NetworkDetector:
         window of it is.
         """
         image = as_image(image)
-        placement, views = self._plan(image, removed)
+        placement, views = self.plan(image, removed)
         if self.begin_views is not None:
             return self.begin_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
@@ -126,12 +129,13 @@ class NetworkDetector:
         begun: list[Callable[[], list[Detections]]] = []
         for image, removed in images:
             image = as_image(image)
-            begun.append(self.begin_views(image, *self._plan(image, removed), value))
+            begun.append(self.begin_views(image, *self.plan(image, removed), value))
             if len(begun) == 2:
                 yield begun.pop(0)()
         yield from (wait() for wait in begun)
 
-    def _plan(self, image: Image, removed: Ints) -> tuple[Placement, Views]:
+    def plan(self, image: Image, removed: Ints) -> tuple[Placement, Views]:
+        """Where the image lies on the network input, and which part of that each view shows."""
         placement = place_image(image, self.input_size, self.layout)
         stride = self.layout.stride
         removed = as_rectangles(removed)
@@ -172,8 +176,8 @@ class NetworkDetector:
             finally:
                 buffers.put(buffer)  # whatever happened: others wait for it
 
-        found = dict(entry for entries in _map(run, batches, workers) for entry in entries)
-        return [found[view] for view in range(len(found))]
+        boxes = dict(entry for entries in _map(run, batches, workers) for entry in entries)
+        return [boxes[view] for view in range(len(boxes))]
 
     def _decode(
         self,
@@ -193,7 +197,7 @@ class NetworkDetector:
         return finish(boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2))), most=self.most_boxes)
 
 
-def _map(function: Callable[[_Task], _Found], tasks: Sequence[_Task], workers: int) -> Iterable[_Found]:
+def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:
     """`function` of every task, in order."""
     if workers <= 1:
         return map(function, tasks)

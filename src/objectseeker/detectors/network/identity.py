@@ -1,4 +1,4 @@
-"""What tells one detector from another: hashes of files and of module weights."""
+"""What tells one detector from another: hashes of files and of module weights, and names made of them."""
 
 from __future__ import annotations
 
@@ -26,3 +26,8 @@ def of_module(module: Any) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def of_model(model: Any, score_floor: float, device: str) -> str:
+    """The identity of a PyTorch model that resizes and suppresses by itself."""
+    return f"{type(model).__name__} (floor={score_floor:g} {device}) sha256:{of_module(model)}"

@@ -249,8 +249,10 @@ LAYOUTS = {
 # --- a layout as text -------------------------------------------------------------------------------------------
 
 
-def parse(text: str) -> Layout:
+def parse(text: str | Layout) -> Layout:
     """A layout by its name, with changes after commas: "yolov5", "mmdeploy,channels=bgr,mean=103/116/123,pad=0"."""
+    if isinstance(text, Layout):
+        return text
     name, *changes = text.split(",")
     if name not in LAYOUTS:
         raise ObjectSeekerError(f"unknown layout {name!r}: choose one of {', '.join(LAYOUTS)}")

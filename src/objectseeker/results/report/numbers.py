@@ -1,24 +1,21 @@
-"""What the page says in numbers: AP and recall, settings and provenance. All APs and recalls are percentages."""
+"""What the page says in numbers: AP and recall, the defence and provenance. All APs and recalls are percentages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
+from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.masks import MaskSet
-from objectseeker.core.rule import Rule
 from objectseeker.core.threats import WHERES
+from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.average_precision import coco_ap50
-from objectseeker.evaluation.curves import vanilla_curve
-from objectseeker.evaluation.defence import Defence
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings
+from objectseeker.evaluation.settings import Settings, ioa_of, threshold_of
+from objectseeker.evaluation.summary import Totals
 from objectseeker.evaluation.sweeps import SIZE_BINS
 from objectseeker.runs.run import Run
 
@@ -28,103 +25,113 @@ ASPECTS = (*(1 / n for n in (16, 12, 8, 6, 4, 3, 2, 1.5)), 1.0, 1.5, 2.0, 3.0, 4
 THRESHOLDS = tuple(t / 20 for t in range(20))
 
 
-def operating_rule(scene: Scene, settings: Settings, base_score: float | None) -> tuple[Rule, dict[str, Any]]:
-    """The defended detector of the report, and what it costs.
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """The rule that the report shows, what it costs, and what must be said about the choice."""
 
-    It is the one at `base_score`, by default at the highest base_score whose clean recall is `settings.clean_recall`.
-    """
-    vanilla, coco = vanilla_curve(scene), coco_ap50(scene)
-    defence = Defence.prepare(scene, settings)
-    curve = defence.curve(settings)
-    row = curve.row_at_recall(settings.clean_recall) if base_score is None else _row(base_score)
-    if row is None:
-        raise ObjectSeekerError(
-            f"clean recall {100 * settings.clean_recall:g} % is not reached, at most {curve.clean_recall.max():.1f} %: "
-            "ask for less with --clean-recall"
-        )
-    rule = settings.rule(float(curve.base_scores[row]))
-    objects = scene.objects_per_class
-    return rule, {
-        "images": len(scene.images),
-        "objects": len(scene.counted),
-        "ignored": int(scene.ignore.sum()),
-        "vanilla": {"ap50": vanilla.mean_ap50, "ap50_coco": float(scene.macro(coco))},
-        "defended": {"ap50": curve.mean_ap50, "clean_recall": float(curve.clean_recall[row])},
-        "per_class": [
-            {
-                "label": int(c),
-                "vanilla_ap50": float(vanilla.ap50[c]),
-                "ap50": float(curve.ap50[c]),
-                "clean_recall": float(curve.recall[row, c]),
-            }
-            for c in np.flatnonzero(objects)
-        ],
-    }
+    rule: AnyRule
+    figures: dict[str, Any]
+    remarks: list[str]
+
+
+def shown(scene: Scene, settings: Settings) -> Shown:
+    """The defended detector where the settings ask for it, in the figures of `evaluate`."""
+    totals = Totals(scene.vocabulary, [settings])
+    totals.add(scene)
+    undefended, ours = totals.undefended(), totals.outcome(0)
+    remark = ours.remark()
+    if ours.point is None:
+        raise ObjectSeekerError(remark or "there is no such operating point")
+    return Shown(
+        ours.point.rule,
+        {
+            "images": totals.images,
+            "objects": int(totals.objects.sum()),
+            "ignored": totals.ignored,
+            "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
+            "defended": {"ap50": ours.ap50, "clean_recall": ours.clean_recall},
+            "per_class": [
+                {
+                    "label": c,
+                    "undefended_ap50": float(undefended.curve.ap50[c]),
+                    "ap50": float(ours.curve.ap50[c]),
+                    "clean_recall": ours.recall(c),
+                }
+                for c in totals.objects.nonzero()[0].tolist()
+            ],
+        },
+        [] if remark is None else [f"{remark[0].upper()}{remark[1:]}."],
+    )
 
 
 def controls(settings: Settings) -> dict[str, Any]:
     """The stops of the sliders, with those of the settings among them, and where they stand at first."""
+    threat = settings.threat
+    threshold = threshold_of(settings.rule, threat.threshold)
     return {
-        "areas": sorted({*AREAS, settings.patch_area}),
-        "aspects": sorted({*ASPECTS, settings.patch_aspect}),
-        "thresholds": sorted({*THRESHOLDS, settings.threshold}),
+        "areas": sorted({*AREAS, threat.area}),
+        "aspects": sorted({*ASPECTS, threat.aspect}),
+        "thresholds": sorted({*THRESHOLDS, threshold}),
         "wheres": WHERES,
-        "start": {
-            "area": settings.patch_area,
-            "aspect": settings.patch_aspect,
-            "threshold": settings.threshold,
-            "where": "over",
-        },
+        "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "where": "over"},
         "size_bins": SIZE_BINS,
     }
 
 
-def described(settings: Settings, rule: Rule) -> dict[str, str]:
-    """The settings, as a reader wants to see them."""
-    values = asdict(settings) | asdict(rule)
-    shown = ["base_score", "mask_score", "low_score", "power", "alpha", "beta", "low_alpha", "low_beta"]
-    shown += ["filter_ioa", "edge_factor", "cluster_distance", "bound"]
-    name = "the paper's: one masked box decides" if rule.low_score is None else "evidence: views add up"
-    return {"rule": name} | {
-        key: f"{values[key]:g}" if isinstance(values[key], float) else str(values[key])
-        for key in shown
-        if values[key] is not None and not (key == "power" and rule.low_score is None)
-    }
+def described(settings: Settings, rule: AnyRule, defence: Defence | None) -> dict[str, str]:
+    """The defence in full, number by number as exact as it is used: what is read here can be typed again."""
+    values: dict[str, Any] = {}
+    if defence is not None:
+        deployed = replace(defence, rule=rule)
+        values["defence"] = f"sha256:{deployed.sha256}"
+        if deployed != defence:
+            values["on the curve of"] = f"sha256:{defence.sha256}"
+        values |= {"detector": defence.detector, "detector identity": defence.identity or "not recorded"}
+        values |= defence.options | {"masks": str(defence.masks), "fill": defence.fill}
+    ioa = ioa_of(rule)
+    name = "the paper's: one masked box decides" if ioa.low_score is None else "evidence: views add up"
+    values |= {"rule": "the IoU variant" if isinstance(rule, IouRule) else name} | asdict(ioa)
+    values |= {"tau_iou": rule.tau_iou} if isinstance(rule, IouRule) else {}
+    values |= {"bound": settings.threat.bound, "clean recall asked for": settings.clean_recall}
+    return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
 
 def provenance_of(run: Run) -> dict[str, str]:
     """Where a run comes from."""
-    manifest = run.manifest
+    manifest, observing = run.manifest, run.manifest.observing
     return {
         "run": run.folder.resolve().name,
         "run identity": f"sha256:{run.identity}",
-        "detector": manifest.detector,
         "dataset": manifest.dataset,
         "dataset identity": manifest.dataset_identity,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
-        "lines per axis": str(manifest.lines),
-        "fill": str(manifest.fill),
-        "boxes stored from": f"{manifest.base_floor:g} (untouched), {manifest.mask_floor:g} (masked)",
+        "boxes stored from": f"{observing.base_floor!r} (untouched), {observing.mask_floor!r} (masked)",
         "classes left out": ", ".join(manifest.excluded) or "none",
         "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
     }
 
 
-def constants(rule: Rule) -> dict[str, Any]:
-    """What the page's verdicts compare with."""
-    return {"margin": MARGIN, "needed": 1 + MARGIN, "evidence": rule.low_score is not None, "version": __version__}
+def constants(rule: AnyRule) -> dict[str, Any]:
+    """What the page's verdicts compare with, and what their words depend on."""
+    by_iou = isinstance(rule, IouRule)
+    return {
+        "margin": MARGIN,
+        "needed": 1 + MARGIN,
+        "evidence": not by_iou and ioa_of(rule).low_score is not None,
+        "by_iou": by_iou,
+        "classwise": rule.classwise,
+        "version": __version__,
+    }
 
 
 def masks_of(sizes: Sequence[MaskSet]) -> list[dict[str, Any]]:
     return [
-        {"width": one.width, "height": one.height, "side": one.side.tolist(), "line": one.line.tolist()}
+        {
+            "width": one.width,
+            "height": one.height,
+            "axis": one.axis.tolist(),
+            "start": one.start.tolist(),
+            "end": one.end.tolist(),
+        }
         for one in sizes
     ]
-
-
-def _row(base_score: float) -> int:
-    """The row of a curve at `base_score`, which must be one of BASE_SCORES."""
-    found = np.flatnonzero(base_score == BASE_SCORES)
-    if not len(found):
-        raise ObjectSeekerError(f"base_score must be one of 0, 0.01, ..., 0.99, got {base_score!r}")
-    return int(found[0])

@@ -15,19 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import IO, Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.rule import Rule
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
+from objectseeker.files.saving import write_whole
 from objectseeker.results.report.certificates import Packed, pack
-from objectseeker.results.report.numbers import constants, controls, described, masks_of, operating_rule
+from objectseeker.results.report.numbers import constants, controls, described, masks_of, shown
 from objectseeker.results.report.photos import Photo, photo_of
 
 Photos = Literal["embed", "beside"]
@@ -39,11 +42,11 @@ PHOTOS_GO_HERE = "<!-- photographs -->"
 def write_report(
     out: Path,
     images: Sequence[ObservedImage],
-    names: Sequence[str],
+    vocabulary: Vocabulary,
     settings: Settings,
     *,
+    defence: Defence | None = None,
     title: str = "objectseeker report",
-    base_score: float | None = None,
     provenance: Mapping[str, str] | None = None,
     remarks: Sequence[str] = (),
     photos: Photos = "embed",
@@ -51,22 +54,26 @@ def write_report(
 ) -> list[str]:
     """Write the report of a run to `out`; a sentence for every photograph that could not be shown.
 
-    The defended detector is the one at `base_score`, by default where its clean recall is `settings.clean_recall`.
-    With `photos="beside"` the photographs lie in a folder next to the file, which must then travel with it.
+    It shows the rule that the settings ask for, by default the rule itself. `defence`, if given, is what that rule is
+    deployed as, and is named by the page. With `photos="beside"` the photographs lie in a folder next to the file,
+    which must then travel with it.
     """
     if photos not in get_args(Photos):
         raise ObjectSeekerError(f"photos must be one of {', '.join(get_args(Photos))}, got {photos!r}")
-    scene = Scene.of(images, names)
-    masks, which = _masks(scene)
-    rule, figures = operating_rule(scene, settings, base_score)
-    asked = {} if base_score is not None else {"clean recall asked for": f"{settings.clean_recall:g}"}
-    packed = pack(scene, rule, settings.bound)
+    if defence is not None and defence.rule != settings.rule:
+        raise ObjectSeekerError(f"the settings are about {settings.rule}, but the defence has {defence.rule}")
+    if settings.threat.count != 1:
+        raise ObjectSeekerError(f"a report shows certificates against one patch, got {settings.threat.count} patches")
+    scene = Scene.of(images, vocabulary)
+    masks, which = _masks(scene, defence)
+    ours = shown(scene, settings)
+    packed = pack(scene, ours.rule, settings.threat.bound)
     folder = out.with_name(f"{out.stem}-photos") if photos == "beside" else None
     out.parent.mkdir(parents=True, exist_ok=True)
     missing: dict[int, str] = {}
-    with tempfile.TemporaryFile("w+", encoding="ascii", dir=out.parent) as rest:
+    with tempfile.TemporaryFile(dir=out.parent) as rest:
         for number, image in enumerate(scene.images):
-            rest.write(_script(f"details-{number}", _as_json(_details(image, rule, packed, number))))
+            rest.write(_script(f"details-{number}", _as_json(_details(image, ours.rule, packed, number))))
             photo = photo_of(image)
             if isinstance(photo, str):
                 missing[number] = photo
@@ -74,13 +81,14 @@ def write_report(
                 _keep(photo, number, folder, rest)
             on_progress(number + 1, len(scene.images))
         data = {
-            **figures,
-            **constants(rule),
+            **ours.figures,
+            **constants(ours.rule),
             "title": title,
-            "remarks": list(remarks),
-            "names": list(scene.names),
+            "remarks": [*ours.remarks, *remarks],
+            "names": list(vocabulary.dataset_names),
+            "detector_names": list(vocabulary.detector_names),
             "controls": controls(settings),
-            "settings": described(settings, rule) | asked,
+            "settings": described(settings, ours.rule, defence),
             "provenance": dict(provenance or {}),
             "photos": None if folder is None else folder.name,
             "image_ids": [image.id for image in scene.images],
@@ -88,10 +96,11 @@ def write_report(
             "image_masks": which,
             "image_missing": sorted(missing),
             "masks": masks_of(masks),
+            "only_halves": all(one.only_halves for one in masks),
             "columns": {name: _column(values) for name, values in packed.columns.items()},
         }
         before, after = _page(title, data)
-        _write(out, before, rest, after)
+        write_whole(out, lambda stream: _write(stream, before, rest, after))
     return list(missing.values())
 
 
@@ -109,28 +118,32 @@ def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str]:
     return before, after
 
 
-def _masks(scene: Scene) -> tuple[list[MaskSet], list[int]]:
+def _masks(scene: Scene, defence: Defence | None) -> tuple[list[MaskSet], list[int]]:
     """The mask sets in use, one for all images of a size, and which of them each image has."""
-    found: list[MaskSet] = []
+    used: dict[MaskSet, int] = {}
     which = []
     for image in scene.images:
         masks = image.observation.masks
         if not isinstance(masks, MaskSet):
-            raise ObjectSeekerError("a report shows certificates against one patch: observe with half masks, not pairs")
-        if masks not in found:
-            found.append(masks)
-        which.append(found.index(masks))
-    return found, which
+            raise ObjectSeekerError(
+                "a report shows certificates against one patch: observe with half masks or bands, not pairs"
+            )
+        if defence is not None and masks != defence.masks.masks(masks.width, masks.height):
+            raise ObjectSeekerError(
+                f"image {image.id} was observed under other masks than the defence's {defence.masks}"
+            )
+        which.append(used.setdefault(masks, len(used)))
+    return list(used), which
 
 
-def _details(image: ObservedImage, rule: Rule, packed: Packed, number: int) -> dict[str, Any]:
+def _details(image: ObservedImage, rule: AnyRule, packed: Packed, number: int) -> dict[str, Any]:
     """What is only drawn: base boxes, boxes that only masking found, and the boxes behind the certificates."""
     base = image.observation.base.at_least(rule.base_score)
     recovered = rule.prune(image.observation)[len(base) :]
-    first, last = packed.columns["object_first"][number : number + 2].astype(int)
+    targets = packed.columns["target_first"][packed.columns["object_first"][number : number + 2]]
     details: dict[str, Any] = {"base": _drawn(base), "recovered": _drawn(recovered)}
     for name, boxes in (("alone", packed.alone), ("together", packed.together)):
-        start, end = packed.columns[f"{name}_first"][[first, last]].astype(int)
+        start, end = packed.columns[f"{name}_first"][targets].astype(int)
         details[name] = _rounded(boxes[start:end])
     return details
 
@@ -147,7 +160,7 @@ def _rounded(boxes: Floats) -> list[list[float]]:
     return np.round(boxes, 1).tolist()  # type: ignore[no-any-return]
 
 
-def _keep(photo: Photo, number: int, folder: Path | None, rest: IO[str]) -> None:
+def _keep(photo: Photo, number: int, folder: Path | None, rest: BinaryIO) -> None:
     for name, content in (("thumbnail", photo.thumbnail), ("view", photo.view)):
         if folder is None:
             rest.write(_script(f"{name}-{number}", base64.b64encode(content).decode("ascii")))
@@ -166,16 +179,12 @@ def _as_json(content: Any) -> str:
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def _script(name: str, content: str) -> str:
-    return f'<script type="text/plain" id="{name}">{content}</script>\n'
+def _script(name: str, content: str) -> bytes:
+    return f'<script type="text/plain" id="{name}">{content}</script>\n'.encode("ascii")
 
 
-def _write(out: Path, before: str, rest: IO[str], after: str) -> None:
-    """Written whole or not at all."""
-    temporary = out.with_name(out.name + ".partial")
+def _write(stream: BinaryIO, before: str, rest: BinaryIO, after: str) -> None:
+    stream.write(before.encode())
     rest.seek(0)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(before)
-        shutil.copyfileobj(rest, file)
-        file.write(after)
-    temporary.replace(out)
+    shutil.copyfileobj(rest, stream)
+    stream.write(after.encode())

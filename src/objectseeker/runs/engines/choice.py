@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
-from objectseeker.runs.engines.local import LocalEngine
-from objectseeker.runs.engines.work import Engine, describe_detector
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
+from objectseeker.runs.engines.local import LocalEngine
+from objectseeker.runs.engines.work import Engine
 
 ENGINES = ("local", "ray")
 WISHES = {"address": "address", "workers": "workers", "cpus": "cpus-per-worker", "gpus": "gpus-per-worker"}
@@ -22,8 +22,8 @@ WISHES = {"address": "address", "workers": "workers", "cpus": "cpus-per-worker",
 def open_engine(
     name: str,
     spec: str,
-    options: Mapping[str, Any],
-    asked: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
+    asked: Mapping[str, Any] | None = None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[Engine]:
     """The engine `name` for the detector that `detectors.load(spec, **options)` gives.
@@ -31,8 +31,8 @@ def open_engine(
     The option device may name several for the local engine, with commas; cuda are all GPUs there are. `asked` is what
     `ray_cluster.Request` takes; what is None there or in `options` counts as not given.
     """
-    options = {key: value for key, value in options.items() if value is not None}
-    asked = {key: value for key, value in asked.items() if value is not None}
+    options = {key: value for key, value in (options or {}).items() if value is not None}
+    asked = {key: value for key, value in (asked or {}).items() if value is not None}
     if name == "local":
         if asked:
             named = ", ".join(f"--{WISHES[wish]}" for wish in asked)
@@ -40,7 +40,7 @@ def open_engine(
         devices = every_gpu() if options.get("device") == "cuda" else options.get("device", "").split(",")
         options.pop("device", None)
         each = [{**options, "device": device} if device else options for device in devices]
-        yield LocalEngine(tuple(detectors.load(spec, **one) for one in each))
+        yield LocalEngine(tuple(detectors.load(spec, **one) for one in each), spec, options)
     elif name == "ray":
         # Whenever a worker is lost Ray prints pages to where results belong; they are in its logs too.
         with (
@@ -78,7 +78,7 @@ def _ray_engine(
         raise ObjectSeekerError(f"workers of {request.gpus:g} GPUs would not use them: add --device cuda")
     loading = Loading(spec, options, str(Path.cwd()), cores=max(int(request.cpus), 1))
     # A driver need not have a GPU, so there the first worker says what the detector is.
-    reference = None if loading.on_gpu else describe_detector(loading.load())
+    reference = None if loading.on_gpu else loading.describe(loading.load())
     return RayEngine(loading, request, reference, on_warning)
 
 

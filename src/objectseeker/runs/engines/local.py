@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Queue
+from typing import Any
 
 from objectseeker.core.image import Image
 from objectseeker.detectors import LoadedDetector
-from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.runs.findings import Findings
 
 
@@ -19,10 +20,13 @@ from objectseeker.runs.findings import Findings
 class LocalEngine:
     """Shares the images out among `detectors`: the same one on several GPUs, or just one.
 
-    Which of them observes an image changes nothing, so they must have the same identity.
+    Which of them observes an image changes nothing, so they must have the same identity. `spec` and `options` are what
+    `detectors.load` made them of, where it did.
     """
 
     detectors: Sequence[LoadedDetector]
+    spec: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         first, *others = self.detectors
@@ -31,7 +35,7 @@ class LocalEngine:
                 raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
 
     def describe(self) -> Description:
-        return describe_detector(self.detectors[0])
+        return describe_detector(self.detectors[0], self.spec, self.options)
 
     def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
         if len(self.detectors) == 1:

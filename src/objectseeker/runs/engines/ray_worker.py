@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
-from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
 from objectseeker.runs.findings import Findings
 
 
@@ -39,6 +39,10 @@ class Loading:
             return detectors.load(self.spec, **self.options)
         with _few_cores(self.cores):
             return detectors.load(self.spec, **self.options)
+
+    def describe(self, detector: detectors.LoadedDetector) -> Description:
+        """What `load` gave."""
+        return describe_detector(detector, self.spec, self.options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class Worker:
     def start(self, loading: Loading) -> Started:
         try:
             self._detector = loading.load()
-            return Started(describe_detector(self._detector), None)
+            return Started(loading.describe(self._detector), None)
         except ObjectSeekerError as error:
             return Started(None, str(error))
 

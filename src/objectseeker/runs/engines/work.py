@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import platform
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib import metadata
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
-from objectseeker.core.masks import MaskChoice, Masks, make_masks
+from objectseeker.core.masks import Masks
 from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.datasets.dataset import load_sized
-from objectseeker.detectors import LoadedDetector
+from objectseeker.detectors import OPTIONS, LoadedDetector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import UnreachableError, location
 from objectseeker.runs.findings import Findings, check_labels
+from objectseeker.runs.observing import Observing
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.
@@ -37,28 +37,29 @@ class Item:
     size: tuple[int, int] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Job:
-    """What all images of a run have in common; the fields mean what they mean in `Manifest`."""
+    """What all images of a run have in common; `names` are the detector's."""
 
-    lines: int
-    masks: MaskChoice
-    fill: int
-    batch: int | None
-    base_floor: float
-    mask_floor: float
+    observing: Observing
     names: tuple[str, ...]
     images_per_part: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a run says about its detector, and about the environment that computes with it."""
+    """What a run says about its detector, and about the environment that computes with it.
+
+    `spec` and `options` are what `detectors.load` made it of, without what only says where it runs (device, workers);
+    spec is None for one that was handed over as an object.
+    """
 
     identity: str
     names: tuple[str, ...]
     own_batches: bool  # it makes its own batches of views
     software: dict[str, str]
+    spec: str | None
+    options: dict[str, Any]
 
 
 @runtime_checkable
@@ -77,19 +78,36 @@ class Engine(Protocol):
         ...
 
 
-def describe_detector(detector: LoadedDetector) -> Description:
-    return Description(detector.identity, tuple(detector.names), isinstance(detector, ViewDetector), software())
+def describe_detector(
+    detector: LoadedDetector, spec: str | None = None, options: Mapping[str, Any] | None = None
+) -> Description:
+    """What `detectors.load(spec, **options)` gave, or a detector that came some other way."""
+    own_batches = isinstance(detector, ViewDetector)
+    decides = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch"}  # else `Observing` says how large they are
+    return Description(
+        identity=detector.identity,
+        names=tuple(detector.names),
+        own_batches=own_batches,
+        software=software(),
+        spec=spec,
+        options={name: value for name, value in (options or {}).items() if name in decides},
+    )
 
 
 def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Future[Image | Findings]]]:
     """Every item with what `read_item` gives; the next few are read while the detector is at one."""
-    with ThreadPoolExecutor(READERS) as pool:
+    pool = ThreadPoolExecutor(READERS)
+    try:
         waiting: deque[tuple[Item, Future[Image | Findings]]] = deque()
         for item in items:
             waiting.append((item, pool.submit(read_item, item)))
             if len(waiting) > READERS:
                 yield waiting.popleft()
         yield from waiting
+    finally:
+        # After an error this generator may be collected in any thread, also in one of the pool, which cannot wait for
+        # itself. Nobody needs what is still being read.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_item(item: Item) -> Image | Findings:
@@ -109,6 +127,7 @@ def observe_items(
 
     A detector that can begins with the next image before the boxes of the last are there.
     """
+    observing = job.observing
     begun: deque[tuple[Item, Masks]] = deque()
     broken: deque[Findings] = deque()
     unread: list[Exception] = []
@@ -124,11 +143,11 @@ def observe_items(
                 broken.append(image)
                 continue
             height, width = image.shape[:2]
-            begun.append((item, _masks(job.masks, width, height, job.lines)))
+            begun.append((item, observing.masks.masks(width, height)))
             yield image, begun[-1][1]
 
     # Without a batch the detector makes its own, and this is not looked at.
-    observed = detect_all_views(detector, given(), value=job.fill, batch=job.batch or 1)
+    observed = detect_all_views(detector, given(), value=observing.fill, batch=observing.batch or 1)
     while True:
         try:
             views = next(observed, None)
@@ -148,7 +167,8 @@ def observe_items(
 
 def kept(job: Job, index: int, size: tuple[int, int], base: Detections, masked: Sequence[Detections]) -> Findings:
     """What is stored of what was found: the boxes down to the job's score floors."""
-    views = [base.at_least(job.base_floor), *(view.at_least(job.mask_floor) for view in masked)]
+    observing = job.observing
+    views = [base.at_least(observing.base_floor), *(view.at_least(observing.mask_floor) for view in masked)]
     findings = Findings.of_image(index, size, views)
     check_labels(findings.boxes.label, job.names)
     return findings
@@ -156,15 +176,10 @@ def kept(job: Job, index: int, size: tuple[int, int], base: Detections, masked: 
 
 def software() -> dict[str, str]:
     """The versions of everything in PACKAGES that is installed."""
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
-
-
-@lru_cache(maxsize=64)  # videos and most datasets have few sizes
-def _masks(choice: MaskChoice, width: int, height: int, lines: int) -> Masks:
-    return make_masks(choice, width, height, lines)
+    return versions

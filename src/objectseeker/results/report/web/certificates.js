@@ -1,8 +1,12 @@
 // Certification in the page: what certification.py, evidence.py and threats.py do, on the same integers and the same
 // doubles, so that every verdict is the one Python gives. Nothing here touches the document.
 //
-// A rectangle of patch positions is [x first, y first, x last, y last], inclusive. Sides are 0 left, 1 top, 2 right,
-// 3 bottom, so side % 2 is the axis; a mask of side 0 or 1 removes what lies before its line, the others the rest.
+// A rectangle of patch positions is [x first, y first, x last, y last], inclusive. A mask is a strip: along its axis (0
+// columns, 1 rows) it removes a patch that starts at `first` iff first >= from and first + length <= to. A strip that
+// reaches a border also removes what hangs over it: there `from` is -Infinity, or `to` Infinity.
+//
+// A target is an object as one of the detector's labels that stand for its class. Each has masked boxes of its own, and
+// an object is certified if one of its targets is.
 
 const COLUMN_TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
 
@@ -27,99 +31,136 @@ function intersect(a, b) {
   return [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
 }
 
-// The positions at which a patch escapes all masks that these four lines stand for.
-function escaping(lines, size) {
-  return [lines[0] - size[0] + 1, lines[1] - size[1] + 1, lines[2] - 1, lines[3] - 1];
-}
-
-function removesAt(side, line, start, length) {
-  return side < 2 ? start + length <= line : start >= line;
-}
-
 function smallest(values) {
   let least = Infinity;
   for (const value of values) if (value < least) least = value;
   return least;
 }
 
-// The lines along each axis, ascending, and the place of each mask's line among them.
-function withPlaces({ width, height, side, line }) {
-  const axes = [0, 1].map((axis) =>
-    [...new Set(line.filter((_, mask) => side[mask] % 2 === axis))].sort((a, b) => a - b),
-  );
-  return { width, height, side, line, axes, place: line.map((at, mask) => axes[side[mask] % 2].indexOf(at)) };
+// How many of some ascending numbers lie below a limit.
+function countBelow(ascending, limit) {
+  let low = 0;
+  for (let high = ascending.length; low < high;) {
+    const middle = (low + high) >> 1;
+    if (ascending[middle] < limit) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+function withReach({ width, height, axis, start, end }) {
+  const limit = [width, height];
+  const from = start.map((at) => (at === 0 ? -Infinity : at));
+  const to = end.map((at, mask) => (at === limit[axis[mask]] ? Infinity : at));
+  const along = [0, 1].map((one) => [...axis.keys()].filter((mask) => axis[mask] === one));
+  return { width, height, axis, start, end, from, to, along };
+}
+
+// The strips of some masks, axis by axis and ascending, less those that another contains: they remove no more. Of half
+// masks that leaves the furthest of each side, the four lines of a certificate.
+function widest({ axis, from, to }, masks) {
+  return [0, 1].map((along) => {
+    const strips = masks.filter((mask) => axis[mask] === along).map((mask) => [from[mask], to[mask]]);
+    strips.sort((a, b) => (a[0] === b[0] ? (a[1] < b[1] ? 1 : -1) : a[0] - b[0]));
+    const kept = [];
+    for (const strip of strips) if (!kept.length || strip[1] > kept[kept.length - 1][1]) kept.push(strip);
+    return kept;
+  });
+}
+
+// The first position from `first` on that none of the strips removes.
+function uncovered(strips, length, first, last) {
+  for (const [from, to] of strips) {
+    if (from > first || first > last) break;
+    if (to - length >= first) first = to - length + 1;
+  }
+  return first;
+}
+
+// Whether some position of a rectangle escapes all strips: by x all of columns, and by y all of rows.
+function escapes(strips, rectangle, size) {
+  for (let axis = 0; axis < 2; axis++) {
+    const last = rectangle[axis + 2];
+    if (uncovered(strips[axis], size[axis], rectangle[axis], last) > last) return false;
+  }
+  return true;
+}
+
+// The positions from `first` to `last` that none of the strips removes, as intervals.
+function gaps(strips, length, first, last) {
+  const found = [];
+  for (const [from, to] of strips) {
+    if (to - length < Math.max(from, first)) continue;
+    if (from > last) break;
+    if (from > first) found.push([first, from - 1]);
+    first = to - length + 1;
+  }
+  if (first <= last) found.push([first, last]);
+  return found;
 }
 
 class Certificates {
   constructor(data) {
     for (const [name, packed] of Object.entries(data.columns)) this[name] = decodeColumn(packed);
     this.count = this.label.length;
-    this.masks = data.masks.map((masks) => withPlaces(masks));
+    this.masks = data.masks.map(withReach);
     this.margin = data.margin;
     this.needed = data.needed;
-    this.image = new Uint32Array(this.count);
-    for (let i = 0; i + 1 < this.object_first.length; i++)
-      this.image.fill(i, this.object_first[i], this.object_first[i + 1]);
+    this.image = this.owners(this.object_first);
     this.masksOf = Array.from(this.image, (i) => this.masks[data.image_masks[i]]);
+    this.object = this.owners(this.target_first); // of each target
+    // An object outside its image has none here, like one that no label stands for: nothing is certified of it.
+    this.targets = Array.from(this.visible, () => []);
+    this.object.forEach((n, t) => {
+      if (this.visible[n]) this.targets[n].push(t);
+    });
     this.forget(undefined);
+  }
+
+  // Whose each entry is, where entries lie owner by owner.
+  owners(first) {
+    const owner = new Uint32Array(first[first.length - 1]);
+    for (let i = 0; i + 1 < first.length; i++) owner.fill(i, first[i], first[i + 1]);
+    return owner;
   }
 
   forget(threshold) {
     this.threshold = threshold;
-    this.known = new Array(this.count);
+    this.known = new Array(this.object.length);
   }
 
-  // What one object's certificate comes to at one T: the lines of the masks that decide alone, those of all masks that
-  // play any part, and the stars.
-  at(n, threshold) {
+  // What one target's certificate comes to at one T: the strips of the masks that decide alone, those of all masks
+  // that play any part, and the stars.
+  at(t, threshold) {
     if (threshold !== this.threshold) this.forget(threshold);
-    if (this.known[n] === undefined) {
-      const alone = this.rows("alone", n, threshold);
-      const together = this.rows("together", n, threshold);
-      const lines = this.linesOf(
-        n,
-        alone.map((row) => this.alone_mask[row]),
-      );
-      const stars = this.starsOf(n, together);
-      const possible = this.linesOf(
-        n,
-        stars.flatMap((star) => star.rows.map((row) => this.together_mask[row])),
-        lines,
-      );
-      this.known[n] = { lines, possible, stars };
+    if (this.known[t] === undefined) {
+      const masks = this.masksOf[this.object[t]];
+      const alone = this.rows("alone", t, threshold).map((row) => this.alone_mask[row]);
+      const stars = this.starsOf(t, this.rows("together", t, threshold));
+      const parts = stars.flatMap((star) => star.rows.map((row) => this.together_mask[row]));
+      const possible = stars.length ? widest(masks, [...new Set([...alone, ...parts])]) : null;
+      this.known[t] = { alone, safe: widest(masks, alone), possible, stars };
     }
-    return this.known[n];
+    return this.known[t];
   }
 
-  rows(kind, n, threshold) {
+  rows(kind, t, threshold) {
     const first = this[kind + "_first"],
       share = this[kind + "_share"],
       found = [];
-    for (let row = first[n]; row < first[n + 1]; row++) if (share[row] > threshold + this.margin) found.push(row);
+    for (let row = first[t]; row < first[t + 1]; row++) if (share[row] > threshold + this.margin) found.push(row);
     return found;
   }
 
-  linesOf(n, masks, start) {
-    const { width, height, side, line } = this.masksOf[n];
-    const lines = start ? start.slice() : [0, 0, width, height];
-    for (const mask of masks) {
-      const s = side[mask];
-      lines[s] = s < 2 ? Math.max(lines[s], line[mask]) : Math.min(lines[s], line[mask]);
-    }
-    return lines;
-  }
-
-  // evidence.stars_of: the neighbours of each box and the box itself; per mask the largest weight counts. Kept are
-  // sums: before[axis][t] of the masks that remove what lies before line t or a later one, after[axis][t] of those
-  // that remove what lies after one of the first t lines. (Weights are whole multiples of a power of two: all sums
-  // are exact.) Stars that would not be enough even if all their views were left are not kept.
-  starsOf(n, rows) {
-    const { side, axes, place } = this.masksOf[n];
-    const begin = this.together_first[n];
-    const bytes = Math.ceil((this.together_first[n + 1] - begin) / 8);
+  // evidence.stars_of: the neighbours of each box and the box itself; per mask the largest weight counts. Stars that
+  // would not be enough even if all their views were left are not kept.
+  starsOf(t, rows) {
+    const { axis } = this.masksOf[this.object[t]];
+    const begin = this.together_first[t];
+    const bytes = Math.ceil((this.together_first[t + 1] - begin) / 8);
     const stars = new Map();
     for (const centre of rows) {
-      const bits = this.link_first[n] + (centre - begin) * bytes;
+      const bits = this.link_first[t] + (centre - begin) * bytes;
       const best = new Map();
       for (const row of rows) {
         const at = row - begin;
@@ -133,17 +174,8 @@ class Certificates {
       const mask = this.together_mask[centre],
         key = `${mask}:${members}`;
       if (total < this.needed || stars.has(key)) continue;
-      const [before, after] = [0, 1].map(() => axes.map((lines) => new Float64Array(lines.length + 1)));
-      for (const row of members) {
-        const m = this.together_mask[row],
-          axis = side[m] % 2,
-          t = place[m];
-        if (side[m] < 2) before[axis][t] += this.together_weight[row];
-        else after[axis][t + 1] += this.together_weight[row];
-      }
-      for (const sums of before) for (let t = sums.length - 2; t >= 0; t--) sums[t] += sums[t + 1];
-      for (const sums of after) for (let t = 1; t < sums.length; t++) sums[t] += sums[t - 1];
-      stars.set(key, { side: side[mask], place: place[mask], before, after, rows: members, total });
+      const along = [0, 1].map((a) => members.filter((row) => axis[this.together_mask[row]] === a));
+      stars.set(key, { mask, rows: members, along, total });
     }
     return [...stars.values()].sort((a, b) => b.total - a.total);
   }
@@ -175,7 +207,7 @@ class Certificates {
   }
 
   // Which of far, close and over a patch at (x, y) is.
-  place(n, x, y, size) {
+  whereIs(n, x, y, size) {
     const a = this.around,
       at = 8 * n;
     const within = (k) =>
@@ -184,69 +216,96 @@ class Certificates {
   }
 
   certified(n, where, size, threshold) {
-    return this.visible[n] === 1 && this.provesAll(n, this.allowed(n, where, size), size, threshold);
+    const rectangles = this.allowed(n, where, size);
+    return this.targets[n].some((t) => this.provesAll(t, rectangles, size, threshold));
   }
 
   vacuous(n, where, size) {
-    return this.visible[n] === 1 && this.allowed(n, where, size).every(isEmpty);
+    return this.targets[n].length > 0 && this.allowed(n, where, size).every(isEmpty);
   }
 
-  // evidence.Stars.prove_all. Positions that no mask of any star removes are proven by none: most objects that are not
+  // Certificates.largest_square, of the target that has the largest.
+  largestSquare(n, threshold) {
+    return Math.max(0, ...this.targets[n].map((t) => this.squareOf(t, threshold)));
+  }
+
+  // The target to show of an object, -1 if it has none: the one with the largest certified square, but one that
+  // certifies the object against this patch if any does, so that what is drawn agrees with the verdict.
+  shownTarget(n, where, size, threshold) {
+    const targets = this.targets[n];
+    if (targets.length < 2) return targets[0] ?? -1;
+    const rectangles = this.allowed(n, where, size);
+    const certified = targets.filter((t) => this.provesAll(t, rectangles, size, threshold));
+    const choice = certified.length ? certified : targets;
+    const sides = choice.map((t) => this.squareOf(t, threshold));
+    return choice[sides.indexOf(Math.max(...sides))];
+  }
+
+  // ObjectProof.certifies. Positions that no mask of any star removes are proven by none: most targets that are not
   // certified end there.
-  provesAll(n, rectangles, size, threshold) {
-    const { lines, possible, stars } = this.at(n, threshold);
+  provesAll(t, rectangles, size, threshold) {
+    const { safe, possible, stars } = this.at(t, threshold);
     for (const rectangle of rectangles) {
-      const rest = intersect(rectangle, escaping(lines, size));
-      if (isEmpty(rest)) continue;
-      if (!stars.length || !isEmpty(intersect(rest, escaping(possible, size)))) return false;
-      if (!this.provesTogether(n, stars, rest, size)) return false;
+      if (!escapes(safe, rectangle, size)) continue;
+      if (!stars.length || escapes(possible, rectangle, size)) return false;
+      if (!this.provesTogether(stars, this.classes(t, safe, rectangle, size))) return false;
     }
     return true;
   }
 
-  // The positions of a rectangle at which the set of removing masks changes, axis by axis; it is constant in between.
-  steps(n, rectangle, size) {
-    return this.masksOf[n].axes.map((lines, axis) => {
-      const first = rectangle[axis],
-        last = rectangle[axis + 2],
-        found = new Set([first]);
-      for (const line of lines) {
-        for (const start of [line - size[axis] + 1, line]) if (start > first && start <= last) found.add(start);
+  // The positions of a rectangle that escape the safe masks, axis by axis in classes: from first[i] to last[i] the same
+  // masks remove the patch, and mask m does so from class begin[m] to the one before end[m].
+  classes(t, safe, rectangle, size) {
+    const masks = this.masksOf[this.object[t]];
+    return [0, 1].map((axis) => {
+      const length = size[axis],
+        first = [],
+        last = [];
+      const changes = masks.along[axis].flatMap((m) => [masks.from[m], masks.to[m] - length + 1]);
+      changes.sort((a, b) => (a < b ? -1 : 1));
+      for (const [from, to] of gaps(safe[axis], length, rectangle[axis], rectangle[axis + 2])) {
+        first.push(from);
+        for (let i = countBelow(changes, from + 1); i < changes.length && changes[i] <= to; i++) {
+          if (changes[i] === changes[i - 1]) continue;
+          last.push(changes[i] - 1);
+          first.push(changes[i]);
+        }
+        last.push(to);
       }
-      const starts = Array.from(found).sort((a, b) => a - b);
-      // Of a patch that starts there: the first line it ends before, and how many lines lie before it.
-      const upTo = (limit) => {
-        let t = 0;
-        return starts.map((start) => {
-          while (t < lines.length && lines[t] < limit(start)) t++;
-          return t;
-        });
-      };
-      return { starts, ahead: upTo((start) => start + size[axis]), behind: upTo((start) => start + 1) };
+      const begin = [],
+        end = [];
+      for (const m of masks.along[axis]) {
+        begin[m] = countBelow(first, masks.from[m]);
+        end[m] = Math.max(countBelow(first, masks.to[m] - length + 1), begin[m]);
+      }
+      return { first, last, begin, end };
     });
   }
 
-  // One star's evidence along one axis; -Infinity where the star's centre is not among the views that are left.
-  along(star, axis, { starts, ahead, behind }) {
-    const found = new Float64Array(starts.length);
-    for (let i = 0; i < starts.length; i++) {
-      const left = star.side % 2 !== axis || (star.side < 2 ? ahead[i] <= star.place : behind[i] > star.place);
-      found[i] = left ? star.before[axis][ahead[i]] + star.after[axis][behind[i]] : -Infinity;
+  // One star's evidence along one axis; -Infinity where the star's centre is not among the views that are left. (Weights
+  // are whole multiples of a power of two: all sums and differences are exact.)
+  sumsAlong(star, axis, { first, begin, end }) {
+    const sums = new Float64Array(first.length + 1);
+    for (const row of star.along[axis]) {
+      const mask = this.together_mask[row];
+      sums[begin[mask]] += this.together_weight[row];
+      sums[end[mask]] -= this.together_weight[row];
     }
-    return found;
+    for (let i = 1; i < sums.length; i++) sums[i] += sums[i - 1];
+    if (begin[star.mask] !== undefined) sums.fill(-Infinity, 0, begin[star.mask]).fill(-Infinity, end[star.mask]);
+    return sums.subarray(0, first.length);
   }
 
-  // evidence.Stars.prove for a rectangle that is not empty. First one star at a time: often one proves all of it.
-  provesTogether(n, stars, rectangle, size) {
-    const steps = this.steps(n, rectangle, size);
+  // evidence.Stars.prove for classes that are not empty. First one star at a time: often one proves all of it.
+  provesTogether(stars, classes) {
     const sums = [];
     for (const star of stars) {
-      const [across, down] = steps.map((step, axis) => this.along(star, axis, step));
+      const [across, down] = classes.map((along, axis) => this.sumsAlong(star, axis, along));
       if (smallest(across) + smallest(down) >= this.needed) return true;
       sums.push([across, down]);
     }
-    for (let i = 0; i < steps[0].starts.length; i++) {
-      for (let j = 0; j < steps[1].starts.length; j++) if (!this.proven(sums, i, j)) return false;
+    for (let i = 0; i < classes[0].first.length; i++) {
+      for (let j = 0; j < classes[1].first.length; j++) if (!this.proven(sums, i, j)) return false;
     }
     return true;
   }
@@ -256,54 +315,52 @@ class Certificates {
     return false;
   }
 
-  // The positions that are not proven, as rectangles that do not overlap.
-  unproven(n, size, threshold) {
-    const { lines, stars } = this.at(n, threshold);
-    const rest = intersect(this.everywhere(n, size), escaping(lines, size));
-    if (isEmpty(rest)) return [];
-    if (!stars.length) return [rest];
-    const steps = this.steps(n, rest, size);
-    const sums = stars.map((star) => steps.map((step, axis) => this.along(star, axis, step)));
-    const [xs, ys] = steps.map((step) => step.starts);
+  // The positions at which a target is not proven, as rectangles that do not overlap.
+  unproven(t, size, threshold) {
+    const { safe, stars } = this.at(t, threshold);
+    const all = this.everywhere(this.object[t], size);
+    const classes = this.classes(t, safe, all, size);
+    const sums = stars.map((star) => classes.map((along, axis) => this.sumsAlong(star, axis, along)));
+    const [xs, ys] = classes;
     const found = [];
     let before = new Map(); // the rectangles that end where this column begins, by their rows
-    for (let i = 0; i < xs.length; i++) {
-      const right = i + 1 < xs.length ? xs[i + 1] - 1 : rest[2],
-        here = new Map();
-      for (let j = 0, from = -1; j <= ys.length; j++) {
-        const open = j < ys.length && !this.proven(sums, i, j);
-        if (open && from < 0) from = j;
-        if (!open && from >= 0) {
-          const key = `${from} ${j}`;
-          const wide = before.get(key) ?? [xs[i], ys[from], right, j < ys.length ? ys[j] - 1 : rest[3]];
-          if (!before.has(key)) found.push(wide);
-          wide[2] = right;
-          here.set(key, wide);
-          from = -1;
-        }
+    for (let i = 0; i < xs.first.length; i++) {
+      const here = new Map();
+      if (i && xs.last[i - 1] + 1 !== xs.first[i]) before.clear();
+      for (let j = 0; j < ys.first.length; j++) {
+        if (this.proven(sums, i, j)) continue;
+        const top = ys.first[j];
+        while (j + 1 < ys.first.length && ys.last[j] + 1 === ys.first[j + 1] && !this.proven(sums, i, j + 1)) j++;
+        const key = `${top} ${ys.last[j]}`;
+        const wide = before.get(key) ?? [xs.first[i], top, xs.last[i], ys.last[j]];
+        if (!before.has(key)) found.push(wide);
+        wide[2] = xs.last[i];
+        here.set(key, wide);
       }
       before = here;
     }
     return found;
   }
 
-  // What proves the object against the patch at (x, y), if anything does: the best mask that decides alone, or the
-  // views that do it together, strongest first.
-  proofAt(n, x, y, size, threshold) {
-    const { side, line } = this.masksOf[n];
-    const removed = (s, l) => removesAt(s, l, s % 2 ? y : x, size[s % 2]);
+  // What proves a target against the patch at (x, y), if anything does: the best mask that decides alone, or the views
+  // that do it together, strongest first.
+  proofAt(t, x, y, size, threshold) {
+    if (t < 0) return null;
+    const { axis, from, to } = this.masksOf[this.object[t]];
+    const removed = (mask) => {
+      const first = axis[mask] ? y : x;
+      return first >= from[mask] && first + size[axis[mask]] <= to[mask];
+    };
     let best = -1;
-    for (const row of this.rows("alone", n, threshold)) {
-      const mask = this.alone_mask[row];
-      if (removed(side[mask], line[mask]) && (best < 0 || this.alone_share[row] > this.alone_share[best])) best = row;
+    for (const row of this.rows("alone", t, threshold)) {
+      if (removed(this.alone_mask[row]) && (best < 0 || this.alone_share[row] > this.alone_share[best])) best = row;
     }
-    if (this.visible[n] === 0) return null;
     if (best >= 0) return { kind: "alone", views: [{ row: best, mask: this.alone_mask[best] }] };
     let proof = null,
       most = 0;
-    for (const star of this.at(n, threshold).stars) {
-      if (!removed(star.side, this.masksOf[n].axes[star.side % 2][star.place])) continue;
-      const left = star.rows.filter((row) => removed(side[this.together_mask[row]], line[this.together_mask[row]]));
+    for (const star of this.at(t, threshold).stars) {
+      if (!removed(star.mask)) continue;
+      const left = star.rows.filter((row) => removed(this.together_mask[row]));
       const sum = left.reduce((total, row) => total + this.together_weight[row], 0);
       if (sum >= this.needed && sum > most) {
         most = sum;
@@ -314,17 +371,15 @@ class Certificates {
     return proof;
   }
 
-  // Certificates.largest_square.
-  largestSquare(n, threshold) {
-    if (this.visible[n] === 0) return 0;
-    const { lines, stars } = this.at(n, threshold);
+  // Certificates.largest_square of one target.
+  squareOf(t, threshold) {
+    const n = this.object[t];
     const { width, height } = this.masksOf[n];
-    let low = Math.max(lines[0] - lines[2] + 1, lines[1] - lines[3] + 1, 0);
-    if (!stars.length) return low;
+    let low = 0;
     for (let high = Math.max(width, height); low < high;) {
       const middle = Math.floor((low + high + 1) / 2),
         size = [middle, middle];
-      if (this.provesAll(n, [this.everywhere(n, size)], size, threshold)) low = middle;
+      if (this.provesAll(t, [this.everywhere(n, size)], size, threshold)) low = middle;
       else high = middle - 1;
     }
     return low;

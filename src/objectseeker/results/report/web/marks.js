@@ -14,7 +14,7 @@ function drawBoxes() {
       name,
       (view.details?.[name] ?? []).map(([x1, y1, x2, y2, score, label]) => {
         const box = drawBox([x1, y1, x2, y2], `box ${name}`);
-        box.append(draw("title", {}, `${data.names[label]} ${score}`));
+        box.append(draw("title", {}, `${detectorName(label)} ${score}`));
         return box;
       }),
     );
@@ -22,16 +22,16 @@ function drawBoxes() {
 }
 
 // The positions of the patch's centre from which it escapes every proof: dotted all of them, hatched the allowed ones.
-function drawPositions(size) {
+function drawPositions(target, size) {
   const parts = [];
-  if (view.object >= 0 && view.layers.has("positions")) {
+  if (target >= 0 && view.layers.has("positions")) {
     const centred = ([x1, y1, x2, y2], style) =>
       drawBox([x1 + size[0] / 2 - 0.5, y1 + size[1] / 2 - 0.5, x2 + size[0] / 2 + 0.5, y2 + size[1] / 2 + 0.5], style);
-    const open = certificates.unproven(view.object, size, attack.threshold);
+    const open = certificates.unproven(target, size, attack.threshold);
     const allowed = certificates.allowed(view.object, attack.where, size);
     for (const rectangle of open) {
-      for (const place of allowed) {
-        const both = intersect(rectangle, place);
+      for (const positions of allowed) {
+        const both = intersect(rectangle, positions);
         if (!isEmpty(both)) parts.push(centred(both, "positions"));
       }
     }
@@ -44,22 +44,12 @@ function drawProof(proof) {
   const removed = [],
     boxes = [];
   if (proof !== null && view.layers.has("mask")) {
-    const { width, height, side, line } = certificates.masksOf[view.object];
+    const { width, height, axis, start, end } = certificates.masksOf[view.object];
     const [{ mask }] = proof.views;
-    const at = line[mask];
-    removed.push(
-      drawBox(
-        [
-          [0, 0, at, height],
-          [0, 0, width, at],
-          [at, 0, width, height],
-          [0, at, width, height],
-        ][side[mask]],
-        "removed",
-      ),
-      draw("path", { class: "removed-line", d: side[mask] % 2 ? `M0 ${at}H${width}` : `M${at} 0V${height}` }),
-    );
-    const first = certificates[proof.kind + "_first"][certificates.object_first[view.image]];
+    const strip = axis[mask] ? [0, start[mask], width, end[mask]] : [start[mask], 0, end[mask], height];
+    const line = (at) => draw("path", { class: "removed-line", d: axis[mask] ? `M0 ${at}H${width}` : `M${at} 0V${height}` });
+    removed.push(drawBox(strip, "removed"), ...linesOf(view.object, mask).map(line));
+    const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
     proof.views.forEach(({ row }, k) => {
       const box = view.details?.[proof.kind][row - first];
       if (box) boxes.push(drawBox(box, k === 0 ? "seen" : "seen weak"));
@@ -83,14 +73,20 @@ function drawPatch(size) {
   );
 }
 
-const maskWords = (n, mask) => {
-  const { side, line } = certificates.masksOf[n];
-  return (
-    ["everything left of x = ", "everything above y = ", "everything right of x = ", "everything below y = "][
-      side[mask]
-    ] + line[mask]
-  );
-};
+// Where a strip ends inside the image.
+function linesOf(n, mask) {
+  const { from, to } = certificates.masksOf[n];
+  return [from[mask], to[mask]].filter(Number.isFinite);
+}
+
+function maskWords(n, mask) {
+  const { axis, from } = certificates.masksOf[n];
+  const name = "xy"[axis[mask]],
+    [first, second] = linesOf(n, mask);
+  if (second !== undefined) return `everything from ${name} = ${first} to ${second}`;
+  const words = Number.isFinite(from[mask]) ? ["right of", "below"] : ["left of", "above"];
+  return `everything ${words[axis[mask]]} ${name} = ${first}`;
+}
 
 function proofWords(n, proof) {
   if (proof === null) return "this patch may hide it: no proof";
@@ -121,7 +117,7 @@ function listObjects(size, proofs) {
     ...objects.map((n) => {
       const kind = kindOf(n),
         proof = proofs.get(n);
-      const place = certificates.place(n, view.x, view.y, size);
+      const where = certificates.whereIs(n, view.x, view.y, size);
       return make(
         "li",
         {},
@@ -144,24 +140,24 @@ function listObjects(size, proofs) {
             "span",
             { class: "soft" },
             make("span", { class: `mark ${proof === null ? "open" : "certified"}` }, proof === null ? "✗" : "✓"),
-            ` ${place}: ${proofWords(n, proof)}`,
+            ` ${where}: ${proofWords(n, proof)}`,
           ),
         ),
       );
     }),
   );
   if (focused !== undefined) byId("objects").querySelector(`[data-object="${focused}"]`)?.focus();
-  describeChosen(size);
 }
 
-function describeChosen(size) {
+function describeChosen(target, size) {
   const n = view.object,
     rows = [];
-  if (n >= 0) {
-    const { lines, stars } = certificates.at(n, attack.threshold);
+  if (target >= 0) {
+    const { alone, safe, stars } = certificates.at(target, attack.threshold);
     const side = certificates.largestSquare(n, attack.threshold);
     const { width, height } = certificates.masksOf[n];
-    const open = certificates.unproven(n, size, attack.threshold);
+    const open = certificates.unproven(target, size, attack.threshold);
+    const labels = certificates.targets[n].length;
     const total = (width + size[0] - 1) * (height + size[1] - 1);
     const left = open.reduce((sum, [x1, y1, x2, y2]) => sum + (x2 - x1 + 1) * (y2 - y1 + 1), 0);
     rows.push(
@@ -170,12 +166,24 @@ function describeChosen(size) {
         side ? `${side} px, ${areaWords((side * side) / (width * height))}` : "none",
       ],
       ["positions of this patch without a proof", `${percent((100 * left) / total)} %`],
-      ["four lines XL, YT, XR, YB", lines.join(", ")],
+      ["masks under which one box decides alone", String(alone.length)],
     );
+    if (data.only_halves) rows.push(["four lines XL, YT, XR, YB", fourLines(safe, width, height).join(", ")]);
     if (data.evidence) rows.push(["groups of views that add up", String(stars.length)]);
+    if (labels > 1) {
+      const shown = detectorName(certificates.target_label[target]);
+      rows.push(["as the detector calls it", `${shown}, of ${labels} labels that stand for it`]);
+    }
   }
   byId("chosen").replaceChildren(
-    ...(rows.length ? [make("h3", {}, `Chosen: ${data.names[certificates.label[n]]}`)] : []),
+    ...(n >= 0 ? [make("h3", {}, `Chosen: ${data.names[certificates.label[n]]}`)] : []),
     make("dl", {}, ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])),
   );
+}
+
+// The furthest safe left and top mask, the nearest safe right and bottom one.
+function fourLines(safe, width, height) {
+  const before = safe.map((strips) => strips.find(([from]) => from === -Infinity)?.[1] ?? 0);
+  const after = safe.map((strips, axis) => strips.find(([, to]) => to === Infinity)?.[0] ?? [width, height][axis]);
+  return [...before, ...after];
 }

@@ -26,11 +26,11 @@ function card(title, value, ...words) {
 }
 
 function fillOverview() {
-  const { vanilla, defended } = data;
+  const { undefended, defended } = data;
   byId("remarks").replaceChildren(...data.remarks.map((line) => make("p", { class: "notice" }, line)));
-  const loss = vanilla.ap50 - defended.ap50;
+  const loss = undefended.ap50 - defended.ap50;
   byId("cards").replaceChildren(
-    card("Undefended, clean AP50", `${percent(vanilla.ap50)} %`, `COCO's AP50: ${percent(vanilla.ap50_coco)} %`),
+    card("Undefended, clean AP50", `${percent(undefended.ap50)} %`, `COCO's AP50: ${percent(undefended.ap50_coco)} %`),
     card(
       "Defended, clean AP50",
       `${percent(defended.ap50)} %`,
@@ -44,6 +44,8 @@ function fillOverview() {
       ...Object.entries(pairs).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)]),
     );
   list("settings", data.settings);
+  byId("of-class").hidden = !data.classwise;
+  for (const words of document.querySelectorAll(data.by_iou ? ".by-ioa" : ".by-iou")) words.hidden = true;
   list("provenance", { ...data.provenance, "report written by": `objectseeker ${data.version}` });
 }
 
@@ -76,15 +78,15 @@ function showRecalls() {
         String(recalls[0].empty),
       ];
     });
-  const places = [...wheres, "vacuous far"];
+  const certifiedColumns = [...wheres, "vacuous far"];
   byId("classes").replaceChildren(
     table(
-      ["class", "objects", "undefended AP50", "AP50", "clean recall", ...places],
+      ["class", "objects", "undefended AP50", "AP50", "clean recall", ...certifiedColumns],
       groups(
         data.per_class.map((row) => [
           data.names[row.label],
           counted.filter((n) => certificates.label[n] === row.label),
-          percent(row.vanilla_ap50),
+          percent(row.undefended_ap50),
           percent(row.ap50),
           percent(row.clean_recall),
         ]),
@@ -93,7 +95,7 @@ function showRecalls() {
   );
   byId("sizes").replaceChildren(
     table(
-      ["share of the image", "objects", ...places],
+      ["share of the image", "objects", ...certifiedColumns],
       groups(sizeBins.slice(1).map((_, bin) => [sizeWords(bin), counted.filter((n) => binOf(n) === bin)])),
     ),
   );

@@ -78,7 +78,7 @@ class Work {
   }
 }
 
-// The verdicts of some objects at one patch and T, place by place.
+// The verdicts of some objects at one patch and T, where by where.
 const everyObject = Array.from({ length: certificates.count }, (_, n) => n);
 function* judge({ area, aspect, threshold }, objects, verdicts) {
   for (const n of objects) {
@@ -120,6 +120,9 @@ const KINDS = {
   vacuous: { symbol: "○", words: "vacuous, there is no such position" },
   ignored: { symbol: "·", words: "ignored, counts neither way" },
 };
+
+// Objects have the data set's class names, boxes the detector's.
+const detectorName = (label) => data.detector_names[label] ?? String(label);
 
 function boxOf(n) {
   return Array.from(certificates.box.subarray(4 * n, 4 * n + 4));

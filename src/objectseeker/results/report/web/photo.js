@@ -156,14 +156,17 @@ function chooseObject(n) {
 function updatePhoto() {
   const size = currentSize();
   placePatch(view.x, view.y); // a larger or smaller patch has other outermost positions
+  const shown = (n) => certificates.shownTarget(n, attack.where, size, attack.threshold);
   const proofs = new Map(
-    objectsOf(view.image).map((n) => [n, certificates.proofAt(n, view.x, view.y, size, attack.threshold)]),
+    objectsOf(view.image).map((n) => [n, certificates.proofAt(shown(n), view.x, view.y, size, attack.threshold)]),
   );
+  const target = view.object < 0 ? -1 : shown(view.object);
   drawBoxes();
-  drawPositions(size);
+  drawPositions(target, size);
   drawProof(proofs.get(view.object) ?? null);
   drawPatch(size);
   listObjects(size, proofs);
+  describeChosen(target, size);
   const list = gallery.images.includes(view.image) ? gallery.images : [...data.image_ids.keys()];
   byId("previous").disabled = list[0] === view.image;
   byId("next").disabled = list[list.length - 1] === view.image;

@@ -1,0 +1,84 @@
+"""`--baseline`: other certified defences beside ours, in observe, evaluate and bench detect."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from objectseeker import ObjectSeekerError
+from objectseeker.cli._console import print_json, printed, progress
+
+if TYPE_CHECKING:
+    from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
+    from objectseeker.evaluation import Settings
+    from objectseeker.runs.run import Run
+
+BASELINES = ("detectorguard",)
+
+Baseline = Annotated[str | None, typer.Option(help="Another defence to compare with: detectorguard.")]
+BaselineNetwork = Annotated[
+    Path | None, typer.Option(help="ONNX file of the baseline's network. Default: the one of the package.")
+]
+BaselineSize = Annotated[str, typer.Option(help="WIDTHxHEIGHT of that network's input; KITTI: 744x224.")]
+DEFAULT_SIZE = "416x416"
+
+
+def require_baseline(name: str) -> None:
+    if name not in BASELINES:
+        raise ObjectSeekerError(f"baseline must be one of {', '.join(BASELINES)}, got {name!r}")
+
+
+def open_network(name: str, file: Path | None, size: str) -> ObjectnessFeatures:
+    """The baseline's network, before anything long begins."""
+    from objectseeker.baselines.detectorguard.features import NETWORK, ObjectnessFeatures
+
+    require_baseline(name)
+    sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
+    if sides is None:
+        raise ObjectSeekerError(f"baseline-size must be WIDTHxHEIGHT, such as {DEFAULT_SIZE}, got {size!r}")
+    return ObjectnessFeatures(file or NETWORK, input_size=(int(sides[1]), int(sides[2])))
+
+
+def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
+    """Add what the baseline needs to a run; returns for how many images it was not there yet."""
+    from objectseeker.baselines.detectorguard.features import add_features
+
+    with progress("observing for the baseline", 0) as bar:
+        return add_features(run, network, on_progress=bar.update)
+
+
+def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
+    """Print the baseline's table, and save it."""
+    from objectseeker import jobs
+    from objectseeker.baselines.detectorguard import overview as summary
+    from objectseeker.results import tables
+
+    require_baseline(name)
+    found = summary.evaluate(run, settings)
+    rows, remarks = summary.table_rows(found), summary.remarks(found)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        jobs.save_json(out / f"{name}.json", found)
+        jobs.save_text(out / f"{name}.csv", tables.as_csv(rows))
+        text = [tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
+        jobs.save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
+    if as_json:
+        print_json(found)
+        return
+    printed.print(
+        tables.table("AP50, clean recall, false alerts and certified recall, in percent", summary.terminal_rows(found))
+    )
+    for line in remarks:
+        printed.print(line)
+
+
+def guarded_way(name: str, detector: Any, network: ObjectnessFeatures) -> Any:
+    """A way to look at an image for `bench detect`: one pass of the detector, and the baseline's own work."""
+    from objectseeker.baselines.detectorguard.guard import DetectorGuard
+
+    require_baseline(name)
+    guard = DetectorGuard(detector, network, base_score=0.3, threshold=256)
+    return lambda image, masks: [guard([image])[0].detections]

@@ -1,0 +1,297 @@
+"""Options that several commands share, written once: groups of them, and what is made of each group.
+
+A command names a group as one parameter; `grouped` shows the command line its fields as single options.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+
+import typer
+
+from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule, detectors
+from objectseeker.cli._console import notes, warn
+from objectseeker.core.follow import Follow
+from objectseeker.core.image import GREY
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.recipes import Recipe, parse
+from objectseeker.core.threats import parse_area
+
+if TYPE_CHECKING:
+    from objectseeker.evaluation import Settings, Threat
+    from objectseeker.runs.run import Run
+
+DATASETS = (
+    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, or a "
+    "folder of images; images may lie at addresses such as s3://bucket/folder."
+)
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
+Lines = Annotated[int, typer.Option(help="Mask lines per axis; 4 masks each.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorOptions:
+    """Which detector, and how it sees masked views."""
+
+    detector: Annotated[
+        str | None, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}. Default: embedded.")
+    ] = None
+    layout: Annotated[
+        str | None, typer.Option(help="Family of an ONNX graph, where it cannot be told from the graph.")
+    ] = None
+    input_size: Annotated[int | None, typer.Option(help="Side of the network input in pixels, where it is free.")] = (
+        None
+    )
+    batch: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
+    mask_by: Annotated[
+        str | None,
+        typer.Option(help="fill: paint removed pixels over. crop: cut them away, where the network takes any size."),
+    ] = None
+    precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskOptions:
+    """Which masks, and what removed pixels become."""
+
+    masks: Annotated[
+        str | None,
+        typer.Option(help="Mask recipe: halves:30, pairs:10, bands:1%, halves:10+bands:1%. Default: halves:30."),
+    ] = None
+    fill: Annotated[int | None, typer.Option(help=f"Grey value of removed pixels. Default: {GREY}.")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleOptions:
+    """The rule: a defence file, or its settings one by one."""
+
+    defence: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A defence that tune or Defence.save wrote: says it all.")
+    ] = None
+    base_score: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
+    mask_score: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None
+    low_score: Annotated[float | None, typer.Option(help="Evidence rule: score from which views add up.")] = None
+    alpha: Annotated[
+        float | None, typer.Option(help="Instead of --mask-score: its lowest value, whatever the base_score.")
+    ] = None
+    beta: Annotated[
+        float | None, typer.Option(help="mask_score = max(alpha, base_score + (1 - base_score) * beta).")
+    ] = None
+    low_alpha: Annotated[float | None, typer.Option(help="Evidence rule: alpha of low_score.")] = None
+    low_beta: Annotated[float | None, typer.Option(help="Evidence rule: beta of low_score.")] = None
+    power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None
+    filter_ioa: Annotated[
+        float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")
+    ] = None
+    edge_factor: Annotated[
+        float | None, typer.Option(help="Factor on scores of boxes cut by their line. Default: 1.")
+    ] = None
+    cluster_distance: Annotated[
+        float | None, typer.Option(help="Boxes whose IoA is at least 1 minus this are one cluster. Default: 0.1.")
+    ] = None
+    classwise: Annotated[bool | None, typer.Option(help="Prune and certify label by label. Default: yes.")] = None
+    tau_iou: Annotated[float | None, typer.Option(help="Use the IoU variant, with this IoU (the paper's: 0.8).")] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreatOptions:
+    """What is certified against."""
+
+    patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%"
+    aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0
+    patches: Annotated[int, typer.Option(help="How many patches at once, 1 or 2.")] = 1
+    threshold: Annotated[
+        float | None, typer.Option(help="T: share of an object that must stay covered. Default: 0; with --tau-iou 0.5.")
+    ] = None
+    bound: Annotated[str, typer.Option(help="exact or paper.")] = "exact"
+
+    @property
+    def area(self) -> float:
+        return parse_area(self.patch)
+
+    def threat(self) -> Threat:
+        from objectseeker.evaluation import Threat
+
+        return Threat(
+            area=self.area,
+            aspect=self.aspect,
+            count=self.patches,
+            threshold=self.threshold,
+            bound=self.bound,  # type: ignore[arg-type]  # Threat refuses what it does not know
+        )
+
+    def at(self, where: str) -> Patch:
+        return Patch(self.area, self.aspect, where, self.patches)  # type: ignore[arg-type]  # likewise
+
+
+CleanRecall = Annotated[
+    float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with every parameter that is a group of options replaced by the fields of the group."""
+    hints = get_type_hints(command, include_extras=True)
+    shown: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if is_dataclass(hint) and isinstance(hint, type):
+            groups[parameter.name] = hint
+            of_group = get_type_hints(hint, include_extras=True)
+            shown += [_parameter(field.name, of_group[field.name], _default(field)) for field in fields(hint)]
+        else:
+            shown.append(_parameter(parameter.name, hint, parameter.default))
+
+    def called(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return called
+
+
+def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+
+
+def _default(field: Field[Any]) -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default
+
+
+def defence_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions) -> Defence:
+    """The defence that the options of a command describe."""
+    if rule.defence is not None:
+        _refuse_beside_file(rule, detector, masks)
+        return Defence.load(rule.defence)
+    known = what_is_observed(detector, masks, None)
+    chosen, follow = _rule_of(rule, known)
+    return replace(known, rule=chosen, follow=follow)
+
+
+def defence_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defence:
+    """The defence to apply to a run, bound to its detector and masks: a file's, or the options' rule on the run's own.
+
+    With `point`, --base-score chooses an operating point on the curve of a file's rule, and is not refused beside it.
+    """
+    if rule.defence is not None:
+        _refuse_beside_file(replace(rule, base_score=None) if point else rule)
+        return run.bind(Defence.load(rule.defence))
+    chosen, follow = _rule_of(rule, run.defence())
+    defence = run.bind(run.defence(chosen, follow))
+    say(defence)
+    return defence
+
+
+def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path | None) -> Defence:
+    """The detector and the masks to observe with, of a defence file or of the options; its rule plays no part."""
+    if file is not None:
+        _refuse_beside_file(RuleOptions(defence=file), detector, masks)
+        return Defence.load(file)
+    options = _given(detector)
+    spec = options.pop("detector", "embedded")
+    return Defence.default(
+        spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
+    )
+
+
+def defence_and_settings(
+    run: Run, rule: RuleOptions, threat: ThreatOptions, clean_recall: float | None
+) -> tuple[Defence, Settings]:
+    """The defence to measure on a run, and how: against what, and at which operating point (by default its own)."""
+    from objectseeker.evaluation import Settings
+
+    if rule.base_score is not None and clean_recall is not None:
+        raise ObjectSeekerError("give --base-score or --clean-recall, not both: each fixes the other")
+    defence = defence_of_run(run, rule, point=True)
+    note_masks(defence.masks, threat.patches)
+    base_score = rule.base_score if rule.defence is not None else None
+    return defence, Settings(
+        rule=defence.rule,
+        follow=defence.curve,
+        threat=threat.threat(),
+        base_score=base_score,
+        clean_recall=clean_recall,
+    )
+
+
+def say(defence: Defence) -> None:
+    """The settings in full, where they come from no file: what is printed can be typed again."""
+    ioa = defence.rule.ioa if isinstance(defence.rule, IouRule) else defence.rule
+    values = {field.name: getattr(ioa, field.name) for field in fields(ioa)}
+    if isinstance(defence.rule, IouRule):
+        values["tau_iou"] = defence.rule.tau_iou
+    shown = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
+    notes.print(f"rule: {shown}; masks {defence.masks}, fill {defence.fill}")
+
+
+def open_run(folder: Path) -> Run:
+    """The run, with a word on what is missing from it."""
+    from objectseeker.runs.run import open_run
+
+    run = open_run(folder)
+    if not run.complete:
+        warn(f"{folder} is unfinished: {run.finished} of {len(run.manifest.images)} images are used")
+    for image in run.broken:
+        warn(f"left out: {image.reason}")
+    if run.manifest.excluded:
+        warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.excluded)}")
+    return run
+
+
+def note_masks(masks: Recipe, patches: int) -> None:
+    """Say so where masks are not made for the threat."""
+    if patches == 2 and not str(masks).startswith("pairs"):
+        warn(
+            f"{masks} remove one patch each: two patches are certified where one mask removes both; use --masks pairs:10"
+        )
+
+
+def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, Follow | None]:
+    """The rule that the options give, else the one known for the detector; and how its scores follow base_score."""
+    given = _given(rule)
+    tau_iou = given.pop("tau_iou", None)
+    curve = {name: given.pop(name) for name in ("alpha", "beta", "low_alpha", "low_beta") if name in given}
+    scores = given.keys() & {"mask_score", "low_score"}
+    if curve and scores:
+        raise ObjectSeekerError(f"give {_options(scores)} or {_options(curve)}, not both: each fixes the other")
+    follow: Follow | None
+    if curve:
+        follow = Follow(**curve)
+        chosen = follow.rule(Rule(**given), given.get("base_score", known.rule.base_score))
+    elif scores:
+        follow, chosen = None, Rule(**given)
+    else:
+        assert isinstance(known.rule, Rule)
+        follow, base_score = known.curve, given.pop("base_score", None)
+        chosen = known.rule if base_score is None else follow.rule(known.rule, base_score)
+        chosen = replace(chosen, **given)
+    return (chosen if tau_iou is None else IouRule(ioa=chosen, tau_iou=tau_iou)), follow
+
+
+def _masks_of(masks: MaskOptions) -> Recipe:
+    return parse(masks.masks or "halves:30")
+
+
+def _refuse_beside_file(rule: RuleOptions, *others: Any) -> None:
+    given = [name for group in (rule, *others) for name in _given(group) if name != "defence"]
+    if given:
+        raise ObjectSeekerError(f"{rule.defence} says it all: leave out {_options(given)}, or the file")
+
+
+def _given(group: Any) -> dict[str, Any]:
+    return {field.name: getattr(group, field.name) for field in fields(group) if getattr(group, field.name) is not None}
+
+
+def _options(names: Any) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))

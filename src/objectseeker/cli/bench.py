@@ -1,0 +1,109 @@
+"""objectseeker bench: core, evaluate, detect"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from objectseeker.cli._app import bench
+from objectseeker.cli._baseline import DEFAULT_SIZE, Baseline, BaselineNetwork, BaselineSize, guarded_way, open_network
+from objectseeker.cli._console import escape, print_json, printed
+from objectseeker.cli._options import DetectorOptions, Device, Json, Lines, MaskOptions, grouped, what_is_observed
+
+
+@bench.command(name="core")
+def bench_core(
+    objects: Annotated[int, typer.Option(help="Objects to certify.")] = 10_000,
+    boxes: Annotated[int, typer.Option(help="Boxes to prune.")] = 4_000,
+    as_json: Json = False,
+) -> None:
+    """Certifying and pruning, against bitmaps and loops.
+
+    Example:  objectseeker bench core
+    """
+    from objectseeker.bench import certifying
+
+    print_bench(certifying.run(objects=objects, boxes=boxes), as_json)
+
+
+@bench.command(name="evaluate")
+def bench_evaluate(
+    images: Annotated[int, typer.Option(help="Synthetic images to evaluate.")] = 700,
+    lines: Lines = 30,
+    as_json: Json = False,
+) -> None:
+    """A whole evaluation from stored boxes, against pruning anew for every threshold.
+
+    Example:  objectseeker bench evaluate --images 700
+    """
+    from objectseeker.bench import evaluating
+
+    print_bench(evaluating.run(images=images, lines=lines), as_json)
+
+
+@bench.command(name="detect")
+@grouped
+def bench_detect(
+    detector: DetectorOptions,
+    masks: MaskOptions,
+    images: Annotated[int, typer.Option(help="Photographs to measure on, of the bundled ones.")] = 3,
+    device: Device = None,
+    baseline: Baseline = None,
+    baseline_network: BaselineNetwork = None,
+    baseline_size: BaselineSize = DEFAULT_SIZE,
+    as_json: Json = False,
+) -> None:
+    """All masked views of an image: by fill, by crop, and by the naive loop of single passes.
+
+    Example:  objectseeker bench detect
+    Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
+    Example:  objectseeker bench detect --baseline detectorguard
+    """
+    from objectseeker.bench import detecting
+
+    guard = None
+    if baseline is not None:
+        network = open_network(baseline, baseline_network, baseline_size)
+        guard = baseline, partial(guarded_way, baseline, network=network)
+    measured = detecting.run(what_is_observed(detector, masks, None), device=device, images=images, baseline=guard)
+    if as_json:
+        print_json(measured)
+        return
+    table = Table(title=f"{measured['views']} views, median of {measured['images']} images, {escape(measured['device'])}")
+    for column in ("way", "seconds an image", "of the naive loop", "outside the network", "of matrix peak"):
+        table.add_column(column, justify="left" if column == "way" else "right")
+    for row in measured["rows"]:
+        shares = (row["of_naive"], row["outside_the_network"], row["share_of_peak"])
+        table.add_row(
+            row["way"],
+            f"{row['seconds']:.3f}",
+            f"{shares[0]:.2f}x",
+            *("-" if share is None else f"{share:.1%}" for share in shares[1:]),
+        )
+    printed.print(table)
+    for sentence in detecting.notes(measured):
+        printed.print(sentence)
+
+
+def print_bench(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    table = Table()
+    for column in ("job", "seconds", "naive seconds", "naive measured on", "ratio", "check"):
+        table.add_column(column, justify="right" if "seconds" in column or column == "ratio" else "left")
+    for row in rows:
+        checks = [] if "equal" not in row else ["same result" if row["equal"] else "RESULT DIFFERS"]
+        checks += [] if "peak_memory_gb" not in row else [f"peak {row['peak_memory_gb']:.2f} GB"]
+        table.add_row(
+            row["job"],
+            f"{row['seconds']:.4f}",
+            f"{row['naive_seconds']:.2f}",
+            row["naive_sample"],
+            f"{row['naive_seconds'] / row['seconds']:,.0f}x",
+            ", ".join(checks),
+        )
+    printed.print(table)

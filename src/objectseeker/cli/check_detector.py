@@ -1,0 +1,73 @@
+"""objectseeker check-detector"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from objectseeker import Defence, ObjectSeekerError, Rule, detectors
+from objectseeker.cli._app import app
+from objectseeker.cli._console import escape, print_json, printed
+from objectseeker.cli._options import DetectorOptions, Device, Json, grouped
+from objectseeker.core.recipes import parse
+
+
+@app.command(name="check-detector")
+@grouped
+def check_detector(
+    options: DetectorOptions,
+    spec: Annotated[
+        str | None, typer.Argument(metavar="[SPEC]", help=f"One of {', '.join(detectors.SPECS)}; or --defence.")
+    ] = None,
+    image: Annotated[Path | None, typer.Argument(help="An image with clear objects; default: a bundled one.")] = None,
+    defence: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Check the detector of this defence, under its own masks.")
+    ] = None,
+    masks: Annotated[str, typer.Option(help="Masks to check the views of.")] = "halves:4",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Verify what the certificates rest on: a detector that is a pure function of the pixels it may see.
+
+    Exit code 1 if a check fails.
+
+    Example:  objectseeker check-detector embedded
+    Example:  objectseeker check-detector onnx:model.onnx street.jpg
+    Example:  objectseeker check-detector --defence tuned/defence.json
+    """
+    from objectseeker.demo.samples import samples
+    from objectseeker.detectors.check import check_detector as run
+    from objectseeker.files.images import load_image
+
+    if defence is not None:
+        if spec is not None:  # the only argument is the image then
+            image = Path(spec)
+        checked = Defence.load(defence)
+    elif (spec or options.detector) is None:
+        raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defence FILE")
+    else:
+        given = {name: getattr(options, name) for name in detectors.OPTIONS if hasattr(options, name)}
+        checked = Defence(detector=str(spec or options.detector), rule=Rule(), masks=parse(masks), **given)
+    seeker = checked.seeker(device)
+    loaded: Any = seeker.detector
+    picture = load_image(image if image is not None else samples()[0].path)
+    findings = []
+    if not as_json:
+        printed.print(f"[bold]{escape(loaded.identity)}[/]")
+    for finding in run(loaded, picture, masks=checked.masks, batch=getattr(loaded, "batch", seeker.batch)):
+        findings.append(finding)
+        if not as_json:
+            mark = {True: "[green]pass[/]", False: "[bold red]FAIL[/]", None: "[dim]info[/]"}[finding.passed]
+            printed.print(f"{mark}  {finding.name}: {escape(finding.detail)}")
+    failed = [finding for finding in findings if finding.passed is False]
+    if as_json:
+        rows = [{"name": f.name, "passed": f.passed, "detail": f.detail} for f in findings]
+        print_json({"detector": loaded.identity, "passed": not failed, "findings": rows})
+    elif failed:
+        printed.print(f"{len(failed)} checks failed: certificates for this detector would not hold.")
+    else:
+        printed.print("All checks passed.")
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,72 @@
+"""objectseeker demo"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from objectseeker.cli._app import app
+from objectseeker.cli._console import mark, print_json, printed, progress
+from objectseeker.cli._options import Json
+from objectseeker.core.threats import parse_area
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the report and the annotated photographs.")] = Path("demo"),
+    masks: Annotated[str, typer.Option(help="Mask recipe.")] = "halves:30",
+    patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%",
+    as_json: Json = False,
+) -> None:
+    """Defend and certify the embedded detector on a few bundled photographs.
+
+    Example:  objectseeker demo --out demo
+    """
+    from dataclasses import replace
+
+    from objectseeker import Defence
+    from objectseeker.core.recipes import parse
+    from objectseeker.demo import photographs as job
+    from objectseeker.demo.samples import samples
+
+    defence, area = replace(Defence.default("embedded"), masks=parse(masks)), parse_area(patch)
+    count = len(samples())
+    out.mkdir(parents=True, exist_ok=True)
+    results = []
+    with progress("certifying photographs", count) as bar:
+        for verdicts in job.run(defence, patch_area=area):
+            job.save(out, verdicts)
+            results.append(verdicts)
+            bar.advance()
+    rows = [row for verdicts in results for row in verdicts.rows()]
+    summary = {where: sum(row["certified"][where] for row in rows) for where in job.SHOWN}
+    columns = ["object", "found", *job.SHOWN, "largest patch"]
+    job.save_report(out / "report.html", results, defence, patch_area=area)
+    if as_json:
+        print_json({"out": str(out), "patch_area": area, "masks": masks, "objects": rows})
+        return
+    table = Table(title=f"Objects of at least 1 % of their photograph, square patch of {area:.2%}")
+    for column in ("photo", *columns):
+        table.add_column(column)
+    for row in rows:
+        if row["share_of_image"] >= 0.01:
+            table.add_row(row["photo"], *(mark(cell) for cell in _cells(row, columns)))
+    printed.print(table)
+    small = sum(row["share_of_image"] < 0.01 for row in rows)
+    printed.print(f"{len(rows)} objects in {count} photographs; {small} smaller than 1 % are in the report only.")
+    printed.print(", ".join(f"certified {where}: {number}" for where, number in summary.items()))
+    printed.print(f"Report: {out / 'report.html'}")
+
+
+def _cells(row: dict[str, Any], columns: list[str]) -> list[Any]:
+    side = row["largest_certified_square"]
+    cells = {
+        "object": f"{row['object']}, {row['share_of_image']:.1%}",
+        "found": row["found_undefended"],
+        **row["certified"],
+        "largest patch": f"{side} px, {row['largest_certified_area']:.1%}" if side else "-",
+    }
+    return [cells[column] for column in columns]

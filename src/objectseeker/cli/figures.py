@@ -1,0 +1,66 @@
+"""objectseeker figures"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from objectseeker.cli._app import app
+from objectseeker.cli._console import print_json, printed, progress, warn
+from objectseeker.cli._options import (
+    CleanRecall,
+    Json,
+    RuleOptions,
+    RunFolder,
+    ThreatOptions,
+    defence_and_settings,
+    grouped,
+    open_run,
+)
+
+
+@app.command()
+@grouped
+def figures(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Folder for the tables and plots.")],
+    rule: RuleOptions,
+    threat: ThreatOptions,
+    clean_recall: CleanRecall = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Only this figure; may be repeated. An unknown name lists all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
+
+    Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5 --clean-recall 0.8
+    Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
+    """
+    from objectseeker.evaluation import Scene
+    from objectseeker.results import figures as job
+    from objectseeker.results import plots
+
+    stored = open_run(run)
+    defence, settings = defence_and_settings(stored, rule, threat, clean_recall)
+    with progress("drawing figures", 0) as bar:
+        files = job.write_figures(
+            Scene.of(stored.images(), stored.vocabulary),
+            settings,
+            out,
+            masks=defence.masks,
+            mask_floor=stored.manifest.observing.mask_floor,
+            only=only,
+            on_progress=bar.update,
+            on_note=warn,
+        )
+    defence.save(out / "defence.json")
+    note = plots.missing()
+    if note is not None:
+        warn(note)
+    if as_json:
+        print_json({"out": str(out), "files": [str(file) for file in files], "defence": defence.sha256})
+    else:
+        printed.print(f"{len(files)} files in {out}")

@@ -1,0 +1,1 @@
+"""The demonstration, and the photographs that come with the package."""

@@ -1,0 +1,142 @@
+"""A defended detector on a scene: its curve, and what is certified at one point of it.
+
+Both ways to prune, `Rule` and `IouRule`, have the same face here. Nothing is computed before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.iou_variant import AnyRule, IouRule
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES, Patch, Where
+from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
+from objectseeker.evaluation.curves import Curve, curve_of
+from objectseeker.evaluation.replay import Candidates, find_candidates, replay
+from objectseeker.evaluation.replay_iou import IouCandidates, find_iou_candidates, replay_iou
+from objectseeker.evaluation.scene import Boxes, Scene
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, ioa_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperatingPoint:
+    """A defended detector at one base_score. Recalls are percentages, counts are (WHERES, classes)."""
+
+    rule: AnyRule
+    clean_recall: float
+    recall_per_class: Floats
+    objects: Ints  # per class
+    certified: Ints
+    vacuous: Ints
+
+    @property
+    def ioa(self) -> Rule:
+        return ioa_of(self.rule)
+
+    def certified_recall(self, c: int | None = None) -> dict[Where, float | None]:
+        """The certified share of all objects, or of those of class `c`, where by where; None if there are none."""
+        chosen = slice(None) if c is None else slice(c, c + 1)
+        return shares(self.certified[:, chosen].sum(axis=1), int(self.objects[chosen].sum()))
+
+    def vacuous_far(self, c: int | None = None) -> int:
+        """Objects (all, or of class `c`) that count as certified against far because no position is far from them."""
+        vacuous = self.vacuous[WHERES.index("far")]
+        return int(vacuous.sum() if c is None else vacuous[c])
+
+
+@dataclass(frozen=True, eq=False)
+class Replayed:
+    """A defended detector on a scene, for `settings` and all others that differ from them in scores and power only."""
+
+    scene: Scene
+    settings: Settings
+    floor: float  # the lowest masked score any of the settings will use
+
+    @classmethod
+    def of(cls, scene: Scene, settings: Settings, *, floor: float | None = None) -> Replayed:
+        return cls(scene, settings, settings.floor if floor is None else min(floor, settings.floor))
+
+    @cached_property
+    def candidates(self) -> Candidates | IouCandidates:
+        rule, observations = self.settings.rule, [image.observation for image in self.scene.images]
+        # Scores that follow base_score never fall below it, but those of the rule itself may.
+        reach = rule.base_score if rule.floor < rule.base_score else 0.0
+        if isinstance(rule, IouRule):
+            lowest = min(rule.ioa.mask_score, ioa_of(self.settings.on_curve(0.0)).mask_score)
+            mask_floor = lowest if self.floor == self.settings.floor else self.floor
+            return find_iou_candidates(observations, rule, self.floor, mask_floor=mask_floor, reach=reach)
+        return find_candidates(observations, rule, self.floor, reach=reach)
+
+    @cached_property
+    def proofs(self) -> Proofs:
+        return find_proofs(self.scene, self.settings.rule, self.settings.threat.bound)
+
+    def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
+        return self._curve(base_scores, [settings.on_curve(score) for score in base_scores.tolist()])
+
+    def additions(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
+        """What each rule adds to the base boxes of all images, in the data set's labels."""
+        candidates = self.candidates
+        if isinstance(candidates, IouCandidates):
+            added = replay_iou(candidates, cast("Iterable[IouRule]", rules))
+        else:
+            added = replay(candidates, cast("Iterable[Rule]", rules))
+        return (boxes.in_dataset(self.scene.vocabulary) for boxes in added)
+
+    def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+        """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
+        return certified_objects(self.proofs, rule, patches or threat.patches(), threshold=threat.threshold)
+
+    def at(self, settings: Settings, rule: AnyRule) -> OperatingPoint:
+        """Certify one rule, on the curve of these settings or not."""
+        return self._point(settings, rule, self._curve(np.array([rule.base_score]), [rule]), 0)
+
+    def at_recall(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
+        """Certify where the curve of these settings reaches their clean recall; None if it does not."""
+        row = row_asked_for(settings, curve)
+        if row is None:
+            return None
+        return self._point(settings, settings.on_curve(float(curve.base_scores[row])), curve, row)
+
+    def operating(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
+        """Certify where these settings say; None if that is at a clean recall which is not reached."""
+        rule = settings.fixed_rule
+        return self.at_recall(settings, curve) if rule is None else self.at(settings, rule)
+
+    def _curve(self, base_scores: Floats, rules: Iterable[AnyRule]) -> Curve:
+        return curve_of(self.scene, base_scores, self.additions(rules))
+
+    def _point(self, settings: Settings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
+        counts = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
+        return OperatingPoint(
+            rule, float(curve.clean_recall[row]), curve.recall[row], self.scene.objects_per_class, *counts
+        )
+
+
+def row_asked_for(settings: Settings, curve: Curve) -> int | None:
+    """Where on a curve the clean recall of the settings is reached, if it is."""
+    asked = settings.clean_recall
+    assert asked is not None
+    if settings.clean_recall_is_default:
+        asked = min(asked, curve.highest_clean_recall / 100)
+    return curve.row_at_recall(asked)
+
+
+def counted(scene: Scene, verdicts: Bools) -> Ints:
+    """Verdicts (patches, counted objects) as counts (patches, classes)."""
+    label, classes = scene.truth.detections.label[scene.counted], len(scene.names)
+    return np.stack([np.bincount(label[holds], minlength=classes) for holds in verdicts])
+
+
+def shares(certified: Iterable[float], objects: int) -> dict[Where, float | None]:
+    """Counts, where by where, as percentages of the objects; None if there are none."""
+    return {
+        where: 100 * (float(count) / objects) if objects else None
+        for where, count in zip(WHERES, certified, strict=True)
+    }

@@ -1,0 +1,87 @@
+"""A run and a defence: what is certified from a run must be what is deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.defence import BATCH, Defence, without_folder
+from objectseeker.detectors import OPTIONS
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.manifest import Manifest
+
+
+def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None) -> Defence:
+    """The defence that was observed, with this rule or the default one."""
+    if manifest.detector_spec is None:
+        raise ObjectSeekerError(
+            f"the run does not say how its detector {manifest.detector} is loaded, so no defence can: observe with a "
+            "detector named by its SPEC, on the command line or by engines.choice.open_engine"
+        )
+    observing = manifest.observing
+    options = dict(manifest.detector_options)
+    if observing.batch not in (None, BATCH):
+        options["batch"] = observing.batch
+    default = Defence.default(
+        manifest.detector_spec, masks=observing.masks, fill=observing.fill, identity=manifest.detector, **options
+    )
+    if rule is None and follow is not None:
+        rule = follow.rule(default.rule, default.rule.base_score)
+    return default if rule is None else replace(default, rule=rule, follow=follow)
+
+
+def bound(manifest: Manifest, defence: Defence, folder: Path) -> Defence:
+    """`defence`, bound to the run's detector, or all that makes it another one, in a sentence."""
+    differences = [*_of_detector(manifest, defence), *_of_observing(manifest, defence)]
+    if differences:
+        raise ObjectSeekerError(
+            f"the defence is not that of the run in {folder} ({'; '.join(differences)}): tune one on this run, or "
+            "observe with that one"
+        )
+    return defence.bound_to(manifest.detector)
+
+
+def _of_detector(manifest: Manifest, defence: Defence) -> Iterator[str]:
+    """How the detectors differ. An identity says everything about one: weights, way of masking, batches, device."""
+    options = manifest.detector_options
+    if defence.identity is not None:
+        if defence.identity != manifest.detector:
+            yield f"its detector is {defence.identity}, the run's {manifest.detector}"
+    elif manifest.detector_spec is None or without_folder(defence.detector) != without_folder(manifest.detector_spec):
+        yield f"its detector is {defence.detector}, the run's {manifest.detector_spec or manifest.detector}"
+    else:
+        for option in OPTIONS:
+            theirs, ours = getattr(defence, option), options.get(option)
+            if theirs != ours and option not in ("batch", "class_names"):
+                yield f"its {option} is {_show(theirs)}, the run's {_show(ours)}"
+        if manifest.observing.batch is None and defence.batch != options.get("batch"):
+            yield f"its batch is {_show(defence.batch)}, the run's {_show(options.get('batch'))}"
+    if defence.class_names not in (options.get("class_names"), manifest.detector_names):
+        yield "its class names are not the run's"
+
+
+def _of_observing(manifest: Manifest, defence: Defence) -> Iterator[str]:
+    """How what was observed differs from what the defence would see."""
+    observing, rule = manifest.observing, defence.rule
+    if defence.masks != observing.masks:
+        yield f"its masks are {defence.masks}, the run's {observing.masks}"
+    if defence.fill != observing.fill:
+        yield f"its fill is {defence.fill}, the run's {observing.fill}"
+    if observing.batch not in (None, defence.batch or BATCH):
+        yield f"its batch is {defence.batch or BATCH}, the run's {observing.batch}"
+    for boxes, option, score, floor in (
+        ("base", "--base-floor", rule.base_score, observing.base_floor),
+        ("masked", "--mask-floor", rule.floor, observing.mask_floor),
+    ):
+        if score < floor:
+            yield (
+                f"its rule looks at {boxes} boxes from a score of {score} on and the run keeps them from {floor} "
+                f"on, observe with a lower {option}"
+            )
+
+
+def _show(value: object) -> str:
+    return "the detector's own" if value is None else str(value)

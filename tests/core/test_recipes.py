@@ -1,0 +1,122 @@
+"""Mask recipes: what they make, what they are called, and that bands leave no position out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, halves
+from objectseeker.core.recipes import band_positions, parse
+
+SHARES = st.floats(0.001, 1)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "text"),
+    [
+        (Halves(30), "halves:30"),
+        (Pairs(10), "pairs:10"),
+        (Bands(0.01), "bands:0.01"),
+        (Bands(0.02, 2.0, 0.5), "bands:0.02,aspect=2.0,spacing=0.5"),
+        (Halves(10) + Bands(0.01), "halves:10+bands:0.01"),
+        (Halves(3) + (Bands(0.1) + Halves(2)), "halves:3+bands:0.1+halves:2"),
+    ],
+)
+def test_a_recipe_is_written_as_text_and_read_back(recipe, text):
+    assert str(recipe) == text
+    assert parse(text) == recipe
+    assert hash(parse(text)) == hash(recipe)
+
+
+@given(SHARES, st.floats(0.1, 10), st.floats(0.05, 3))
+def test_every_number_survives_the_text(area, aspect, spacing):
+    assert parse(str(Bands(area, aspect, spacing))) == Bands(area, aspect, spacing)
+
+
+def test_percent_and_defaults_are_understood():
+    assert parse("bands:1%") == Bands(0.01)
+    assert parse("bands:1%,spacing=0.5") == Bands(0.01, spacing=0.5)
+    assert parse("halves") == Halves()
+    assert parse(" halves:10 + bands:1% ") == Halves(10) + Bands(0.01)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("thirds:3", "cannot read the masks 'thirds:3'"),
+        ("halves:x", "cannot read the masks 'halves:x'"),
+        ("halves:30,area=1", "cannot read the masks"),
+        ("bands:1%,width=3", "cannot read the masks"),
+        ("bands:1", "a patch area is a share of the image such as 1% or 0.01, got '1'"),
+        ("bands:1%,spacing=0", "spacing must be above 0"),
+        ("halves:0", "lines must be at least 1"),
+        ("halves:9000", "lines must be at most 8191"),
+        ("pairs:90", "lines must be at most 80"),
+        ("halves:3+pairs:2", "halves and bands can be added up, got pairs:2"),
+        ("", "cannot read the masks ''"),
+    ],
+)
+def test_what_is_no_recipe_is_refused(text, message):
+    with pytest.raises(ObjectSeekerError, match=message.replace("%", "%")):
+        parse(text)
+
+
+def test_a_whole_number_of_any_type_is_the_same_recipe():
+    assert Halves(3.0) == Halves(np.int64(3)) == Halves(3)
+    assert str(Pairs(2.0)) == "pairs:2"
+
+
+def test_images_of_one_size_share_their_masks():
+    assert Halves(30).masks(500, 375) is Halves(30).masks(500, 375)
+    assert halves(500, 375, 30) is Halves(30).masks(500, 375)
+    assert Halves(30).passes(500, 375) == 121
+    assert Pairs(10).passes(500, 375) == 531
+    assert Bands(0.01).passes(500, 375) == 20
+
+
+def test_bands_of_a_known_patch():
+    masks = Bands(0.01).masks(100, 60)  # 8 x 8 pixels, a band every 8
+    assert masks.removed[0].tolist() == [0, 0, 15, 60]
+    assert masks.removed[1].tolist() == [8, 0, 23, 60]
+    assert masks.removed[masks.axis == 0][-1].tolist() == [88, 0, 100, 60]
+    assert masks.removed[masks.axis == 1][0].tolist() == [0, 0, 100, 15]
+    assert masks.removed[masks.axis == 1][-1].tolist() == [0, 48, 100, 60]
+    assert masks.side.tolist().count(-1) == len(masks) - 4  # the first and last of each axis reach a border
+
+
+@settings(max_examples=300)
+@given(st.integers(1, 90), st.integers(1, 90), SHARES, st.floats(0.2, 5), st.floats(0.05, 2))
+def test_bands_remove_every_position_along_each_axis_that_has_any(width, height, area, aspect, spacing):
+    masks = Bands(area, aspect, spacing).masks(width, height)
+    sides = Patch(area, aspect).size(width, height)
+    for axis, (side, limit) in enumerate(zip(sides, (width, height), strict=True)):
+        if not (masks.axis == axis).any():
+            step = max(1, int(spacing * side))
+            assert side + step - 1 >= limit  # one band would be the whole axis
+            continue
+        for smaller in {1, max(side // 2, 1), side}:
+            positions = np.arange(1 - smaller, limit)
+            assert masks.removes(axis, positions, smaller).any(axis=1).all()
+
+
+@given(st.integers(2, 200), st.integers(1, 60), st.integers(1, 60))
+def test_no_band_is_needless(length, side, step):
+    bands = band_positions(length, side, step)
+    assert all(end - start == side + step - 1 for start, end in bands[:-1])
+    if bands:
+        assert bands[-1][1] == length
+        assert all(end < length for _, end in bands[:-1])
+
+
+def test_a_sum_keeps_every_strip_once():
+    both = (Halves(3) + Bands(0.04)).masks(80, 60)
+    alone = [Halves(3).masks(80, 60), Bands(0.04).masks(80, 60)]
+    assert {tuple(r) for r in both.removed.tolist()} == {tuple(r) for m in alone for r in m.removed.tolist()}
+    assert len({tuple(r) for r in both.removed.tolist()}) == len(both)
+    assert np.array_equal(both.removed[:12], alone[0].removed)
+    assert (Halves(3) + Halves(3)).masks(80, 60) == Halves(3).masks(80, 60)
+
+
+def test_too_many_masks_are_refused_before_they_are_used():
+    with pytest.raises(ObjectSeekerError, match="masks of a 30000x30000 image, more than 32,767"):
+        Bands(1e-9).masks(30000, 30000)

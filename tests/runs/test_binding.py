@@ -1,0 +1,173 @@
+"""A run and a defence: one that is about something else is refused, one that fits is bound."""
+
+from dataclasses import replace
+
+import pytest
+from observe_job import LINES, OBSERVING, make_dataset, run_here
+from store_cases import DETECTOR_NAMES, manifest, store
+from store_cases import OBSERVING as STORED
+
+from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
+from objectseeker.core.follow import Follow
+from objectseeker.datasets import open_dataset
+from objectseeker.defence import EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.runs.engines import choice
+from objectseeker.runs.engines.choice import open_engine
+from objectseeker.runs.observe import observe
+from objectseeker.runs.run import open_run
+
+SPEC = "python:ray_detectors:spotting"
+IDENTITY = "toy sha256:00ff"
+RULE = Rule(base_score=0.4, mask_score=0.6)
+
+
+def observed(folder, spec=SPEC, options=None, observing=OBSERVING):
+    dataset = open_dataset(make_dataset(folder / "images", 3))
+    with open_engine("local", spec, options) as engine:
+        return observe(dataset, engine, folder / "run", observing)
+
+
+def stored(folder, **changes):
+    store(folder, manifest(**changes))
+    return open_run(folder)
+
+
+def toy(**changes):
+    """A defence that is the one of `stored`."""
+    settings = {"masks": Halves(2), "identity": IDENTITY, "class_names": DETECTOR_NAMES, **changes}
+    return Defence(**{"detector": "onnx:somewhere/toy.onnx", "rule": RULE, **settings})
+
+
+def test_the_defence_of_a_run_sees_what_the_run_holds(tmp_path):
+    observing = replace(OBSERVING, fill=9, base_floor=0.0, mask_floor=0.0)
+    run = observed(tmp_path, observing=observing)
+    defence = run.defence()
+    assert defence == Defence.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector)
+    assert (defence.rule, defence.follow) == (GENERAL_RULE, GENERAL_FOLLOW)
+    defence.save(tmp_path / "defence.json")
+    loaded = Defence.load(tmp_path / "defence.json")
+    assert run.bind(loaded) == defence
+    entries = open_dataset(run.manifest.dataset).entries
+    for image, entry in zip(run.images(), entries, strict=True):
+        (seen,) = loaded.seeker().observe([entry.load()])
+        assert seen == image.observation
+
+
+def test_batches_are_the_callers_unless_the_detector_makes_its_own(tmp_path):
+    run = observed(tmp_path, options={"batch": 5}, observing=replace(OBSERVING, batch=4))
+    assert run.manifest.detector_options == {}
+    assert run.defence().batch == 4
+    assert run.defence().seeker().batch == 4
+
+
+def test_the_rule_of_a_runs_defence_may_be_any_other(tmp_path):
+    run = stored(tmp_path)
+    assert run.defence(RULE) == toy()
+    assert run.defence(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
+    follow = Follow(alpha=0.3, beta=0.2)
+    assert run.defence(follow.rule(RULE, 0.4), follow).follow == follow
+    assert run.defence(follow=follow).rule == follow.rule(GENERAL_RULE, GENERAL_RULE.base_score)
+    embedded = stored(tmp_path / "embedded", detector_spec="embedded", detector_options={}).defence()
+    assert (embedded.rule, embedded.follow) == (EMBEDDED_RULE, EMBEDDED_FOLLOW)
+    batched = stored(tmp_path / "batched", observing=replace(STORED, batch=4))
+    assert batched.defence().batch == 4
+    own = replace(STORED, batch=None)
+    own_batches = stored(tmp_path / "own", observing=own, detector_options={"batch": 16, "mask_by": "crop"})
+    assert (own_batches.defence().batch, own_batches.defence().mask_by) == (16, "crop")
+
+
+def test_a_detector_that_was_handed_over_has_no_defence(tmp_path):
+    run = run_here(make_dataset(tmp_path / "images", 1), tmp_path / "run")
+    with pytest.raises(
+        ObjectSeekerError, match=r"does not say how its detector spots sha256:0123 is loaded.* named by its SPEC"
+    ):
+        run.defence()
+    fitting = Defence(detector="embedded", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
+    assert run.bind(fitting) == fitting
+    with pytest.raises(ObjectSeekerError, match="its detector is embedded, the run's spots sha256:0123"):
+        run.bind(replace(fitting, identity=None))
+
+
+def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, monkeypatch):
+    class Blind:
+        names, identity = ("thing",), "blind"
+
+        def __call__(self, images):
+            return [Detections.empty() for _ in images]
+
+    monkeypatch.setattr(choice.detectors, "load", lambda spec, **options: Blind())
+    options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_by": "crop", "layout": None}
+    run = observed(tmp_path, "onnx:weights/toy.onnx", options)
+    assert run.manifest.detector_spec == "onnx:weights/toy.onnx"
+    assert run.manifest.detector_options == {"input_size": (64, 32), "mask_by": "crop"}
+    assert run.defence().options == {"input_size": (64, 32), "mask_by": "crop"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"identity": "toy sha256:11"}, "its detector is toy sha256:11, the run's toy sha256:00ff"),
+        ({"masks": Halves(10)}, "its masks are halves:10, the run's halves:2"),
+        ({"masks": Pairs(2)}, "its masks are pairs:2, the run's halves:2"),
+        ({"masks": Halves(2) + Bands(0.01)}, "its masks are halves:2+bands:0.01, the run's halves:2"),
+        ({"fill": 0}, "its fill is 0, the run's 114"),
+        ({"batch": 4}, "its batch is 4, the run's 8"),
+        ({"class_names": ("a", "b")}, "its class names are not the run's"),
+        ({"class_names": None}, "its class names are not the run's"),
+        (
+            {"masks": Halves(10), "fill": 0, "identity": "other"},
+            "its detector is other, the run's toy sha256:00ff; its masks are halves:10, the run's halves:2; its fill "
+            "is 0, the run's 114",
+        ),
+        (
+            {"detector": "onnx:other.onnx", "identity": None},
+            "its detector is onnx:other.onnx, the run's onnx:somewhere/toy.onnx",
+        ),
+        ({"mask_by": "crop", "identity": None}, "its mask_by is crop, the run's the detector's own"),
+        ({"input_size": 640, "identity": None}, "its input_size is 640, the run's the detector's own"),
+    ],
+)
+def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_path, changes, named):
+    with pytest.raises(ObjectSeekerError) as caught:
+        stored(tmp_path / "run").bind(toy(**changes))
+    assert str(caught.value) == (
+        f"the defence is not that of the run in {tmp_path / 'run'} ({named}): tune one on this run, or observe with "
+        "that one"
+    )
+
+
+def test_another_way_of_masking_is_another_identity(tmp_path):
+    run = stored(tmp_path, detector="toy (64x64 fill batch=8) sha256:00ff")
+    with pytest.raises(ObjectSeekerError, match=r"its detector is toy \(64x64 crop .*, the run's toy \(64x64 fill "):
+        run.bind(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_by="crop"))
+
+
+def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
+    run = stored(tmp_path, observing=replace(STORED, base_floor=0.3, mask_floor=0.5))
+    assert run.bind(toy()) == toy()
+    masked = r"looks at masked boxes from a score of 0\.4 on and the run keeps them from 0\.5 on, observe with a lower "
+    low = replace(RULE, low_score=0.4)
+    for rule in (replace(RULE, mask_score=0.4), low, IouRule(ioa=low)):
+        with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
+            run.bind(toy(rule=rule))
+        with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
+            run.defence(rule)
+    with pytest.raises(
+        ObjectSeekerError, match=r"base boxes from a score of 0\.2 .* keeps them from 0\.3 .*--base-floor"
+    ):
+        run.bind(toy(rule=replace(RULE, base_score=0.2)))
+
+
+def test_one_without_an_identity_that_fits_is_bound(tmp_path):
+    run = stored(tmp_path)
+    for spec in ("onnx:somewhere/toy.onnx", "onnx:elsewhere/toy.onnx", "onnx:toy.onnx"):
+        unbound = toy(detector=spec, identity=None)
+        assert run.bind(unbound) == replace(unbound, identity=IDENTITY)
+    assert run.bind(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
+    own = stored(
+        tmp_path / "own", observing=replace(STORED, batch=None), detector_options={"batch": 16, "mask_by": "crop"}
+    )
+    crop = toy(batch=16, mask_by="crop", class_names=None, identity=None)
+    assert own.bind(crop).identity == IDENTITY
+    with pytest.raises(ObjectSeekerError, match="its batch is the detector's own, the run's 16"):
+        own.bind(replace(crop, batch=None))

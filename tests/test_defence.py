@@ -1,0 +1,150 @@
+"""One defence, one file: saved, loaded, compared, refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command import DETECTOR
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectseeker import Bands, Defence, Halves, IouRule, ObjectSeekerError, Pairs, Rule
+from objectseeker.core.follow import Follow
+from objectseeker.defence import EMBEDDED_RULE, GENERAL_RULE
+
+FRACTION = st.floats(0, 1)
+
+
+@given(
+    FRACTION,
+    FRACTION,
+    st.one_of(st.none(), FRACTION),
+    st.floats(0.01, 9),
+    st.booleans(),
+    st.one_of(st.none(), FRACTION),
+)
+def test_every_number_survives_the_file(base_score, mask_score, low_score, power, classwise, tau_iou):
+    low_score = None if low_score is None else min(low_score, mask_score)
+    rule = Rule(base_score=base_score, mask_score=mask_score, low_score=low_score, power=power, classwise=classwise)
+    rule = rule if tau_iou is None else IouRule(ioa=rule, tau_iou=tau_iou)
+    defence = Defence(detector="embedded", rule=rule, masks=Halves(7) + Bands(0.013, spacing=0.3), fill=9)
+    again = Defence.of_json(json.loads(json.dumps(defence.to_json())))
+    assert again == defence
+    assert again.sha256 == defence.sha256
+
+
+@pytest.mark.parametrize("masks", [Halves(30), Pairs(4), Bands(0.02, 2.0), Halves(3) + Bands(0.01)])
+def test_a_file_gives_the_same_defence_back(tmp_path, masks):
+    defence = Defence(
+        detector="onnx:models/own.onnx",
+        rule=Rule(mask_score=0.3, low_score=0.1),
+        masks=masks,
+        mask_by="crop",
+        input_size=(640, 384),
+        class_names=("a", "b"),
+        identity="own.onnx sha256:12",
+    )
+    defence.save(tmp_path / "deep" / "defence.json")
+    loaded = Defence.load(tmp_path / "deep" / "defence.json")
+    assert loaded.sha256 == defence.sha256
+    assert replace(loaded, detector=defence.detector) == defence
+
+
+def test_the_detectors_file_is_found_from_where_the_defence_lies(tmp_path, monkeypatch):
+    (tmp_path / "release").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Defence(detector="onnx:model.onnx", rule=Rule()).save("release/defence.json")
+    assert "tmp" not in (tmp_path / "release" / "defence.json").read_text()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    spec = Defence.load("../release/defence.json").detector
+    assert (tmp_path / "model.onnx").resolve() == (tmp_path / "elsewhere" / spec.removeprefix("onnx:")).resolve()
+
+
+def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else():
+    defence = Defence(detector="onnx:a/model.onnx", rule=Rule())
+    for changes in (
+        {"rule": Rule(edge_factor=0.999)},
+        {"masks": Halves(29)},
+        {"fill": 0},
+        {"mask_by": "crop"},
+        {"batch": 3},
+        {"identity": "x"},
+        {"detector": "onnx:a/other.onnx"},
+    ):
+        assert replace(defence, **changes).sha256 != defence.sha256
+    assert replace(defence, detector="onnx:b/model.onnx").sha256 == defence.sha256
+
+
+def test_there_is_one_default_for_all_and_one_for_the_embedded_detector():
+    assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == GENERAL_RULE
+    assert Defence.default("embedded").rule == EMBEDDED_RULE
+    assert Rule(base_score=0.2, mask_score=0.28, low_score=0.264, edge_factor=0.85) == EMBEDDED_RULE
+    assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == GENERAL_RULE
+
+
+def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "mine_defended.py").write_text(DETECTOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    defence = Defence(detector="python:mine_defended:detect", rule=Rule(), masks=Halves(3))
+    seeker = defence.seeker()
+    bound = defence.bound_to(seeker.detector.identity)
+    assert bound.seeker().masks == Halves(3)
+    with pytest.raises(ObjectSeekerError, match="about the detector someone else, but python:mine_defended:detect is"):
+        defence.bound_to("someone else").seeker()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c | {"format": 9}, "has format 9"),
+        (lambda c: c | {"lines": 10}, r"unknown entries \(lines\)"),
+        (lambda c: {k: v for k, v in c.items() if k != "rule"}, "lacks detector, rule or masks"),
+        (lambda c: c | {"masks": "thirds:1"}, "cannot read the masks 'thirds:1'"),
+        (lambda c: c | {"rule": c["rule"] | {"mask_score": 0.9}}, "was edited"),
+        (lambda c: c | {"rule": c["rule"] | {"mask_score": 7}}, "mask_score must lie within"),
+        (lambda c: c | {"rule": c["rule"] | {"mask": 7}}, "cannot be read"),
+        (lambda c: c | {"rule": 5}, "cannot be read"),
+        (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
+        (lambda c: [c], "is not a defence file"),
+    ],
+)
+def test_a_file_that_is_no_defence_is_one_sentence(tmp_path, change, message):
+    file = tmp_path / "defence.json"
+    Defence(detector="embedded", rule=Rule()).save(file)
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(ObjectSeekerError, match=message):
+        Defence.load(file)
+
+
+def test_a_file_without_a_checksum_is_taken_as_it_stands(tmp_path):
+    file = tmp_path / "defence.json"
+    Defence(detector="embedded", rule=Rule()).save(file)
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    content["rule"]["mask_score"] = 0.9
+    file.write_text(json.dumps(content))
+    assert Defence.load(file).rule.mask_score == 0.9
+
+
+@pytest.mark.parametrize("name", ["nowhere.json", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    with pytest.raises(ObjectSeekerError, match="cannot read the defence"):
+        Defence.load(tmp_path / name)
+
+
+def test_scores_that_do_not_follow_as_stated_are_refused():
+    with pytest.raises(ObjectSeekerError, match="scores are not those of Follow"):
+        Defence(detector="embedded", rule=Rule(mask_score=0.9), follow=Follow(alpha=0.5, beta=0.1))
+
+
+@given(FRACTION, FRACTION, st.one_of(st.none(), FRACTION))
+def test_the_curve_through_a_rule_stays_within_bounds(base_score, mask_score, low_score):
+    low_score = None if low_score is None else min(low_score, mask_score)
+    follow = Follow.through(Rule(base_score=base_score, mask_score=mask_score, low_score=low_score))
+    for at in np.linspace(0, 1, 11):
+        mask, low = follow.scores(float(at))
+        assert at <= mask <= 1
+        assert low is None or low <= mask

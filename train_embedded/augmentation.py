@@ -1,0 +1,326 @@
+"""Training batches made on the device: mosaic, scale, crop, flip, colour, mixup and the half masks of the product.
+
+All images live in device memory, at full and at half size, and every output pixel is looked up there: making a batch
+of 256 costs a few kernels and no copy.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from objectseeker.core.image import GREY
+from objectseeker.training.masked_batches import draw_halves, kept_parts, mask_and_move, visible_targets
+from objectseeker.training.masking import Masking, inside, still_target
+from train_embedded.packs import CROWD, Pack, Pixels
+
+TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
+LEAST_VISIBLE_SHARE = 0.2  # of an object's box, below which a tile that cuts it leaves no target
+LEAST_VISIBLE_SIDE = 3.0  # pixels, likewise
+BOXES_PER_IMAGE = 40  # the largest are kept
+BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleMasking(Masking):
+    """How samples are masked: as the product does, with two variants of its own.
+
+    `through` is the share of the lines that are drawn through an object instead of anywhere. With `paired`, half of a
+    batch are whole samples and the other half the same ones masked. All samples have one size, so by="crop" moves the
+    cut to the border of the sample, as a detector sees it that is given the kept half alone.
+    """
+
+    through: float = 0.0
+    paired: bool = False
+
+
+NO_MASKS = SampleMasking(probability=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Strength:
+    """How much is done to an image."""
+
+    mosaic: float  # probabilities
+    mixup: float
+    smallest: float  # range of the random scale
+    largest: float
+    masking: SampleMasking = NO_MASKS
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Images N,3,S,S in [0, 1]; boxes N,M,4 in pixels and labels N,M, meaningful where `present`."""
+
+    images: Tensor
+    boxes: Tensor
+    labels: Tensor
+    present: Tensor
+
+
+class Bank:
+    """All training images and their boxes in device memory.
+
+    A pixel is one integer, red in its lowest byte. Level 0 are the images, level 1 the same at half size.
+    """
+
+    def __init__(self, pack: Pack, full: Pixels, half: Pixels, device: torch.device) -> None:
+        self.count = len(pack)
+        self.device = device
+        self.pixels = torch.empty(len(full.values) + len(half.values), dtype=torch.int32, device=device)
+        self._store(full, 0)
+        self._store(half, len(full.values))
+        levels = ((full, 0), (half, len(full.values)))
+        self.starts = torch.stack([torch.from_numpy(p.starts[:-1] + base) for p, base in levels]).to(device)
+        self.widths = torch.stack([torch.from_numpy(p.sizes[:, 0].copy()) for p, _ in levels]).to(device)
+        self.heights = torch.stack([torch.from_numpy(p.sizes[:, 1].copy()) for p, _ in levels]).to(device)
+        boxes = torch.zeros(self.count, BOXES_PER_IMAGE, 4)
+        labels = torch.full((self.count, BOXES_PER_IMAGE), -1)
+        for number, rows in enumerate(pack.boxes):
+            kept = torch.from_numpy(rows[rows[:, 5] != CROWD])
+            sides = kept[:, 3:5] - kept[:, 1:3]
+            kept = kept[sides.prod(1).argsort(descending=True, stable=True)[:BOXES_PER_IMAGE]]
+            boxes[number, : len(kept)] = kept[:, 1:5]
+            labels[number, : len(kept)] = kept[:, 0].long()
+        self.boxes, self.labels = boxes.to(device), labels.to(device)
+
+    def _store(self, pixels: Pixels, base: int, chunk: int = 1 << 26) -> None:
+        for start in range(0, len(pixels.values), chunk):
+            rgb = torch.from_numpy(pixels.values[start : start + chunk]).to(self.device).int()
+            packed = rgb[:, 0] | (rgb[:, 1] << 8) | (rgb[:, 2] << 16)
+            self.pixels[base + start : base + start + len(packed)] = packed
+
+
+class Augmentation:
+    """Draws training batches from a bank. Its whole state is in `state_dict`."""
+
+    def __init__(self, bank: Bank, size: int, *, seed: int, compiled: bool) -> None:
+        self.bank, self.size = bank, size
+        self.restart(seed)
+        self._sample: Any = torch.compile(sample_pixels, dynamic=False) if compiled else sample_pixels
+        self._finish: Any = torch.compile(finish, dynamic=False) if compiled else finish
+
+    def restart(self, seed: int) -> None:
+        """As new, with this seed."""
+        self.generator = torch.Generator(self.bank.device).manual_seed(seed)
+        self.order = torch.empty(0, dtype=torch.long, device=self.bank.device)
+        self.position = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state(), "order": self.order, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"].cpu())
+        self.order = state["order"].to(self.bank.device)
+        self.position = state["position"]
+
+    def batch(self, count: int, strength: Strength) -> Batch:
+        masking = strength.masking
+        drawn = count // 2 if masking.paired else count
+        images = self._choose(drawn)
+        mosaic = self._chance((drawn,), strength.mosaic)
+        centre = self._uniform((drawn, 2), 0.25, 0.75) * self.size
+        # Without a mosaic the last tile, the one drawn without repetition, covers everything.
+        centre = torch.where(mosaic[:, None], centre, torch.zeros_like(centre)).round()
+        tiles = tile_rectangles(centre, self.size)
+        placement = self._place(images, tiles, mosaic, strength)
+        colour = self._colour(drawn)
+        boxes, labels, present = self._tile_boxes(images, tiles, placement)
+
+        partner = torch.roll(torch.arange(drawn, device=self.bank.device), 1)
+        mixed = self._chance((drawn,), strength.mixup)
+        own_share = torch.where(mixed, self._uniform((drawn,), 0.35, 0.65), torch.ones_like(centre[:, 0]))
+        boxes = torch.cat([boxes, boxes[partner]], 1)
+        labels = torch.cat([labels, labels[partner]], 1)
+        present = torch.cat([present, present[partner] & mixed[:, None]], 1)
+        boxes, labels, present = largest_targets(boxes, labels, present)
+
+        pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
+        pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
+        masked, side, line = self._halves(boxes, present, masking)
+        if masking.paired:
+            masked = torch.cat([torch.zeros_like(masked), masked])
+            side, line, pixels, boxes, labels, present = (
+                torch.cat([x, x]) for x in (side, line, pixels, boxes, labels, present)
+            )
+        kept = kept_parts(masked, side, line, self.size, self.size)
+        boxes, present = visible_targets(boxes, present, kept, masking.visible)
+        shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, :2])
+        boxes = (boxes - torch.cat([shift, shift], 1)[:, None]) * present[..., None]
+        return Batch(self._finish(pixels, kept, shift, masking.fill), boxes, labels * present, present)
+
+    def _uniform(self, shape: tuple[int, ...], low: float = 0.0, high: float = 1.0) -> Tensor:
+        return torch.rand(shape, device=self.bank.device, generator=self.generator) * (high - low) + low
+
+    def _log_uniform(self, shape: tuple[int, ...], low: float, high: float) -> Tensor:
+        return torch.exp(self._uniform(shape, math.log(low), math.log(high)))
+
+    def _chance(self, shape: tuple[int, ...], probability: float) -> Tensor:
+        return self._uniform(shape) < probability
+
+    def _integers(self, below: int, shape: tuple[int, ...]) -> Tensor:
+        return torch.randint(below, shape, device=self.bank.device, generator=self.generator)
+
+    def _choose(self, count: int) -> Tensor:
+        """The images of each sample's tiles: the last in an order without repetition, the others at random."""
+        images = self._integers(self.bank.count, (count, TILES))
+        if self.position + count > len(self.order):
+            self.order = torch.randperm(self.bank.count, device=self.bank.device, generator=self.generator)
+            self.position = 0
+        images[:, -1] = self.order[self.position : self.position + count]
+        self.position += count
+        return images
+
+    def _place(self, images: Tensor, tiles: Tensor, mosaic: Tensor, strength: Strength) -> Placement:
+        """Scale each tile's image, and put it somewhere in (or around) its tile."""
+        count = len(images)
+        width, height = self.bank.widths[0][images].float(), self.bank.heights[0][images].float()
+        gain = self._log_uniform((count, 1), strength.smallest, strength.largest)  # shared by a sample's tiles
+        gain = gain * torch.exp(self._uniform((count, TILES), -0.22, 0.22))
+        gain = torch.where(mosaic[:, None], gain * 0.9, gain)
+        stretch = torch.exp(self._uniform((count, TILES), -0.15, 0.15))
+        scale = gain * self.size / torch.maximum(width, height)
+        scale_x, scale_y = scale * stretch, scale / stretch
+        tile_x1, tile_y1, tile_x2, tile_y2 = tiles.unbind(-1)
+        left = tile_x1 + self._uniform((count, TILES)) * (tile_x2 - tile_x1 - width * scale_x)
+        top = tile_y1 + self._uniform((count, TILES)) * (tile_y2 - tile_y1 - height * scale_y)
+        flipped = self._chance((count, TILES), 0.5)
+
+        level = (scale < 0.6).long()  # much smaller: look pixels up in the half-size image, against aliasing
+        source_width, source_height = self.bank.widths[level, images], self.bank.heights[level, images]
+        to_source_x, to_source_y = source_width.float() / width, source_height.float() / height
+        slope_x = torch.where(flipped, -1 / scale_x, 1 / scale_x)
+        offset_x = torch.where(flipped, (left + width * scale_x) / scale_x, -left / scale_x)
+        return Placement(
+            scale=torch.stack([scale_x, scale_y], -1),
+            corner=torch.stack([left, top], -1),
+            width=width * scale_x,
+            flipped=flipped,
+            lookup=torch.stack(
+                [slope_x * to_source_x, offset_x * to_source_x, to_source_y / scale_y, -top / scale_y * to_source_y], -1
+            ),
+            source=torch.stack([self.bank.starts[level, images], source_width, source_height], -1),
+        )
+
+    def _colour(self, count: int) -> Tensor:
+        """count,3,4: a matrix and an offset that change saturation, hue, contrast and brightness; seldom grey."""
+        device = self.bank.device
+        saturation = 1 + self._uniform((count,), -0.6, 0.6)
+        angle = self._uniform((count,), -0.1, 0.1)
+        saturation = torch.where(self._chance((count,), 0.03), torch.zeros_like(saturation), saturation)
+        contrast = 1 + self._uniform((count,), -0.4, 0.4)
+        brightness = self._uniform((count,), -16.0, 16.0)
+
+        identity = torch.eye(3, device=device)
+        luminance = torch.tensor([0.299, 0.587, 0.114], device=device).expand(count, 3, 3)
+        # Hue is a rotation about the grey axis (Rodrigues' formula; the axis is (1, 1, 1) / sqrt 3).
+        cross = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]], device=device) / math.sqrt(3)
+        cosine, sine = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
+        rotation = cosine * identity + (1 - cosine) / 3 + sine * cross
+        saturation = saturation.view(-1, 1, 1)
+        matrix = (saturation * identity + (1 - saturation) * luminance) @ rotation * contrast.view(-1, 1, 1)
+        return torch.cat([matrix, brightness.view(-1, 1, 1).expand(count, 3, 1)], 2)
+
+    def _tile_boxes(self, images: Tensor, tiles: Tensor, placement: Placement) -> tuple[Tensor, Tensor, Tensor]:
+        """The objects of all tiles of each sample where they now lie, cut to their tile."""
+        x1, y1, x2, y2 = self.bank.boxes[images].unbind(-1)  # each count,TILES,BOXES_PER_IMAGE
+        labels = self.bank.labels[images]
+        scale_x, scale_y = placement.scale[..., None].unbind(2)
+        left, top = placement.corner[..., None].unbind(2)
+        width, flipped = placement.width[..., None], placement.flipped[..., None]
+        x1, x2 = x1 * scale_x, x2 * scale_x
+        x1, x2 = torch.where(flipped, width - x2, x1) + left, torch.where(flipped, width - x1, x2) + left
+        placed = torch.stack([x1, y1 * scale_y + top, x2, y2 * scale_y + top], -1)
+        cut = inside(placed, tiles[:, :, None])
+        large = (cut[..., 2:] - cut[..., :2] > LEAST_VISIBLE_SIDE).all(-1)
+        present = (labels >= 0) & still_target(cut, placed, LEAST_VISIBLE_SHARE) & large
+        count = len(images)
+        return cut.view(count, -1, 4), labels.view(count, -1), present.view(count, -1)
+
+    def _halves(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> tuple[Tensor, Tensor, Tensor]:
+        """Masks as `draw_halves` gives them, some of their lines moved so that they cut an object."""
+        count = len(boxes)
+        masked, side, line = draw_halves(count, self.size, self.size, self.generator, probability=masking.probability)
+        aim = (self._uniform(present.shape) * present).argmax(1)  # some object, where there is one
+        target = boxes[torch.arange(count, device=boxes.device), aim]
+        axis = (side % 2)[:, None]
+        low, high = target.gather(1, axis)[:, 0], target.gather(1, axis + 2)[:, 0]
+        aimed = self._chance((count,), masking.through) & present.any(1)
+        across = (low + self._uniform((count,)) * (high - low)).round().clamp(1, self.size - 1)
+        return masked, side, torch.where(aimed, across, line)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where each tile's image lies, and how an output pixel finds its source (see `sample_pixels`)."""
+
+    scale: Tensor  # count,TILES,2
+    corner: Tensor  # count,TILES,2: left, top
+    width: Tensor  # count,TILES: after scaling
+    flipped: Tensor  # count,TILES
+    lookup: Tensor  # count,TILES,4: source x = lookup[0] * x + lookup[1], source y = lookup[2] * y + lookup[3]
+    source: Tensor  # count,TILES,3: first pixel in the bank, width, height
+
+
+def tile_rectangles(centre: Tensor, size: int) -> Tensor:
+    """count,TILES,4: the four rectangles around each centre."""
+    x, y = centre.unbind(1)
+    zero, end = torch.zeros_like(x), torch.full_like(x, size)
+    tiles = [(zero, zero, x, y), (x, zero, end, y), (zero, y, x, end), (x, y, end, end)]
+    return torch.stack([torch.stack(tile, -1) for tile in tiles], 1)
+
+
+def largest_targets(boxes: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest BOXES_PER_SAMPLE objects of each sample."""
+    area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    chosen = torch.where(present, area + 1, torch.zeros_like(area)).topk(BOXES_PER_SAMPLE, 1).indices
+    return boxes.gather(1, chosen[..., None].expand(-1, -1, 4)), labels.gather(1, chosen), present.gather(1, chosen)
+
+
+def cut_to_border(kept: Tensor, size: int) -> Tensor:
+    """N,2: how far a sample moves left and up so that the line its mask ends at lies on the border."""
+    return kept[:, :2] + kept[:, 2:] - size
+
+
+def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, colour: Tensor, size: int) -> Tensor:
+    """Look every output pixel up in the image of its tile, bilinearly, and recolour it -> N,3,S,S in [0, 1]."""
+    count = len(centre)
+    middle = torch.arange(size, device=bank.device, dtype=torch.float) + 0.5
+    x, y = middle.view(1, 1, size), middle.view(1, size, 1)
+    tile = (x >= centre[:, 0].view(-1, 1, 1)).long() + 2 * (y >= centre[:, 1].view(-1, 1, 1)).long()
+    row = torch.arange(count, device=bank.device).view(-1, 1, 1) * TILES + tile
+    lookup, source = lookup.view(-1, 4), source.view(-1, 3)
+    source_x = x * lookup[row, 0] + lookup[row, 1] - 0.5
+    source_y = y * lookup[row, 2] + lookup[row, 3] - 0.5
+    start, width, height = source[row, 0], source[row, 1], source[row, 2]
+    inside = (source_x > -0.5) & (source_x < width - 0.5) & (source_y > -0.5) & (source_y < height - 0.5)
+
+    left, top = source_x.floor(), source_y.floor()
+    share_x, share_y = source_x - left, source_y - top
+    zero = torch.zeros_like(width)
+    x0 = torch.minimum(torch.maximum(left.long(), zero), width - 1)
+    x1 = torch.minimum(torch.maximum(left.long() + 1, zero), width - 1)
+    y0 = torch.minimum(torch.maximum(top.long(), zero), height - 1)
+    y1 = torch.minimum(torch.maximum(top.long() + 1, zero), height - 1)
+    neighbours = (
+        (bank[start + y0 * width + x0], (1 - share_x) * (1 - share_y)),
+        (bank[start + y0 * width + x1], share_x * (1 - share_y)),
+        (bank[start + y1 * width + x0], (1 - share_x) * share_y),
+        (bank[start + y1 * width + x1], share_x * share_y),
+    )
+    channels = [sum(((pixel >> shift) & 255).float() * share for pixel, share in neighbours) for shift in (0, 8, 16)]
+    recoloured = []
+    for output in range(3):
+        weight = colour[:, output, :, None, None]
+        value = sum(weight[:, k] * channels[k] for k in range(3)) + weight[:, 3]
+        recoloured.append(torch.where(inside, value.clamp(0, 255), GREY))
+    return torch.stack(recoloured, 1) / 255
+
+
+def finish(images: Tensor, kept: Tensor, shift: Tensor, fill: float | None) -> Tensor:
+    """The last step, compiled as one: mask, move, and lay pixels out as convolutions want them."""
+    return mask_and_move(images, kept, shift, fill=fill).contiguous(memory_format=torch.channels_last)

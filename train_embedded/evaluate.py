@@ -1,0 +1,65 @@
+"""AP50 of a detector on a held-out pack, by the package's own network code, matching and average precision.
+
+python -m train_embedded.evaluate onnx:seeker.onnx --pack held.npz held.bin
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.masks import MaskSet
+from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.detectors import LoadedDetector, load
+from objectseeker.evaluation.average_precision import coco_ap50
+from objectseeker.evaluation.scene import Scene
+from train_embedded.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
+
+LAYOUT = "decoded,every_class=yes"  # each class of a box that reaches the floor counts, as usual for AP
+
+
+def main() -> None:
+    arguments = parse()
+    pack = read_pack(arguments.pack[0], arguments.pack[1:], limit=arguments.limit)
+    pixels = decode(pack, processes=os.cpu_count() or 1)
+    detector = load(arguments.detector, layout=LAYOUT, input_size=arguments.size, device=arguments.device)
+    precisions = average_precisions(detector, pack, pixels)
+    for name, value in zip(detector.names, precisions, strict=True):
+        print(f"{name:12} {value:5.1f}")
+    print(f"AP50 {np.nanmean(precisions):.2f} on {len(pack)} images")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("detector", nargs="?", default="embedded", help="a SPEC: embedded, or onnx:FILE of an export")
+    parser.add_argument("--pack", type=Path, nargs="+", required=True, help="index, then its parts in order")
+    parser.add_argument("--size", type=int, default=416, help="side of the network's input")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--limit", type=int, help="only this many images")
+    return parser.parse_args()
+
+
+def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> Floats:
+    """COCO's AP50 of each class in percent; NaN for a class of which no object is there."""
+    boxes = detector([pixels.image(number) for number in range(len(pack))])
+    images = [observed(*entry) for entry in zip(pack.names, boxes, pixels.sizes, pack.boxes, strict=True)]
+    return coco_ap50(Scene.of(images, Vocabulary.same(detector.names)))
+
+
+def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:
+    """An image of a pack seen without masks."""
+    width, height = size.tolist()
+    truth = Detections(rows[:, 1:5], np.ones(len(rows)), rows[:, 0])
+    nothing = MaskSet(width, height, np.empty((0, 4), np.int64))
+    view = Observation(width, height, nothing, boxes, ())
+    return ObservedImage(name, Path(name), view, truth, rows[:, 5] != NORMAL, rows[:, 5] == CROWD)
+
+
+if __name__ == "__main__":
+    main()

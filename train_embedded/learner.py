@@ -1,0 +1,130 @@
+"""What every training run here has: a network, its running average, checkpoints to go on from."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from objectseeker.files.saving import write_whole
+from train_embedded.augmentation import Augmentation
+
+WEIGHT_DECAY = 0.05
+
+
+class Schedule(Protocol):
+    """The settings that every run has: its length in seconds of training or in steps, and what an epoch is."""
+
+    @property
+    def seconds(self) -> float | None: ...
+
+    @property
+    def steps(self) -> int | None: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def images(self) -> int: ...
+
+
+@dataclass(slots=True)
+class Progress:
+    """Where a run stands in its schedule."""
+
+    step: int = 0
+    seconds: float = 0.0
+
+    def fraction(self, settings: Schedule) -> float:
+        return self.step / settings.steps if settings.steps else self.seconds / (settings.seconds or 1.0)
+
+
+class Learner:
+    """The network, its running average, the optimiser and the data: everything a checkpoint must restore.
+
+    `settings` is a dataclass: what makes a run this run. A checkpoint is only continued under the same settings.
+    """
+
+    gradient_clip = 10.0
+
+    def __init__(self, network: nn.Module, settings: Any, augmentation: Augmentation, device: torch.device) -> None:
+        self.settings, self.device, self.augmentation = settings, device, augmentation
+        self.on_gpu = device.type == "cuda"
+        self.network: Any = network.to(device).to(memory_format=torch.channels_last)
+        self.average: Any = copy.deepcopy(self.network).eval().requires_grad_(False)
+        self._slow, self._fast = float_tensors(self.average), float_tensors(self.network)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all progress: the optimiser and the place in the schedule."""
+        self.progress = Progress()
+        self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
+
+    def step(self) -> Tensor:
+        """One step of training; returns the parts of the loss."""
+        raise NotImplementedError
+
+    def describe(self, parts: Sequence[float]) -> str:
+        """The parts of the loss in words, for the log."""
+        raise NotImplementedError
+
+    def learn(self, loss: Tensor, *, average_decay: float) -> None:
+        """Follow the gradient of `loss`, and let the running average follow the network."""
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_clip, foreach=True)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.progress.step += 1
+        with torch.no_grad():  # faster at first, when there is little to remember
+            weight = 1 - average_decay * (1 - math.exp(-self.progress.step / 1000))
+            torch._foreach_lerp_(self._slow, self._fast, weight)
+
+    def save(self, folder: Path) -> None:
+        """Write the checkpoint to go on from, and the averaged weights in half precision to export from."""
+        state = {
+            "settings": asdict(self.settings),
+            "progress": asdict(self.progress),
+            "network": self.network.state_dict(),
+            "average": self.average.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "augmentation": self.augmentation.state_dict(),
+        }
+        write_whole(folder / "checkpoint.pt", partial(torch.save, state))
+        average = self.average.state_dict()
+        half = {name: t.half() if t.is_floating_point() else t for name, t in average.items()}
+        weights = {name: t.cpu().contiguous() for name, t in half.items()}
+        write_whole(folder / "weights.pt", partial(torch.save, weights))
+
+    def resume(self, folder: Path) -> bool:
+        """Go on from the folder's checkpoint, if there is one."""
+        if not (folder / "checkpoint.pt").exists():
+            return False
+        state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
+        if state["settings"] != asdict(self.settings):
+            raise SystemExit(f"{folder} holds a run with {state['settings']}, asked for {asdict(self.settings)}")
+        self.network.load_state_dict(state["network"])
+        self.average.load_state_dict(state["average"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.augmentation.load_state_dict(state["augmentation"])
+        self.progress = Progress(**state["progress"])
+        return True
+
+
+def float_tensors(network: nn.Module) -> list[Tensor]:
+    """Parameters and batch statistics, which are averaged alike."""
+    return [t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()]
+
+
+def make_optimizer(network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
+    """AdamW; weight decay for convolution kernels only. Every step sets its learning rate."""
+    kernels = [p for p in network.parameters() if p.ndim > 1]
+    others = [p for p in network.parameters() if p.ndim <= 1]
+    groups = [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(0.9, 0.999), fused=fused)

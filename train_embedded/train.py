@@ -1,0 +1,309 @@
+"""Train the embedded detector from scratch, in one go or in pieces.
+
+python -m train_embedded.train --pack train.npz train_a.bin train_b.bin --seconds 1600 --out runs/embedded
+
+If OUT holds a checkpoint, training goes on from it. `--check` tries everything on noise, without data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from objectseeker.detectors.embedded.model import CLASSES
+from objectseeker.detectors.torch_module import torch_detector
+from train_embedded.augmentation import Bank, SampleMasking
+from train_embedded.evaluate import LAYOUT, average_precisions
+from train_embedded.folders import read_folder
+from train_embedded.learner import Learner, Progress, Schedule
+from train_embedded.packs import Pack, Pixels, decode, halve, join, read_pack
+from train_embedded.trainer import LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
+
+UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
+SYNCHRONISE_EVERY = 25
+CHECK_STEPS = 60
+
+
+class Log:
+    """Prints lines with the seconds since the start, and keeps them in the run's folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.started = time.monotonic()
+        self.path = folder / "log.txt"
+
+    def elapsed(self) -> float:
+        return time.monotonic() - self.started
+
+    def __call__(self, text: str) -> None:
+        line = f"[{self.elapsed():7.1f}] {text}"
+        print(line, flush=True)
+        with self.path.open("a") as file:
+            file.write(line + "\n")
+
+
+def main() -> None:
+    parser = detector_parser(__doc__)
+    arguments = checked(parser, parser.parse_args())
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    log = Log(arguments.out)
+    data = load_data(arguments, log)
+    trainer = make_trainer(settings_of(arguments, data), data, log, compiled=not arguments.no_compile)
+    resume(trainer, log, arguments.out)
+    train(trainer, log, arguments.out, arguments, partial(measure, trainer, data.held_out, log))
+
+
+def make_trainer(settings: Settings, data: Data, log: Log, *, compiled: bool) -> Trainer:
+    device, bank = make_bank(data, log)
+    return Trainer(settings, bank, device, compiled=device.type == "cuda" and compiled)
+
+
+def make_bank(data: Data, log: Log) -> tuple[torch.device, Bank]:
+    """The GPU, if there is one, with all images in its memory."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.backends.cudnn.benchmark = True
+    torch.set_float32_matmul_precision("high")
+    bank = Bank(data.pack, data.full, data.half, device)
+    log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
+    return device, bank
+
+
+def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) -> None:
+    """AP50 of the averaged network on the held-out images, if there are any."""
+    if held_out is None:
+        return
+    settings = trainer.settings
+    detector = torch_detector(
+        trainer.predictor(),
+        names=settings.names,
+        layout=LAYOUT,
+        input_size=settings.size,
+        device=str(trainer.device),
+    )
+    log(f"AP50 {np.nanmean(average_precisions(detector, *held_out)):.2f} on {len(held_out[0])} held-out images")
+
+
+def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
+    return Settings(
+        seconds=arguments.seconds,
+        steps=arguments.steps,
+        images=len(data.pack),
+        masking=SampleMasking(
+            probability=arguments.mask_probability,
+            visible=arguments.mask_visible,
+            by="crop" if arguments.mask_crop else "fill",
+            through=arguments.mask_through,
+            paired=arguments.mask_paired,
+        ),
+        batch=arguments.batch,
+        size=arguments.size,
+        learning_rate=arguments.learning_rate,
+        warm_up=arguments.warm_up,
+        average_decay=arguments.average_decay,
+        closing=arguments.closing,
+        start=arguments.start,
+        teacher=arguments.teacher,
+        names=data.names,
+        seed=arguments.seed,
+    )
+
+
+def train(
+    trainer: Learner, log: Log, out: Path, arguments: argparse.Namespace, report: Callable[[], object] = lambda: None
+) -> None:
+    """Step until the schedule ends or this piece's time is up, at least once.
+
+    Saves now and then and at the end, and calls `report` each time.
+    """
+    settings, progress = trainer.settings, trainer.progress
+    trainer.network.train()
+    sums, summed, before = torch.zeros((), device=trainer.device), 0, time.monotonic()
+    logged_at, own_steps = before, 0
+    while progress.fraction(settings) < 1 and (own_steps == 0 or log.elapsed() < arguments.stop_after):
+        sums = sums + trainer.step()
+        summed, own_steps = summed + 1, own_steps + 1
+        if trainer.on_gpu and (own_steps == UNTIMED_STEPS or own_steps % SYNCHRONISE_EVERY == 0):
+            torch.cuda.synchronize()  # the GPU runs behind; let its clock and ours agree
+        now = time.monotonic()
+        if own_steps > UNTIMED_STEPS:
+            progress.seconds += now - before
+        before = now
+        if own_steps == UNTIMED_STEPS or progress.step % arguments.log_every == 0:
+            parts = (sums / summed).tolist()
+            log(
+                f"step {progress.step} ({progress.fraction(settings):.1%}, "
+                f"{progress.step * settings.batch / settings.images:.1f} epochs) "
+                f"{trainer.describe(parts)} "
+                f"{summed * settings.batch / (time.monotonic() - logged_at):.0f} images/s "
+                f"{time_left(progress, settings)}"
+            )
+            if not math.isfinite(sum(parts)):
+                raise SystemExit("training diverged: the loss is not a number any more")
+            sums, summed, logged_at = torch.zeros_like(sums), 0, time.monotonic()
+        if progress.step % arguments.save_every == 0:
+            save(trainer, log, out)
+            report()
+            before = logged_at = time.monotonic()
+    save(trainer, log, out)
+    report()
+    if trainer.on_gpu:
+        log(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
+
+
+def resume(trainer: Learner, log: Log, out: Path) -> None:
+    if trainer.resume(out):
+        step, fraction = trainer.progress.step, trainer.progress.fraction(trainer.settings)
+        log(f"resumed at step {step}, {fraction:.1%} of the schedule")
+
+
+def save(trainer: Learner, log: Log, out: Path) -> None:
+    trainer.save(out)
+    log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(trainer.settings):.1%} of the schedule")
+
+
+def time_left(progress: Progress, settings: Schedule) -> str:
+    done = max(progress.fraction(settings), 1e-9)
+    minutes, seconds = divmod(round(progress.seconds * (1 - done) / done), 60)
+    return f"{minutes}:{seconds:02} left"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Data:
+    """The training images at full and half size, the held-out images if there are any, and the names of the classes."""
+
+    pack: Pack
+    full: Pixels
+    half: Pixels
+    held_out: tuple[Pack, Pixels] | None
+    names: tuple[str, ...]
+
+
+def load_data(arguments: argparse.Namespace, log: Log) -> Data:
+    """Read and decode what the command line names."""
+    processes, limit = arguments.processes, arguments.limit
+    names: tuple[str, ...] = CLASSES
+    packs = [read_pack(index, parts, sources=arguments.sources, limit=limit) for index, *parts in arguments.pack or []]
+    if arguments.check:
+        packs = [noise_pack(max(2 * arguments.batch, 64))]
+    largest = round(LARGEST_SCALE * arguments.size)  # training looks at nothing larger
+    for number, spec in enumerate(arguments.data):
+        wanted = None if arguments.own_classes and number == 0 else names
+        pack, names = read_folder(spec, longest_side=largest, processes=processes, classes=wanted, limit=limit)
+        packs.append(pack)
+    held_out = None
+    if arguments.held_out:
+        held = read_held_out(arguments.held_out, names, arguments)
+        held_out = held, decode(held, processes=processes)
+    pack = join(packs)
+    full = decode(pack, processes=processes)
+    half = halve(full, processes=processes)
+    log(f"{len(pack)} training images with {sum(map(len, pack.boxes))} boxes of {len(names)} classes decoded")
+    if len(pack) < arguments.batch:
+        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {len(pack)}")
+    return Data(pack, full, half, held_out, names)
+
+
+def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
+    """A pack, or a data set in folders."""
+    if len(given) > 1:
+        return read_pack(Path(given[0]), [Path(part) for part in given[1:]])
+    return read_folder(given[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
+
+
+def noise_pack(count: int) -> Pack:
+    """Random images in the two formats that packs use, each with one box: what `--check` trains on."""
+    random = np.random.default_rng(0)
+    files = []
+    for number in range(count):
+        buffer = io.BytesIO()
+        noise = random.integers(0, 256, (48, 64, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(buffer, "WEBP" if number % 2 else "AVIF")
+        files.append(buffer.getvalue())
+    box = np.array([[number % 20, 8, 8, 40, 40, 0] for number in range(count)], np.float32)
+    return Pack(files, [str(number) for number in range(count)], np.tile([64, 48], (count, 1)), list(box[:, None]))
+
+
+def run_parser(description: str | None) -> argparse.ArgumentParser:
+    """The options that every run has."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--pack", type=Path, nargs="+", action="append", help="index, then its parts in order; may be repeated"
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="DATASET",
+        help="a data set in folders, as voc:VOCDIR:SPLIT or coco:ANNOTATIONS.json:IMAGES; may be repeated",
+    )
+    parser.add_argument(
+        "--sources",
+        nargs="+",
+        default=["voc"],
+        help="take only images from these data sets (default: voc; packs do not say which COCO split an image is from)",
+    )
+    parser.add_argument("--limit", type=int, help="take only this many images of each pack")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--seconds", type=float, help="length of the schedule in seconds of training")
+    length.add_argument("--steps", type=int, help="length of the schedule in steps")
+    parser.add_argument(
+        "--stop-after", type=float, default=math.inf, help="stop after so many seconds, to resume later"
+    )
+    parser.add_argument("--out", type=Path, help="folder of checkpoint, weights and log")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--size", type=int, default=416, help="side of the training images")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="for decoding")
+    parser.add_argument("--log-every", type=int, default=500)
+    parser.add_argument("--save-every", type=int, default=3000)
+    parser.add_argument("--check", action="store_true", help=f"run {CHECK_STEPS} steps on noise, at full size")
+    return parser
+
+
+def detector_parser(description: str | None) -> argparse.ArgumentParser:
+    """Every option of a run of the detector."""
+    parser = run_parser(description)
+    parser.add_argument(
+        "--own-classes", action="store_true", help="detect the classes of the first --data instead of VOC's 20"
+    )
+    parser.add_argument("--held-out", nargs="+", help="a pack, or a DATASET in folders, to measure AP50 on")
+    parser.add_argument("--start", help="begin with the weights.pt of an earlier run instead of random weights")
+    parser.add_argument("--teacher", help="weights.pt whose answers to whole samples are kept; with --mask-paired")
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
+    parser.add_argument("--warm-up", type=int, default=1000, help="steps")
+    parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")
+    parser.add_argument("--closing", type=float, default=0.85, help="share of the schedule before mosaic and mixup end")
+    masks = parser.add_argument_group("half-plane masks")
+    masks.add_argument("--mask-probability", type=float, default=0.5, help="late in training; early 0.6 of it")
+    masks.add_argument("--mask-visible", type=float, default=0.2, help="share of a box that must remain of a target")
+    masks.add_argument("--mask-through", type=float, default=0.0, help="share of lines drawn through an object")
+    masks.add_argument("--mask-crop", action="store_true", help="move the cut to the border of the sample")
+    masks.add_argument("--mask-paired", action="store_true", help="whole and masked samples side by side, consistent")
+    return parser
+
+
+def checked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
+    """Arguments that say all a run needs."""
+    if arguments.check:
+        arguments.steps, arguments.seconds = arguments.steps or CHECK_STEPS, None
+        arguments.log_every = max(arguments.steps // 3, 1)
+    elif not (arguments.pack or arguments.data) or not (arguments.seconds or arguments.steps):
+        parser.error("give --data or --pack, and --seconds or --steps; or --check")
+    if not arguments.out:
+        parser.error("say with --out where the run is to be kept")
+    return arguments
+
+
+if __name__ == "__main__":
+    main()

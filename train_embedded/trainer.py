@@ -1,0 +1,165 @@
+"""The trainer of the embedded detector: recipe, schedule, one step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from objectseeker.detectors.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
+from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength
+from train_embedded.learner import Learner
+from train_embedded.loss import anchors, detection_loss
+
+NAMES_FILE = "names.json"  # beside the weights
+
+LEARNING_RATE = 3e-3
+
+MASKING = 0.7  # from this share on: half-plane masks at their full probability
+EARLY_MASK_SHARE = 0.6  # before that, this much of it
+LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a sample
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What makes a run this run: a checkpoint is only continued under the same settings."""
+
+    seconds: float | None  # length of the schedule in training time, or
+    steps: int | None  # in steps
+    images: int
+    masking: SampleMasking
+    batch: int = 256
+    size: int = 416
+    learning_rate: float = LEARNING_RATE
+    warm_up: int = 1000  # steps
+    average_decay: float = 0.9995
+    closing: float = 0.85  # from this share of the schedule on: no mosaic, no mixup
+    start: str | None = None  # the weights that training begins with; None: random ones
+    teacher: str | None = None  # weights whose answers on whole samples are kept; with paired masks
+    names: tuple[str, ...] = CLASSES
+    seed: int = 0
+
+
+class Trainer(Learner):
+    """Trains the embedded detector.
+
+    One trainer can do several runs one after another (`begin`): compiled code is used again.
+    """
+
+    settings: Settings
+
+    def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
+        augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
+        super().__init__(EmbeddedDetector(classes=len(settings.names)), settings, augmentation, device)
+        self.points, self.strides = anchors(settings.size, settings.size, device)
+        self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
+        self._loss: Any = torch.compile(detection_loss, dynamic=False) if compiled else detection_loss
+        self.begin(settings)
+
+    def begin(self, settings: Settings) -> None:
+        """Start a run from its first step."""
+        if settings.size != self.augmentation.size:
+            raise SystemExit(
+                f"this trainer makes samples of {self.augmentation.size} pixels, asked for {settings.size}"
+            )
+        self.settings = settings
+        torch.manual_seed(settings.seed)
+        first = EmbeddedDetector(classes=len(settings.names)).state_dict()
+        if settings.start is not None:
+            given = read_weights(Path(settings.start))  # of other classes: all but the last layer of the class heads
+            first |= {name: tensor for name, tensor in given.items() if tensor.shape == first[name].shape}
+        self.network.load_state_dict(first)
+        self.average.load_state_dict(first)
+        self.teacher = self._read_teacher(settings)
+        self.restart()
+        self.augmentation.restart(settings.seed)
+
+    def _read_teacher(self, settings: Settings) -> EmbeddedDetector | None:
+        if settings.teacher is None:
+            return None
+        if not settings.masking.paired:
+            raise SystemExit("a teacher answers whole samples beside masked ones: give --mask-paired, too")
+        teacher, names = read_network(Path(settings.teacher))
+        if names != settings.names:
+            raise SystemExit(f"the teacher {settings.teacher} knows {len(names)} classes, not those that are trained")
+        teacher.to(self.device, memory_format=torch.channels_last).eval().requires_grad_(False)
+        return teacher
+
+    def step(self) -> torch.Tensor:
+        """One step of training; returns the parts of the loss."""
+        settings = self.settings
+        fraction = self.progress.fraction(settings)
+        for group in self.optimizer.param_groups:
+            group["lr"] = settings.learning_rate * decay(fraction, self.progress.step, settings.warm_up)
+        batch = self.augmentation.batch(settings.batch, strength(fraction, settings))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
+            box_logits, class_logits = self._forward(batch.images)
+            taught = None if self.teacher is None else self.teacher(batch.images[: settings.batch // 2])
+        targets = batch.boxes, batch.labels, batch.present
+        parts: torch.Tensor
+        loss, parts = self._loss(
+            box_logits, class_logits, *targets, self.points, self.strides, paired=settings.masking.paired, taught=taught
+        )
+        self.learn(loss, average_decay=settings.average_decay)
+        return parts
+
+    def describe(self, parts: Sequence[float]) -> str:
+        box, classes, distance = parts
+        return f"box {box:.3f} class {classes:.3f} distance {distance:.3f}"
+
+    def predictor(self) -> Predictor:
+        """The averaged network as it would be exported."""
+        predictor: Predictor = Predictor(fused(self.average)).to(self.device).eval()
+        return predictor
+
+    def save(self, folder: Path) -> None:
+        """As every learner does, and the names of the classes beside the weights."""
+        super().save(folder)
+        (folder / NAMES_FILE).write_text(json.dumps(self.settings.names) + "\n")
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """Weights that an earlier run wrote."""
+    if not path.is_file():
+        raise SystemExit(f"there are no weights at {path}: give the weights.pt of an earlier run")
+    stored = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: t.float() if t.is_floating_point() else t for name, t in stored.items()}
+
+
+def read_names(weights: Path) -> tuple[str, ...]:
+    """The classes of the detector whose weights those are."""
+    file = weights.with_name(NAMES_FILE)
+    return tuple(json.loads(file.read_text())) if file.is_file() else CLASSES
+
+
+def read_network(weights: Path) -> tuple[EmbeddedDetector, tuple[str, ...]]:
+    """The averaged network of a run, as it was trained, and the names of its classes."""
+    names = read_names(weights)
+    network = EmbeddedDetector(classes=len(names))
+    network.load_state_dict(read_weights(weights))
+    return network, names
+
+
+def load_trained(weights: Path) -> tuple[Predictor, tuple[str, ...]]:
+    """The averaged network of a run, ready for inference, and the names of its classes."""
+    network, names = read_network(weights)
+    return Predictor(fused(network)).eval().requires_grad_(False), names
+
+
+def decay(fraction: float, step: int, warm_up: int) -> float:
+    """What the learning rate is multiplied by: falls linearly to a hundredth, after a short warm-up."""
+    return (0.01 + 0.99 * (1 - fraction)) * min(1.0, (step + 1) / warm_up)
+
+
+def strength(fraction: float, settings: Settings) -> Strength:
+    """The augmentation at this point of the schedule."""
+    masking = settings.masking
+    if fraction < MASKING and not masking.paired:
+        masking = replace(masking, probability=EARLY_MASK_SHARE * masking.probability)
+    if fraction > settings.closing:
+        return Strength(mosaic=0.0, mixup=0.0, smallest=0.6, largest=1.4, masking=masking)
+    return Strength(mosaic=0.9, mixup=0.1, smallest=0.5, largest=LARGEST_SCALE, masking=masking)
