@@ -4,7 +4,8 @@
 
 Certifies random objects of a run under the evidence rule three times: with stars (the product), with connected
 components position class by position class (the most these boxes can prove), and with the best of many greedy cliques
-(a lower limit of what cliques can). Prints certified shares for far, close and over.
+(a lower limit of what cliques can). Prints certified shares for far, close and over. An object with several names in
+the detector is certified as one of them.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import argparse
 
 import numpy as np
 
-from objectseeker import Patch, certify
+from objectseeker import Detections, Observation, Patch
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.certification import provable
 from objectseeker.core.evidence import linked, weights
-from objectseeker.core.observation import ObservedImage
+from objectseeker.core.masks import Masks
+from objectseeker.core.positions import Classes
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Surroundings, sizes
+from objectseeker.core.threats import Surroundings, Where, sizes
 from objectseeker.runs.run import open_run
 
-WHERES = ("far", "close", "over")
+WHERES: tuple[Where, ...] = ("far", "close", "over")
 
 
 def main() -> None:
@@ -41,7 +43,8 @@ def main() -> None:
         edge_factor=options.edge_factor,
         cluster_distance=options.cluster_distance,
     )
-    images = open_run(options.run).images()
+    run = open_run(options.run)
+    images = run.images()
     objects = [(i, int(n)) for i, image in enumerate(images) for n in np.flatnonzero(~image.ignore)]
     chosen = np.random.default_rng(options.seed).permutation(len(objects))[: options.objects]
     patches = [Patch(0.01, 1.0, where) for where in WHERES]
@@ -49,19 +52,12 @@ def main() -> None:
     for index in sorted(chosen.tolist()):
         number, n = objects[index]
         image = images[number]
-        truth = image.truth[[n]]
-        star = certify(
-            image.observation,
-            truth,
-            patches,
-            mask_score=rule.mask_score,
-            low_score=rule.low_score,
-            edge_factor=rule.edge_factor,
-            cluster_distance=rule.cluster_distance,
-        ).certified[:, 0]
+        targets, _ = run.vocabulary.in_detector(image.truth[[n]])
+        star = np.asarray(rule.certify(image.observation, targets, patches).certified.any(axis=1))
         total["star"] += star
         for p, patch in enumerate(patches):
-            component, clique = by_notion(image, n, rule, patch)
+            found = [by_notion(image.observation, targets[[t]], rule, patch) for t in range(len(targets))]
+            component, clique = (any(answers) for answers in zip(*found, strict=True)) if found else (False, False)
             assert component or not star[p], "components certify all that stars do"
             total["component"][p] += component
             total["clique"][p] += clique
@@ -70,14 +66,13 @@ def main() -> None:
         print(f"{notion:10} {shares} % of {len(chosen)} objects certified (far / close / over)")
 
 
-def by_notion(image: ObservedImage, n: int, rule: Rule, patch: Patch) -> tuple[bool, bool]:
-    """Is the object certified by components, by greedy cliques? Every position class on its own."""
-    observation, truth = image.observation, image.truth[[n]]
+def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Patch) -> tuple[bool, bool]:
+    """Is the one object certified by components, by greedy cliques? Every position class on its own."""
     evidence = rule.evidence(rule.scores(observation))
-    members = np.flatnonzero(provable(observation, truth, rule)[:, 0] & (evidence > 0))
+    members = np.flatnonzero(provable(rule, observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
     weight, mask = weights(evidence[members]), observation.mask_of[members]
     boxes = observation.boxes.xyxy[members]
-    joined = linked(boxes, rule.cluster_distance)
+    joined = linked(boxes, boxes, rule.cluster_distance)
     size = sizes(patch, observation.width, observation.height, 1)
     allowed = Surroundings.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
     present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]
@@ -94,25 +89,15 @@ def by_notion(image: ObservedImage, n: int, rule: Rule, patch: Patch) -> tuple[b
     return answers[0], answers[1]
 
 
-def classes_of(masks, allowed: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
-    """Which masks remove the patch (classes, masks), for one position of every class inside the allowed rectangles."""
-    found = []
+def classes_of(masks: Masks, allowed: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
+    """Which masks remove the patch (classes, masks), for every class of positions inside the allowed rectangles."""
+    classes = Classes.of(masks, patch)
+    across, down = classes.removes
+    found = [np.zeros((0, len(masks)), bool)]
     for rectangle in allowed:
-        if (rectangle[:2] > rectangle[2:]).any():
-            continue
-        axes = []
-        for axis in (0, 1):
-            first, last = rectangle[axis], rectangle[axis + 2]
-            before, after = masks.line[masks.side == axis] - patch[axis] + 1, masks.line[masks.side == axis + 2]
-            starts = np.unique(np.concatenate([[first], before, after]))
-            axes.append(starts[(starts >= first) & (starts <= last)])
-        x, y = (v.ravel() for v in np.meshgrid(*axes))
-        gone = np.zeros((len(x), len(masks)), bool)
-        for side, at in ((0, x), (1, y)):
-            gone |= (masks.side == side) & (at[:, None] + patch[side] <= masks.line)
-            gone |= (masks.side == side + 2) & (at[:, None] >= masks.line)
-        found.append(gone)
-    return np.concatenate(found) if found else np.zeros((0, len(masks)), bool)
+        x, y = classes.reached(rectangle)
+        found.append((across[x][:, None] | down[y][None]).reshape(-1, len(masks)))
+    return np.concatenate(found)
 
 
 def components(linked: np.ndarray) -> list[np.ndarray]:

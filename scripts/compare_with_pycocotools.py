@@ -28,24 +28,20 @@ def main() -> int:
     parser.add_argument("annotations", type=Path)
     options = parser.parse_args()
     run = open_run(options.run)
-    scene = Scene.of(run.images(), run.manifest.names)
-    ours = coco_ap50(scene)
+    scene = Scene.of(run.images(), run.vocabulary)
+    ours, boxes = coco_ap50(scene), scene.base.detections  # in the data set's labels
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(options.annotations))
         category = {entry["name"]: entry["id"] for entry in truth.dataset["categories"]}
         results = [
             {
-                "image_id": int(image.id),
+                "image_id": int(scene.images[image].id),
                 "category_id": category[scene.names[label]],
                 "bbox": [box[0], box[1], box[2] - box[0], box[3] - box[1]],
                 "score": score,
             }
-            for image in scene.images
-            for box, score, label in zip(
-                image.observation.base.xyxy.tolist(),
-                image.observation.base.score.tolist(),
-                image.observation.base.label.tolist(),
-                strict=True,
+            for image, box, score, label in zip(
+                scene.base.image.tolist(), boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True
             )
         ]
         judge = COCOeval(truth, truth.loadRes(results), "bbox")

@@ -6,16 +6,24 @@ python scripts/detectorguard_table.py runs/voc --clean-recall 0.8 --out tables/v
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from objectseeker import jobs
-from objectseeker.baselines.detectorguard import overview as summary
+from objectseeker import Halves
+from objectseeker.baselines.detectorguard.overview import (
+    EVERY_NTH_LINE,
+    SideBySide,
+    cost_rows,
+    measured_images,
+    side_by_side,
+)
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import RECOMMENDED, Scene
+from objectseeker.defence import GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.evaluation import Scene, Settings, Threat
+from objectseeker.files.saving import save_json, save_text
 from objectseeker.results import plots, tables
-from objectseeker.runs.run import open_run
+from objectseeker.results.drawing import ORANGE, VERMILION
+from objectseeker.runs.run import Run, open_run
 
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
 
@@ -30,32 +38,43 @@ def main() -> None:
     parser.add_argument("--no-cost", action="store_true", help="leave out certified recall against cost")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
-    settings = replace(RECOMMENDED, clean_recall=arguments.clean_recall, patch_area=arguments.patch)
-    found = summary.evaluate(run, settings, false_alerts=arguments.false_alerts)
+    settings = Settings(  # the same rule for every detector
+        rule=GENERAL_RULE,
+        follow=GENERAL_FOLLOW,
+        threat=Threat(area=arguments.patch),
+        clean_recall=arguments.clean_recall,
+    )
+    beside = side_by_side(run, settings, false_alerts=arguments.false_alerts)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    rows = summary.table_rows(found)
-    text = tables.as_markdown(tables.turned(rows)) + "\n\n" + "\n".join(summary.remarks(found)) + "\n"
-    jobs.save_json(arguments.out / "detectorguard.json", found)
-    jobs.save_text(arguments.out / "detectorguard.md", text)
+    text = tables.as_markdown(tables.turned(beside.table_rows())) + "\n\n" + "\n".join(beside.remarks()) + "\n"
+    save_json(arguments.out / "detectorguard.json", beside.to_json())
+    save_text(arguments.out / "detectorguard.md", text)
     print(text)
-    if arguments.no_cost:
-        return
-    images = list(run.images())
-    scene = Scene.of([images[i] for i in summary.measured_images(run).tolist()], run.manifest.names)
-    cost = summary.cost_rows(scene, found, [k for k in LINES if k <= run.manifest.lines])
+    if not arguments.no_cost:
+        save_cost(run, beside, arguments.out)
+
+
+def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
+    masks = run.manifest.observing.masks
+    if not isinstance(masks, Halves):
+        raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
+    images = run.images()
+    scene = Scene.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
+    cost = cost_rows(scene, beside, [k for k in LINES if k <= masks.lines])
     shown = [
-        {key: "" if value is None else f"{value:g}" if key != "defence" else value for key, value in row.items()}
+        {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
         for row in cost
     ]
-    jobs.save_text(arguments.out / "cost.csv", tables.as_csv(shown))
-    print(tables.as_markdown(shown))
+    save_text(out / "cost.csv", tables.as_csv(shown))
+    save_text(out / "cost.md", f"{tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
+    print(f"{tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}")
     if plots.missing() is None:
-        plots.save(cost_plot(cost, found), arguments.out / "cost")
+        plots.save(cost_plot(cost, beside), out / "cost")
 
 
-def cost_plot(rows: list[dict[str, Any]], found: dict[str, Any]) -> plots.Plot:
-    """One panel for each location: lines for ObjectSeeker, a marker for each DetectorGuard."""
-    looks = (plots.Look(plots.VERMILION, "s"), plots.Look(plots.ORANGE, "^"))
+def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
+    """One panel for each `where`: lines for ObjectSeeker, a marker for each DetectorGuard."""
+    looks = (plots.Look(VERMILION, "s"), plots.Look(ORANGE, "^"))
     panels = []
     for where in WHERES:
         column = f"certified_{where}"
@@ -78,9 +97,9 @@ def cost_plot(rows: list[dict[str, Any]], found: dict[str, Any]) -> plots.Plot:
                 y_limits=plots.from_zero([row[column] for row in rows]),
             )
         )
-    recall = found["settings"]["clean_recall"]
     note = (
-        f"{found['images']} images, {found['objects']} objects, clean recall {recall:g}, evidence rule label by label."
+        f"{beside.images} images, {beside.objects} objects, clean recall {beside.settings.clean_recall:g}, evidence "
+        f"rule label by label; {EVERY_NTH_LINE}."
     )
     return plots.Plot("Certified recall against cost", panels, note, legend_columns=3)
 

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from objectseeker import Rule
+from objectseeker.core.follow import Follow
 from objectseeker.evaluation import Scene, Settings
-from objectseeker.evaluation.defence import Defence
+from objectseeker.evaluation.replayed import Replayed
 from objectseeker.runs.run import open_run
 
 BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
@@ -30,18 +32,20 @@ def main() -> None:
     parser.add_argument("--edge-factor", type=float, default=0.85)
     options = vars(parser.parse_args())
     runs = options.pop("runs")
-    settings = Settings(**options)
+    like = Rule(edge_factor=options.pop("edge_factor"))
+    settings = Settings.along(Follow(**options), like)
     print("| run | base_score | false alarms an image | objects found | far | close | over |")
     print("|---|---|---|---|---|---|---|")
     for folder in runs:
         run = open_run(folder)
-        scene = Scene.of(run.images(), run.manifest.names)
-        defence = Defence.prepare(scene, settings, floor=run.manifest.mask_floor)
-        curve = defence.curve(settings, BASE_SCORES)
-        for row, base_score in enumerate(BASE_SCORES):
-            certified = defence.at(settings, curve, row).certified[:3]
-            found, wrong = curve.right[row].sum() / certified.shape[1], curve.wrong[row].sum() / len(scene.images)
-            cells = " | ".join(f"{100 * share:.1f}" for share in [found, *certified.mean(axis=1)])
+        scene = Scene.of(run.images(), run.vocabulary)
+        replayed = Replayed.of(scene, settings)
+        curve = replayed.curve(settings, BASE_SCORES)
+        for row, base_score in enumerate(BASE_SCORES.tolist()):
+            certified = replayed.at(settings, settings.on_curve(base_score)).certified_recall()
+            right, wrong = curve.right[row].sum() / len(scene.counted), curve.wrong[row].sum() / len(scene.images)
+            shares = [100 * right, certified["far"], certified["close"], certified["over"]]
+            cells = " | ".join(f"{share:.1f}" for share in shares)
             print(f"| {folder.name} | {base_score:g} | {wrong:.2f} | {cells} |", flush=True)
 
 

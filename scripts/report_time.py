@@ -16,19 +16,22 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 
-from objectseeker import Detections, Observation, halves
+from objectseeker import Detections, Observation, Rule
+from objectseeker.core.follow import Follow
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe, parse
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.demo.samples import samples
 from objectseeker.evaluation import Settings
 from objectseeker.results.report import write_report
 
 SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20
-RULES = {
-    "paper": Settings(alpha=0.5, beta=0.3, clean_recall=0.5),
-    "evidence": Settings(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1, clean_recall=0.5),
+FOLLOWS = {
+    "paper": Follow(alpha=0.5, beta=0.3),
+    "evidence": Follow(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1),
 }
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -39,10 +42,10 @@ new PerformanceObserver((list) => longTasks.push(...list.getEntries().map((entry
 """
 
 
-def synthetic(folder: Path, count: int, lines: int) -> list[ObservedImage]:
+def synthetic(folder: Path, count: int, recipe: Recipe) -> list[ObservedImage]:
     rng = np.random.default_rng(0)
     photographs = [PIL.Image.open(sample.path).convert("RGB") for sample in samples()]
-    masks = {size: halves(*size, lines) for size in SIZES}
+    masks = {size: recipe.masks(*size) for size in SIZES}
     images = []
     for number in range(count):
         size = SIZES[rng.integers(len(SIZES))]
@@ -51,8 +54,7 @@ def synthetic(folder: Path, count: int, lines: int) -> list[ObservedImage]:
         objects = [_box(rng, size) for _ in range(rng.integers(1, 6))]
         truth = Detections(objects, np.ones(len(objects)), rng.integers(CLASSES, size=len(objects)))
         strength = rng.uniform(0.2, 0.95, len(objects))
-        cuts = zip(masks[size].side.tolist(), masks[size].line.tolist(), strict=True)
-        views = [_seen(rng, truth, strength, cut) for cut in (None, *cuts)]
+        views = [_seen(rng, truth, strength, removed) for removed in (None, *masks[size].removed)]
         none = np.zeros(len(objects), dtype=bool)
         observation = Observation(*size, masks[size], views[0], views[1:])
         images.append(ObservedImage(path.stem, path, observation, truth, none, none))
@@ -63,7 +65,7 @@ def _cut(photograph: PIL.Image.Image, size: tuple[int, int], rng: np.random.Gene
     """A part of a photograph, so that no two files are alike."""
     part = rng.uniform(0.6, 1.0)
     width, height = (int(part * length) for length in photograph.size)
-    x, y = rng.integers(photograph.width - width + 1), rng.integers(photograph.height - height + 1)
+    x, y = int(rng.integers(photograph.width - width + 1)), int(rng.integers(photograph.height - height + 1))
     return photograph.crop((x, y, x + width, y + height)).resize(size)
 
 
@@ -73,44 +75,59 @@ def _box(rng: np.random.Generator, size: tuple[int, int]) -> np.ndarray:
     return np.concatenate([corner, corner + extent])
 
 
-def _seen(rng: np.random.Generator, truth: Detections, strength: np.ndarray, cut: tuple[int, int] | None) -> Detections:
-    """What a mask (side, line) leaves of each object, if it is a third of it or more, a little off."""
+def _seen(rng: np.random.Generator, truth: Detections, strength: np.ndarray, removed: np.ndarray | None) -> Detections:
+    """The larger side of each object that a mask leaves, if it is a third of it or more, a little off."""
     boxes, scores, labels = [], [], []
     for box, label, strong in zip(truth.xyxy, truth.label, strength, strict=True):
-        rest = box.copy()
-        if cut is not None:
-            side, line = cut
-            rest[side] = max(rest[side], line) if side < 2 else min(rest[side], line)
-        left = np.prod(np.maximum(rest[2:] - rest[:2], 0)) / np.prod(box[2:] - box[:2])
+        rest = box if removed is None else max(_sides(box, removed), key=_area)
+        left = _area(rest) / _area(box)
         if left < 1 / 3:
             continue
-        rest += rng.normal(0, 2, 4)
+        rest = rest + rng.normal(0, 2, 4)
         boxes.append([*np.minimum(rest[:2], rest[2:]), *np.maximum(rest[:2], rest[2:])])
         scores.append(float(np.clip(strong * left**0.5 + rng.normal(0, 0.05), 0.01, 1)))
         labels.append(label)
     return Detections(np.reshape(boxes, (-1, 4)), scores, labels)
 
 
+def _sides(box: np.ndarray, removed: np.ndarray) -> list[np.ndarray]:
+    """What of a box lies left of, above, right of and below a removed rectangle."""
+    sides = []
+    for edge in range(4):
+        side = box.copy()
+        if edge < 2:
+            side[edge + 2] = min(side[edge + 2], removed[edge])
+        else:
+            side[edge - 2] = max(side[edge - 2], removed[edge])
+        sides.append(side)
+    return sides
+
+
+def _area(box: np.ndarray) -> float:
+    return float(np.prod(np.maximum(box[2:] - box[:2], 0)))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--lines", type=int, default=30)
+    parser.add_argument("--masks", type=parse, default=parse("halves:30"))
     chosen = parser.parse_args()
     browser_file = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser_file is None:
         parser.error("no Chromium found: install it with the system's packages")
-    names = [f"class {number}" for number in range(CLASSES)]
+    vocabulary = Vocabulary.same(tuple(f"class {number}" for number in range(CLASSES)))
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
         folder = Path(made)
-        images = synthetic(folder, chosen.images, chosen.lines)
+        images = synthetic(folder, chosen.images, chosen.masks)
         seen = sum(len(image.observation.boxes) for image in images) / len(images)
         print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes an image")
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
-        for rule, settings in RULES.items():
+        for rule, follow in FOLLOWS.items():
+            settings = Settings(rule=follow.rule(Rule(), 0.5), follow=follow, clean_recall=0.5)
             for photos in ("embed", "beside"):
                 out = folder / f"{rule}-{photos}.html"
                 begun = time.perf_counter()
-                write_report(out, images, names, settings, photos=photos)
+                write_report(out, images, vocabulary, settings, photos=photos)
                 seconds = time.perf_counter() - begun
                 beside = sum(file.stat().st_size for file in folder.glob(f"{out.stem}-photos/*"))
                 print(
@@ -121,7 +138,7 @@ def main() -> None:
         browser.close()
 
 
-def opened(browser, file: Path) -> str:
+def opened(browser: Browser, file: Path) -> str:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.add_init_script(WATCH)
     page.goto(file.as_uri(), wait_until="commit")

@@ -2,7 +2,7 @@
 
     python scripts/two_patch_table.py RUN --alpha 0.35 --beta 0.3 --clean-recall 0.8 [--low-alpha A --low-beta B]
 
-RUN is what `objectseeker observe DATASET --masks pairs --lines 10 --out RUN` wrote. Besides AP and certified recall it
+RUN is what `objectseeker observe DATASET --masks pairs:10 --out RUN` wrote. Besides AP and certified recall it
 measures, at the operating point of the table:
 
 - certification: `certify` on every image against far, close and over, from stored boxes to verdicts, in milliseconds;
@@ -23,14 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker import ObjectSeekerError, Observation, Patch, Rule
+from objectseeker import Detections, ObjectSeekerError, Observation, Pairs, Patch, Rule
+from objectseeker.core.follow import Follow
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import Classes
-from objectseeker.core.threats import Surroundings, sizes
-from objectseeker.evaluation import Settings, evaluate
+from objectseeker.core.threats import Surroundings, Where, sizes
+from objectseeker.evaluation import Settings, Threat, evaluate
 from objectseeker.runs.run import open_run
 
-LOCATIONS = ("far", "close", "over")
+SHOWN: tuple[Where, ...] = ("far", "close", "over")
 PAPER = {"images": 200, "ap50": 94.4, "far": 51.7, "close": 24.6, "over": 5.1}  # YOLOR on VOC, sampled
 EVERY = 50  # of the positions, for each patch
 TIMED_OBJECTS, TIMED_PAIRS = 10, 20_000
@@ -39,44 +40,39 @@ TIMED_OBJECTS, TIMED_PAIRS = 10, 20_000
 def main() -> int:
     options = arguments()
     run = open_run(options.run)
-    if run.manifest.masks != "pairs":
-        raise ObjectSeekerError(f"{options.run} has half masks only: observe with --masks pairs")
-    settings = Settings(
-        alpha=options.alpha,
-        beta=options.beta,
-        low_alpha=options.low_alpha,
-        low_beta=options.low_beta,
-        edge_factor=options.edge_factor,
-        cluster_distance=options.cluster_distance,
-        patch_area=options.patch,
-        patch_count=2,
+    masks = run.manifest.observing.masks
+    if not isinstance(masks, Pairs):
+        raise ObjectSeekerError(f"{options.run} has the masks {masks}: observe with --masks pairs:10")
+    settings = Settings.along(
+        Follow(alpha=options.alpha, beta=options.beta, low_alpha=options.low_alpha, low_beta=options.low_beta),
+        Rule(edge_factor=options.edge_factor, cluster_distance=options.cluster_distance),
+        threat=Threat(area=options.patch, count=2),
         clean_recall=options.clean_recall,
     )
     images = run.images()
-    found = evaluate(images, run.manifest.names, settings)
-    defended = found["objectseeker"]
-    if defended["base_score"] is None:
-        raise ObjectSeekerError(
-            f"clean recall {options.clean_recall} is not reached, at most {defended['highest_clean_recall'] / 100:.3f}"
-        )
-    rule = settings.rule(defended["base_score"])
-    seconds, certified = time_certification(images, rule, settings.patches()[: len(LOCATIONS)])
-    per_pair, pairs_timed, all_pairs = time_sampled(images, rule, options.patch)
-    result = {
-        "images": found["images"],
-        "objects": found["objects"],
-        "lines": run.manifest.lines,
+    evaluated = evaluate(images, run.vocabulary, settings)
+    ours = evaluated.ours
+    if ours.point is None:
+        raise ObjectSeekerError(str(ours.remark()))
+    rule = ours.point.ioa
+    targets = [run.vocabulary.in_detector(image.truth[~image.ignore])[0] for image in images]
+    seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
+    per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)
+    result: dict[str, Any] = {
+        "images": evaluated.images,
+        "objects": evaluated.objects,
+        "lines": masks.lines,
         "views_per_image": 1 + max(len(image.observation.masks) for image in images),
-        "vanilla_ap50": found["vanilla"]["ap50"],
-        "ap50": defended["ap50"],
-        "clean_recall": defended["clean_recall"],
+        "undefended_ap50": evaluated.undefended.ap50,
+        "ap50": ours.ap50,
+        "clean_recall": ours.clean_recall,
         "base_score": rule.base_score,
         "mask_score": rule.mask_score,
         "low_score": rule.low_score,
-        **{where: defended["certified_recall"][where] for where in LOCATIONS},
-        "vacuous_far": defended["vacuous_far"],
+        **{str(where): ours.certified_recall()[where] for where in SHOWN},
+        "vacuous_far": ours.vacuous_far,
         "certification_ms_per_image": 1000 * seconds / len(images),
-        "certification_ms_per_object": 1000 * seconds / max(certified.shape[1], 1),
+        "certification_ms_per_object": 1000 * seconds / evaluated.objects,
         "sampled_seconds_per_image": per_pair * all_pairs / len(images),
         "sampled_pairs": all_pairs,
         "sampled_pairs_timed": pairs_timed,
@@ -87,37 +83,38 @@ def main() -> int:
 
 
 def time_certification(
-    images: Sequence[ObservedImage], rule: Rule, patches: Sequence[Patch]
-) -> tuple[float, np.ndarray]:
-    """Seconds that all certificates take, and the verdicts (locations, counted objects)."""
-    seconds, verdicts = 0.0, []
-    for image in images:
-        truth = image.truth[~image.ignore]
+    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: Rule, patches: Sequence[Patch]
+) -> float:
+    """Seconds that all certificates take; `targets` are the counted objects of each image in the detector's labels."""
+    seconds = 0.0
+    for image, truth in zip(images, targets, strict=True):
         begin = time.perf_counter()
-        found = rule.certify(image.observation, truth, patches)
+        rule.certify(image.observation, truth, patches)
         seconds += time.perf_counter() - begin
-        verdicts.append(found.certified)
-    return seconds, np.concatenate(verdicts, axis=1)
+    return seconds
 
 
-def time_sampled(images: Sequence[ObservedImage], rule: Rule, area: float) -> tuple[float, int, int]:
+def time_sampled(
+    images: Sequence[ObservedImage], targets: Sequence[Detections], rule: Rule, area: float
+) -> tuple[float, int, int]:
     """Seconds per sampled pair of positions, how many were timed, and how many all objects have together.
 
     Without evidence: a pair is defeated if one safe view removes both. Objects are taken from all over the run.
     """
-    objects = [(image, n) for image in images for n in np.flatnonzero(~image.ignore).tolist()]
+    objects = [
+        (image.observation, truth[[n]]) for image, truth in zip(images, targets, strict=True) for n in range(len(truth))
+    ]
     all_pairs = 0
-    for image, n in objects:
-        for where in LOCATIONS:
-            count = len(sampled_positions(image.observation, image.truth.xyxy[n], Patch(area, 1.0, where)))
+    for observation, truth in objects:
+        for where in SHOWN:
+            count = len(sampled_positions(observation, truth.xyxy[0], Patch(area, 1.0, where)))
             all_pairs += count * (count + 1) // 2
     seconds, timed = 0.0, 0
     rng = np.random.default_rng(0)
-    for image, n in objects[:: max(len(objects) // TIMED_OBJECTS, 1)][:TIMED_OBJECTS]:
-        observation = image.observation
+    for observation, truth in objects[:: max(len(objects) // TIMED_OBJECTS, 1)][:TIMED_OBJECTS]:
         patch = Patch(area, 1.0, "close")
-        safe = np.flatnonzero(rule.certify(observation, image.truth[[n]], patch).safe[0])
-        positions = sampled_positions(observation, image.truth.xyxy[n], patch)
+        safe = np.flatnonzero(rule.certify(observation, truth, patch).safe[0])
+        positions = sampled_positions(observation, truth.xyxy[0], patch)
         if not len(positions) or not len(safe):
             continue
         removes = list(removing(observation, positions, patch.size(observation.width, observation.height))[:, safe])
@@ -159,7 +156,7 @@ def as_text(result: dict[str, Any]) -> str:
         f"| {result['close']:.1f} | {result['over']:.1f} | {result['certification_ms_per_image']:.1f} ms |",
         "",
         f"{result['objects']} objects, {result['vacuous_far']} vacuously far; {result['lines']} lines, "
-        f"{result['views_per_image']} views an image; vanilla AP50 {result['vanilla_ap50']:.1f}; clean recall "
+        f"{result['views_per_image']} views an image; undefended AP50 {result['undefended_ap50']:.1f}; clean recall "
         f"{result['clean_recall']:.1f} at base_score {result['base_score']:.2f}, mask_score {result['mask_score']:.3f}"
         + ("" if result["low_score"] is None else f", low_score {result['low_score']:.3f}")
         + ".",

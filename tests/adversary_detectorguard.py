@@ -25,16 +25,16 @@ def wins(case: Case, patch, n: int, rng: np.random.Generator, *, tries: int = 8)
     box = case.truth.xyxy[n].tolist()
     grid = case.grid
     size = patch.size(*case.image)
-    places = [
+    positions = [
         (x, y)
         for x in range(1 - size[0], case.image[0])
         for y in range(1 - size[1], case.image[1])
         if oracle.allowed(patch, case.image, box, x, y, size)
     ]
-    if not places:
+    if not positions:
         return False
     bases = list(hiding(case, box, rng))
-    for x, y in best_places(case, places, size, box, rng, tries):
+    for x, y in best_positions(case, positions, size, box, rng, tries):
         rows, columns = (sorted(oracle.reached(case, a, (x, y)[a], (x, y)[a] + size[a])) for a in (1, 0))
         for features in attacked(case.features, np.ix_(rows, columns), rng):
             found = objectness(features, case.threshold)
@@ -43,23 +43,23 @@ def wins(case: Case, patch, n: int, rng: np.random.Generator, *, tries: int = 8)
     return False
 
 
-def best_places(case: Case, places, size, box, rng, tries) -> Iterator[tuple[int, int]]:
+def best_positions(case: Case, positions, size, box, rng, tries) -> Iterator[tuple[int, int]]:
     """Some at random, and those that reach most of the features where the object is."""
-    for i in rng.integers(0, len(places), tries // 2):
-        yield places[i]
+    for i in rng.integers(0, len(positions), tries // 2):
+        yield positions[i]
     strength = case.features.astype(float).max(axis=2)
     own = np.zeros_like(strength)
     for r, c in oracle.owned(case.grid, box):
         own[r, c] = 1
     by_axis = [{}, {}]
     for axis in (0, 1):
-        for start in {place[axis] for place in places}:
+        for start in {position[axis] for position in positions}:
             by_axis[axis][start] = sorted(oracle.reached(case, axis, start, start + size[axis]))
 
-    def gain(place):
-        return (strength * own)[np.ix_(by_axis[1][place[1]], by_axis[0][place[0]])].sum()
+    def gain(position):
+        return (strength * own)[np.ix_(by_axis[1][position[1]], by_axis[0][position[0]])].sum()
 
-    yield from sorted(places, key=gain, reverse=True)[: tries - tries // 2]
+    yield from sorted(positions, key=gain, reverse=True)[: tries - tries // 2]
 
 
 def attacked(features, reached, rng) -> Iterator[np.ndarray]:

@@ -326,7 +326,7 @@ def suppression_before_the_filter(rule: IouRule, observation: Observation) -> De
     """Non-maximum suppression first: what suppressed a box may then be dropped by a base box."""
 
     def reversed_order(boxes: Detections, base: Detections) -> np.ndarray:
-        kept = unsuppressed(boxes.score, rule.same(boxes, boxes))
+        kept = unsuppressed(boxes.score, rule.same(boxes, boxes).__getitem__)
         return kept[~rule.same(boxes[kept], base).any(axis=1)]
 
     return _pruned(rule, observation, reversed_order)
@@ -337,7 +337,9 @@ def suppression_across_labels(rule: IouRule, observation: Observation) -> Detect
 
     def any_label(boxes: Detections, base: Detections) -> np.ndarray:
         left = np.flatnonzero(~rule.same(boxes, base).any(axis=1))
-        return left[unsuppressed(boxes.score[left], iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.tau_iou)]
+        return left[
+            unsuppressed(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.tau_iou).__getitem__)
+        ]
 
     return _pruned(rule, observation, any_label)
 
@@ -350,7 +352,7 @@ def filter_by_ioa(rule: IouRule, observation: Observation) -> Detections:
         if rule.classwise:
             inside &= boxes.label[:, None] == base.label[None]
         left = np.flatnonzero(~inside.any(axis=1))
-        return left[unsuppressed(boxes.score[left], rule.same(boxes[left], boxes[left]))]
+        return left[unsuppressed(boxes.score[left], rule.same(boxes[left], boxes[left]).__getitem__)]
 
     return _pruned(rule, observation, covered)
 

@@ -52,6 +52,19 @@ class Cues(torch.nn.Module):
         return torch.maximum(*lines)
 
 
+class CodedCues(Cues):
+    """As `Cues`, but what blinds it is a code along a row or column, too long for noise to show it by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        code = np.random.default_rng(1).permutation([1.0, -1.0] * 6).repeat(2)
+        self.register_buffer("code", torch.from_numpy(2 * code / len(code)).float())
+
+    def _off(self, channel):
+        lines = [F.conv2d(channel[:, None], self.code.view(1, 1, *side)) for side in ((-1, 1), (1, -1))]
+        return torch.relu(torch.maximum(*(line.amax((1, 2, 3)) for line in lines)))
+
+
 def picture() -> np.ndarray:
     """Green and blue as in a filled view everywhere; red on the object only."""
     image = np.full((SIDE, SIDE, 3), (20, 114, 114), np.uint8)
@@ -96,22 +109,22 @@ MASKS = Halves(LINES)
 
 
 def sound(
-    rule: AnyRule = PAPER, masks: Recipe = MASKS, threshold: float | None = None, **options
+    rule: AnyRule = PAPER, masks: Recipe = MASKS, threshold: float | None = None, *, cues: type[Cues] = Cues
 ) -> tuple[WhiteBox, Pipeline]:
-    module = Cues()
-    detector = torch_detector(module, names=["object", "thing"], input_size=INPUT, batch=8, **options)
+    module = cues()
+    detector = torch_detector(module, names=["object", "thing"], input_size=INPUT, batch=8)
     return WhiteBox(predict=module, detector=detector), _pipeline(detector, rule, masks, threshold)
 
 
-def leaky(kind: type[NetworkDetector] = LeakyDetector) -> tuple[WhiteBox, Pipeline]:
-    white, _ = sound()
+def leaky(kind: type[NetworkDetector] = LeakyDetector, *, cues: type[Cues] = Cues) -> tuple[WhiteBox, Pipeline]:
+    white, _ = sound(cues=cues)
     settings = {field.name: getattr(white.detector, field.name) for field in fields(NetworkDetector)}
     detector = kind(**settings | {"begin_views": None})
     return replace(white, detector=detector), _pipeline(detector)
 
 
 def secretly_leaky() -> tuple[WhiteBox, Pipeline]:
-    return leaky(SecretlyLeakyDetector)
+    return leaky(SecretlyLeakyDetector, cues=CodedCues)
 
 
 def suppressing() -> tuple[WhiteBox, Pipeline]:
@@ -131,3 +144,6 @@ def _pipeline(
     threshold: float | None = None,
 ) -> Pipeline:
     return Pipeline.of(ObjectSeeker(detector, rule, masks=masks), threshold)
+
+
+leaky_detector = leaky()[0].detector  # as python:attack_pipelines:leaky_detector

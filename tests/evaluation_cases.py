@@ -183,3 +183,8 @@ def _overlap(box, truth, crowd: bool) -> float:
 def evaluated(images, settings: Settings) -> dict:
     """What `evaluate --json` prints."""
     return evaluate(images, VOCABULARY, settings).to_json()
+
+
+def tabled(sweep, *arguments, **options) -> list[dict]:
+    """The rows of a sweep, as they go into a table."""
+    return [row.to_row() for row in sweep(*arguments, **options)]

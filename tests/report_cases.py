@@ -23,7 +23,7 @@ from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Settings
 
 BASE_SCORE = 0.1
-VOCABULARY = Vocabulary.same(evaluation_cases.NAMES)
+VOCABULARY = evaluation_cases.VOCABULARY
 TWO_CATS = Vocabulary(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f8": np.float64}
 
@@ -59,7 +59,10 @@ class Run:
 
 def run_of(name: str) -> Run:
     """Awkward images and larger ones: half masks under each rule, bands, a sum, and labels that share a class."""
-    halves = lambda: awkward() + evaluation_cases.noisy(4, 12)  # noqa: E731
+
+    def halves() -> list[ObservedImage]:
+        return awkward() + evaluation_cases.noisy(4, 12)
+
     make = {
         "paper": lambda: Run(halves(), PAPER),
         "evidence": lambda: Run(halves(), EVIDENCE),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,20 +19,16 @@ from train_embedded.augmentation import Augmentation
 WEIGHT_DECAY = 0.05
 
 
-class Schedule(Protocol):
-    """The settings that every run has: its length in seconds of training or in steps, and what an epoch is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What makes a run this run: a checkpoint is only continued under the same settings."""
 
-    @property
-    def seconds(self) -> float | None: ...
-
-    @property
-    def steps(self) -> int | None: ...
-
-    @property
-    def batch(self) -> int: ...
-
-    @property
-    def images(self) -> int: ...
+    seconds: float | None  # length of the schedule in training time, or
+    steps: int | None  # in steps
+    images: int
+    batch: int
+    size: int = 416
+    seed: int = 0
 
 
 @dataclass(slots=True)
@@ -42,20 +38,20 @@ class Progress:
     step: int = 0
     seconds: float = 0.0
 
-    def fraction(self, settings: Schedule) -> float:
+    def fraction(self, settings: RunSettings) -> float:
         return self.step / settings.steps if settings.steps else self.seconds / (settings.seconds or 1.0)
 
 
 class Learner:
-    """The network, its running average, the optimiser and the data: everything a checkpoint must restore.
-
-    `settings` is a dataclass: what makes a run this run. A checkpoint is only continued under the same settings.
-    """
+    """The network, its running average, the optimiser and the data: everything a checkpoint must restore."""
 
     gradient_clip = 10.0
 
-    def __init__(self, network: nn.Module, settings: Any, augmentation: Augmentation, device: torch.device) -> None:
-        self.settings, self.device, self.augmentation = settings, device, augmentation
+    def __init__(
+        self, network: nn.Module, settings: RunSettings, augmentation: Augmentation, device: torch.device
+    ) -> None:
+        self.settings: RunSettings = settings
+        self.device, self.augmentation = device, augmentation
         self.on_gpu = device.type == "cuda"
         self.network: Any = network.to(device).to(memory_format=torch.channels_last)
         self.average: Any = copy.deepcopy(self.network).eval().requires_grad_(False)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from objectseeker.baselines.detectorguard.backbone import FeatureExtractor, Obje
 from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, WINDOW
 from objectseeker.detectors.embedded.model import CLASSES
 from train_embedded.augmentation import Augmentation, Bank, Strength
-from train_embedded.learner import Learner
-from train_embedded.train import Log, checked, load_data, make_bank, resume, run_parser, train
+from train_embedded.learner import Learner, RunSettings
+from train_embedded.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train
 
 LEARNING_RATE = 2e-3
 WARM_UP_STEPS = 500
@@ -41,18 +40,6 @@ LEAST_SHARE = 0.5  # a window shows an object if it covers this share of it, or 
 CLEAR_SHARE = 0.1  # a window is background if no object covers more of it, or more of which it covers
 LEAST_SIDE = 24.0  # pixels: smaller objects teach nothing
 NEAR = 24.0  # pixels around an object where votes are not judged: windows blur them
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What makes a run this run: a checkpoint is only continued under the same settings."""
-
-    seconds: float | None  # length of the schedule in training time, or
-    steps: int | None  # in steps
-    batch: int
-    size: int
-    seed: int
-    images: int
 
 
 def window_labels(boxes: Tensor, labels: Tensor, present: Tensor, count: int) -> Tensor:
@@ -134,7 +121,7 @@ class Trainer(Learner):
 
     gradient_clip = 5.0
 
-    def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
+    def __init__(self, settings: RunSettings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
         torch.manual_seed(settings.seed)
         augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
         super().__init__(ObjectnessNetwork(), settings, augmentation, device)
@@ -206,14 +193,7 @@ def main() -> None:
     log = Log(arguments.out)
     data = load_data(arguments, log)
     device, bank = make_bank(data, log)
-    settings = Settings(
-        seconds=arguments.seconds,
-        steps=arguments.steps,
-        batch=arguments.batch,
-        size=arguments.size,
-        seed=arguments.seed,
-        images=len(data.pack),
-    )
+    settings = settings_from(RunSettings, arguments, images=len(data.pack))
     trainer = Trainer(settings, bank, device, compiled=device.type == "cuda" and not arguments.no_compile)
     resume(trainer, log, arguments.out)
     train(trainer, log, arguments.out, arguments)

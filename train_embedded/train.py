@@ -13,9 +13,10 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,13 +27,15 @@ from objectseeker.detectors.torch_module import torch_detector
 from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder
-from train_embedded.learner import Learner, Progress, Schedule
+from train_embedded.learner import Learner, Progress, RunSettings
 from train_embedded.packs import Pack, Pixels, decode, halve, join, read_pack
 from train_embedded.trainer import LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
 CHECK_STEPS = 60
+
+S = TypeVar("S", bound=RunSettings)
 
 
 class Log:
@@ -94,28 +97,20 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 
 
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
-    return Settings(
-        seconds=arguments.seconds,
-        steps=arguments.steps,
-        images=len(data.pack),
-        masking=SampleMasking(
-            probability=arguments.mask_probability,
-            visible=arguments.mask_visible,
-            by="crop" if arguments.mask_crop else "fill",
-            through=arguments.mask_through,
-            paired=arguments.mask_paired,
-        ),
-        batch=arguments.batch,
-        size=arguments.size,
-        learning_rate=arguments.learning_rate,
-        warm_up=arguments.warm_up,
-        average_decay=arguments.average_decay,
-        closing=arguments.closing,
-        start=arguments.start,
-        teacher=arguments.teacher,
-        names=data.names,
-        seed=arguments.seed,
+    masking = SampleMasking(
+        probability=arguments.mask_probability,
+        visible=arguments.mask_visible,
+        by="crop" if arguments.mask_crop else "fill",
+        through=arguments.mask_through,
+        paired=arguments.mask_paired,
     )
+    return settings_from(Settings, arguments, images=len(data.pack), masking=masking, names=data.names)
+
+
+def settings_from(kind: type[S], arguments: argparse.Namespace, **own: Any) -> S:
+    """Settings of that kind: `own` ones, the others from the arguments of the same names."""
+    given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name not in own}
+    return kind(**given, **own)
 
 
 def train(
@@ -171,7 +166,7 @@ def save(trainer: Learner, log: Log, out: Path) -> None:
     log(f"saved at step {trainer.progress.step}, {trainer.progress.fraction(trainer.settings):.1%} of the schedule")
 
 
-def time_left(progress: Progress, settings: Schedule) -> str:
+def time_left(progress: Progress, settings: RunSettings) -> str:
     done = max(progress.fraction(settings), 1e-9)
     minutes, seconds = divmod(round(progress.seconds * (1 - done) / done), 60)
     return f"{minutes}:{seconds:02} left"

@@ -12,7 +12,7 @@ import torch
 
 from objectseeker.detectors.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
 from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength
-from train_embedded.learner import Learner
+from train_embedded.learner import Learner, RunSettings
 from train_embedded.loss import anchors, detection_loss
 
 NAMES_FILE = "names.json"  # beside the weights
@@ -24,16 +24,12 @@ EARLY_MASK_SHARE = 0.6  # before that, this much of it
 LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a sample
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What makes a run this run: a checkpoint is only continued under the same settings."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings(RunSettings):
+    """What makes a run of the detector this run."""
 
-    seconds: float | None  # length of the schedule in training time, or
-    steps: int | None  # in steps
-    images: int
     masking: SampleMasking
     batch: int = 256
-    size: int = 416
     learning_rate: float = LEARNING_RATE
     warm_up: int = 1000  # steps
     average_decay: float = 0.9995
@@ -41,7 +37,6 @@ class Settings:
     start: str | None = None  # the weights that training begins with; None: random ones
     teacher: str | None = None  # weights whose answers on whole samples are kept; with paired masks
     names: tuple[str, ...] = CLASSES
-    seed: int = 0
 
 
 class Trainer(Learner):

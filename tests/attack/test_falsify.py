@@ -11,16 +11,28 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from attack_pipelines import AREA, LARGEST, OBJECT, leaky, picture, sound, suppressing, target  # noqa: E402
+from attack_pipelines import (  # noqa: E402
+    AREA,
+    LARGEST,
+    OBJECT,
+    CodedCues,
+    leaky,
+    picture,
+    secretly_leaky,
+    sound,
+    suppressing,
+    target,
+)
 
-from objectseeker import Patch  # noqa: E402
+from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule  # noqa: E402
 from objectseeker.attack import Budget, artifacts, falsify, gradient, recheck, search  # noqa: E402
 from objectseeker.attack.falsify import judge_solutions, plan_tasks  # noqa: E402
 from objectseeker.attack.pipeline import beneath, draw  # noqa: E402
 from objectseeker.attack.plan import PatchTask  # noqa: E402
 from objectseeker.attack.reproduction import save_reproduction  # noqa: E402
 from objectseeker.attack.weakest import Position  # noqa: E402
-from objectseeker.defence import Defence  # noqa: E402
+from objectseeker.detectors.network.preprocess import Axis  # noqa: E402
+from objectseeker.detectors.network.views import known_views  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
 OVER = Patch(AREA, 1.0, "over")
@@ -67,6 +79,108 @@ def test_suppression_across_views_is_found_out(seed):
     _, outcome = attacked(suppressing, seed=seed)
     assert outcome.certified
     assert outcome.broken
+
+
+# Steps enough to write a code into a column of pixels of which the detector sees a ninth.
+PATIENT = replace(BUDGET, steps=40)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_leak_that_the_white_box_knows_nothing_of_is_found_by_distrust(seed):
+    _, outcome = attacked(secretly_leaky, budget=replace(PATIENT, distrust=1.0), seed=seed)
+    assert outcome.certified
+    assert outcome.on_defence.position.proven
+    assert outcome.defence_survived is False
+    assert outcome.broken
+    _, believing = attacked(secretly_leaky, budget=replace(PATIENT, distrust=0.0), seed=seed)
+    assert believing.defence_survived is True  # gradients that trust the margin do not find it
+    assert believing.leaks > 0  # but a view that should be immune changes, which is reported as well
+    assert believing.broken
+
+
+def test_distrust_does_not_break_the_honest_pipeline():
+    _, outcome = attacked(partial(sound, cues=CodedCues), budget=replace(PATIENT, distrust=1.0))
+    assert outcome.certified
+    assert outcome.undefended_survived is False
+    assert outcome.defence_survived is True
+    assert outcome.leaks == 0
+    assert not outcome.broken
+
+
+def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_code(monkeypatch):
+    covered = Axis.covered
+
+    def thin(self, start, stop):
+        low, high = covered(self, start, stop)
+        return low + (np.asarray(start) > 0), high - (np.asarray(stop) < self.resampling.raw)
+
+    monkeypatch.setattr(Axis, "covered", thin)
+    known_views.cache_clear()
+    try:
+        _, outcome = attacked(partial(sound, cues=CodedCues), budget=PATIENT)
+    finally:
+        known_views.cache_clear()
+    assert outcome.certified
+    assert outcome.defence_survived is False
+    assert outcome.leaks > 0
+    assert outcome.broken
+
+
+@pytest.mark.parametrize(
+    ("rule", "masks", "area"),
+    [
+        (Rule(base_score=0.5, mask_score=0.9, low_score=0.3, edge_factor=0.7), Halves(15), AREA),
+        (IouRule(ioa=Rule(base_score=0.5, mask_score=0.5)), Halves(15), 0.01),
+        (Rule(base_score=0.5, mask_score=0.7), Pairs(5), 0.01),
+        (Rule(base_score=0.5, mask_score=0.7), Bands(0.04), 0.04),
+    ],
+    ids=("evidence", "iou", "pairs", "bands"),
+)
+def test_every_rule_and_recipe_is_attacked(rule, masks, area):
+    where = "far" if isinstance(rule, IouRule) else "over"
+    patch = Patch(area, 1.0, where)
+    _, outcome = attacked(partial(sound, rule, masks), patch)
+    assert outcome.certified
+    assert outcome.undefended_survived is False
+    assert outcome.defence_survived is True
+    assert not outcome.broken
+
+
+@pytest.mark.parametrize("masks", [Pairs(5), Halves(15)], ids=str)
+def test_two_patches_are_drawn_at_two_places(masks):
+    _, outcome = attacked(partial(sound, masks=masks), Patch(0.01, 1.0, "over", 2))
+    assert outcome.certified == isinstance(masks, Pairs)
+    assert outcome.undefended_survived is False
+    assert outcome.defence_survived is outcome.certified  # half masks cannot remove both
+    assert not outcome.broken
+    different = (outcome.on_defence.image != picture()).any(axis=2)
+    (wide, tall), corners = outcome.on_defence.size, outcome.on_defence.position.corners
+    assert len(corners) == 2
+    for x, y in corners:
+        different[max(y, 0) : y + tall, max(x, 0) : x + wide] = False
+    assert not different.any()
+
+
+def test_found_is_what_the_rule_calls_found():
+    boxes = Detections([[24, 24, 48, 72], [24, 24, 70, 72]], [0.9, 0.9], [0, 1])
+    for rule, threshold, finding in [
+        (Rule(), None, [True, False]),
+        (Rule(classwise=False), 0.6, [False, True]),
+        (IouRule(), None, [False, False]),
+        (IouRule(), 0.4, [True, False]),
+    ]:
+        _, pipeline = sound(rule, threshold=threshold)
+        assert pipeline.finding(target(pipeline), boxes).tolist() == finding
+    assert pipeline.finding(target(pipeline, labels=(0, 1)), boxes).tolist() == [True, True]
+
+
+def test_an_object_of_two_labels_is_hidden_only_if_no_box_of_either_finds_it():
+    _, outcome = attacked(suppressing)
+    both = replace(outcome.target, labels=(0, 1))
+    white, pipeline = suppressing()
+    (again,) = falsify(partial(gradient.attack, white), pipeline, [both], OVER, BUDGET)
+    assert outcome.defence_survived is False  # by pushing a thing of class 1 up, which for the other finds the object
+    assert again.defence_survived is True or not pipeline.finds(both, again.on_defence.boxes)
 
 
 def test_a_larger_patch_than_certified_hides_the_object_from_the_defence():
@@ -122,12 +236,14 @@ def test_an_object_without_a_position_is_not_attacked():
     assert outcome.vacuous
     assert outcome.on_detector is None
     assert outcome.defence_survived is None
+    assert outcome.not_attacked("defence") == "no position is allowed"
 
 
-def test_two_patches_are_refused():
+def test_an_object_that_is_not_found_is_not_attacked():
     white, pipeline = sound()
-    with pytest.raises(ObjectSeekerError, match="count=2"):
-        falsify(partial(gradient.attack, white), pipeline, [], Patch(count=2), BUDGET)
+    unseen = replace(target(pipeline), labels=(1,))
+    (outcome,) = falsify(partial(gradient.attack, white), pipeline, [unseen], OVER, BUDGET)
+    assert {outcome.not_attacked("detector"), outcome.not_attacked("defence")} == {"not found without a patch"}
 
 
 def test_random_search_hides_the_object_and_respects_the_certificate():
@@ -158,22 +274,24 @@ def test_the_judge_takes_the_restart_that_hides():
 
 def test_a_broken_guarantee_can_be_seen_again(tmp_path):
     pipeline, outcome = attacked(leaky)
-    save_reproduction(tmp_path / "case", pipeline, outcome, OVER, identity="leaky", loading="detector = ...")
-    found = recheck(tmp_path / "case", pipeline.seeker.detector)
-    assert found == {
+    seeker = pipeline.seeker
+    defence = Defence(detector="python:attack_pipelines:leaky_detector", rule=seeker.rule, masks=seeker.masks)
+    save_reproduction(tmp_path / "case", pipeline, outcome, OVER, defence)
+    assert recheck(tmp_path / "case") == {
         "certified": True,
         "proven_at_this_position": True,
         "only_the_patch_differs": True,
         "still_found": False,
+        "removed_views_that_changed": outcome.leaks,
         "guarantee_broken": True,
     }
-    sane = recheck(tmp_path / "case", sound()[0].detector)
+    sane = recheck(tmp_path / "case", sound()[1].seeker)
     assert sane["still_found"]
     assert not sane["guarantee_broken"]
     image = np.array(PIL.Image.open(tmp_path / "case" / "attacked.png"))
     image[0, 0] = 0  # a pixel outside the patch: no longer the attack that was certified against
     PIL.Image.fromarray(image).save(tmp_path / "case" / "attacked.png")
-    assert not recheck(tmp_path / "case", pipeline.seeker.detector)["guarantee_broken"]
+    assert not recheck(tmp_path / "case")["guarantee_broken"]
 
 
 def test_pictures_and_curves(tmp_path):
@@ -181,7 +299,7 @@ def test_pictures_and_curves(tmp_path):
     names = ("object", "thing")
     page = artifacts.before_and_after(pipeline, outcome, names)
     assert page.width > 3 * 96
-    files = artifacts.save_images(tmp_path, outcome)
+    files = artifacts.save_images(tmp_path, outcome, "picture-0")
     for file, attempt in zip(files, (outcome.on_detector, outcome.on_defence), strict=True):
         assert (np.array(PIL.Image.open(file)) == attempt.image).all()
     assert tmp_path / "curves.csv" in artifacts.save_curves(tmp_path, [outcome])
@@ -189,3 +307,11 @@ def test_pictures_and_curves(tmp_path):
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + steps
     falling = replace(outcome, on_detector=replace(outcome.on_detector, curves=((8.0, 9.0, 2.0), (6.0, 3.0))))
     assert artifacts.median_curves([falling])["detector"] == pytest.approx([1, 0.5, 2 / 6])
+
+
+def test_images_of_one_name_in_two_folders_get_files_of_their_own():
+    assert artifacts.file_names(["cam1/1.png", "cam1/2.png"]) == {"cam1/1.png": "1", "cam1/2.png": "2"}
+    for images in (["cam1/1", "cam2/1", "3"], ["1.jpg", "1.png"], ["a/" + "x" * 300, "b/" + "x" * 300]):
+        names = artifacts.file_names(images)
+        assert len(set(names.values())) == len(images)
+        assert all("/" not in name and len(name) <= 150 for name in names.values())

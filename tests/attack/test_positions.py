@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cases import generate
 
-from objectseeker import ObjectSeeker, Patch, Rule
-from objectseeker.attack.pipeline import Pipeline, Target, crop, paste
-from objectseeker.attack.weakest import Proof, nearest_positions, removing, weakest_positions
+from objectseeker import Bands, Halves, IouRule, ObjectSeeker, Pairs, Patch, Rule
+from objectseeker.attack.pipeline import Pipeline, Target, beneath, paste
+from objectseeker.attack.weakest import PositionProofs, nearest_positions, removing, weakest_positions
 from objectseeker.core.certification import visible_area
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import Surroundings
-from objectseeker.errors import ObjectSeekerError
 
-RULES = (Rule(mask_score=0.5), Rule(mask_score=0.75, low_score=0.1), Rule(mask_score=0.5, classwise=False))
+RULES = (
+    Rule(mask_score=0.5),
+    Rule(mask_score=0.75, low_score=0.1),
+    Rule(mask_score=0.5, classwise=False),
+    IouRule(ioa=Rule(mask_score=0.25), tau_iou=0.9),
+)
+RECIPES = (Halves(3), Pairs(2), Bands(0.05), Halves(2) + Bands(0.05, spacing=0.5))
 
 
-def pipeline(rule, threshold=0.0):
-    return Pipeline(ObjectSeeker.with_rule(lambda images: [], rule), threshold)
+def pipeline(rule, threshold=None, masks=RECIPES[0]):
+    return Pipeline.of(ObjectSeeker(lambda images: [], rule, masks=masks), threshold)
 
 
-def targets(seed, sure=0.6):
-    case = generate(seed, largest=14, lines=3, generous=sure, sure=sure)
+def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
+    make = lambda width, height, lines: masks.masks(width, height)  # noqa: E731
+    case = generate(seed, largest=largest, lines=3, generous=sure, sure=sure, make=make)
     observation = case.observation
     image = np.zeros((observation.height, observation.width, 3), np.uint8)
     visible = visible_area(case.truth.xyxy, observation.width, observation.height) > 0
     return [
-        Target("case", n, image, observation, case.truth.xyxy[n], int(case.truth.label[n]))
+        Target("case", n, image, observation, case.truth.xyxy[n], (int(case.truth.label[n]),))
         for n in np.flatnonzero(visible)
     ]
 
@@ -42,16 +50,68 @@ def test_an_object_is_certified_iff_every_position_is_proven():
     counts = {True: 0, False: 0}
     for seed in range(60):
         for target in targets(seed):
-            for number, rule in enumerate(RULES):
+            for number, rule in enumerate(RULES[:3]):
                 patch = Patch(0.05, (1.0, 3.0)[seed % 2], ("over", "far", "close", "anywhere")[(seed + number) % 4])
                 pipe = pipeline(rule, threshold=0.25 * (seed % 3 == 0))
                 certificate = rule.certify(target.observation, target.truth, patch, threshold=pipe.threshold)
-                proof = Proof.of(pipe, target)
+                assert pipe.certified(target, patch)[0] == certificate.certified[0, 0]
+                proofs = PositionProofs.of(pipe, target)
                 size = patch.size(*target.size)
-                proven = all(proof.at(x, y, size).proven for x, y in allowed_corners(target, patch))
+                proven = all(proofs.at(np.array([corner]), size).proven for corner in allowed_corners(target, patch))
                 assert proven == certificate.certified[0, 0]
                 counts[proven] += 1
     assert min(counts.values()) > 30
+
+
+@pytest.mark.parametrize("masks", RECIPES[1:], ids=str)
+@pytest.mark.parametrize("rule", RULES[::2] + RULES[1::2], ids=range(4))
+def test_so_it_is_with_every_recipe_and_rule(rule, masks):
+    verdicts = set()
+    for seed in range(18):
+        for target in targets(seed, sure=(0.95, 0.05)[seed % 2], masks=masks, largest=20):
+            patch = Patch(0.03, 1.0, ("over", "anywhere", "far")[seed % 3])
+            pipe = pipeline(rule, masks=masks)
+            proofs, size = PositionProofs.of(pipe, target), patch.size(*target.size)
+            proven = {proofs.at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)}
+            assert all(proven) == pipe.certified(target, patch)[0]
+            verdicts |= proven
+    assert verdicts == {True, False}
+
+
+@pytest.mark.parametrize("rule", RULES[:2], ids=range(2))
+def test_two_patches_are_proven_iff_every_two_positions_are(rule):
+    verdicts = set()
+    for seed in range(25):
+        masks = (Pairs(2), Halves(3))[seed % 2]
+        for target in targets(seed, sure=0.95, masks=masks, largest=10):
+            patch = Patch(0.01, 1.0, "over", 2)
+            pipe = pipeline(rule, masks=masks)
+            proofs, size = PositionProofs.of(pipe, target), patch.size(*target.size)
+            corners = sorted(allowed_corners(target, patch))
+            proven = all(proofs.at(np.array([a, b]), size).proven for a in corners for b in corners if a <= b)
+            assert proven == pipe.certified(target, patch)[0]
+            verdicts.add(proven)
+            chosen = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            assert {corner for position in chosen for corner in position.corners} <= set(corners)
+            assert proven or isinstance(masks, Halves) or not chosen[0].proven
+            sure = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed), proven=True)
+            assert all(position.proven and len(position.corners) == 2 for position in sure)
+            near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
+            assert all(len(position.corners) == 2 for position in near)
+    assert verdicts == {True, False}
+
+
+def test_an_object_of_two_labels_is_certified_as_one_of_them():
+    different = 0
+    for seed in range(40):
+        for target in targets(seed):
+            pipe, patch = pipeline(RULES[0]), Patch(0.05)
+            one, other, both = (
+                pipe.certified(replace(target, labels=labels), patch)[0] for labels in ((0,), (1,), (0, 1))
+            )
+            assert both == (one or other)
+            different += one != other
+    assert different > 10
 
 
 def test_a_mask_removes_a_patch_iff_it_removes_its_pixels():
@@ -75,7 +135,7 @@ def test_the_attack_goes_where_the_proof_fails(where):
             positions = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
             corners = allowed_corners(target, patch)
             assert len(positions) == (3 if corners else 0)
-            assert {(p.x, p.y) for p in positions} <= corners
+            assert {p.corners[0] for p in positions} <= corners
             certified = pipe.rule.certify(target.observation, target.truth, patch).certified[0, 0]
             if corners and not certified:
                 assert not positions[0].proven  # an image this small is searched completely
@@ -83,8 +143,11 @@ def test_the_attack_goes_where_the_proof_fails(where):
             assert all(p.proven for p in positions) or not certified
             again = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
             assert again == positions
+            sure = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed), proven=True)
+            assert all(p.proven for p in sure)
+            assert len(sure) == 3 or not any(p.proven for p in positions)
             near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
-            assert {(p.x, p.y) for p in near} <= corners
+            assert {p.corners[0] for p in near} <= corners
     assert found > 10
 
 
@@ -93,20 +156,14 @@ def test_the_nearest_position_over_an_object_is_its_middle():
     target = next(t for t in every if (t.box >= 0).all() and (t.box[2:] < t.size).all() and np.ptp(t.box) > 4)
     patch = Patch(0.02, 1.0, "over")
     position = nearest_positions(pipeline(RULES[0]), target, patch, 1, np.random.default_rng(0))[0]
-    middle = np.array([position.x, position.y]) + np.array(patch.size(*target.size)) / 2
+    middle = np.array(position.corners[0]) + np.array(patch.size(*target.size)) / 2
     assert np.abs(middle - (target.box[:2] + target.box[2:]) / 2).max() <= 1
-
-
-@pytest.mark.parametrize("setting", [{"tau_iou": 0.8}, {"masks": "pairs"}])
-def test_other_defences_are_refused(setting):
-    with pytest.raises(ObjectSeekerError, match=next(iter(setting))):
-        Pipeline(ObjectSeeker(lambda images: [], **setting))
 
 
 def test_pasting_what_is_there_changes_nothing_also_over_the_border():
     image = np.random.default_rng(0).integers(0, 256, (7, 11, 3), dtype=np.uint8)
     for x, y in [(0, 0), (-3, -2), (9, 5), (-20, 1), (4, 6)]:
-        assert (paste(image, crop(image, x, y, (5, 4)), x, y) == image).all()
+        assert (paste(image, beneath(image, x, y, (5, 4)), x, y) == image).all()
         black = paste(image, np.zeros((4, 5, 3), np.uint8), x, y)
         rows, columns = np.nonzero((black != image).any(axis=2))
         assert len(rows) == 0 or (columns.min() >= x and columns.max() < x + 5 and rows.max() < y + 4)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from objectseeker import Bands, Halves, Pairs  # noqa: E402
 from objectseeker.attack.objectives import Goals, boxes_to_plant, hide, least_revealing, plant  # noqa: E402
-from objectseeker.attack.pipeline import paste  # noqa: E402
-from objectseeker.attack.whitebox import Stage, WhiteBox, masked, white_box_of  # noqa: E402
+from objectseeker.attack.pipeline import draw, paste  # noqa: E402
+from objectseeker.attack.weakest import removing  # noqa: E402
+from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, white_box_of  # noqa: E402
 from objectseeker.core.boxes import ioa  # noqa: E402
+from objectseeker.core.pruning import near_line  # noqa: E402
+from objectseeker.core.seeker import removed_of  # noqa: E402
+from objectseeker.detectors import load  # noqa: E402
+from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
 from objectseeker.detectors.network.layouts import normalise, parse  # noqa: E402
 from objectseeker.detectors.network.preprocess import prepare  # noqa: E402
-from objectseeker.detectors.torch_module import TorchDetector  # noqa: E402
+from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
 
 
 class Nothing(torch.nn.Module):
@@ -28,7 +36,7 @@ def scenes(*sizes):
 
 def white(layout="decoded", size=64):
     module = Nothing()
-    return WhiteBox(predict=module, detector=TorchDetector(module, layout=layout, input_size=size))
+    return WhiteBox(predict=module, detector=torch_detector(module, layout=layout, input_size=size))
 
 
 @pytest.mark.parametrize("fit", ["top-left", "centred", "stretch"])
@@ -44,18 +52,36 @@ def test_patches_are_drawn_as_the_detector_sees_them(fit):
             padded = torch.zeros(1, 3, 10, 12)  # a batch is as large as its largest patch
             padded[0, :, :tall, :wide] = torch.from_numpy(patch).permute(2, 0, 1)
             corner, size = torch.tensor([[x, y]]), torch.tensor([[wide, tall]])
-            drawn = stage.render(torch.tensor([n]), corner, size, padded)[0].permute(1, 2, 0).numpy()
+            drawn = stage.render(torch.tensor([n]), corner[:, None], size, padded[:, None])[0].permute(1, 2, 0).numpy()
             expected = prepare(paste(image, patch, x, y), box.place((width, height)), pad=114).astype(float)
             assert np.abs(drawn - expected).max() < 1.01  # one grey level: sums in another order
             assert (np.abs(drawn - expected) > 0.5).mean() < 0.01
+
+
+def test_of_two_patches_the_later_one_is_drawn_over_the_first():
+    box = white()
+    (image,) = scenes((90, 60))
+    stage = Stage(box, [image])
+    patches = np.random.default_rng(2).integers(0, 256, (2, 12, 9, 3), dtype=np.uint8)
+    for corners in [
+        ((3, 5), (40, 20)),
+        ((3, 5), (8, 10)),
+        ((8, 10), (3, 5)),
+        ((85, -3), (85, -3)),
+        ((-4, 55), (0, 50)),
+    ]:
+        pixels = torch.from_numpy(patches).permute(0, 3, 1, 2)[None].float()
+        drawn = stage.render(torch.tensor([0]), torch.tensor([corners]), torch.tensor([[9, 12]]), pixels)
+        expected = prepare(draw(image, patches, corners), box.place((90, 60)), pad=114).astype(float)
+        assert np.abs(drawn[0].permute(1, 2, 0).numpy() - expected).max() < 1.01
 
 
 def test_the_gradient_is_that_of_the_resize():
     box = white()
     (image,) = scenes((90, 60))
     stage = Stage(box, [image])
-    patch = torch.full((1, 3, 8, 8), 100.0, requires_grad=True)
-    corner, size = torch.tensor([[20, 30]]), torch.tensor([[6, 8]])
+    patch = torch.full((1, 1, 3, 8, 8), 100.0, requires_grad=True)
+    corner, size = torch.tensor([[[20, 30]]]), torch.tensor([[6, 8]])
     weight = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0))
     drawn = stage.render(torch.tensor([0]), corner, size, patch)
     (gradient,) = torch.autograd.grad((drawn[0] * weight).sum(), patch)
@@ -70,28 +96,38 @@ def test_the_gradient_is_that_of_the_resize():
         for tap, w in zip(placement.x.resampling.tap.T, placement.x.resampling.weight.T, strict=True):
             both += rows.transpose(1, 0, 2)[tap] * w[:, None, None]
         expected = float((both[..., 1].T * weight[1, : both.shape[1], : both.shape[0]].numpy()).sum())
-        assert float(gradient[0, 1, pixel_y, pixel_x]) == pytest.approx(expected, rel=1e-4)
+        assert float(gradient[0, 0, 1, pixel_y, pixel_x]) == pytest.approx(expected, rel=1e-4)
     assert float(gradient[..., 6:].abs().max()) == 0  # beyond its own width a patch does not exist
 
 
 def test_views_are_filled_and_normalised_as_the_detector_does_it():
     layout = "decoded,channels=bgr,mean=10/20/30,std=2/3/4"
     seen = []
-    box = WhiteBox(predict=lambda x: seen.append(x) or (x, x), detector=TorchDetector(Nothing(), layout=layout))
+    box = WhiteBox(predict=lambda x: seen.append(x) or (x, x), detector=torch_detector(Nothing(), layout=layout))
     pixels = scenes((64, 64))[0]
-    view = masked(torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), torch.tensor([[3, 0, 9, 64]]), 114)
+    view = masked(
+        torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), torch.tensor([[[3, 0, 9, 64], [0, 0, 0, 0]]]), 114
+    )
     box(view)
     filled = pixels.copy()
     filled[:, 3:9] = 114
     np.testing.assert_allclose(seen[0][0].numpy(), normalise(filled, parse(layout)), rtol=1e-6)
-    same = masked(view, torch.tensor([[0, 0, 0, 0]]), 7)
+    same = masked(view, torch.tensor([[[0, 0, 0, 0]]]), 7)
     assert torch.equal(same, view)
 
 
-def goals(threshold=0.0, relabel=False, every_class=False):
-    one = torch.tensor([[10.0, 10.0, 20.0, 20.0]])
-    flags = torch.tensor([every_class]), torch.tensor([relabel])
-    return Goals(one, torch.tensor([[True, False]]), torch.tensor([0.5]), *flags, threshold)
+def goals(threshold=0.0, relabel=False, every_class=False, line=np.inf, **more):
+    return Goals(
+        box=torch.tensor([[10.0, 10.0, 20.0, 20.0]]),
+        wanted=torch.tensor([[True, False]]),
+        score=torch.tensor([0.5]),
+        every_class=torch.tensor([every_class]),
+        relabel=torch.tensor([relabel]),
+        lines=torch.tensor([[[line, np.inf], [np.inf, np.inf]]]),
+        edge=torch.tensor([[1.0, 1.0]]),
+        threshold=threshold,
+        **more,
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,6 +160,102 @@ def test_a_better_class_hides_an_object_only_where_the_best_class_counts():
     assert float(loss) > 0
 
 
+def test_an_object_is_found_by_iou_where_the_rule_says_so():
+    boxes, scores = torch.tensor([[(10, 10, 20, 30)]]).float(), torch.tensor([[(0.9, 0.1)]])
+    assert [bool(hide(boxes, scores, goals(t, by_iou=True))[1]) for t in (0.4, 0.5)] == [True, False]
+    assert bool(hide(boxes, scores, goals(0.9))[1])
+
+
+@pytest.mark.parametrize(("line", "shown"), [(np.inf, True), (22.0, True), (21.0, False), (15.0, False), (8.5, True)])
+def test_a_box_that_its_mask_cuts_needs_a_higher_score(line, shown):
+    boxes, scores = torch.tensor([[(10, 10, 20, 20)]]).float(), torch.tensor([[(0.6, 0.1)]])
+    loss, seen = hide(boxes, scores, goals(line=line, edge_factor=0.5))
+    assert bool(seen) == (float(loss) > 0) == shown
+    strong = torch.tensor([[(1.0, 0.1)]])
+    assert bool(hide(boxes, strong, goals(line=line, edge_factor=0.5))[1])
+    assert bool(hide(boxes, strong, goals(line=line, edge_factor=0.4))[1]) == shown  # 0.5 / 0.4 is more than any score
+
+
+@pytest.mark.parametrize("masks", [Halves(4), Bands(0.05), Pairs(2)], ids=str)
+def test_lines_lie_where_the_rule_sees_them(masks):
+    box = white()
+    (image,) = scenes((90, 60))
+    stage, masks = Stage(box, [image]), masks.masks(90, 60)
+    rng = np.random.default_rng(3)
+    corner = rng.uniform(0, 60, (500, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(1, 30, (500, 2))], axis=1)
+    mask_of = rng.integers(0, len(masks), 500)
+    lines, edge = stage.lines(0, masks)[mask_of], stage.edge(0)
+    network = stage.to_network(0, boxes)
+    goal = Goals(
+        box=torch.zeros(500, 4),
+        wanted=None,
+        score=torch.ones(500, dtype=torch.float64),
+        every_class=None,
+        relabel=None,
+        lines=torch.from_numpy(lines),
+        edge=torch.from_numpy(np.tile(edge, (500, 1))),
+        edge_factor=0.5,
+    )
+    cut = goal.needed(torch.from_numpy(network)[:, None])[:, 0].numpy() == 2
+    assert (cut == near_line(boxes, mask_of, masks)).all()
+    assert 50 < cut.sum() < 450
+
+
+@pytest.mark.parametrize("mask_by", ["fill", "crop"])
+def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_by):
+    pytest.importorskip("onnx")
+    detector = load("embedded", input_size=96, mask_by=mask_by, layout="decoded", batch=4)
+    box = white_box_of(detector, predict=load_torch())
+    image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    image[20:50, 20:70] = 200
+    stage, removed = Stage(box, [image]), removed_of(Pairs(2).masks(90, 60))
+    views = stage.views(0, removed)
+    assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_by == "crop")
+    inputs = masked(stage.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114)
+    with torch.no_grad():
+        boxes, scores = box.look(inputs, views.window)
+    for found, of_view, score in zip(detector.detect_views(image, removed, 114), boxes, scores, strict=True):
+        best = int(score.amax(1).argmax())
+        assert float(score.max()) == pytest.approx(found.score[0], abs=2e-3)
+        raw = stage.placements[0].to_raw(of_view[best][None].double().numpy())[0]
+        assert int(score[best].argmax()) == found.label[0]
+        np.testing.assert_allclose(raw, found.xyxy[0], atol=0.5)
+
+
+@pytest.mark.parametrize("fit", ["top-left", "centred", "stretch"])
+@pytest.mark.parametrize("masks", [Halves(4), Bands(0.05), Pairs(2)], ids=str)
+def test_what_a_patch_reaches_is_read_off_the_resize_and_doubt_fills_less(masks, fit):
+    box = white(f"decoded,fit={fit}")
+    (image,) = scenes((90, 60))
+    stage, masks = Stage(box, [image]), masks.masks(90, 60)
+    removed = removed_of(masks)
+    views = stage.views(0, removed)
+    rng, size, leaked = np.random.default_rng(5), (11, 8), 0
+    one_less, to_line = stage.doubted(0, removed)
+    for _ in range(25):
+        corners = tuple((int(x), int(y)) for x, y in rng.integers((-5, -5), (85, 55), (2, 2)))
+        patches = rng.integers(0, 256, (2, size[1], size[0], 3), dtype=np.uint8)
+        clean, drawn = (prepare(i, stage.placements[0], pad=114) for i in (image, draw(image, patches, corners)))
+        footprints = np.array([stage.footprint(0, corner, size) for corner in corners])
+        immune = unreached(views, footprints)
+        assert immune[1:][removing(masks, np.array(corners), size).all(axis=0)].all()  # the margin holds
+        for filled in (one_less, to_line):
+            assert not (unreached(type(views)(views.window, filled), footprints) & ~immune).any()
+        for view in np.flatnonzero(immune):
+            after = [_filled(pixels, views.filled[view]) for pixels in (clean, drawn)]
+            assert (after[0] == after[1]).all()
+            leaked += any((_filled(clean, f[view]) != _filled(drawn, f[view])).any() for f in (one_less, to_line))
+    assert leaked  # where the mask is flush with the patch, and filled as if it had no margin
+
+
+def _filled(pixels, rectangles):
+    pixels = pixels.copy()
+    for x1, y1, x2, y2 in rectangles:
+        pixels[max(y1, 0) : max(y2, 0), max(x1, 0) : max(x2, 0)] = 114
+    return pixels
+
+
 def test_planting_wants_a_strong_box_at_the_place():
     wanted, valid = torch.tensor([[[30.0, 30.0, 40.0, 40.0]]]), torch.tensor([[True]])
     losses = []
@@ -146,25 +278,24 @@ def test_boxes_to_plant_explain_what_the_patch_cannot_reach():
 
     _, pipeline = sound()
     seen = target(pipeline)
-    assert not len(boxes_to_plant(pipeline, seen, (29, 29), (LARGEST, LARGEST)))  # no slice of it leaves the object
+    masks = seen.observation.masks
+    gone = removing(masks, np.array([[29, 29]]), (LARGEST, LARGEST))[0]
+    assert not len(boxes_to_plant(pipeline, seen, gone))  # no slice of it leaves the object
     beside = np.array([OBJECT[0] - 40.0, OBJECT[1], OBJECT[0] + 8.0, OBJECT[3]])
-    other = type(seen)(seen.name, 0, seen.image, seen.observation, beside, 0)  # an object the boxes only touch
-    (planted,) = boxes_to_plant(pipeline, other, (0, 0), (5, 5))
+    other = replace(seen, box=beside)  # an object the boxes only touch
+    (planted,) = boxes_to_plant(pipeline, other, removing(masks, np.array([[0, 0]]), (5, 5))[0])
     assert ioa(beside[None], planted[None])[0, 0] == 0
     assert ioa(np.array([OBJECT], float), planted[None])[0, 0] > pipeline.rule.filter_ioa
 
 
 def test_only_detectors_that_show_gradients_are_white_boxes():
-    class Open(TorchDetector):
-        def predict(self, images):
-            return images, images
-
     class Wrapped:
-        function = Open(Nothing())
+        function = torch_detector(Nothing())
 
     class Foreign:
         predict = None
 
     assert white_box_of(lambda images: []) is None
     assert white_box_of(Foreign()) is None
+    assert white_box_of(replace(Wrapped.function, predict=None)) is None
     assert white_box_of(Wrapped()).detector is Wrapped.function

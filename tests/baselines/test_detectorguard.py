@@ -16,7 +16,7 @@ from objectseeker.baselines.detectorguard import explaining
 from objectseeker.baselines.detectorguard import proof as certification
 from objectseeker.baselines.detectorguard.explaining import alert, clustered, explaining_score, owned
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness, votes_needed, votes_of
-from objectseeker.baselines.detectorguard.proof import certify, largest
+from objectseeker.baselines.detectorguard.proof import certify_guarded, largest
 from objectseeker.core.boxes import area
 
 
@@ -187,7 +187,7 @@ def test_certificates_are_those_of_a_loop_over_all_positions():
     for seed in (*range(10), 14):
         case = generate(seed)
         threats = patches(AREAS[seed % 3], (1.0, 3.0, 0.4)[seed % 3])
-        found = certify(case.grid, case.features, case.truth, threats, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.truth, threats, threshold=case.threshold)
         expected = oracle.certified(case, threats)
         assert (found.certified == expected).all(), seed
         for where, row in zip(WHERES, expected, strict=True):
@@ -201,7 +201,7 @@ def attacks_on_certified(seeds) -> Iterator[bool]:
         case = generate(seed)
         rng = np.random.default_rng(seed)
         patch = Patch(AREAS[seed % 3], 1.0, WHERES[seed % 4])
-        found = certify(case.grid, case.features, case.truth, patch, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.truth, patch, threshold=case.threshold)
         for n in np.flatnonzero(found.certified[0] & ~found.vacuous[0]).tolist():
             yield wins(case, patch, n, rng)
 
@@ -217,7 +217,7 @@ def test_the_attacker_hides_objects_that_are_not_certified():
     for seed in range(20):
         case = generate(seed)
         patch = Patch(AREAS[seed % 3], 1.0, "anywhere")
-        found = certify(case.grid, case.features, case.truth, patch, threshold=case.threshold)
+        found = certify_guarded(case.grid, case.features, case.truth, patch, threshold=case.threshold)
         rng = np.random.default_rng(seed)
         hidden += sum(wins(case, patch, n, rng) for n in np.flatnonzero(~found.certified[0]).tolist())
     assert hidden > 20
@@ -271,14 +271,14 @@ def test_an_object_outside_the_image_is_not_certified():
     case = generate(0)
     features = np.full_like(case.features, 500)
     outside = Detections([[0.0, -90.0, case.image[0], -1.0], [2.0, 2.0, 2.0, 30.0]], [1, 1], [0, 0])
-    found = certify(case.grid, features, outside, patches(0.01), threshold=1)
+    found = certify_guarded(case.grid, features, outside, patches(0.01), threshold=1)
     assert not found.certified.any()
 
 
 def test_an_object_that_fills_the_image_has_no_far_or_close_position():
     case = generate(0)
     whole = Detections([[0, 0, *case.image]], [1], [0])
-    found = certify(case.grid, np.zeros_like(case.features), whole, patches(0.01), threshold=1)
+    found = certify_guarded(case.grid, np.zeros_like(case.features), whole, patches(0.01), threshold=1)
     assert found.vacuous[:, 0].tolist() == [True, True, False, False]
     assert found.certified[:, 0].tolist() == [True, True, False, False]
 
@@ -286,4 +286,4 @@ def test_an_object_that_fills_the_image_has_no_far_or_close_position():
 def test_two_patches_are_refused():
     case = generate(0)
     with pytest.raises(ObjectSeekerError, match="one patch at a time"):
-        certify(case.grid, case.features, case.truth, Patch(count=2), threshold=1)
+        certify_guarded(case.grid, case.features, case.truth, Patch(count=2), threshold=1)

@@ -7,9 +7,8 @@ import json
 import numpy as np
 import pytest
 from detectorguard_network import write_network
-from objectseeker.cli.baseline import guarded_way, observe_baseline, open_network
 
-from objectseeker import Detections, ObjectSeekerError, Patch
+from objectseeker import Detections, Halves, ObjectSeekerError, Patch
 from objectseeker.baselines.detectorguard.features import (
     FOLDER,
     NETWORK,
@@ -20,7 +19,8 @@ from objectseeker.baselines.detectorguard.features import (
 )
 from objectseeker.baselines.detectorguard.guard import DetectorGuard
 from objectseeker.baselines.detectorguard.objectness import Grid
-from objectseeker.baselines.detectorguard.proof import certify
+from objectseeker.baselines.detectorguard.proof import certify_guarded
+from objectseeker.cli._baseline import guarded_way, observe_baseline, open_network
 
 onnx = pytest.importorskip("onnx")
 
@@ -28,6 +28,7 @@ from observe_job import Spots, make_dataset  # noqa: E402
 
 from objectseeker.datasets import open_dataset  # noqa: E402
 from objectseeker.runs.observe import observe  # noqa: E402
+from objectseeker.runs.observing import Observing  # noqa: E402
 from objectseeker.runs.run import open_run  # noqa: E402
 
 SIZE = (152, 136)
@@ -82,7 +83,7 @@ def test_a_certified_object_survives_real_patches(network):
         )
         for where in ("over", "close", "far"):
             patch = Patch(0.02, 1.0, where)
-            certified = bool(certify(grid, network(image), truth, patch, threshold=threshold).certified[0, 0])
+            certified = bool(certify_guarded(grid, network(image), truth, patch, threshold=threshold).certified[0, 0])
             verdicts.add(certified)
             if not certified:
                 continue
@@ -114,7 +115,7 @@ def test_boxes_are_output_unless_there_is_an_alert(network):
 @pytest.fixture
 def run(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "data", 4))
-    return observe(dataset, Spots(), tmp_path / "run", lines=2)
+    return observe(dataset, Spots(), tmp_path / "run", Observing(Halves(2)))
 
 
 def test_features_are_added_once_and_read_back(run, network):

@@ -50,6 +50,16 @@ def test_every_way_is_measured_on_every_image(free):
     assert found["equal"] in (True, None)
 
 
+def test_a_callable_has_no_device(tmp_path, monkeypatch):
+    (tmp_path / "own_bench.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    measured = detect.run(defence("python:own_bench:nothing", 1, batch=2), images=1)
+
+    assert [row["way"] for row in measured["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
+    assert measured["device"] == "cpu"
+
+
 def test_the_masks_are_those_of_the_defence(fixed):
     measured = detect.run(Defence.default(f"onnx:{fixed}", masks=Bands(0.3), fill=0), images=1)
 
@@ -65,7 +75,7 @@ def test_a_graph_of_one_size_is_measured_by_fill_only(fixed):
 def test_a_detector_that_is_only_a_callable_is_measured_too(tmp_path):
     (tmp_path / "own.py").write_text(OWN)
     command = [sys.executable, "-m", "objectseeker.cli", "bench", "detect", "--detector", "python:own:nothing"]
-    options = ["--images", "1", "--lines", "1"]
+    options = ["--images", "1", "--masks", "halves:1"]
 
     done = subprocess.run([*command, *options, "--json"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     table = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=100)

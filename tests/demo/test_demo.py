@@ -1,4 +1,4 @@
-"""The demo: its report is the interactive one, at the settings of its table."""
+"""The demo: its report is the interactive one, under the very defence of its table."""
 
 from __future__ import annotations
 
@@ -8,23 +8,38 @@ import numpy as np
 import pytest
 from report_cases import columns_of, data_of
 
+from objectseeker import Defence, Halves
 from objectseeker.demo import photographs as demo
 from objectseeker.demo.samples import samples
-from objectseeker.detectors.embedded.loading import RECOMMENDED
+from objectseeker.detectors import load
+
+DEFENCE = Defence.default("embedded", masks=Halves(1))
 
 
 @pytest.fixture(scope="module")
 def results():
-    return list(demo.run(lines=1, patch_area=0.02))
+    return list(demo.run(DEFENCE, patch_area=0.02))
 
 
-def test_the_report_uses_the_recommended_rule():
-    assert demo.recommended_settings(0.02).rule(RECOMMENDED.base_score) == RECOMMENDED
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, results):
+    file = tmp_path_factory.mktemp("demo") / "report.html"
+    demo.save_report(file, results, DEFENCE, patch_area=0.02)
+    return file.read_text(encoding="utf-8")
 
 
-def test_the_report_shows_every_photograph_and_object(tmp_path, results):
-    demo.save_report(tmp_path / "report.html", results, lines=1, patch_area=0.02)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+def test_the_report_is_about_the_defence_of_the_table(page):
+    shown = data_of(page)["settings"]
+    bound = DEFENCE.bound_to(load("embedded").identity)
+    assert shown["defence"] == f"sha256:{bound.sha256}"
+    assert shown["detector identity"] == bound.identity
+    assert shown["masks"] == "halves:1"
+    assert {name: float(shown[name]) for name in ("base_score", "mask_score", "low_score")} == {
+        name: getattr(DEFENCE.rule, name) for name in ("base_score", "mask_score", "low_score")
+    }
+
+
+def test_the_report_shows_every_photograph_and_object(page, results):
     found = data_of(page)
     assert found["image_ids"] == [sample.name for sample in samples()]
     assert found["image_missing"] == []
@@ -37,6 +52,14 @@ def test_the_report_shows_every_photograph_and_object(tmp_path, results):
     labels = np.concatenate([one.label for one in results])
     assert (column["label"][column["ignore"] == 0] == labels).all()
     assert len(column["alone_mask"]) > 0
+
+
+def test_rows_say_what_was_found_and_proven(results):
+    rows = [row for one in results for row in one.rows()]
+    assert len(rows) == sum(len(one.label) for one in results)
+    assert any(row["found_undefended"] for row in rows)
+    assert all(row["found_defended"] or not row["found_undefended"] for row in rows)
+    assert {*rows[0]["certified"]} == set(demo.SHOWN)
 
 
 def test_an_annotated_photograph_is_written(tmp_path, results):

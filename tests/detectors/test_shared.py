@@ -58,7 +58,6 @@ def device_views(network) -> DeviceViews:
         batch=50,
         floor=0.01,
         candidates=10,
-        record=False,
         share=True,
     )
 

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from evaluation_cases import EVIDENCE, NAMES, PAPER, image, noisy, run
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, image, made, noisy, run
 
-from objectseeker import ObjectSeekerError
-from objectseeker.evaluation import BASE_SCORES, Choices, Scene, Settings, evaluate, sweeps, tune
-from objectseeker.evaluation.comparison import compare, measure
-from objectseeker.evaluation.curves import NO_BOXES, vanilla_curve
-from objectseeker.evaluation.defence import Defence
-from objectseeker.evaluation.estimates import estimate, held_out_figures, without_samples
-from objectseeker.evaluation.resampling import NOT_REACHED, Tally, resamples, spurious
+from objectseeker import Halves, ObjectSeekerError
+from objectseeker.evaluation import BASE_SCORES, Choices, Scene, Search, sweeps, tune
+from objectseeker.evaluation.comparison import RunFigures, compare, measure
+from objectseeker.evaluation.curves import NO_BOXES, undefended_curve
+from objectseeker.evaluation.estimates import BootstrapEstimate, held_out_figures, plain
+from objectseeker.evaluation.replayed import Replayed
+from objectseeker.evaluation.resampling import NO_ROW, Tally, resamples, spurious
 from objectseeker.results import compared as comparison
 
 FLOOR = 0.15
@@ -27,13 +27,30 @@ OPTIONS = {"losses": (5.0,), "recalls": (0.9,), "bootstrap": 40, "seed": 1, "cho
 
 def stored(images, name: str = "one"):
     """What `measure` needs of a run."""
-    manifest = SimpleNamespace(names=NAMES, mask_floor=FLOOR, detector="made up", lines=6)
-    return SimpleNamespace(folder=Path("runs") / name, manifest=manifest, images=lambda: list(images))
+    manifest = SimpleNamespace(detector="made up", observing=SimpleNamespace(masks=Halves(6), mask_floor=FLOOR))
+    return SimpleNamespace(
+        folder=Path("runs") / name, manifest=manifest, vocabulary=VOCABULARY, images=lambda: list(images)
+    )
+
+
+def measured_of(images, **options):
+    """The figures of a run, as they are written into a file."""
+    return measure(stored(images), **options).to_json()
+
+
+def compared(runs):
+    return compare([RunFigures.of_json(run) for run in runs])
+
+
+def tuned(images, family, recall=0.9, **options):
+    """The best of one rule, by the search itself."""
+    options = {"mask_floor": FLOOR, "most_loss": 5.0, "losses": (), "choices": CHOICES, "seed": 1} | options
+    return tune(images, VOCABULARY, Search(families=(family,), clean_recall=recall, **options)).families[family]
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return measure(stored(noisy(4, 14)), **OPTIONS)
+    return measured_of(noisy(4, 14), **OPTIONS)
 
 
 @pytest.fixture
@@ -53,16 +70,16 @@ class TestSamples:
     @pytest.mark.parametrize("images", [run(1, 6), noisy(3, 6)])
     def test_every_figure_is_that_of_the_sample_as_a_run(self, images, settings):
         count, seed = 5, 3
-        found = held_out_figures(Scene.of(images, NAMES), settings, settings.floor, count, seed)
+        found = plain(held_out_figures(Scene.of(images, VOCABULARY), settings, settings.floor, count, seed))
         compared = 0
         for place, weights in enumerate(resamples(len(images), count, seed)):
             repeated = [one for one, often in zip(images, weights, strict=True) for _ in range(int(often))]
             if not any((~one.ignore).any() for one in repeated):
                 continue
-            literal = evaluate(repeated, NAMES, settings)
+            literal = evaluated(repeated, settings)
             ours = literal["objectseeker"]
             expected = {
-                "vanilla_ap50": literal["vanilla"]["ap50"],
+                "undefended_ap50": literal["vanilla"]["ap50"],
                 "ap50": ours["ap50"],
                 "ap50_loss": literal["vanilla"]["ap50"] - ours["ap50"],
                 "clean_recall": ours["clean_recall"],
@@ -78,14 +95,13 @@ class TestSamples:
         assert compared >= count
 
     def test_the_other_recall_is_that_of_the_undefended_detector(self):
-        images, settings = noisy(3, 8), Settings(alpha=0.4, beta=0.3, clean_recall=0.6)
-        scene = Scene.of(images, NAMES)
-        found = held_out_figures(scene, settings, settings.floor, 3, 0)["at_vanilla_recall"]
-        vanilla = vanilla_curve(scene)
-        (best,) = vanilla.base_scores[[vanilla.row_at_recall(0.6)]]
+        images, settings = noisy(3, 8), made(alpha=0.4, beta=0.3, clean_recall=0.6)
+        scene = Scene.of(images, VOCABULARY)
+        found = plain(held_out_figures(scene, settings, settings.floor, 3, 0))["at_undefended_recall"]
+        undefended = undefended_curve(scene)
+        (best,) = undefended.base_scores[[undefended.row_at_recall(0.6)]]
         assert found["base_score"] == best
-        defence = Defence.prepare(scene, settings)
-        point = defence.at(settings, defence.curve(settings), round(100 * best))
+        point = Replayed.of(scene, settings).at(settings, settings.on_curve(float(best)))
         assert found["certified_far"]["value"] == pytest.approx(point.certified_recall()["far"])
         assert found["clean_recall"]["value"] == pytest.approx(point.clean_recall)
         assert found["mask_score"] == point.rule.mask_score
@@ -96,7 +112,7 @@ class TestSamples:
             image([], [(10, 10, 40, 40, 0)]),
             image([], [(10, 10, 40, 40, 1)]),
         ]
-        tally = Tally.of(Scene.of(images, NAMES), [NO_BOXES] * len(BASE_SCORES))
+        tally = Tally.of(Scene.of(images, VOCABULARY), [NO_BOXES] * len(BASE_SCORES))
         weights = np.array([[1.0, 1, 1], [2, 1, 0]])
         assert tally.ap50(weights) == pytest.approx([25, 200 / 3])
         assert tally.clean_recall(weights)[0] == pytest.approx([25, 200 / 3])
@@ -110,17 +126,17 @@ class TestSamples:
         assert len(np.unique(first, axis=0)) > 20
 
     def test_a_recall_that_is_not_reached(self):
-        scene = Scene.of([image([], [(10, 10, 30, 30, 0)])], NAMES)
+        scene = Scene.of([image([], [(10, 10, 30, 30, 0)])], VOCABULARY)
         tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
-        assert tally.rows_at_recall(0.5, np.ones((1, 1))).tolist() == [NOT_REACHED]
-        found = held_out_figures(scene, Settings(clean_recall=0.5), 0.1, 5, 0)
+        assert tally.rows_at_recall(0.5, np.ones((1, 1))).tolist() == [NO_ROW]
+        found = plain(held_out_figures(scene, made(clean_recall=0.5), 0.1, 5, 0))
         assert found["certified_far"]["value"] is None
         assert found["certified_far"]["unreached"] == 5
         assert found["base_score"] is None
         assert found["ap50"]["value"] == 0
 
     def test_the_interval_holds_95_percent_of_the_samples(self):
-        found = estimate(np.concatenate([[7.0], np.arange(1001)]))
+        found = plain(BootstrapEstimate.of(np.concatenate([[7.0], np.arange(1001)])))
         assert (found["value"], found["low"], found["high"]) == (7.0, 25.0, 975.0)
 
     def test_intervals_of_a_mean_are_about_right(self):
@@ -129,7 +145,8 @@ class TestSamples:
             image([(10, 10, 40, 40, 0.9, 0)], [(10, 10, 40, 40, 0)], [[(10, 10, 40, 40, 0.99, 0)]] * 4 * (n % 4 == 0))
             for n in range(100)
         ]
-        found = held_out_figures(Scene.of(scene, NAMES), Settings(clean_recall=0.5, patch_area=0.0001), 0.1, 2000, 0)
+        chosen = made(clean_recall=0.5, patch_area=0.0001)
+        found = plain(held_out_figures(Scene.of(scene, VOCABULARY), chosen, 0.1, 2000, 0))
         certified = found["certified_over"]
         assert certified["value"] == pytest.approx(25)
         half = 1.96 * np.sqrt(0.25 * 0.75 / 100) * 100
@@ -149,9 +166,9 @@ def test_spurious_boxes_are_those_with_no_object_of_their_label():
         (62, 78, 90, 90, 0.9, 1),  # less of it, but in one cluster with the half
     ]
     images = [image(base, truth, [view], ignore=[False, False, True]), image(base, truth)]
-    scene = Scene.of(images, NAMES)
-    settings = Settings(alpha=0.5, beta=0.0)
-    (added,) = Defence.prepare(scene, settings).additions(settings, [0.5])
+    scene = Scene.of(images, VOCABULARY)
+    settings = made(alpha=0.5, beta=0.0)
+    (added,) = Replayed.of(scene, settings).additions([settings.on_curve(0.5)])
     assert spurious(added, scene).tolist() == [2, 0]
 
 
@@ -163,85 +180,60 @@ class TestMeasured:
             ("evidence", 0.9, 5.0),
         ]
         for row in measured["tuned"]:
-            found = tune(
-                images,
-                NAMES,
-                Settings(clean_recall=0.9),
-                mask_floor=FLOOR,
-                families=[row["rule"]],
-                most_loss=5.0,
-                losses=(),
-                choices=CHOICES,
-                seed=1,
-            ).families[row["rule"]]
-            assert row["settings"]["alpha"] == found.settings.alpha
-            assert row["searched"] == found.searched
-            for name in ("ap50", "ap50_loss", "vanilla_ap50", "certified_far", "certified_over", "certified_mean"):
-                assert row["held_out"][name]["value"] == pytest.approx(found.held_out[name])
+            found = tuned(images, row["rule"])
+            assert row["settings"] == found.settings.to_json()
+            assert row["searched"] == found.searched.figures()
+            for name in ("ap50", "ap50_loss", "undefended_ap50", "certified_far", "certified_over", "certified_mean"):
+                assert row["held_out"][name]["value"] == pytest.approx(found.held_out.figures()[name])
 
     def test_both_halves_are_searched_and_the_mean_of_both_is_given(self):
         images, options = noisy(4, 14), OPTIONS | {"rules": ("paper",), "both_halves": True}
-        (row,) = measure(stored(images), **options)["tuned"]
-        parts = {"mask_floor": FLOOR, "families": ["paper"], "most_loss": 5.0, "losses": (), "choices": CHOICES}
-        tuned = [
-            tune(images, NAMES, Settings(clean_recall=0.9), **parts, seed=1, half=half).families["paper"]
-            for half in (0, 1)
-        ]
-
-        assert tuned[0].searched != tuned[1].searched
-        assert [half["searched"] for half in row["halves"]] == [one.searched for one in tuned]
+        (row,) = measured_of(images, **options)["tuned"]
+        both = [tuned(images, "paper", half=half) for half in (0, 1)]
+        searched = [one.searched.figures() for one in both]
+        assert searched[0] != searched[1]
+        assert [half["searched"] for half in row["halves"]] == searched
         for name in ("ap50", "ap50_loss", "certified_far", "certified_over"):
-            expected = np.mean([one.held_out[name] for one in tuned])
+            expected = np.mean([one.held_out.figures()[name] for one in both])
             assert row["held_out"][name]["value"] == pytest.approx(expected)
-        assert "base_score" not in row["held_out"]  # each half has its own
-        (once,) = measure(stored(images), **(options | {"both_halves": False}))["tuned"]
+        assert row["held_out"]["base_score"] is None  # each half has its own
+        (once,) = measured_of(images, **(options | {"both_halves": False}))["tuned"]
         widths = [found["held_out"]["ap50"]["high"] - found["held_out"]["ap50"]["low"] for found in (row, once)]
         assert widths[0] < widths[1]
 
     def test_the_images_of_a_half_are_searched_or_measured_never_both(self):
         images = noisy(4, 14)
         options = OPTIONS | {"rules": ("paper",), "both_halves": True, "bootstrap": 2}
-        found = measure(stored(images), **options)
+        found = measured_of(images, **options)
         (row,) = found["tuned"]
         first, second = (half["image_digest"] for half in row["halves"])
         assert len({first, second, found["image_digest"]}) == 3
         assert [half["held_out"]["images"] for half in row["halves"]] == [7, 7]
 
     def test_settings_searched_at_the_recall_of_the_undefended_detector(self):
-        options = OPTIONS | {"rules": ("paper",), "recall_of": "vanilla", "bootstrap": 3}
-        (row,) = measure(stored(noisy(4, 14)), **options)["tuned"]
-        found = row["held_out"]["at_vanilla_recall"]
-        scene = Scene.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], NAMES)
-        vanilla = vanilla_curve(scene)
-        assert row["searched"]["base_score"] == vanilla.base_scores[vanilla.row_at_recall(0.9)]
-        (defended,) = measure(stored(noisy(4, 14)), **(options | {"recall_of": "defended"}))["tuned"]
-        searched = tune(
-            noisy(4, 14),
-            NAMES,
-            Settings(**row["settings"]),
-            mask_floor=FLOOR,
-            families=["paper"],
-            most_loss=5.0,
-            losses=(),
-            choices=CHOICES,
-            recall_of="vanilla",
-            seed=1,
-        ).families["paper"]
-        assert found["certified_mean"]["value"] == pytest.approx(searched.held_out["certified_mean"])
+        options = OPTIONS | {"rules": ("paper",), "recall_of": "undefended", "bootstrap": 3}
+        (row,) = measured_of(noisy(4, 14), **options)["tuned"]
+        found = row["held_out"]["at_undefended_recall"]
+        scene = Scene.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], VOCABULARY)
+        undefended = undefended_curve(scene)
+        assert row["searched"]["base_score"] == undefended.base_scores[undefended.row_at_recall(0.9)]
+        (defended,) = measured_of(noisy(4, 14), **(options | {"recall_of": "defended"}))["tuned"]
+        searched = tuned(noisy(4, 14), "paper", recall_of="undefended")
+        assert found["certified_mean"]["value"] == pytest.approx(searched.held_out.certified_mean)
         assert defended["searched"]["base_score"] >= row["searched"]["base_score"]
         with pytest.raises(ObjectSeekerError, match="neither"):
-            tune(noisy(4, 4), NAMES, Settings(), mask_floor=FLOOR, recall_of="neither")
+            Search(mask_floor=FLOOR, recall_of="neither")
 
     def test_the_curve_is_that_of_evaluation_on_all_images(self, measured):
         images = noisy(4, 14)
         assert [point["beta"] for point in measured["curve"]] == [beta / 10 for beta in range(10)]
         for point in measured["curve"][::3]:
-            settings = Settings(alpha=max(FLOOR, point["beta"]), beta=point["beta"], clean_recall=0.9)
-            literal = evaluate(images, NAMES, settings)
+            settings = made(alpha=max(FLOOR, point["beta"]), beta=point["beta"], clean_recall=0.9)
+            literal = evaluated(images, settings)
             assert point["ap50"]["value"] == pytest.approx(literal["objectseeker"]["ap50"])
             lost = literal["vanilla"]["ap50"] - literal["objectseeker"]["ap50"]
             assert point["ap50_loss"]["value"] == pytest.approx(lost)
-        assert measured["vanilla"]["ap50_coco"] == evaluate(images, NAMES, PAPER)["vanilla"]["ap50_coco"]
+        assert measured["undefended"]["ap50_coco"] == evaluated(images, PAPER)["vanilla"]["ap50_coco"]
 
     def test_low_mask_scores_add_spurious_boxes(self, measured):
         boxes = [point["at_recall"][0]["spurious"]["value"] for point in measured["curve"]]
@@ -250,19 +242,18 @@ class TestMeasured:
 
     def test_it_is_ready_for_json(self, measured):
         assert json.loads(json.dumps(measured)) == measured
-        assert "samples" not in json.dumps(without_samples(measured))
+        assert RunFigures.of_json(measured).to_json() == measured
+        assert "samples" not in json.dumps(compared([measured]).to_json())
 
     def test_a_loss_that_cannot_be_kept_is_said(self):
-        found = measure(stored(noisy(4, 14)), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",)}))
+        found = measured_of(noisy(4, 14), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",)}))
         (row,) = found["tuned"]
         assert row["held_out"] is None
         assert "-50" in row["why"]
-        twice = measure(
-            stored(noisy(4, 14)), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",), "both_halves": True})
-        )
+        twice = measured_of(noisy(4, 14), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",), "both_halves": True}))
         assert twice["tuned"][0]["held_out"] is None
         assert "-50" in twice["tuned"][0]["why"]
-        table = compare([found, found])
+        table = compared([found, found])
         assert any("-50" in line for line in comparison.remarks(table))
         assert comparison.for_terminal(table)
 
@@ -282,16 +273,15 @@ class TestMeasured:
 
 class TestCompared:
     def test_a_run_does_not_differ_from_itself(self, measured):
-        (difference,) = compare([measured, measured])["differences"]
+        (difference,) = compared([measured, measured]).to_json()["differences"]
         assert difference["paired"]
-        estimates = [difference["vanilla"]["ap50"], *(point["ap50_loss"] for point in difference["curve"])]
+        estimates = [difference["undefended"]["ap50"], *(point["ap50_loss"] for point in difference["curve"])]
         estimates += [row["held_out"]["certified_far"] for row in difference["tuned"]]
         for one in estimates:
             assert (one["value"], one["low"], one["high"]) == (0, 0, 0)
 
     def test_differences_are_the_second_minus_the_first(self, measured, other):
-        found = compare([measured, other])
-        (difference,) = found["differences"]
+        (difference,) = compared([measured, other]).to_json()["differences"]
         one, two = (run["tuned"][1]["held_out"]["certified_over"] for run in (measured, other))
         differs = difference["tuned"][1]["held_out"]["certified_over"]
         assert differs["value"] == pytest.approx(two["value"] - one["value"])
@@ -301,23 +291,23 @@ class TestCompared:
 
     def test_only_runs_of_the_same_images_are_paired(self, measured):
         moved = {**measured, "run": "runs/moved", "image_digest": "another"}
-        (difference,) = compare([measured, moved])["differences"]
+        (difference,) = compared([measured, moved]).to_json()["differences"]
         assert not difference["paired"]
-        assert any("not paired" in line for line in comparison.remarks(compare([measured, moved])))
+        assert any("not paired" in line for line in comparison.remarks(compared([measured, moved])))
 
     def test_runs_measured_differently_are_refused(self, measured):
         with pytest.raises(ObjectSeekerError, match=r"seed=1.*seed=2"):
-            compare([measured, {**measured, "options": {**measured["options"], "seed": 2}}])
+            compared([measured, {**measured, "options": {**measured["options"], "seed": 2}}])
         with pytest.raises(ObjectSeekerError, match="no runs"):
-            compare([])
+            compared([])
 
     def test_everything_is_saved_and_read_again(self, measured, other, tmp_path):
         pytest.importorskip("matplotlib")
-        comparison.save(tmp_path, [measured, other])
+        comparison.save(tmp_path, [RunFigures.of_json(run) for run in (measured, other)])
         names = {file.name for file in tmp_path.iterdir()}
         plain = {"comparison.json", "comparison.csv", "comparison.md", "comparison.svg", "comparison.png"}
         assert names == plain | {"one.measured.json", "two.measured.json"}
-        assert comparison.read_measured(tmp_path / "one.measured.json") == measured
+        assert comparison.read_measured(tmp_path / "one.measured.json").to_json() == measured
         with (tmp_path / "comparison.csv").open() as file:
             rows = list(csv.DictReader(file))
         far = next(row for row in rows if row["table"].startswith("evidence") and row["figure"] == "far")
@@ -326,13 +316,13 @@ class TestCompared:
         assert far.keys() == {"table", "figure", "one", "two", "two - one"}
 
     def test_cells(self):
-        assert comparison.cell({"value": -0.001, "low": -0.5, "high": 9.876}) == "0.00 [-0.50, 9.88]"
-        assert comparison.cell({"value": 4.5, "low": 3.21, "high": 10.0}) == "4.5 [3.2, 10.0]"
-        assert comparison.cell({"value": 3.0, "low": None, "high": None}) == "3.00"
-        assert comparison.cell({"value": None, "low": None, "high": None}) == comparison.cell(None) == "-"
+        assert comparison.cell(BootstrapEstimate(-0.001, -0.5, 9.876, 0, ())) == "0.00 [-0.50, 9.88]"
+        assert comparison.cell(BootstrapEstimate(4.5, 3.21, 10.0, 0, ())) == "4.5 [3.2, 10.0]"
+        assert comparison.cell(BootstrapEstimate(3.0, None, None, 0, ())) == "3.00"
+        assert comparison.cell(BootstrapEstimate(None, None, None, 0, ())) == comparison.cell(None) == "-"
 
     def test_runs_of_one_name_are_told_by_their_paths(self, measured):
-        twins = [{**measured, "run": f"{folder}/voc"} for folder in "ab"]
+        twins = [RunFigures.of_json({**measured, "run": f"{folder}/voc"}) for folder in "ab"]
         assert comparison.names_of(twins) == ["a/voc", "b/voc"]
 
     def test_files_that_are_no_measurements_are_refused(self, tmp_path):

@@ -4,13 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-from evaluation_cases import EVIDENCE, PAPER, changed, made, run
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, image, made, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, ObjectSeekerError, Rule
-from objectseeker.evaluation import BASE_SCORES
+from objectseeker import Detections, IouRule, ObjectSeekerError, Rule
+from objectseeker.core.follow import Follow
+from objectseeker.core.threats import WHERES
+from objectseeker.evaluation import BASE_SCORES, Scene, Settings, evaluate
 from objectseeker.evaluation.replay import find_candidates, replay
+from objectseeker.evaluation.replayed import Replayed
 
 
 def with_evidence(chosen, low_alpha, low_beta, power):
@@ -25,13 +28,11 @@ any_settings = st.builds(
     filter_ioa=st.sampled_from([0.0, 0.5, 0.6, 0.9, 1.0]),
     edge_factor=st.sampled_from([1.0, 0.8, 0.5, 0.0]),
 )
-evidence_settings = st.builds(
-    with_evidence, any_settings, scores, scores, st.sampled_from([0.5, 1.0, 2.0])
-)
+evidence_settings = st.builds(with_evidence, any_settings, scores, scores, st.sampled_from([0.5, 1.0, 2.0]))
 
 
 def observations(images):
-    return [image.observation for image in images]
+    return [one.observation for one in images]
 
 
 def check_against_prune(images, chosen, classwise, floor=None):
@@ -40,10 +41,10 @@ def check_against_prune(images, chosen, classwise, floor=None):
     candidates = find_candidates(observations(images), rules[0], chosen.floor if floor is None else floor)
     different = 0
     for rule, added in zip(rules, replay(candidates, rules), strict=True):
-        for number, image in enumerate(images):
+        for number, observed in enumerate(images):
             hulls = added.detections[added.image == number]
-            found = Detections.concatenate([image.observation.base.at_least(rule.base_score), hulls])
-            assert found == rule.prune(image.observation)
+            found = Detections.concatenate([observed.observation.base.at_least(rule.base_score), hulls])
+            assert found == rule.prune(observed.observation)
             different += len(hulls)
     return different
 
@@ -84,3 +85,40 @@ def test_images_without_masked_boxes():
     candidates = find_candidates(observations(images), Rule(), 0.0)
     assert [len(added) for added in replay(candidates, [Rule()])] == [0]
     assert np.array_equal(candidates.first, np.zeros(len(images) + 1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    base_score=st.sampled_from([0.3, 0.5, 0.625, 0.77, 1.0]),
+    mask_score=scores,
+    low_score=st.none() | scores,
+    classwise=st.booleans(),
+    by_iou=st.booleans(),
+)
+def test_a_rule_may_look_at_masked_boxes_below_its_base_score(
+    seed, base_score, mask_score, low_score, classwise, by_iou
+):
+    """Then a masked box that a base box of its own score explains is output all the same: the base box is not."""
+    low_score = None if low_score is None else min(low_score, mask_score)
+    rule = Rule(base_score=base_score, mask_score=mask_score, low_score=low_score, classwise=classwise)
+    rule = IouRule(ioa=rule) if by_iou else rule
+    chosen = Settings(rule=rule, follow=Follow.through(rule))
+    images = run(seed, 4)
+    replayed = Replayed.of(Scene.of(images, VOCABULARY), chosen)
+    rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_SCORES[::20])]
+    for one, added in zip(rules, replayed.additions(rules), strict=True):
+        for number, observed in enumerate(images):
+            mine = added.detections[added.image == number]
+            base = observed.observation.base.at_least(one.base_score)
+            assert Detections.concatenate([base, mine]) == one.prune(observed.observation)
+
+
+def test_an_own_rule_below_its_base_score_is_evaluated_as_it_is():
+    rule = Rule(base_score=0.5, mask_score=0.3)
+    seen = (40, 40, 60, 60, 0.4, 0)
+    images = [image([seen], [(40, 40, 60, 60, 0)], [[seen]] * 100, lines=25)]
+    found = evaluate(images, VOCABULARY, Settings(rule=rule, follow=Follow.through(rule)))
+    assert len(rule.prune(images[0].observation)) == 1
+    assert (found.ours.clean_recall, found.ours.base_score, found.ours.mask_score) == (100, 0.5, 0.3)
+    assert found.ours.certified_recall() == dict.fromkeys(WHERES, 100)

@@ -1,7 +1,6 @@
 """The paper's figures from one run: tables that are the sweeps' rows, and plots that are always the same."""
 
 import csv
-import dataclasses
 import json
 import subprocess
 import sys
@@ -10,14 +9,13 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import PIL.Image
 import pytest
-from evaluation_cases import EVIDENCE, NAMES, PAPER, image, run
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, run, tabled
 
-from objectseeker import ObjectSeekerError
+from objectseeker import Bands, Halves, ObjectSeekerError
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import Scene, evaluate, sweeps
+from objectseeker.evaluation import Scene, sweeps
 from objectseeker.results import plots
 from objectseeker.results.figures import FIGURES, line_counts, write_figures
-from objectseeker.runs.run import restrict
 
 LINES = 6
 FLOOR = 0.1
@@ -30,21 +28,21 @@ CERTIFIED = OUTCOME[-5:-1]
 COLUMNS = {
     "precision-recall": ["detector", "base_score", "precision", "recall", "clean_recall"],
     "clean-recall": ["asked_clean_recall", *OUTCOME],
-    "lines": ["k", "forward_passes", *OUTCOME, "vanilla_ap50"],
-    "cost": ["k", "forward_passes", *CERTIFIED, "vacuous_far"],
-    "alpha": ["alpha", *OUTCOME, "vanilla_ap50"],
-    "beta": ["beta", *OUTCOME, "vanilla_ap50"],
-    "filter-ioa": ["filter_ioa", *OUTCOME, "vanilla_ap50"],
+    "lines": ["k", "forward_passes", "masks", *OUTCOME, "undefended_ap50"],
+    "cost": ["k", "forward_passes", "masks", *OUTCOME],
+    "alpha": ["alpha", *OUTCOME, "undefended_ap50"],
+    "beta": ["beta", *OUTCOME, "undefended_ap50"],
+    "filter-ioa": ["filter_ioa", *OUTCOME, "undefended_ap50"],
     "threshold": ["threshold", *OUTCOME],
     "variants": [
         *("detector", "ap50", "base_score", "mask_score", "clean_recall", *CERTIFIED, "vacuous_far"),
         *("false_alerts", "false_alert_rate"),
     ],
     "iou-threshold": ["threshold", *OUTCOME],
-    "patch-area": ["k", "patch_area", *OUTCOME],
+    "patch-area": ["k", "patch_area", "masks", *OUTCOME],
     "patch-aspect": ["patch_aspect", *OUTCOME],
     "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED, "vacuous_far"],
-    "splits": ["split", "images", "objects", "vanilla_ap50", *OUTCOME],
+    "splits": ["split", "images", "objects", "undefended_ap50", *OUTCOME],
 }
 
 
@@ -56,14 +54,14 @@ def images():
 
 @pytest.fixture(scope="module")
 def scene(images):
-    return Scene.of(images, NAMES)
+    return Scene.of(images, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
 def written(scene, tmp_path_factory):
     out = tmp_path_factory.mktemp("figures") / "new"
     progress = []
-    options = {"lines": LINES, "mask_floor": FLOOR, "on_progress": lambda *step: progress.append(step)}
+    options = {"masks": Halves(LINES), "mask_floor": FLOOR, "on_progress": lambda *step: progress.append(step)}
     files = write_figures(scene, PAPER, out, **options)
     return out, files, progress
 
@@ -78,7 +76,17 @@ def as_text(row):
 
 
 def write(scene, out, settings=PAPER, lines=LINES, mask_floor=FLOOR, **options):
-    return write_figures(scene, settings, out, lines=lines, mask_floor=mask_floor, **options)
+    return write_figures(scene, settings, out, masks=Halves(lines), mask_floor=mask_floor, **options)
+
+
+def named(rows):
+    """The rows of a sweep over lines, with what masks those are."""
+    return [
+        {key: value for key, value in row.items() if key in ("k", "forward_passes", "patch_area")}
+        | {"masks": f"halves:{LINES}" if row["k"] == LINES else f"{row['k']} of the lines of halves:{LINES}"}
+        | row
+        for row in rows
+    ]
 
 
 def test_every_figure_is_a_table_and_two_plots(written):
@@ -98,48 +106,49 @@ def test_every_figure_is_a_table_and_two_plots(written):
 
 def test_tables_are_the_rows_of_the_sweeps(written, scene):
     out, _, _ = written
-    thresholds = sweeps.by_threshold(scene, PAPER)
+    thresholds = tabled(sweeps.by_threshold, scene, PAPER)
+    means = sweeps.mean_over_thresholds(sweeps.by_threshold(scene, PAPER))
     expected = {
-        "precision-recall": sweeps.precision_recall(scene, PAPER),
-        "clean-recall": sweeps.by_clean_recall(scene, PAPER, [step / 20 for step in range(2, 20)]),
+        "precision-recall": tabled(sweeps.precision_recall, scene, PAPER),
+        "clean-recall": tabled(sweeps.by_clean_recall, scene, PAPER, [step / 20 for step in range(2, 20)]),
         "threshold": [
             *thresholds,
-            dict.fromkeys(thresholds[0]) | {"threshold": "mean"} | sweeps.mean_over_thresholds(thresholds),
+            dict.fromkeys(thresholds[0]) | {"threshold": "mean"} | {f"certified_{w}": m for w, m in means.items()},
         ],
-        "patch-area": sweeps.by_patch_area(scene, PAPER, ks=[2, 4, 6], restrict=restrict),
-        "patch-aspect": sweeps.by_patch_aspect(scene, PAPER),
-        "object-size": sweeps.by_object_size(scene, PAPER),
-        "splits": sweeps.by_split(scene, PAPER),
+        "patch-area": named(tabled(sweeps.by_patch_area, scene, PAPER, ks=[2, 4, 6])),
+        "patch-aspect": tabled(sweeps.by_patch_aspect, scene, PAPER),
+        "object-size": tabled(sweeps.by_object_size, scene, PAPER),
+        "splits": tabled(sweeps.by_split, scene, PAPER),
     }
     for name, rows in expected.items():
         assert table(out, name) == [as_text(row) for row in rows], name
 
 
-def test_sweeps_of_one_setting_have_the_vanilla_detector_beside_them(written, scene, images):
+def test_sweeps_of_one_setting_have_the_undefended_detector_beside_them(written, scene, images):
     out, _, _ = written
-    vanilla = {"vanilla_ap50": evaluate(images, NAMES, PAPER)["vanilla"]["ap50"]}
+    undefended = {"undefended_ap50": evaluated(images, PAPER)["vanilla"]["ap50"]}
     tenths = [step / 10 for step in range(10)]
-    lines = sweeps.by_lines(scene, PAPER, [1, 2, 3, 4, 5, 6], restrict)
+    lines = named(tabled(sweeps.by_lines, scene, PAPER, [1, 2, 3, 4, 5, 6]))
     expected = {
         "lines": lines,
-        "alpha": sweeps.by_alpha(scene, PAPER, tenths[1:]),  # no score below the floor
-        "filter-ioa": sweeps.by_filter_ioa(scene, PAPER, tenths[3:]),
+        "alpha": tabled(sweeps.by_alpha, scene, PAPER, tenths[1:]),  # no score below the floor
+        "filter-ioa": tabled(sweeps.by_filter_ioa, scene, PAPER, tenths[3:]),
         "beta": [
-            {"beta": beta} | sweeps.by_alpha(scene, dataclasses.replace(PAPER, beta=beta), [PAPER.alpha])[0]
+            {"beta": beta} | tabled(sweeps.by_alpha, scene, changed(PAPER, beta=beta), [PAPER.follow.alpha])[0]
             for beta in tenths
         ],
     }
     for name, rows in expected.items():
-        assert table(out, name) == [as_text({key: row[key] for key in COLUMNS[name][:-1]} | vanilla) for row in rows]
+        assert table(out, name) == [as_text({key: row[key] for key in COLUMNS[name][:-1]} | undefended) for row in rows]
     assert table(out, "cost") == [as_text({key: row[key] for key in COLUMNS["cost"]}) for row in lines]
 
 
 def test_variants_are_the_rows_of_evaluate(written, images):
     out, _, _ = written
-    found = evaluate(images, NAMES, PAPER)
+    found = evaluated(images, PAPER)
     rows = {row.pop("detector"): row for row in table(out, "variants")}
-    assert list(rows) == ["vanilla", "IoA", "IoA, label-free", "IoU", "IoU, label-free"]
-    assert rows["vanilla"]["ap50"] == str(found["vanilla"]["ap50"])
+    assert list(rows) == ["undefended", "IoA", "IoA, label-free", "IoU", "IoU, label-free"]
+    assert rows["undefended"]["ap50"] == str(found["vanilla"]["ap50"])
     for name, key, suffix in (
         ("IoA", "objectseeker", ""),
         ("IoA, label-free", "objectseeker", "_label_free"),
@@ -159,7 +168,7 @@ def test_variants_are_the_rows_of_evaluate(written, images):
 
 def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypatch):
     monkeypatch.setattr(plots, "missing", lambda: "tables will do")
-    settings = dataclasses.replace(EVIDENCE, alpha=0.77, beta=0.33, filter_ioa=0.55, patch_area=0.03, patch_aspect=3.0)
+    settings = changed(EVIDENCE, alpha=0.77, beta=0.33, filter_ioa=0.55, patch_area=0.03, patch_aspect=3.0)
     names = {
         "alpha": "alpha",
         "beta": "beta",
@@ -168,12 +177,12 @@ def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypa
         "patch-aspect": "patch_aspect",
     }
     write(scene, tmp_path, settings, mask_floor=0.2, only=names)
-    ours = evaluate(scene.images, NAMES, settings)["objectseeker"]
+    ours = evaluated(scene.images, settings)["objectseeker"]
     for name, column in names.items():
         (row,) = [
             row
             for row in table(tmp_path, name)
-            if row[column] == str(getattr(settings, column)) and row.get("k", str(LINES)) == str(LINES)
+            if row[column] == str(settings.to_json()[column]) and row.get("k", str(LINES)) == str(LINES)
         ]
         assert row["ap50"] == str(ours["ap50"])
         assert {where: row[f"certified_{where}"] for where in WHERES} == as_text(ours["certified_recall"])
@@ -183,7 +192,7 @@ def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypa
 def test_no_score_below_the_floor_is_tried(scene, tmp_path, monkeypatch):
     """With a beta above the floor alpha may lie below it; then a smaller beta would look at boxes never stored."""
     monkeypatch.setattr(plots, "missing", lambda: "tables will do")
-    settings = dataclasses.replace(PAPER, alpha=0.05, beta=0.5)
+    settings = changed(PAPER, alpha=0.05, beta=0.5)
     write(scene, tmp_path, settings, mask_floor=0.35, only=["alpha", "beta"])
     assert [row["alpha"] for row in table(tmp_path, "alpha")] == ["0.05", *(f"0.{n}" for n in range(4, 10))]
     assert [row["beta"] for row in table(tmp_path, "beta")] == [f"0.{n}" for n in range(4, 10)]
@@ -194,12 +203,12 @@ def test_no_score_below_the_floor_is_tried(scene, tmp_path, monkeypatch):
 def test_what_the_figures_were_made_with_lies_beside_them(written, scene, images):
     out, _, _ = written
     about = json.loads((out / "figures.json").read_text(encoding="utf-8"))
-    ours = evaluate(images, NAMES, PAPER)
+    ours = evaluated(images, PAPER)
     assert about == {
         "images": ours["images"],
         "objects": ours["objects"],
         "vacuous_far": ours["objectseeker"]["vacuous_far"],
-        "lines": LINES,
+        "masks": f"halves:{LINES}",
         "mask_floor": FLOOR,
         "settings": ours["settings"],
         "figures": dict(FIGURES),
@@ -210,7 +219,7 @@ def test_what_the_figures_were_made_with_lies_beside_them(written, scene, images
 def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
     shown = {}
     monkeypatch.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
-    write(scene, tmp_path, dataclasses.replace(PAPER, clean_recall=0.9))
+    write(scene, tmp_path, changed(PAPER, clean_recall=0.9))
     assert list(shown) == list(FIGURES)
     for name, plot in shown.items():
         for line in [one for panel in plot.panels for one in panel.series if isinstance(one, plots.Line)]:
@@ -227,7 +236,7 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
         for name in FIGURES
         if name not in ("precision-recall", "clean-recall")
         and any(
-            row["certified_far"] == "" and row.get("objects") != "0" and row.get("detector") != "vanilla"
+            row["certified_far"] == "" and row.get("objects") != "0" and row.get("detector") != "undefended"
             for row in table(tmp_path, name)
         )
     }
@@ -272,17 +281,64 @@ def test_without_matplotlib_there_are_tables(scene, tmp_path, monkeypatch):
     files = write(scene, tmp_path, only=["clean-recall", "splits"])
     assert [file.name for file in files] == ["figures.json", "clean-recall.csv", "splits.csv"]
     assert sorted(tmp_path.iterdir()) == sorted(files)
-    assert table(tmp_path, "splits") == [as_text(row) for row in sweeps.by_split(scene, PAPER)]
+    assert table(tmp_path, "splits") == [as_text(row) for row in tabled(sweeps.by_split, scene, PAPER)]
     assert "pip install 'objectseeker[plots]'" in plots.missing()
 
 
 def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     blind = [image([], [(40, 40, 60, 60, 0)], lines=2, number=n) for n in range(2)]
     names = ["precision-recall", "lines", "threshold", "patch-area", "object-size", "splits"]
-    write(Scene.of(blind, NAMES), tmp_path, lines=2, only=names)
+    notes = []
+    write(Scene.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_note=notes.append)
     assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
     assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
     assert all((tmp_path / f"{name}.png").exists() for name in names)
+    # Not reached is what the picture says instead of empty axes, and what is noted.
+    assert len(notes) == 3
+    assert notes[0] == "nothing to draw in precision-recall: there are no boxes"
+    assert notes[1].startswith(
+        "nothing to draw in lines, threshold, patch-area: clean recall 50% is not reached, at most"
+    )
+    assert notes[2] == "nothing to draw in object-size: clean recall 50 % is not reached"
+    assert "<!-- clean recall 50% is not reached, at most -->" in (tmp_path / "threshold.svg").read_text()
+
+
+def test_the_lines_of_a_sweep_are_not_those_that_can_be_deployed(written, scene, tmp_path):
+    out, _, _ = written
+    about = json.loads((out / "figures.json").read_text(encoding="utf-8"))
+    shown = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
+        write(scene, tmp_path, only=["lines", "cost", "patch-area", "alpha"])
+    for name in ("lines", "cost", "patch-area"):
+        assert "every n-th of the stored lines: not Halves(k), no detector can be deployed so" in about["figures"][name]
+        assert "Every n-th of the stored lines" in shown[name].note
+        assert {row["masks"] for row in table(out, name)} >= {"2 of the lines of halves:6", "halves:6"}
+    assert "n-th" not in shown["alpha"].note
+
+
+def test_bands_have_no_lines_to_leave_out(tmp_path):
+    made = run(33, 6, generous=1.0, sure=0.9, make=lambda width, height, lines: Bands(0.05).masks(width, height))
+    notes = []
+    only = ["lines", "cost", "patch-area", "threshold"]
+    options = {"masks": Bands(0.05), "mask_floor": FLOOR, "only": only, "on_note": notes.append}
+    files = write_figures(Scene.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
+    assert {file.stem for file in files} == {"figures", "patch-area", "threshold"}
+    assert notes == ["left out, because bands:0.05 are no lines of which some could be used: lines, cost"]
+    assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME]
+    assert max(float(row["certified_far"]) for row in table(tmp_path, "patch-area")) > 0
+
+
+def test_figures_at_the_own_score_of_a_rule(scene, tmp_path):
+    own = changed(PAPER, clean_recall=None)
+    shown = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
+        write(scene, tmp_path, own)
+    assert "at\xa0base_score\xa00.5" in shown["alpha"].note
+    by_alpha = table(tmp_path, "alpha")
+    assert {row["base_score"] for row in by_alpha} == {"0.5"}
+    assert len({row["mask_score"] for row in by_alpha}) > 3  # the own point moves with what is varied
 
 
 def test_a_folder_that_cannot_be_written(scene, tmp_path):

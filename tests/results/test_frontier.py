@@ -4,9 +4,9 @@ import csv
 import dataclasses
 
 import pytest
-from evaluation_cases import NAMES, PAPER, noisy
+from evaluation_cases import VOCABULARY, image, noisy
 
-from objectseeker.evaluation import Choices, tune
+from objectseeker.evaluation import Choices, Search, sweeps, tune
 from objectseeker.results import tuned as frontier
 
 RECALL = 0.9
@@ -14,9 +14,9 @@ RECALL = 0.9
 
 @pytest.fixture(scope="module")
 def tuning():
-    settings = dataclasses.replace(PAPER, clean_recall=RECALL)
     choices = Choices((0.6,), (1.0,), (0.1,))
-    return tune(noisy(4, 12), NAMES, settings, mask_floor=0.15, most_loss=5.0, losses=(20.0,), choices=choices)
+    search = Search(mask_floor=0.15, clean_recall=RECALL, most_loss=5.0, losses=(20.0,), choices=choices)
+    return tune(noisy(4, 12), VOCABULARY, search)
 
 
 def test_both_rules_stand_side_by_side_at_every_loss(tuning):
@@ -25,8 +25,8 @@ def test_both_rules_stand_side_by_side_at_every_loss(tuning):
     for row, allowed in zip(rows, (5.0, 20.0), strict=True):
         for family in ("paper", "evidence"):
             (one,) = (one for one in tuning.frontier[family] if one.most_loss == allowed)
-            assert row[f"{family} AP50"] == f"{one.held_out['ap50']:.1f}"
-            assert row[f"{family} far"] == f"{one.held_out['certified_far']:.1f}"
+            assert row[f"{family} AP50"] == f"{one.held_out.outcome.ap50:.1f}"
+            assert row[f"{family} far"] == f"{one.held_out.outcome.certified_recall()['far']:.1f}"
 
 
 def test_a_loss_that_one_rule_cannot_keep_is_a_dash(tuning):
@@ -45,12 +45,26 @@ def test_the_best_setting_shows_what_its_rule_has(tuning):
 
 def test_everything_is_saved(tuning, tmp_path):
     pytest.importorskip("matplotlib")
-    frontier.save(tmp_path / "tuned", tuning, RECALL)
+    frontier.save(tmp_path / "tuned", tuning)
     names = {file.name for file in (tmp_path / "tuned").iterdir()}
     assert names == {"tuning.json", "tuning.md", "frontier.csv", "frontier.svg", "frontier.png"}
     with (tmp_path / "tuned" / "frontier.csv").open() as file:
         assert list(csv.DictReader(file)) == frontier.frontier_rows(tuning)
-    plot = frontier.frontier_plot(tuning, RECALL)
+    plot = frontier.frontier_plot(tuning)
     assert [panel.title for panel in plot.panels] == ["far", "close", "over", "mean"]
     drawn = plot.panels[0].series[1]
-    assert sorted(drawn.x) == sorted(one.held_out["ap50_loss"] for one in tuning.frontier["evidence"])
+    assert sorted(drawn.x) == sorted(one.held_out.loss for one in tuning.frontier["evidence"])
+
+
+def test_what_the_held_out_half_does_not_reach_is_said(tmp_path):
+    seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
+    blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
+    first = sweeps.split(2, 2, 0)[0][0]
+    search = Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    found = tune([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
+    (why,) = frontier.remarks(found)
+    assert "reaches a clean recall of at most 50.0 %" in why
+    assert frontier.for_terminal(found)[-1] == why
+    assert all(panel.is_empty and panel.if_empty == why for panel in frontier.frontier_plot(found).panels)
+    frontier.save(tmp_path, found)
+    assert why in (tmp_path / "tuning.md").read_text()

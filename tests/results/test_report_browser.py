@@ -13,9 +13,9 @@ from pathlib import Path
 import evaluation_cases
 import numpy as np
 import pytest
-from report_cases import PAPER, VOCABULARY, Run, photographed, run_of
+from report_cases import IOU, LABEL_FREE, PAPER, TWO_CATS, VOCABULARY, Run, photographed, run_of
 
-from objectseeker import Observation, Patch, Rule
+from objectseeker import Bands, Detections, Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
 from objectseeker.core.certification import ObjectProof, provable
 from objectseeker.core.evidence import stars_of
@@ -143,7 +143,8 @@ def test_every_verdict_is_pythons(opened, certificates, threshold):
     for wanted in theirs[:2]:
         assert 0 < wanted.sum() < wanted.size
     if threshold == 0:
-        assert theirs[2].any()
+        # A clear box lies apart from what its mask removes: no square is harmless both left and right of it.
+        assert theirs[2].any() != isinstance(run.rule, IouRule)
         # Under the evidence rule enough is certified by views together that none certifies alone.
         assert (together(run, theirs[0]) > 50) == (getattr(run.rule, "low_score", None) is not None)
 
@@ -450,6 +451,93 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
             gone = {"left of": x + side <= int(line), "above": y + side <= int(line)}
             gone |= {"right of": x >= int(line), "below": y >= int(line)}
             assert gone[said]
+
+
+def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path):
+    """Two bands of each axis are safe: between and around them lie nine rectangles of positions without a proof."""
+    masks = Bands(0.04).masks(100, 100)  # of 39 pixels, every 20
+    assert masks.removed[[1, 3, 6, 8]].tolist() == [
+        [20, 0, 59, 100],
+        [60, 0, 99, 100],
+        [0, 20, 100, 59],
+        [0, 60, 100, 99],
+    ]
+    thing = (25, 25, 75, 75, 0.9, 0)
+    masked = [evaluation_cases.boxes([thing] if mask in (1, 3, 6, 8) else []) for mask in range(len(masks))]
+    image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)])
+    image = replace(image, observation=Observation(100, 100, masks, image.observation.base, masked))
+    write_report(tmp_path / "report.html", [image], VOCABULARY, PAPER)
+    page = opened(tmp_path / "report.html", "#image/0")
+    slide(page, "area", "areas", 0.04)
+    page.locator("input[value=anywhere]").check()
+    # A patch of 20 starts from -19 to 99; the bands remove the starts from 20 to 39 and from 60 to 79.
+    between = [(-19, 20), (40, 60), (80, 100)]
+    wanted = {(x, y, u - x, v - y) for x, u in between for y, v in between}
+    for style in ("positions", "escape"):
+        drawn = page.locator(f"#layer-positions .{style}").evaluate_all(
+            "all => all.map((one) => ['x', 'y', 'width', 'height'].map((name) => +one.getAttribute(name)))"
+        )
+        assert {(x - 9.5, y - 9.5, width, height) for x, y, width, height in drawn} == wanted
+    button = page.locator("#objects button")
+    for (x, y), words, strip in (
+        ((20, 0), "everything from x = 20 to 59 removed", [20, 0, 39, 100]),
+        ((41, 79), "everything from y = 60 to 99 removed", [0, 60, 100, 39]),
+        ((40, 80), "no proof", None),
+    ):
+        drag_to(page, x, y)
+        assert position(page) == [x, y]
+        assert words in button.inner_text()
+        removed = page.locator("#layer-mask .removed")
+        assert removed.count() == (strip is not None)
+        assert page.locator("#layer-mask .removed-line").count() == (0 if strip is None else 2)
+        if strip is not None:
+            assert [float(removed.get_attribute(name)) for name in ("x", "y", "width", "height")] == strip
+    assert "four lines" not in page.locator("#chosen").inner_text()
+
+
+def test_boxes_have_the_detectors_names_and_objects_the_data_sets(opened, tmp_path):
+    """A detector that sees a kitten under left masks and a cat under right ones proves the object as neither."""
+    thing = (25, 25, 75, 75)
+    masked = [[(*thing, 0.9, mask // 18)] for mask in range(36)]  # left and top masks first
+    image = evaluation_cases.image([(*thing, 0.9, 1)], [(*thing, 0)], masked, lines=9)
+    write_report(tmp_path / "report.html", [image], TWO_CATS, PAPER)
+    page = opened(tmp_path / "report.html", "#image/0")
+    page.locator("input[value=anywhere]").check()
+    page.locator(DONE).wait_for()
+    assert page.locator("#objects button .mark").first.inner_text() == "✗ cat"
+    page.get_by_label("boxes of the undefended detector").check()
+    assert page.locator("#layer-base title").text_content() == "kitten 0.9"
+    chosen = page.locator("#chosen").inner_text()
+    assert "Chosen: cat" in chosen
+    assert "cat, of 2 labels that stand for it" in chosen
+    with_one_label = replace(
+        image,
+        observation=Observation(
+            100,
+            100,
+            image.observation.masks,
+            image.observation.base,
+            [Detections(boxes.xyxy, boxes.score, np.ones(len(boxes), int)) for boxes in image.observation.masked],
+        ),
+    )
+    write_report(tmp_path / "report.html", [with_one_label], TWO_CATS, PAPER)
+    page.reload()
+    page.locator("input[value=anywhere]").check()
+    page.locator(DONE).wait_for()
+    assert page.locator("#objects button .mark").first.inner_text() == "✓ cat"
+    assert "kitten, of 2 labels that stand for it" in page.locator("#chosen").inner_text()
+
+
+def test_words_follow_the_rule(opened, tmp_path):
+    for settings, words, label in (
+        (PAPER, "returns a box of the object's class that covers more than T of the object.", "Covered share T"),
+        (LABEL_FREE, "returns a box that covers more than T of the object.", "Covered share T"),
+        (IOU, "returns a box of the object's class whose IoU with the object exceeds T.", "IoU T"),
+    ):
+        write_report(tmp_path / "report.html", photographed(tmp_path, 1), VOCABULARY, settings)
+        page = opened(tmp_path / "report.html", "#meaning")
+        assert words in " ".join(page.locator("#part-meaning").inner_text().split())
+        assert page.locator("label:has(#threshold)").inner_text().startswith(label)
 
 
 def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs):

@@ -21,12 +21,10 @@ def followed(tmp_path_factory):
     """What the names of the page stand for once all of it has run."""
     if not PAGE.is_file():
         pytest.skip("the documentation is not part of the package")
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     pytest.importorskip("transformers")
     pytest.importorskip("scipy")  # YOLOS' loss needs it
     names: dict[str, object] = {}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several would wait for each other longer than they work on a network this small
     patch = pytest.MonkeyPatch()
     patch.chdir(tmp_path_factory.mktemp("docs"))
     try:
@@ -35,7 +33,6 @@ def followed(tmp_path_factory):
         yield names
     finally:
         patch.undo()
-        torch.set_num_threads(threads)
 
 
 def test_the_loss_falls(followed):
@@ -72,6 +69,8 @@ def test_the_page_masks_what_it_says(followed):
     assert masked.keep.shape == (len(followed["boxes"]),)
     assert len(followed["result"]["bboxes"]) == len(followed["result"]["class_labels"])
     assert len(followed["masked_boxes"]) == len(followed["masked_labels"])
+    assert followed["masked_batch"].shape == followed["batch"].shape
+    assert followed["masked_objects"].shape[:2] == followed["still_present"].shape
 
 
 def test_keypoints_are_refused_as_the_page_says(followed):

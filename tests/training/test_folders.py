@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
 
-ROOT = Path(__file__).parents[2]
-if not (ROOT / "train_embedded").is_dir():
-    pytest.skip("the training program is not part of the package", allow_module_level=True)
-sys.path.insert(0, str(ROOT))
+pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.detectors.network.names import VOC_20  # noqa: E402
-from train_embedded.folders import read_folder  # noqa: E402
-from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join  # noqa: E402
+from objectseeker.detectors.network.names import VOC_20
+from train_embedded.folders import read_folder
+from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join
 
 WIDTH, HEIGHT = 80, 60
 

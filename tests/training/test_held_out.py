@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from objectseeker.core.boxes import Detections
 
 torch = pytest.importorskip("torch")
-
-ROOT = Path(__file__).parents[2]
-if not (ROOT / "train_embedded").is_dir():
-    pytest.skip("the training program is not part of the package", allow_module_level=True)
-sys.path.insert(0, str(ROOT))
+pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
 from train_embedded.augmentation import Bank, SampleMasking  # noqa: E402
 from train_embedded.evaluate import average_precisions  # noqa: E402

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-
-ROOT = Path(__file__).parents[2]
-if not (ROOT / "train_embedded").is_dir():
-    pytest.skip("the training program is not part of the package", allow_module_level=True)
-sys.path.insert(0, str(ROOT))
+pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
 from objectseeker.training.masked_batches import mask_and_move, visible_targets  # noqa: E402
 from train_embedded.augmentation import (  # noqa: E402

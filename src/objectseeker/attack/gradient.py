@@ -14,6 +14,7 @@ from objectseeker.attack import objectives
 from objectseeker.attack.objectives import Goals
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution
+from objectseeker.attack.weakest import PositionProofs
 from objectseeker.attack.whitebox import Stage, Tensor, WhiteBox, masked, unreached
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.seeker import removed_of
@@ -57,12 +58,16 @@ def attack(
 class _TaskViews:
     """The views that one task looks at, the untouched one first.
 
-    The views that hurt most are looked at most: `priority` is the loss of each, once it is known.
+    The views that hurt most are looked at most: `priority` is the loss of each, once it is known. `immune` are the
+    masks under which the patches change nothing; with `safe` these views prove the object: never believe that it is
+    hidden.
     """
 
     views: Views
     lines: Floats  # (V, 2, 2) of the masks, on the network input
     priority: Floats  # (V,)
+    immune: Bools  # (M,)
+    safe: bool
 
 
 class _Campaign:
@@ -98,7 +103,7 @@ class _Campaign:
         ).float()
         self.edge = self._tensor([self.stage.edge(image) for image in self.image]).float()
         self.relabel = self._tensor([task.relabel for task in tasks])
-        self.plants, self.planted = self._plants(goal)
+        self.plants, self.planted = self._plants()
 
     def run(self, on_progress: Progress) -> None:
         begin, steps = time.monotonic(), self.budget.steps
@@ -179,12 +184,9 @@ class _Campaign:
             self._keep_best(np.array([n]), losses[of_task].sum(keepdims=True), ~shown[of_task].any(keepdims=True))
 
     def _keep_best(self, some: Ints, values: npt.NDArray[Any], hidden: Bools) -> None:
-        """Keep the patches that are better than the best so far, each with its loss.
-
-        Where the object is proven, views that do not see the patch still show it: never believe that it is hidden.
-        """
-        provable = np.array([len(self.views[n].views) > 1 and self.tasks[n].position.proven for n in some], np.bool_)
-        for n, value, gone in zip(some, values, hidden & ~provable, strict=True):
+        """Keep the patches that are better than the best so far, each with its loss."""
+        for n, value, gone in zip(some, values, hidden, strict=True):
+            gone = gone and not self.views[n].safe
             if (gone, -value) > (self.hidden[n], -self.best_loss[n]):
                 self.best[n], self.best_loss[n], self.hidden[n] = self.patch[n], value, gone
 
@@ -257,13 +259,15 @@ class _Campaign:
         observation = task.target.observation
         removed = removed_of(observation.masks)
         if goal == "detector":
-            removed = removed[: WHOLE + 1]
+            whole = self.stage.views(image, removed[: WHOLE + 1])
+            nothing = np.zeros(len(observation.masks), np.bool_)
+            return _TaskViews(whole, np.full((1, 2, 2), np.inf), np.zeros(1), nothing, False)
         views = self.stage.views(image, removed)
         footprints = np.array([self.stage.footprint(image, corner, task.size) for corner in task.position.corners])
         immune = unreached(views, footprints)
         immune[WHOLE] = False
         kept = [(np.flatnonzero(~immune), views.filled)]
-        if task.distrust and goal == "defence":
+        if task.distrust:
             one_less, to_line = self.stage.doubted(image, removed)
             for filled, new in ((one_less, True), (to_line, (to_line != one_less).any(axis=(1, 2)))):
                 leaks = immune & new & ~unreached(Views(views.window, filled), footprints)
@@ -273,19 +277,16 @@ class _Campaign:
         no_lines = np.full((1, 2, 2), np.inf)
         lines = np.concatenate([no_lines, self.stage.lines(image, observation.masks)])[which]
         shown = [0.0, *(self.pipeline.visibility(task.target, boxes) for boxes in observation.masked)]
-        return _TaskViews(Views(views.window[which], filled), lines, LOOK_FIRST * np.array(shown)[which])
+        priority = LOOK_FIRST * np.array(shown)[which]
+        alone = PositionProofs.of(self.pipeline, task.target).evidence >= 1
+        safe = task.position.proven or bool((alone & immune[1:]).any())
+        return _TaskViews(Views(views.window[which], filled), lines, priority, immune[1:], safe)
 
-    def _plants(self, goal: Goal) -> tuple[Tensor, Tensor]:
+    def _plants(self) -> tuple[Tensor, Tensor]:
         """The base boxes each task has to plant, on the network input: (tasks, most, 4), and which of them exist."""
-        nothing = np.empty((0, 4))
         plants = [
-            self.stage.to_network(
-                image,
-                objectives.boxes_to_plant(self.pipeline, task.target, task.position.corners, task.size)
-                if goal == "defence"
-                else nothing,
-            )
-            for task, image in zip(self.tasks, self.image, strict=True)
+            self.stage.to_network(image, objectives.boxes_to_plant(self.pipeline, task.target, of_task.immune))
+            for task, of_task, image in zip(self.tasks, self.views, self.image, strict=True)
         ]
         most = max(len(boxes) for boxes in plants)
         padded = np.zeros((len(plants), most, 4), np.float32)

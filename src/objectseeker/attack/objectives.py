@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.attack.pipeline import Corners, Pipeline, Target
-from objectseeker.attack.weakest import removing
+from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.core.boxes import Bools, Detections, Floats, ioa
 from objectseeker.core.iou_variant import IouRule
 
@@ -137,14 +136,14 @@ def _shared(a: Tensor, b: Tensor) -> Tensor:
     return (last - first).clamp(min=0).prod(-1)
 
 
-def boxes_to_plant(pipeline: Pipeline, target: Target, corners: Corners, size: tuple[int, int]) -> Floats:
+def boxes_to_plant(pipeline: Pipeline, target: Target, gone: Bools) -> Floats:
     """Base boxes that would explain away what the views that do not see the patch show of the object: (P, 4), raw.
 
-    One for each masked box that finds the object and can be explained without finding it.
+    `gone` (M,) are the masks of these views. One for each masked box that finds the object and can be explained
+    without finding it.
     """
     rule, observation = pipeline.scoring, target.observation
     explains = pipeline.rule.tau_iou if isinstance(pipeline.rule, IouRule) else rule.filter_ioa
-    gone: Bools = np.asarray(removing(observation.masks, np.array(corners), size).all(axis=0))
     counts = gone[observation.mask_of] & (rule.evidence(rule.scores(observation)) > 0)
     counts &= pipeline.finding(target, observation.boxes)
     shown: Detections = observation.boxes[counts]

@@ -20,7 +20,8 @@ from objectseeker.core.masks import Masks
 from objectseeker.core.threats import Patch, Surroundings
 
 SAMPLES = 400  # positions looked at per object
-PARTNERS = 32  # of two patches, the first is one of so many of the weakest positions of one
+NEARLY = 200  # what a detector fills may reach beyond a mask's line, by 1/NEARLY of the image's longer side
+PARTNERS = 512  # places for each of two patches, the weakest of one, no two of them removed by the same masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +82,28 @@ def weakest_positions(
 ) -> list[Position]:
     """`count` allowed positions in the order in which to attack the defence; none if none is allowed.
 
-    Candidates are random positions, those that touch a line of a mask, and those nearest the object; the weakest proof
-    comes first, among equals the nearest. With `proven` only positions where the object is proven are taken.
+    Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest proof
+    comes first; among equals, the one that is flush with most of the lines that make it, then the one that fewest
+    further masks come close to making, then the nearest. With `proven` only positions where the object is proven are
+    taken.
     """
     size = patch.size(*target.size)
     corners = _candidates(target, patch, size, rng)
     if not len(corners):
         return []
     proofs = PositionProofs.of(pipeline, target)
-    removed = removing(proofs.masks, corners, size)
-    support, distance = removed @ proofs.evidence, _distance(target, corners, size)
-    order = np.lexsort((distance, support))
+    distance = _distance(target, corners, size)
+    margin = -(-max(target.size) // NEARLY)
+    removed, with_room, nearly = (_removing(proofs.masks, corners, size, grown) for grown in (0, 1, -margin))
+    order = np.lexsort((distance, *(by @ proofs.evidence for by in (nearly, with_room, removed))))
     chosen = order[:, None]
     if patch.count == 2:
-        first = order[:PARTNERS]
-        together = (removed[first] * proofs.evidence) @ removed.T
-        apart = distance[first][:, None] + distance[None]
-        a, b = np.unravel_index(np.lexsort((apart.ravel(), together.ravel())), together.shape)
-        chosen = np.stack([first[a], b], axis=1)
+        kinds = np.concatenate([removed, with_room, nearly], axis=1)[order]
+        each = order[np.sort(np.unique(kinds, axis=0, return_index=True)[1])[:PARTNERS]]
+        support = [(by[each] * proofs.evidence) @ by[each].T for by in (nearly, with_room, removed)]
+        apart = distance[each][:, None] + distance[each]
+        weakest = np.lexsort([key.ravel() for key in (apart, *support)])
+        chosen = each[np.stack(np.unravel_index(weakest, apart.shape), axis=1)]
     if proven:
         chosen = _proven(proofs, chosen, corners, removed, size, 8 * count)
     return [proofs.at(place, size) for place in _spread(corners[chosen[: 8 * count]], count, size)]
@@ -115,6 +120,12 @@ def nearest_positions(
     nearest = corners[order][:, None]
     places = _spread(nearest[: 8 * count * patch.count], count * patch.count, size)
     return [proofs.at(np.concatenate(places[n::count]), size) for n in range(count)] if places else []
+
+
+def _removing(masks: Masks, corners: Ints, size: tuple[int, int], grown: int) -> Bools:
+    """`removing`, for a patch that is `grown` pixels larger at every side."""
+    wide, tall = (max(side + 2 * grown, 1) for side in size)
+    return removing(masks, corners - grown, (wide, tall))
 
 
 def _proven(

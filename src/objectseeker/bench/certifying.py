@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from objectseeker.bench import naive
-from objectseeker.core.boxes import Detections
-from objectseeker.core.certification import escape_lines, verdicts
+from objectseeker.core.boxes import Bools, Detections
+from objectseeker.core.certification import ObjectProof, decide, escape_lines
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import prune
 from objectseeker.core.recipes import halves
+from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
 
 WIDTH, HEIGHT, LINES = 640, 480, 30
@@ -25,7 +25,7 @@ def run(objects: int = 10_000, boxes: int = 4_000, seed: int = 0) -> list[dict[s
 
 
 def threats() -> list[Patch]:
-    """60 threats: 5 areas x 4 aspects x 3 locations."""
+    """60 threats: 5 areas x 4 aspects x 3 wheres."""
     return [
         Patch(area, aspect, where)
         for area in (0.001, 0.005, 0.01, 0.05, 0.2)
@@ -40,7 +40,15 @@ def _certify(objects: int, rng: np.random.Generator) -> dict[str, Any]:
     truth = np.concatenate([corner, corner + rng.uniform(0.02, 0.2, (objects, 2)) * (WIDTH, HEIGHT)], axis=1)
     safe = rng.random((objects, len(masks))) < rng.random((objects, 1)) ** 2  # from hardly seen to always seen
     patches = threats()
-    seconds, certified = _time(lambda: verdicts(escape_lines(safe, masks), truth, WIDTH, HEIGHT, patches)[0])
+
+    def proof_of(n: int) -> ObjectProof:
+        return ObjectProof(masks, safe[n])
+
+    def certify() -> Bools:
+        lines = escape_lines(safe, masks)
+        return decide(lines, truth, WIDTH, HEIGHT, patches, proof_of, beyond_lines=not masks.only_halves)[0]
+
+    seconds, certified = _time(certify)
     sample = rng.choice(objects, min(10, objects), replace=False)
     naive_seconds, slow = _time(
         lambda: [[naive.certified(safe[n], masks, truth[n], patch) for n in sample] for patch in patches], repeats=1
@@ -56,9 +64,12 @@ def _certify(objects: int, rng: np.random.Generator) -> dict[str, Any]:
 
 def _prune(boxes: int, rng: np.random.Generator) -> dict[str, Any]:
     observation = crowded_observation(boxes, rng)
-    seconds, found = _time(lambda: prune(observation))
-    naive_seconds, slow = _time(lambda: naive.prune(observation, 0.5, 0.7, 0.6), repeats=1)
-    ours = sorted([*box, label] for box, label in zip(found.xyxy.tolist(), found.label.tolist(), strict=True))
+    rule = Rule()
+    seconds, output = _time(lambda: rule.prune(observation))
+    naive_seconds, slow = _time(
+        lambda: naive.prune(observation, rule.base_score, rule.mask_score, rule.filter_ioa), repeats=1
+    )
+    ours = sorted([*box, label] for box, label in zip(output.xyxy.tolist(), output.label.tolist(), strict=True))
     return {
         "job": f"prune {len(observation.masked) + 1} views, {len(observation.boxes) + len(observation.base):,} boxes",
         "seconds": seconds,

@@ -88,7 +88,6 @@ def run(
     gave the same bits as views run one after the other.
     """
     pictures = [load_image(sample.path) for sample in samples()[: require_count(images, "images")]]
-    device = device or "cpu"
     ways = _ways(defence, device)
     ours = ways[-1].detector
     if baseline is not None:
@@ -103,6 +102,7 @@ def run(
     ways += [
         _in_a_row(way, pictures, defence) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")
     ]
+    device = device or "cpu"
     peak = _matmul_peak(device)
     naive = next(way for way in ways if way.name == "naive loop")
     rows = []
@@ -150,10 +150,10 @@ def notes(measured: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _ways(defence: Defence, device: str) -> list[Way]:
+def _ways(defence: Defence, device: str | None) -> list[Way]:
     spec, options = defence.detector, defence.options | {"device": device}
     network = spec.partition(":")[0] in ("embedded", "onnx")
-    single = load(spec, **options | {"batch": 1, "workers": 1 if network and device == "cpu" else None})
+    single = load(spec, **options | {"batch": 1, "workers": 1 if network and device in (None, "cpu") else None})
 
     def plain(image: Image, masks: Masks) -> list[Detections]:
         return [single([image])[0] for _ in range(PLAIN_PASSES)]

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.follow import Follow
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import halves
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import BASE_SCORES, Settings, evaluate
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375
 
 RULES = {
-    "paper rule": Settings(alpha=0.7, beta=0.5, clean_recall=0.6),
-    "evidence rule": Settings(alpha=0.5, beta=0.25, low_alpha=0.25, low_beta=0.1, clean_recall=0.6),
+    "paper rule": Settings.along(Follow(alpha=0.7, beta=0.5), clean_recall=0.6),
+    "evidence rule": Settings.along(Follow(alpha=0.5, beta=0.25, low_alpha=0.25, low_beta=0.1), clean_recall=0.6),
 }
 
 
@@ -35,7 +37,7 @@ def run(images: int = 700, lines: int = 30, seed: int = 0) -> list[dict[str, Any
     rows = []
     for name, settings in RULES.items():
         started = time.perf_counter()
-        evaluate(scene, NAMES, settings)
+        evaluate(scene, Vocabulary.same(NAMES), settings)
         seconds = time.perf_counter() - started
         rows.append(
             {
@@ -84,9 +86,9 @@ def synthetic_image(number: int, lines: int, seed: int) -> ObservedImage:
 def _prune_anew(images: list[ObservedImage], settings: Settings) -> float:
     started = time.perf_counter()
     for image in images:
-        for classwise in (True, False):
+        for way in (settings, settings.label_free()):
             for base_score in BASE_SCORES.tolist():
-                settings.rule(base_score, classwise=classwise).prune(image.observation)
+                way.on_curve(base_score).prune(image.observation)
     return time.perf_counter() - started
 
 

@@ -1,4 +1,4 @@
-"""The command line: reads options, calls the package, prints. One file for every verb, and what they share in _files."""
+"""The command line: reads options, calls the package, prints. One file for every verb; what they share in _files."""
 
 from __future__ import annotations
 

@@ -52,25 +52,24 @@ def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
 
 def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
     """Print the baseline's table, and save it."""
-    from objectseeker import jobs
-    from objectseeker.baselines.detectorguard import overview as summary
+    from objectseeker.baselines.detectorguard.overview import side_by_side
+    from objectseeker.files.saving import save_json, save_text
     from objectseeker.results import tables
 
     require_baseline(name)
-    found = summary.evaluate(run, settings)
-    rows, remarks = summary.table_rows(found), summary.remarks(found)
+    beside = side_by_side(run, settings)
+    rows, remarks = beside.table_rows(), beside.remarks()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        jobs.save_json(out / f"{name}.json", found)
-        jobs.save_text(out / f"{name}.csv", tables.as_csv(rows))
+        save_json(out / f"{name}.json", beside.to_json())
+        save_text(out / f"{name}.csv", tables.as_csv(rows))
         text = [tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
-        jobs.save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
+        save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
     if as_json:
-        print_json(found)
+        print_json(beside.to_json())
         return
-    printed.print(
-        tables.table("AP50, clean recall, false alerts and certified recall, in percent", summary.terminal_rows(found))
-    )
+    title = "AP50, clean recall, false alerts and certified recall, in percent"
+    printed.print(tables.table(title, beside.terminal_rows()))
     for line in remarks:
         printed.print(line)
 

@@ -216,13 +216,29 @@ def defence_and_settings(
     defence = defence_of_run(run, rule, point=True)
     note_masks(defence.masks, threat.patches)
     base_score = rule.base_score if rule.defence is not None else None
-    return defence, Settings(
+    settings = Settings(
         rule=defence.rule,
         follow=defence.curve,
         threat=threat.threat(),
         base_score=base_score,
         clean_recall=clean_recall,
     )
+    floor = run.manifest.observing.mask_floor
+    if settings.floor < floor:
+        raise ObjectSeekerError(
+            f"the run keeps masked boxes from a score of {floor} on, but these settings look from {settings.floor} on: "
+            "raise the scores, or observe with a lower --mask-floor"
+        )
+    return defence, settings
+
+
+def refuse_beside_run(folder: Path, *groups: Any) -> None:
+    """A run has its detector and its masks: other ones cannot be named beside it."""
+    given = [name for group in groups for name in _given(group)]
+    if given:
+        raise ObjectSeekerError(
+            f"{folder} says which detector and masks it was observed with: leave out {_options(given)}"
+        )
 
 
 def say(defence: Defence) -> None:

@@ -72,7 +72,9 @@ def bench_detect(
     if as_json:
         print_json(measured)
         return
-    table = Table(title=f"{measured['views']} views, median of {measured['images']} images, {escape(measured['device'])}")
+    table = Table(
+        title=f"{measured['views']} views, median of {measured['images']} images, {escape(measured['device'])}"
+    )
     for column in ("way", "seconds an image", "of the naive loop", "outside the network", "of matrix peak"):
         table.add_column(column, justify="left" if column == "way" else "right")
     for row in measured["rows"]:

@@ -1,4 +1,4 @@
-"""The command that sets runs side by side: compare."""
+"""objectseeker compare"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 
 from objectseeker.cli._app import app
 from objectseeker.cli._console import print_json, printed, progress, warn
-from objectseeker.cli._options import Json, PatchArea, open_run
+from objectseeker.cli._options import Json, open_run
+from objectseeker.core.threats import parse_area
 
 
 @app.command()
@@ -21,10 +22,11 @@ def compare(
     recall: Annotated[list[float] | None, typer.Option(help="r of CertR@r; default: 0.7 and 0.8.")] = None,
     rule: Annotated[list[str] | None, typer.Option(help="paper or evidence; default: both.")] = None,
     recall_of: Annotated[
-        str | None, typer.Option(help="Search where this detector reaches the recall: defended (default) or vanilla.")
+        str | None,
+        typer.Option(help="Search where this detector reaches the recall: defended (default) or undefended."),
     ] = None,
     bootstrap: Annotated[int | None, typer.Option(help="Samples behind each interval; default: 1000.")] = None,
-    patch: PatchArea = None,
+    patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%",
     both_halves: Annotated[
         bool, typer.Option("--both-halves", help="Search on each half in turn, measure on the other, give the mean.")
     ] = False,
@@ -49,7 +51,7 @@ def compare(
 
     several = {"losses": loss, "recalls": recall, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
-    single = {"recall_of": recall_of, "patch_area": patch, "bootstrap": bootstrap, "seed": seed}
+    single = {"recall_of": recall_of, "patch_area": parse_area(patch), "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
     options["both_halves"] = both_halves
     measured = []

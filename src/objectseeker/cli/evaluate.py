@@ -59,8 +59,11 @@ def evaluate(
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.statistics import read_recall
+        from objectseeker.evaluation.settings import threshold_of
 
-        under_attack = read_recall(attacks, defence, settings.threat)
+        under_attack = read_recall(
+            attacks, defence, settings.threat.patches(), threshold=threshold_of(defence.rule, threat.threshold)
+        )
     if out is not None:
         tables.save(out, evaluated, under_attack)
     if as_json:

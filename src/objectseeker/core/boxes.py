@@ -7,7 +7,7 @@ subtracted only once, so nothing cancels); `certification` keeps a margin far la
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
+MOST_CELLS = 2**20  # pairs of boxes that are looked at together: some ten arrays of 8 MB
 LARGEST_COORDINATE = 1e8  # keeps every area, and every integer position derived from a box, exact in its type
 
 
@@ -102,6 +103,15 @@ class Detections:
     def at_least(self, score: float) -> Detections:
         """The boxes whose score is at least `score`."""
         return self[self.score >= score]
+
+
+def blocks(rows: int, columns: int) -> Iterator[slice]:
+    """The rows of a table of rows x columns, a few at a time: no more than MOST_CELLS cells, and at least one row.
+
+    An attacker chooses how many boxes there are, so nothing may need memory for every pair of them.
+    """
+    step = max(1, MOST_CELLS // max(columns, 1))
+    return (slice(start, start + step) for start in range(0, rows, step))
 
 
 def area(boxes: Floats) -> Floats:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks
 from objectseeker.core.evidence import Stars, stars_of
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.observation import Observation
@@ -50,6 +50,17 @@ class Certificates:
     safe: Bools
     vulnerable: Ints
     largest_square: Ints
+
+    @classmethod
+    def join(cls, parts: Sequence[Certificates]) -> Certificates:
+        """The certificates of several groups of objects of one image, one after the other."""
+        return cls(
+            certified=np.concatenate([part.certified for part in parts], axis=1),
+            vacuous=np.concatenate([part.vacuous for part in parts], axis=1),
+            safe=np.concatenate([part.safe for part in parts]),
+            vulnerable=np.concatenate([part.vulnerable for part in parts]),
+            largest_square=np.concatenate([part.largest_square for part in parts]),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,15 +106,28 @@ class ObjectProof:
         return low
 
 
+Proving = tuple[Bools, Callable[[int], Stars] | None]  # (boxes, objects): which decide alone; and each object's stars
+
+
 def certificates(
     observation: Observation,
     truth: Detections,
     patches: Patch | Sequence[Patch],
-    decisive: Bools,
-    together: Callable[[int], Stars] | None = None,
+    proving: Callable[[Detections], Proving],
 ) -> Certificates:
-    """From the boxes that decide alone, `decisive` (boxes, objects), and each object's stars, to the certificates."""
-    patches = _listed(patches)
+    """The certificates of all objects; `proving` says what proves some of them, so many at a time as memory allows."""
+    listed = _listed(patches)
+    several = list(blocks(len(truth), len(observation.boxes))) or [slice(0, 0)]
+    return Certificates.join([_of_some(observation, truth[some], listed, *proving(truth[some])) for some in several])
+
+
+def _of_some(
+    observation: Observation,
+    truth: Detections,
+    patches: Sequence[Patch],
+    decisive: Bools,
+    together: Callable[[int], Stars] | None,
+) -> Certificates:
     masks, width, height = observation.masks, observation.width, observation.height
     safe = any_box_of_mask(decisive, observation.mask_of, len(masks))
     vulnerable = escape_lines(safe, masks)
@@ -178,15 +202,18 @@ def certify_by_evidence(
     bound: Bound,
 ) -> Certificates:
     """What `Rule.certify` does, with its guarantee."""
-    safe_boxes = provable(rule, observation, truth, threshold, bound)
     evidence = rule.evidence(rule.scores(observation))
 
-    def together(n: int) -> Stars:
-        members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
-        return stars_of(observation, members, evidence[members], rule.cluster_distance)
+    def proving(objects: Detections) -> Proving:
+        safe_boxes = provable(rule, observation, objects, threshold, bound)
 
-    decisive = safe_boxes & (evidence >= 1)[:, None]
-    return certificates(observation, truth, patches, decisive, None if rule.low_score is None else together)
+        def together(n: int) -> Stars:
+            members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
+            return stars_of(observation, members, evidence[members], rule.cluster_distance)
+
+        return safe_boxes & (evidence >= 1)[:, None], None if rule.low_score is None else together
+
+    return certificates(observation, truth, patches, proving)
 
 
 def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:

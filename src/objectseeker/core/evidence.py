@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.boxes import Bools, Floats, Ints
+from objectseeker.core.boxes import Bools, Floats, Ints, blocks
 from objectseeker.core.masks import MaskPairs, Masks, MaskSet
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import Classes, removed_together
@@ -130,10 +130,14 @@ def weights(evidence: Floats) -> Floats:
     return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
 
 
-def linked(boxes: Floats, distance: float) -> Bools:
-    """Which boxes clustering surely joins directly, however inference rounds; every box to itself."""
-    near = neighbours(boxes, boxes, distance - MARGIN)
-    np.fill_diagonal(near, True)
+def linked(some: Floats, boxes: Floats, distance: float, start: int = 0) -> Bools:
+    """Which of `boxes` clustering surely joins directly to each of `some`, which are those from `start` on.
+
+    However inference rounds; and every box to itself, also one without area.
+    """
+    near = neighbours(some, boxes, distance - MARGIN)
+    rows = np.arange(len(some))
+    near[rows, start + rows] = True
     return near
 
 
@@ -143,12 +147,12 @@ def stars_of(observation: Observation, members: Ints, evidence: Floats, distance
     `distance` is the rule's cluster_distance.
     """
     boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
-    near = linked(boxes, distance)
     weight = weights(evidence)
     best = np.zeros((len(members), len(observation.masks)))
-    for m in np.unique(mask_of):
-        of_mask = np.flatnonzero(mask_of == m)
-        best[:, m] = np.where(near[:, of_mask], weight[of_mask], 0.0).max(axis=1)
+    masks, first = np.unique(mask_of, return_index=True)  # members come mask by mask
+    for some in blocks(len(members), len(members)):
+        near = linked(boxes[some], boxes, distance, some.start)
+        best[some, masks] = np.maximum.reduceat(np.where(near, weight, 0.0), first, axis=1)
     distinct = {(m, row.tobytes()): r for r, (m, row) in enumerate(zip(mask_of.tolist(), best, strict=True))}
     kept = list(distinct.values())
     return Stars(observation.masks, best[kept], mask_of[kept])

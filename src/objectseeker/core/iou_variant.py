@@ -16,14 +16,14 @@ well any such box fits the object.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou
-from objectseeker.core.certification import Certificates, certificates
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks, intersection, iou
+from objectseeker.core.certification import Certificates, Proving, certificates
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
@@ -72,8 +72,9 @@ class IouRule:
         base = observation.base.at_least(self.base_score)
         clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
         fitting = observation.boxes[clear].at_least(self.ioa.mask_score)
-        fitting = fitting[~self.same(fitting, base).any(axis=1)]
-        fitting = fitting[unsuppressed(fitting.score, self.same(fitting, fitting))]
+        repeated = [self.same(fitting[some], base).any(axis=1) for some in blocks(len(fitting), len(base))]
+        fitting = fitting[~np.concatenate([np.zeros(0, np.bool_), *repeated])]
+        fitting = fitting[unsuppressed(fitting.score, lambda i: self.same(fitting[i], fitting)[0])]
         hulls = self.ioa.prune(only(observation, ~clear))[len(base) :]
         return Detections.concatenate([base, fitting, hulls])
 
@@ -96,7 +97,11 @@ class IouRule:
         A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
         module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
         """
-        return certificates(observation, truth, patches, iou_provable(self, observation, truth, threshold, bound))
+
+        def proving(objects: Detections) -> Proving:
+            return iou_provable(self, observation, objects, threshold, bound), None
+
+        return certificates(observation, truth, patches, proving)
 
     def same(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""
@@ -131,14 +136,14 @@ def clear_of_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     return np.asarray((CLEAR * gap > masks.strips.limit[axis]).all(axis=1))
 
 
-def unsuppressed(score: Floats, same: Bools) -> Ints:
-    """Greedy non-maximum suppression: the boxes that are kept, ascending. `same`: which boxes suppress each other."""
+def unsuppressed(score: Floats, same: Callable[[int], Bools]) -> Ints:
+    """Greedy non-maximum suppression: the boxes that are kept, ascending. `same(i)`: which boxes box i suppresses."""
     left = np.ones(len(score), dtype=np.bool_)
     kept = []
     for i in np.argsort(-score, kind="stable"):
         if left[i]:
             kept.append(i)
-            left &= ~same[i]
+            left &= ~same(int(i))
     return np.sort(np.array(kept, dtype=np.int64))
 
 

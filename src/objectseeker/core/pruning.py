@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks, ioa
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 
@@ -35,10 +35,13 @@ def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
 
 def explained(rule: Rule, masked: Detections, base: Detections) -> Bools:
     """Which masked boxes lie by more than `filter_ioa` inside a base box (of their label, if classwise)."""
-    inside = ioa(masked.xyxy, base.xyxy) > rule.filter_ioa
-    if rule.classwise:
-        inside &= masked.label[:, None] == base.label[None]
-    return np.asarray(inside.any(axis=1))
+    filtered = np.zeros(len(masked), dtype=np.bool_)
+    for some in blocks(len(masked), len(base)):
+        inside = ioa(masked.xyxy[some], base.xyxy) > rule.filter_ioa
+        if rule.classwise:
+            inside &= masked.label[some, None] == base.label[None]
+        filtered[some] = inside.any(axis=1)
+    return filtered
 
 
 def near_line(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
@@ -60,7 +63,8 @@ def neighbours(a: Floats, b: Floats, distance: float) -> Bools:
 def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
     """Cluster number of every box: connected components of `neighbours` among boxes of equal label.
 
-    This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box.
+    This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box. Memory is linear in the
+    number of boxes; time is quadratic at worst, where boxes overlap and are no neighbours (docs/hostile-input.md).
     """
     number = np.full(len(boxes), -1, np.int64)
     count = 0
@@ -75,19 +79,26 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
             low, high = boxes[frontier, :2].min(axis=0), boxes[frontier, 2:].max(axis=0)
             rest = boxes[open_boxes]
             meets = np.flatnonzero((rest[:, :2] < high).all(axis=1) & (rest[:, 2:] > low).all(axis=1))
-            reached = meets[neighbours(boxes[frontier], rest[meets], distance).any(axis=0)]
-            frontier = open_boxes[reached]
+            near = np.zeros(len(rest), dtype=np.bool_)
+            for some in blocks(len(frontier), len(meets)):
+                still = meets[~near[meets]]
+                near[still] = neighbours(boxes[frontier[some]], rest[still], distance).any(axis=0)
+            frontier = open_boxes[near]
             number[frontier] = count
-            open_boxes = np.delete(open_boxes, reached)
+            open_boxes = open_boxes[~near]
         count += 1
     return number
 
 
 def cluster_evidence(cluster: Ints, mask_of: Ints, evidence: Floats, masks: int) -> Floats:
-    """For every cluster, the sum over masks of the strongest evidence one of that mask's boxes gives it."""
-    best = np.zeros((cluster.max(initial=-1) + 1, masks))
-    np.maximum.at(best, (cluster, mask_of), evidence)
-    return np.asarray(best.sum(axis=1))
+    """For every cluster, the sum over masks, in their order, of the strongest evidence one of their boxes gives it."""
+    view, first = np.unique(
+        cluster * max(masks, 1) + mask_of, return_inverse=True
+    )  # a view of a cluster: its boxes of one mask
+    best = np.zeros(len(view))
+    np.maximum.at(best, first, evidence)
+    count = int(cluster.max(initial=-1)) + 1
+    return np.bincount(view // max(masks, 1), weights=best, minlength=count).astype(np.float64)
 
 
 def hulls(boxes: Detections, cluster: Ints) -> Detections:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
+from objectseeker import detectors
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
 from objectseeker.core.image import Image
 from objectseeker.core.observation import ObservedImage
@@ -123,12 +124,13 @@ def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, pa
         )
         for v in results
     ]
+    bound = defence.bound_to(detectors.load(defence.detector, **defence.options).identity)
     write_report(
         path,
         images,
         Vocabulary.same(VOC_20),
         Settings(rule=defence.rule, follow=defence.curve, threat=Threat(area=patch_area)),
-        defence=defence,
+        defence=bound,
         title="objectseeker demo",
         provenance={
             "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",

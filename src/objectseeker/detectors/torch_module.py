@@ -10,9 +10,9 @@ from typing import Any
 
 from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.detector import Forward, NetworkDetector, Predict, as_size
-from objectseeker.detectors.network.layouts import Array, parse
+from objectseeker.detectors.network.layouts import Array, Layout, parse
 from objectseeker.detectors.network.options import NetworkOptions
-from objectseeker.detectors.network.results import MOST_BOXES
+from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 
 PRECISIONS = ("float32", "float16", "bfloat16")
@@ -49,10 +49,7 @@ def torch_detector(
     from objectseeker.detectors.gpu.raw_network import BoxesAndScores, as_network
 
     asked = NetworkOptions(**options)
-    layout = parse(asked.layout or "decoded")
-    if layout.outputs != ("boxes", "scores"):
-        raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
-    size = as_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
+    layout, size = _input_of(asked)
     module = _placed(module, precision, asked.device)
     device, dtype = torch.device(asked.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
@@ -67,13 +64,11 @@ def torch_detector(
         dtype=dtype,
         batch=batch,
         floor=asked.score_floor,
-        candidates=MOST_BOXES,
-        record=on_gpu,
         compiled=compiled,
         share=share,
     )
-    kernels = f"{precision} {'compiled ' if compiled else ''}{'shared ' if share else ''}{device_name(asked.device)}"
-    settings = f"{asked.describe(layout, size, batch)} {kernels}"
+    settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
+    settings += f"{'shared ' if share else ''}{device_name(asked.device)}"
     predict = BoxesAndScores(module, decode).rest
     return NetworkDetector(
         names=tuple(names),
@@ -88,6 +83,13 @@ def torch_detector(
         begin_views=views.begin,
         predict=predict,
     )
+
+
+def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
+    layout = parse(asked.layout or "decoded")
+    if layout.outputs != ("boxes", "scores"):
+        raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
+    return layout, as_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
 
 
 def _placed(module: Any, precision: str, device: str) -> Any:

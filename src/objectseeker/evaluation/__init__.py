@@ -10,16 +10,16 @@ from objectseeker.core.threats import WHERES
 from objectseeker.evaluation.object_rows import ObjectRow, certify_images
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
-from objectseeker.evaluation.summary import Evaluation, Outcome, evaluate
+from objectseeker.evaluation.summary import DefendedOutcome, Evaluation, evaluate
 from objectseeker.evaluation.tuning import Choices, Search, Tuning, tune
 
 __all__ = [
     "BASE_SCORES",
     "WHERES",
     "Choices",
+    "DefendedOutcome",
     "Evaluation",
     "ObjectRow",
-    "Outcome",
     "Scene",
     "Search",
     "Settings",

@@ -56,7 +56,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class BootstrapEstimate:
     """A figure of the images as they are, the interval of its samples, and the samples; NaN is None.
 
     `unreached` counts the samples that have no such figure.
@@ -69,7 +69,7 @@ class Estimate:
     samples: tuple[float | None, ...]
 
     @classmethod
-    def of(cls, samples: Floats) -> Estimate:
+    def of(cls, samples: Floats) -> BootstrapEstimate:
         """The first sample is the images as they are; the interval is that of the others."""
         drawn = samples[1:][~np.isnan(samples[1:])]
         low, high = np.percentile(drawn, INTERVAL) if len(drawn) else (np.nan, np.nan)
@@ -87,7 +87,7 @@ class SpuriousAt:
 
     clean_recall: float
     mask_score: float | None
-    spurious: Estimate
+    spurious: BootstrapEstimate
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class BetaPoint:
     """What a beta costs, by the paper's rule."""
 
     beta: float
-    ap50: Estimate
-    ap50_loss: Estimate
+    ap50: BootstrapEstimate
+    ap50_loss: BootstrapEstimate
     at_recall: tuple[SpuriousAt, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class UndefendedFigures:
-    ap50: Estimate
+    ap50: BootstrapEstimate
     ap50_coco: float
 
 
@@ -124,13 +124,13 @@ class CertifiedFigures:
     base_score: float | None
     mask_score: float | None
     low_score: float | None
-    clean_recall: Estimate
-    certified_far: Estimate
-    certified_close: Estimate
-    certified_over: Estimate
-    certified_anywhere: Estimate
-    certified_mean: Estimate
-    spurious: Estimate
+    clean_recall: BootstrapEstimate
+    certified_far: BootstrapEstimate
+    certified_close: BootstrapEstimate
+    certified_over: BootstrapEstimate
+    certified_anywhere: BootstrapEstimate
+    certified_mean: BootstrapEstimate
+    spurious: BootstrapEstimate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,9 +143,9 @@ class HeldOut(CertifiedFigures):
 
     images: int
     objects: int
-    undefended_ap50: Estimate
-    ap50: Estimate
-    ap50_loss: Estimate
+    undefended_ap50: BootstrapEstimate
+    ap50: BootstrapEstimate
+    ap50_loss: BootstrapEstimate
     at_undefended_recall: CertifiedFigures
 
 
@@ -186,17 +186,17 @@ def clean_figures(
             SpuriousAt(
                 recall,
                 None if rows[0] == NO_ROW else _rule_at(settings, rows[0]).mask_score,
-                Estimate.of(_spurious_per_image(scene, additions, rows, weights)),
+                BootstrapEstimate.of(_spurious_per_image(scene, additions, rows, weights)),
             )
             for recall, rows in rows_at.items()
         )
-        lost = Estimate.of(undefended_ap50 - ap50)
-        curve.append(BetaPoint(settings.follow.beta, Estimate.of(ap50), lost, at_recall))
+        lost = BootstrapEstimate.of(undefended_ap50 - ap50)
+        curve.append(BetaPoint(settings.follow.beta, BootstrapEstimate.of(ap50), lost, at_recall))
     return CleanFigures(
         images=len(images),
         objects=len(scene.counted),
         image_digest=_digest(images),
-        undefended=UndefendedFigures(Estimate.of(undefended_ap50), float(scene.macro(coco_ap50(scene)))),
+        undefended=UndefendedFigures(BootstrapEstimate.of(undefended_ap50), float(scene.macro(coco_ap50(scene)))),
         curve=tuple(curve),
     )
 
@@ -272,18 +272,18 @@ def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: 
             "base_score": None if rule is None else rule.base_score,
             "mask_score": None if rule is None else rule.mask_score,
             "low_score": None if rule is None else rule.low_score,
-            "clean_recall": Estimate.of(recall),
-            **{f"certified_{where}": Estimate.of(values) for where, values in by_where.items()},
-            "certified_mean": Estimate.of(mean),
-            "spurious": Estimate.of(_spurious_per_image(scene, additions, rows, weights)),
+            "clean_recall": BootstrapEstimate.of(recall),
+            **{f"certified_{where}": BootstrapEstimate.of(values) for where, values in by_where.items()},
+            "certified_mean": BootstrapEstimate.of(mean),
+            "spurious": BootstrapEstimate.of(_spurious_per_image(scene, additions, rows, weights)),
         }
 
     return HeldOut(
         images=len(scene.images),
         objects=len(scene.counted),
-        undefended_ap50=Estimate.of(undefended_ap50),
-        ap50=Estimate.of(ap50),
-        ap50_loss=Estimate.of(undefended_ap50 - ap50),
+        undefended_ap50=BootstrapEstimate.of(undefended_ap50),
+        ap50=BootstrapEstimate.of(ap50),
+        ap50_loss=BootstrapEstimate.of(undefended_ap50 - ap50),
         **certified(tally.rows_at_recall(settings.clean_recall, weights)),
         at_undefended_recall=CertifiedFigures(**certified(undefended.rows_at_recall(settings.clean_recall, weights))),
     )
@@ -327,8 +327,8 @@ def _digest(images: Sequence[ObservedImage]) -> str:
 
 def combined(one: Any, other: Any, how: Callable[[Floats, Floats], Floats]) -> Any:
     """Two figures or records of figures, alike in shape: estimates sample by sample, of all else what is equal."""
-    if isinstance(one, Estimate) and isinstance(other, Estimate):
-        return Estimate.of(how(one.all(), other.all()))
+    if isinstance(one, BootstrapEstimate) and isinstance(other, BootstrapEstimate):
+        return BootstrapEstimate.of(how(one.all(), other.all()))
     if is_dataclass(one) and type(one) is type(other):
         names = [each.name for each in fields(one)]
         return replace(one, **{name: combined(getattr(one, name), getattr(other, name), how) for name in names})  # type: ignore[type-var]

@@ -6,7 +6,7 @@ reached, then for the certificates there. Everything but COCO's AP is a sum over
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -46,7 +46,7 @@ class Undefended:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class DefendedOutcome:
     """What a defended detector costs and brings: the AP of its curve, and its operating point.
 
     The point is None, and so is all that depends on it, if a clean recall was asked for that is not reached.
@@ -130,12 +130,11 @@ class Evaluation:
     objects_per_class: Ints
     settings: Settings
     undefended: Undefended
-    ours: Outcome
-    label_free: Outcome
-    iou: Outcome
-    iou_label_free: Outcome
+    ours: DefendedOutcome
+    label_free: DefendedOutcome
+    iou: DefendedOutcome
+    iou_label_free: DefendedOutcome
     defence: Defence | None = None
-    under_attack: Mapping[str, Any] | None = None  # recall under an attack on this defence
 
     @property
     def objects(self) -> int:
@@ -166,13 +165,13 @@ class Evaluation:
         remark = self.ours.remark()
         return [] if remark is None else [remark]
 
-    def alert_rate(self, outcome: Outcome) -> float | None:
+    def alert_rate(self, outcome: DefendedOutcome) -> float | None:
         return None if outcome.alerts is None else 100 * outcome.alerts / self.images
 
     def to_json(self) -> dict[str, Any]:
         undefended, settings = self.undefended, self.settings
         asked = "rule" if settings.base_score is None else "base_score"
-        content = {
+        return {
             "images": self.images,
             "objects": self.objects,
             "ignored_objects": self.ignored_objects,
@@ -194,9 +193,8 @@ class Evaluation:
             },
             "per_class": [self._class_row(c) for c in self.classes],
         }
-        return content if self.under_attack is None else content | {"under_attack": dict(self.under_attack)}
 
-    def _block(self, ours: Outcome, free: Outcome) -> dict[str, Any]:
+    def _block(self, ours: DefendedOutcome, free: DefendedOutcome) -> dict[str, Any]:
         """One way to prune: label by label, and without labels."""
         return {
             "ap50": ours.ap50,
@@ -337,17 +335,17 @@ class Totals:
             self._undefended.curve(self.objects, slice(None)), Judged.join(self._judged).ap50(self.objects)
         )
 
-    def outcome(self, number: int) -> Outcome:
+    def outcome(self, number: int) -> DefendedOutcome:
         """One of the ways, at the point that it asks for; nothing is certified yet."""
         way, rules, sums = self._ways[number], self._rules[number], self._sums[number]
         curve = sums.curve(self.objects, slice(len(BASE_SCORES)))
         row = len(BASE_SCORES) if way.fixed_rule is not None else row_asked_for(way, curve)
         if row is None:
-            return Outcome(way, curve, None)
+            return DefendedOutcome(way, curve, None)
         there = sums.curve(self.objects, slice(row, row + 1))
         counts = np.zeros((2, len(WHERES), len(self.objects)), np.int64)
         point = OperatingPoint(rules[row], float(there.clean_recall[0]), there.recall[0], self.objects, *counts)
-        return Outcome(way, curve, point, int(sums.alerts[row]))
+        return DefendedOutcome(way, curve, point, int(sums.alerts[row]))
 
 
 def _scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +23,12 @@ from objectseeker.evaluation.curves import Curve, undefended_curve, unpruned_cur
 from objectseeker.evaluation.replayed import Replayed, counted, shares
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
-from objectseeker.evaluation.summary import Outcome
+from objectseeker.evaluation.summary import DefendedOutcome
 
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
 THRESHOLDS = tuple(t / 10 for t in range(10))
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
-
-
-class Tabular(Protocol):
-    """A row of a table."""
-
-    def to_row(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -43,13 +37,14 @@ class Step:
 
     name: str
     value: float
-    outcome: Outcome
+    outcome: DefendedOutcome
     k: int | None = None
     forward_passes: int | None = None
+    masks: str | None = None  # which these were, where they are not all that is stored
     undefended_ap50: float | None = None
 
     def to_row(self) -> dict[str, Any]:
-        row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes}
+        row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes, "masks": self.masks}
         row = {name: value for name, value in row.items() if value is not None} | self.outcome.to_row()
         return row if self.undefended_ap50 is None else row | {"undefended_ap50": self.undefended_ap50}
 
@@ -84,7 +79,7 @@ class Part:
     images: int
     objects: int
     undefended_ap50: float
-    outcome: Outcome
+    outcome: DefendedOutcome
 
     def to_row(self) -> dict[str, Any]:
         counts = {"split": self.number, "images": self.images, "objects": self.objects}
@@ -251,7 +246,7 @@ def precision_recall(scene: Scene, settings: Settings) -> list[PrecisionRecall]:
     return rows
 
 
-def measured(scene: Scene, settings: Settings) -> Outcome:
+def measured(scene: Scene, settings: Settings) -> DefendedOutcome:
     return _outcome(settings, Replayed.of(scene, settings))
 
 
@@ -269,9 +264,9 @@ def split(images: int, parts: int, seed: int) -> list[Ints]:
     return [np.sort(part) for part in np.array_split(order, parts)]
 
 
-def _outcome(settings: Settings, replayed: Replayed, *, curve: Curve | None = None) -> Outcome:
+def _outcome(settings: Settings, replayed: Replayed, *, curve: Curve | None = None) -> DefendedOutcome:
     curve = replayed.curve(settings) if curve is None else curve
-    return Outcome(settings, curve, replayed.operating(settings, curve))
+    return DefendedOutcome(settings, curve, replayed.operating(settings, curve))
 
 
 def _by_follow(scene: Scene, settings: Settings, name: str, values: Iterable[float]) -> list[Step]:
@@ -280,7 +275,7 @@ def _by_follow(scene: Scene, settings: Settings, name: str, values: Iterable[flo
     return [Step(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
 
 
-def _by_patch(scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]]) -> list[Outcome]:
+def _by_patch(scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]]) -> list[DefendedOutcome]:
     """One operating point, many patches (area, aspect), all certified in one go."""
     replayed = Replayed.of(scene, settings)
     outcome = _outcome(settings, replayed)

@@ -24,13 +24,14 @@ from objectseeker.evaluation.curves import Curve, undefended_curve
 from objectseeker.evaluation.replayed import OperatingPoint, Replayed
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
-from objectseeker.evaluation.summary import Outcome
+from objectseeker.evaluation.summary import DefendedOutcome
 from objectseeker.evaluation.sweeps import split
 
 Family = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "undefended"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
+USUAL_RECALL = 0.8  # where nobody asks for another clean recall
 NO_GAIN = -1.0  # of settings that do not reach the clean recall
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
@@ -59,7 +60,7 @@ class Trial:
     """One setting and what it gave on some images."""
 
     settings: Settings
-    outcome: Outcome
+    outcome: DefendedOutcome
     undefended_ap50: float
     loss: float  # the points of AP50 that the defence costs
     certified_mean: float | None  # over the chosen places; None if the clean recall is not reached
@@ -176,14 +177,13 @@ class Search:
     that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
     "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
-    base_score. `seed` splits the images, `half`, 0 or 1, is the half that is searched. A clean recall that nobody
-    asked for (`clean_recall_is_default`) gives way to what the undefended detector reaches on both halves.
+    base_score. `seed` splits the images, `half`, 0 or 1, is the half that is searched. Without a clean recall it is
+    USUAL_RECALL, or what the undefended detector reaches on both halves if that is less.
     """
 
     mask_floor: float
     threat: Threat = field(default_factory=Threat)
-    clean_recall: float = 0.8
-    clean_recall_is_default: bool = False
+    clean_recall: float | None = None
     most_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
     families: tuple[Family, ...] = FAMILIES
@@ -194,8 +194,8 @@ class Search:
     half: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("mask_floor", "clean_recall"):
-            require_fraction(getattr(self, name), name)
+        require_fraction(self.mask_floor, "mask_floor")
+        require_fraction(self.recall, "clean_recall")
         for loss in (self.most_loss, *self.losses):
             require_number(loss, "most_loss")
         _require_some(self.families, FAMILIES, "families")
@@ -203,6 +203,11 @@ class Search:
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         if self.half not in (0, 1):
             raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
+
+    @property
+    def recall(self) -> float:
+        """The clean recall to search at."""
+        return USUAL_RECALL if self.clean_recall is None else self.clean_recall
 
     @property
     def every_loss(self) -> list[float]:
@@ -214,7 +219,7 @@ class Search:
 
     def settings(self) -> Settings:
         """Where a search starts from."""
-        return Settings.along(Follow(), threat=self.threat, clean_recall=self.clean_recall)
+        return Settings.along(Follow(), threat=self.threat, clean_recall=self.recall)
 
 
 def tune(
@@ -222,18 +227,18 @@ def tune(
     vocabulary: Vocabulary,
     search: Search,
     *,
-    on_trial: Callable[[Trial], None] | None = None,
+    on_attempt: Callable[[Trial], None] | None = None,
 ) -> Tuning:
     """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
 
-    `on_trial` is called after every setting.
+    `on_attempt` is called after every setting.
     """
     scene = Scene.of(images, vocabulary)
     halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
     search, remarks = _within_reach(search, halves)
-    both = [Bench(half, search) for half in halves]
+    both = [Measuring(half, search) for half in halves]
     seen, unseen = both[search.half], both[1 - search.half]
-    climb = Climb(seen, search, on_trial)
+    climb = Climb(seen, search, on_attempt)
     frontier: dict[Family, tuple[Tuned, ...]] = {}
     for family in search.families:
         climb.run(family)
@@ -251,17 +256,17 @@ def tune(
 
 def _within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
-    if not search.clean_recall_is_default:
+    if search.clean_recall is not None:
         return search, ()
     highest = min(undefended_curve(half).highest_clean_recall for half in halves)
-    if highest >= 100 * search.clean_recall:
+    if highest >= 100 * USUAL_RECALL:
         return search, ()
     instead = int(highest) / 100  # a whole percentage, to be asked for again
-    remark = f"clean recall {search.clean_recall:.0%} is not reached: searched at the highest that is, {instead:.0%}"
+    remark = f"clean recall {USUAL_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
     return replace(search, clean_recall=instead), (remark,)
 
 
-class Bench:
+class Measuring:
     """Measures settings on one scene, and keeps what they share."""
 
     def __init__(self, scene: Scene, search: Search) -> None:
@@ -285,7 +290,7 @@ class Bench:
         curve = replayed.curve(settings, BASE_SCORES[::STRIDE])
         if self._undefended is not None:
             return self._trial(settings, curve, self._at_undefended(settings, replayed))
-        row, point = curve.row_at_recall(self._search.clean_recall), None
+        row, point = curve.row_at_recall(self._search.recall), None
         if row is not None:
             rest = replayed.curve(settings, BASE_SCORES[row * STRIDE : (row + 1) * STRIDE])
             point = replayed.at_recall(settings, rest)
@@ -294,7 +299,7 @@ class Bench:
     def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
         assert self._undefended is not None
-        row = self._undefended.row_at_recall(self._search.clean_recall)
+        row = self._undefended.row_at_recall(self._search.recall)
         if row is None:
             return None
         return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
@@ -303,7 +308,7 @@ class Bench:
         size = len(curve.base_scores)
         if size not in self._undefended_ap50:
             self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
-        undefended, outcome = self._undefended_ap50[size], Outcome(settings, curve, point)
+        undefended, outcome = self._undefended_ap50[size], DefendedOutcome(settings, curve, point)
         certified = [outcome.certified_recall()[where] for where in self._search.wheres]
         known = [share for share in certified if share is not None]
         mean = sum(known) / len(known) if known else None
@@ -320,11 +325,11 @@ class Bench:
 class Climb:
     """The settings tried so far, and which to try next."""
 
-    def __init__(self, bench: Bench, search: Search, on_trial: Callable[[Trial], None] | None = None) -> None:
+    def __init__(self, bench: Measuring, search: Search, on_attempt: Callable[[Trial], None] | None = None) -> None:
         self.trials: dict[Settings, Trial] = {}
         self._bench = bench
         self._search = search
-        self._on_trial = on_trial
+        self._on_attempt = on_attempt
 
     def run(self, family: Family) -> None:
         """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
@@ -354,7 +359,7 @@ class Climb:
                 f"no setting loses at most {self._search.most_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
-        wanted = 100 * self._search.clean_recall
+        wanted = 100 * self._search.recall
         highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
@@ -362,8 +367,8 @@ class Climb:
         for settings in candidates:
             if settings not in self.trials:
                 self.trials[settings] = trial = self._bench.coarse(settings)
-                if self._on_trial is not None:
-                    self._on_trial(trial)
+                if self._on_attempt is not None:
+                    self._on_attempt(trial)
 
     def _ranked(self, family: Family, loss: float) -> list[Trial]:
         """The family's trials: those within the loss by falling gain, then the others by rising loss."""

@@ -3,177 +3,174 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.comparison import compare
-from objectseeker.jobs import save_json, save_text
+from objectseeker.evaluation.comparison import Compared, Comparison, RunFigures, compare
+from objectseeker.evaluation.estimates import BetaPoint, BootstrapEstimate, HeldOut
+from objectseeker.files.saving import save_json, save_text
 from objectseeker.results import plots
 from objectseeker.results.plots import LOOKS, Line, Panel, Plot
-from objectseeker.results.tables import Row, as_csv, as_markdown, table
+from objectseeker.results.tables import as_csv, as_markdown, table
 
 MEASURED = ".measured.json"  # ends the name of the file with one run's measurements
-PARTS = {"run", "options", "vanilla", "curve", "tuned"}  # of such a file, among others
+
+Entry = Callable[[Compared], BootstrapEstimate | None]  # of a run, or of a difference of two
 
 # What is shown of the held-out half, and by which name.
-TUNED_FIGURES = {
-    "far": ("certified_far",),
-    "close": ("certified_close",),
-    "over": ("certified_over",),
-    "mean": ("certified_mean",),
-    "AP50": ("ap50",),
-    "AP50 lost": ("ap50_loss",),
-    "spurious boxes": ("spurious",),
-    "far, vanilla": ("at_vanilla_recall", "certified_far"),
-    "close, vanilla": ("at_vanilla_recall", "certified_close"),
-    "over, vanilla": ("at_vanilla_recall", "certified_over"),
+HELD_OUT: dict[str, Callable[[HeldOut], BootstrapEstimate]] = {
+    "far": lambda half: half.certified_far,
+    "close": lambda half: half.certified_close,
+    "over": lambda half: half.certified_over,
+    "mean": lambda half: half.certified_mean,
+    "AP50": lambda half: half.ap50,
+    "AP50 lost": lambda half: half.ap50_loss,
+    "spurious boxes": lambda half: half.spurious,
+    "far, undefended": lambda half: half.at_undefended_recall.certified_far,
+    "close, undefended": lambda half: half.at_undefended_recall.certified_close,
+    "over, undefended": lambda half: half.at_undefended_recall.certified_over,
 }
 
-Figure = Callable[[Row], Row | None]  # of a run, or of a difference of two
 
-
-def names_of(runs: Sequence[Row]) -> list[str]:
+def names_of(runs: Sequence[RunFigures]) -> list[str]:
     """Short names of runs: their folders' names, or the whole paths where those are not enough."""
-    short = [Path(run["run"]).name for run in runs]
-    return short if len(set(short)) == len(short) else [str(run["run"]) for run in runs]
+    short = [Path(run.run).name for run in runs]
+    return short if len(set(short)) == len(short) else [run.run for run in runs]
 
 
-def sections(found: Row) -> Iterator[tuple[str, dict[str, Figure]]]:
+def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Entry]]]:
     """All tables: a title, and what stands in each row."""
-    first = found["runs"][0]
-    for number, cell in enumerate(first["tuned"]):
-        title = f"{cell['rule']} rule, clean recall {cell['clean_recall']:g}, AP50 loss up to {cell['most_loss']:g}"
-        yield title, {short: _held_out(number, place) for short, place in TUNED_FIGURES.items()}
-    betas = [f"beta {point['beta']:g}" for point in first["curve"]]
-    lost = {beta: _on_curve(number, lambda point: point["ap50_loss"]) for number, beta in enumerate(betas)}
-    yield "AP50 lost by low mask scores, paper's rule", {"vanilla AP50": lambda run: run["vanilla"]["ap50"]} | lost
-    for place, recall in enumerate(first["options"]["recalls"]):
+    first = found.runs[0]
+    for number, cell in enumerate(first.tuned):
+        title = f"{cell.rule} rule, clean recall {cell.clean_recall:g}, AP50 loss up to {cell.most_loss:g}"
+        yield title, {name: _held_out(number, figure) for name, figure in HELD_OUT.items()}
+    betas = [f"beta {point.beta:g}" for point in first.curve]
+    lost = {beta: _on_curve(number, lambda point: point.ap50_loss) for number, beta in enumerate(betas)}
+    yield "AP50 lost by low mask scores, paper's rule", {"undefended AP50": lambda run: run.undefended.ap50} | lost
+    for place, recall in enumerate(first.options.recalls):
         yield (
             f"spurious boxes per clean image where undefended recall is {recall:g}, paper's rule",
             {beta: _on_curve(number, _spurious(place)) for number, beta in enumerate(betas)},
         )
 
 
-def _held_out(number: int, place: Sequence[str]) -> Figure:
-    def of(run: Row) -> Row | None:
-        figure: Row | None = run["tuned"][number].get("held_out")  # a difference has only what both runs have
-        for name in place:
-            figure = None if figure is None else figure.get(name)
-        return figure
+def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate]) -> Entry:
+    def of(run: Compared) -> BootstrapEstimate | None:
+        half = run.tuned[number].held_out
+        return None if half is None else figure(half)
 
     return of
 
 
-def _on_curve(number: int, figure: Figure) -> Figure:
-    return lambda run: figure(run["curve"][number])
+def _on_curve(number: int, figure: Callable[[BetaPoint], BootstrapEstimate]) -> Entry:
+    return lambda run: figure(run.curve[number])
 
 
-def _spurious(place: int) -> Figure:
-    return lambda point: point["at_recall"][place]["spurious"]
+def _spurious(place: int) -> Callable[[BetaPoint], BootstrapEstimate]:
+    return lambda point: point.at_recall[place].spurious
 
 
-def columns(found: Row) -> dict[str, Row]:
+def columns(found: Comparison) -> dict[str, Compared]:
     """What stands in each column: the runs, and what the others have more than the first."""
-    names = names_of(found["runs"])
-    runs = dict(zip(names, found["runs"], strict=True))
-    return runs | {f"{name} - {names[0]}": d for name, d in zip(names[1:], found["differences"], strict=True)}
+    names = names_of(found.runs)
+    shown: dict[str, Compared] = dict(zip(names, found.runs, strict=True))
+    return shown | {f"{name} - {names[0]}": d for name, d in zip(names[1:], found.differences, strict=True)}
 
 
-def rows(figures: dict[str, Figure], shown: dict[str, Row]) -> list[dict[str, str]]:
+def rows(figures: dict[str, Entry], shown: Mapping[str, Compared]) -> list[dict[str, str]]:
     return [
         {"figure": name} | {column: cell(figure(content)) for column, content in shown.items()}
         for name, figure in figures.items()
     ]
 
 
-def cell(estimated: Row | None) -> str:
+def cell(estimated: BootstrapEstimate | None) -> str:
     """A value and its interval, to about three digits."""
-    if estimated is None or estimated["value"] is None:
+    if estimated is None or estimated.value is None:
         return "-"
-    numbers = [estimated[name] for name in ("value", "low", "high") if estimated[name] is not None]
+    numbers = [number for number in (estimated.value, estimated.low, estimated.high) if number is not None]
     digits = 1 if max(map(abs, numbers)) >= 10 else 2
     value, *interval = (f"{number:z.{digits}f}" for number in numbers)
     return f"{value} [{', '.join(interval)}]" if interval else value
 
 
-def remarks(found: Row) -> list[str]:
+def remarks(found: Comparison) -> list[str]:
     """What a reader of the numbers must know."""
-    first, names = found["runs"][0], names_of(found["runs"])
-    options = first["options"]
-    twice = options.get("both_halves", False)
-    found_on, measured_on = ("each", "the other, the mean of both") if twice else ("one", "the other")
+    first, names = found.runs[0], names_of(found.runs)
+    options = first.options
+    found_on, measured_on = ("each", "the other, the mean of both") if options.both_halves else ("one", "the other")
     lines = [
-        f"{first['images']} images, {first['objects']} objects, patch of {options['patch_area']:.2%}. Settings were "
+        f"{first.images} images, {first.objects} objects, patch of {options.patch_area:.2%}. Settings were "
         f"found on {found_on} half of the images; certified recall (far, close, over) and AP50, in percent, from "
         f"{measured_on}.",
-        "They are certified where the defended detector reaches the clean recall; the rows marked vanilla where the "
-        "undefended one does, at a lower base_score. Settings were searched where the "
-        f"{options.get('recall_of', 'defended')} one does.",
-        f"In brackets: 95 % bootstrap intervals over images, {options['bootstrap']} samples.",
+        "They are certified where the defended detector reaches the clean recall; the rows marked undefended where the "
+        f"undefended one does, at a lower base_score. Settings were searched where the {options.recall_of} one does.",
+        f"In brackets: 95 % bootstrap intervals over images, {options.bootstrap} samples.",
         "Masked boxes count from base_score + (1 - base_score) * beta on. A spurious box is one that masks add to a "
         "clean image and that overlaps no object of its class.",
     ]
-    for name, difference in zip(names[1:], found["differences"], strict=True):
-        if not difference["paired"]:
+    for name, difference in zip(names[1:], found.differences, strict=True):
+        if not difference.paired:
             lines.append(f"{name} and {names[0]} hold different images: their difference is not paired.")
-    for name, run in zip(names, found["runs"], strict=True):
-        for one in run["tuned"]:
-            where = f"{name}, {one['rule']} rule, recall {one['clean_recall']:g}, loss {one['most_loss']:g}"
-            if one["held_out"] is None:
-                lines.append(f"{where}: {one['why']}.")
-            elif one["held_out"]["certified_far"]["unreached"]:
-                missing = one["held_out"]["certified_far"]["unreached"]
+    for name, run in zip(names, found.runs, strict=True):
+        for one in run.tuned:
+            where = f"{name}, {one.rule} rule, recall {one.clean_recall:g}, loss {one.most_loss:g}"
+            if one.held_out is None:
+                lines.append(f"{where}: {one.why}.")
+            elif one.held_out.certified_far.unreached:
+                missing = one.held_out.certified_far.unreached
                 lines.append(f"{where}: {missing} samples never reach the clean recall and are left out.")
     return lines
 
 
-def for_terminal(found: Row) -> list[Any]:
+def for_terminal(found: Comparison) -> list[Any]:
     """What `compare` prints: every run beside the first, three columns at a time, so that it fits a terminal."""
-    first, *others = names_of(found["runs"])
-    runs = dict(zip((first, *others), found["runs"], strict=True))
+    first, *others = names_of(found.runs)
+    runs: dict[str, Compared] = dict(zip((first, *others), found.runs, strict=True))
     views = [
         {first: runs[first], other: runs[other], "difference": difference}
-        for other, difference in zip(others, found["differences"], strict=True)
+        for other, difference in zip(others, found.differences, strict=True)
     ]
     tables = [table(title, rows(figures, view)) for view in views or [runs] for title, figures in sections(found)]
     return [*tables, *remarks(found)]
 
 
-def curve_plot(found: Row) -> Plot:
+def curve_plot(found: Comparison) -> Plot:
     """AP50 lost and spurious boxes against beta, one line per run."""
-    looks = [look for _, look in zip(found["runs"], cycle(LOOKS.values()), strict=False)]
-    named = list(zip(names_of(found["runs"]), found["runs"], looks, strict=True))
+    looks = [look for _, look in zip(found.runs, cycle(LOOKS.values()), strict=False)]
+    named = list(zip(names_of(found.runs), found.runs, looks, strict=True))
 
-    def lines(value: Figure) -> list[Line]:
+    def lines(figure: Callable[[BetaPoint], BootstrapEstimate]) -> list[Line]:
         return [
-            Line(
-                name,
-                [point["beta"] for point in run["curve"]],
-                [(value(point) or {"value": None})["value"] for point in run["curve"]],
-                look,
-            )
+            Line(name, [point.beta for point in run.curve], [figure(point).value for point in run.curve], look)
             for name, run, look in named
         ]
 
-    lost = lines(lambda point: point["ap50_loss"])
+    lost = lines(lambda point: point.ap50_loss)
     panels = [Panel(x_label="beta", y_label="AP50 lost, points", title="What low mask scores cost", series=lost)]
-    for place, recall in enumerate(found["runs"][0]["options"]["recalls"]):
-        title = f"Where undefended recall is {100 * recall:g} %"
-        boxes = lines(_spurious(place))
-        panels.append(Panel(x_label="beta", y_label="spurious boxes per clean image", title=title, series=boxes))
+    for place, recall in enumerate(found.runs[0].options.recalls):
+        panels.append(
+            Panel(
+                x_label="beta",
+                y_label="spurious boxes per clean image",
+                title=f"Where undefended recall is {100 * recall:g} %",
+                series=lines(_spurious(place)),
+                if_empty=f"no undefended detector reaches a clean recall of {100 * recall:g} %",
+            )
+        )
     return Plot("What training changed", panels, "mask_score = base_score + (1 - base_score) * beta, paper's rule.")
 
 
-def save(out: Path, measured: Sequence[Row]) -> None:
+def save(out: Path, measured: Sequence[RunFigures]) -> None:
     """One file of measurements per run, comparison.json, .csv and .md, and the plot where matplotlib is installed."""
     out.mkdir(parents=True, exist_ok=True)
     found = compare(measured)
     for name, run in zip(names_of(measured), measured, strict=True):
-        save_json(out / f"{name.strip('/').replace('/', '-')}{MEASURED}", run)
-    save_json(out / "comparison.json", found)
+        save_json(out / f"{name.strip('/').replace('/', '-')}{MEASURED}", run.to_json())
+    save_json(out / "comparison.json", found.to_json())
     shown = columns(found)
     tables = [(title, rows(figures, shown)) for title, figures in sections(found)]
     save_text(out / "comparison.csv", as_csv([{"table": title} | row for title, part in tables for row in part]))
@@ -183,12 +180,15 @@ def save(out: Path, measured: Sequence[Row]) -> None:
         plots.save(curve_plot(found), out / "comparison")
 
 
-def read_measured(file: Path) -> Row:
+def read_measured(file: Path) -> RunFigures:
     """What `save` wrote for one run."""
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ObjectSeekerError(f"cannot read measurements from {file}: {error}") from None
-    if not isinstance(content, dict) or not content.keys() >= PARTS:
-        raise ObjectSeekerError(f"{file} holds no measurements of a run; give a run folder or a {MEASURED} file")
-    return content
+    try:
+        return RunFigures.of_json(content)
+    except (TypeError, KeyError, AttributeError):
+        raise ObjectSeekerError(
+            f"{file} holds no measurements of a run; give a run folder or a {MEASURED} file of this version"
+        ) from None

@@ -18,7 +18,7 @@ Value = float | None  # None leaves a gap
 
 BLUE: Colour = (0, 114, 178)
 PURPLE: Colour = (204, 121, 167)
-GREY: Colour = (110, 110, 110)
+MUTED: Colour = (110, 110, 110)
 
 STYLE = {
     "svg.hashsalt": "objectseeker",  # names inside the file are random otherwise
@@ -35,8 +35,9 @@ PNG_DPI = 160
 
 # Inches and points. The legend and the note get the height they need below the panels.
 PANEL_HEIGHT, SINGLE_WIDTH, DOUBLE_WIDTH = 3.3, 6.6, 9.8
-MARGIN, TITLE_HEIGHT, LEGEND_LINE, NOTE_LINE = 0.12, 0.42, 0.22, 0.15
+BORDER, TITLE_HEIGHT, LEGEND_LINE, NOTE_LINE = 0.12, 0.42, 0.22, 0.15
 NOTE_SIZE, NOTE_CHARACTERS_PER_INCH = 7.5, 18.0
+EMPTY_CHARACTERS = 40  # of a line of the text that stands for an empty panel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ LOOKS: Mapping[str, Look] = {
     "close": Look(ORANGE, "s", "--"),
     "over": Look(VERMILION, "^", "-."),
     "anywhere": Look(BLACK, "D", ":", hollow=True),
-    "vanilla": Look(GREY, "", "--"),
+    "undefended": Look(MUTED, "", "--"),
     "defended": Look(GREEN, "v", "-"),
     "without pruning": Look(PURPLE, "X", "-."),
 }
@@ -84,7 +85,10 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """`ticks` are positions and texts of the x axis (empty: chosen by itself), `marked` is the setting in use."""
+    """`ticks` are positions and texts of the x axis (empty: chosen by itself), `marked` is the setting in use.
+
+    Where there is no value at all, `if_empty` stands in the place of the axes and says why.
+    """
 
     x_label: str
     y_label: str
@@ -95,6 +99,11 @@ class Panel:
     x_limits: tuple[float, float] | None = None
     y_limits: tuple[float, float] | None = None
     marked: float | None = None
+    if_empty: str = "there is nothing to show"
+
+    @property
+    def is_empty(self) -> bool:
+        return all(value is None for one in self.series for value in (one.y if isinstance(one, Line) else one.heights))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +155,17 @@ def close_up(values: Sequence[Value], least: float = 10.0) -> tuple[float, float
 def _drawn(plot: Plot) -> Any:
     from matplotlib.figure import Figure
 
-    labels = {one.label for panel in plot.panels for one in panel.series if one.label}
+    labels = {one.label for panel in plot.panels if not panel.is_empty for one in panel.series if one.label}
     rows, columns = math.ceil(len(plot.panels) / 2), min(2, len(plot.panels))
     width = SINGLE_WIDTH if columns == 1 else DOUBLE_WIDTH
-    marked = " Grey band: the setting in use." if any(panel.marked is not None for panel in plot.panels) else ""
-    note = textwrap.wrap(plot.note + marked, int((width - 2 * MARGIN) * NOTE_CHARACTERS_PER_INCH))
-    note_top = MARGIN + NOTE_LINE * len(note)
-    below = note_top + MARGIN + LEGEND_LINE * math.ceil(len(labels) / plot.legend_columns)
+    marked = (
+        " Grey band: the setting in use."
+        if any(panel.marked is not None and not panel.is_empty for panel in plot.panels)
+        else ""
+    )
+    note = textwrap.wrap(plot.note + marked, int((width - 2 * BORDER) * NOTE_CHARACTERS_PER_INCH))
+    note_top = BORDER + NOTE_LINE * len(note)
+    below = note_top + BORDER + LEGEND_LINE * math.ceil(len(labels) / plot.legend_columns)
     height = TITLE_HEIGHT + rows * PANEL_HEIGHT + below
     figure = Figure(figsize=(width, height), layout="constrained")
     engine: Any = figure.get_layout_engine()
@@ -161,8 +174,8 @@ def _drawn(plot: Plot) -> Any:
     for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, plot.panels, strict=False):
         for label, handle in _draw_panel(axes, panel).items():
             handles.setdefault(label, handle)
-    left = MARGIN / width
-    figure.text(left, 1 - MARGIN / height, plot.title, size=12, weight="bold", va="top")
+    left = BORDER / width
+    figure.text(left, 1 - BORDER / height, plot.title, size=12, weight="bold", va="top")
     figure.text(left, note_top / height, "\n".join(note), size=NOTE_SIZE, color="0.35", va="top", linespacing=1.35)
     if handles:
         figure.legend(
@@ -182,6 +195,11 @@ def _drawn(plot: Plot) -> Any:
 
 def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
     """Draw one panel and return what its legend needs."""
+    if panel.is_empty:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, textwrap.fill(panel.if_empty, EMPTY_CHARACTERS), ha="center", va="center", color="0.35")
+        axes.set_title(panel.title, loc="left", size=10.5)
+        return {}
     handles: dict[str, Any] = {}
     groups = [one for one in panel.series if isinstance(one, Bars)]
     for one in panel.series:
@@ -242,7 +260,7 @@ def _draw_bars(axes: Axes, bars: Bars, groups: Sequence[Bars]) -> Any:
     axes.bar_label(drawn, texts, size=8, padding=1.5)
     from matplotlib.patches import Patch
 
-    return Patch(facecolor=_rgb(GREY), hatch=bars.hatch, edgecolor="white", linewidth=0)
+    return Patch(facecolor=_rgb(MUTED), hatch=bars.hatch, edgecolor="white", linewidth=0)
 
 
 def _numbers(values: Sequence[Value]) -> list[float]:

@@ -11,136 +11,155 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from objectseeker.attack.statistics import robust_rows
 from objectseeker.core.threats import WHERES
-from objectseeker.jobs import save_json, save_text
+from objectseeker.evaluation.settings import Settings, threshold_of
+from objectseeker.evaluation.summary import DefendedOutcome, Evaluation
+from objectseeker.files.saving import save_json, save_text
 
-LOCATIONS: tuple[str, ...] = WHERES
-Row = Mapping[str, Any]
-
-
-def overview(found: Row) -> list[dict[str, str]]:
-    """One row per detector: undefended, then each way to prune, label by label and without labels."""
-    vanilla = found["vanilla"]
-    rows = [{"detector": "vanilla", "AP50": percent(vanilla["ap50"]), "COCO AP50": percent(vanilla["ap50_coco"])}]
-    rows += _pruned_rows(found["objectseeker"], "objectseeker", "label-free")
-    rows += _pruned_rows(found["iou_variant"], "IoU", "IoU label-free")
-    columns = list(rows[1])
-    return [{column: row.get(column, "") for column in columns} for row in rows]
+UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defence, as `attack` writes it
 
 
-def _pruned_rows(defended: Row, name: str, label_free_name: str) -> list[dict[str, str]]:
-    rows = []
-    for detector, suffix, point in ((name, "", defended), (label_free_name, "_label_free", defended["label_free"])):
-        certified = defended[f"certified_recall{suffix}"]
+def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
+    """Every way to prune, label by label and without labels; the deployed one first."""
+    ours = {"defended": found.ours, "label-free": found.label_free}
+    return ours if found.iou is found.ours else ours | {"IoU": found.iou, "IoU label-free": found.iou_label_free}
+
+
+def overview(found: Evaluation) -> list[dict[str, str]]:
+    """One row per detector: undefended, then each way to prune."""
+    undefended = found.undefended
+    first = {"AP50": percent(undefended.ap50), "COCO AP50": percent(undefended.ap50_coco)}
+    rows = [{"detector": "undefended"} | first]
+    for name, outcome in ways(found).items():
         rows.append(
             {
-                "detector": detector,
-                "AP50": percent(defended[f"ap50{suffix}"]),
+                "detector": name,
+                "AP50": percent(outcome.ap50),
                 "COCO AP50": "",
-                "base_score": _score(point["base_score"]),
-                "mask_score": _score(point["mask_score"]),
-                "low_score": _score(point["low_score"]),
-                "clean recall": percent(point["clean_recall"]),
-                **{f"certified {where}": percent(certified[where]) for where in LOCATIONS},
-                "false alerts": percent(defended[f"false_alerts{suffix}"]["rate"]),
+                "base_score": _score(outcome.base_score),
+                "mask_score": _score(outcome.mask_score),
+                "low_score": _score(outcome.low_score),
+                "clean recall": percent(outcome.clean_recall),
+                **{f"certified {where}": percent(share) for where, share in outcome.certified_recall().items()},
+                "false alerts": percent(found.alert_rate(outcome)),
             }
         )
-    return rows
+    return [{column: row.get(column, "") for column in rows[1]} for row in rows]
 
 
-def per_class(found: Row) -> list[dict[str, str]]:
+def per_class(found: Evaluation) -> list[dict[str, str]]:
     """One row per class: AP50 undefended and defended, clean recall, certified recall, vacuously far objects."""
+    point = found.ours.point
     return [
         {
-            "class": row["class"],
-            "objects": str(row["objects"]),
-            "vanilla": percent(row["vanilla_ap50"]),
-            "AP50": percent(row["ap50"]),
-            "recall": percent(row["clean_recall"]),
-            **{where: percent(row["certified_recall"][where]) for where in LOCATIONS[:3]},
-            "vacuous": "-" if row["vacuous_far"] is None else str(row["vacuous_far"]),
+            "class": found.names[c],
+            "objects": str(found.objects_per_class[c]),
+            "undefended": percent(float(found.undefended.curve.ap50[c])),
+            "AP50": percent(float(found.ours.curve.ap50[c])),
+            "recall": percent(found.ours.recall(c)),
+            **_certified(found.ours, c),
+            "vacuous": "-" if point is None else str(point.vacuous_far(c)),
         }
-        for row in found["per_class"]
+        for c in found.classes
     ]
 
 
-def per_class_in_full(found: Row) -> list[dict[str, str]]:
+def per_class_in_full(found: Evaluation) -> list[dict[str, str]]:
     """`per_class` with the same without labels, and of the IoU variant."""
+    free, iou, iou_free = found.label_free, found.iou, found.iou_label_free
     rows = []
-    for short, row in zip(per_class(found), found["per_class"], strict=True):
+    for short, c in zip(per_class(found), found.classes, strict=True):
         more = {
-            "AP50 label-free": percent(row["ap50_label_free"]),
-            "recall label-free": percent(row["clean_recall_label_free"]),
-            **{f"{where} label-free": percent(row["certified_recall_label_free"][where]) for where in LOCATIONS[:3]},
-        }
-        by_iou = row["iou_variant"]
-        more |= {
-            "IoU AP50": percent(by_iou["ap50"]),
-            "IoU far": percent(by_iou["certified_recall"]["far"]),
-            "IoU AP50 label-free": percent(by_iou["ap50_label_free"]),
-            "IoU far label-free": percent(by_iou["certified_recall_label_free"]["far"]),
+            "AP50 label-free": percent(float(free.curve.ap50[c])),
+            "recall label-free": percent(free.recall(c)),
+            **{f"{where} label-free": share for where, share in _certified(free, c).items()},
+            "IoU AP50": percent(float(iou.curve.ap50[c])),
+            "IoU far": _certified(iou, c)["far"],
+            "IoU AP50 label-free": percent(float(iou_free.curve.ap50[c])),
+            "IoU far label-free": _certified(iou_free, c)["far"],
         }
         rows.append(short | more)
     return rows
 
 
-def remarks(found: Row) -> list[str]:
+def _certified(outcome: DefendedOutcome, c: int) -> dict[str, str]:
+    """Of one class; "anywhere" is left out, a table has only so many columns."""
+    certified = outcome.certified_recall(c)
+    return {where: percent(certified[where]) for where in WHERES[:3]}
+
+
+def remarks(found: Evaluation) -> list[str]:
     """What a reader of the numbers must know."""
-    settings, defended, by_iou = found["settings"], found["objectseeker"], found["iou_variant"]
-    patch = "patch" if settings["patch_count"] == 1 else "two patches"
+    threat, threshold = found.settings.threat, threshold_of(found.settings.rule, found.settings.threat.threshold)
+    patch = "patch" if threat.count == 1 else "two patches"
     lines = [
-        f"{found['images']} images, {found['objects']} objects ({found['ignored_objects']} more ignored), "
-        f"{found['classes']} classes; {patch} of {settings['patch_area']:.2%}, aspect {settings['patch_aspect']:g}, "
-        f"T = {settings['threshold']:g}, {settings['bound']} bound",
+        f"{found.images} images, {found.objects} objects ({found.ignored_objects} more ignored), "
+        f"{len(found.classes)} classes; {patch} of {threat.area:.2%}, aspect {threat.aspect:g}, "
+        f"T = {threshold:g}, {threat.bound} bound",
+        *found.remarks,
     ]
-    if defended["clean_recall"] is None:
-        lines.append(
-            f"clean recall {settings['clean_recall']:.0%} is not reached, at most "
-            f"{defended['highest_clean_recall']:.1f} %: ask for less with --clean-recall"
-        )
-    if defended["vacuous_far"] is not None:
-        lines.append(f"{defended['vacuous_far']} objects have no far position and count as certified there")
-    lines.append(
-        f"IoU is certified for boxes with an IoU above {by_iou['threshold']:g}, the others for boxes that cover more "
-        f"than {settings['threshold']:g} of the object"
+    if found.vacuous_far is not None:
+        lines.append(f"{found.vacuous_far} objects have no far position and count as certified there")
+    others = (
+        "" if found.iou is found.ours else f", the others for boxes that cover more than {threshold:g} of the object"
     )
-    alerts = [
-        f"{name} {block[f'false_alerts{suffix}']['images']}"
-        for block, names in ((defended, ("objectseeker", "label-free")), (by_iou, ("IoU", "IoU label-free")))
-        for name, suffix in zip(names, ("", "_label_free"), strict=True)
-        if block[f"false_alerts{suffix}"]["images"] is not None
-    ]
+    lines.append(f"IoU is certified for boxes with an IoU above {found.iou_threshold:g}{others}")
+    alerts = [f"{name} {one.alerts}" for name, one in ways(found).items() if one.alerts is not None]
     if alerts:
-        lines.append(f"images flagged by --alert without any attack, of {found['images']}: {', '.join(alerts)}")
+        lines.append(f"images flagged by --alert without any attack, of {found.images}: {', '.join(alerts)}")
+    if found.defence is not None:
+        lines.append(f"defence sha256:{found.defence.sha256}")
     return lines
 
 
-def for_terminal(found: Row) -> list[Any]:
+def operating_point(settings: Settings) -> str:
+    """Where on its curve a detector is looked at, in words."""
+    if settings.clean_recall is not None:
+        return f"at clean recall {settings.clean_recall:g}"
+    base_score = settings.rule.base_score if settings.base_score is None else settings.base_score
+    return f"at base_score {base_score:g}"
+
+
+def for_terminal(found: Evaluation, attacked: UnderAttack = None) -> list[Any]:
     """What `evaluate` prints."""
-    asked = found["settings"]["clean_recall"]
+    title, where = "Recall of the attacked objects, in percent", operating_point(found.settings)
+    recalls = [] if attacked is None else [table(title, turned(robust_rows(attacked)))]
     return [
-        table(f"AP50, and certified recall at clean recall {asked:g}, in percent", turned(overview(found))),
+        table(f"AP50, and certified recall {where}, in percent", turned(overview(found))),
         *remarks(found),
-        *(table("Recall of the attacked objects, in percent", turned(rows)) for rows in [under_attack(found)] if rows),
-        table("By class: vanilla AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
+        *recalls,
+        table("By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
     ]
 
 
-def under_attack(found: Row) -> list[dict[str, str]]:
-    """Recall between its bounds, certified and under attack, if there was one; `evaluate --attacks`."""
-    return robust_rows(found["under_attack"]) if "under_attack" in found else []
+def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Recall between its bounds, certified and under attack: one row per detector, with 95 % intervals."""
+    return [
+        {
+            "detector": detector,
+            "objects": str(recall["objects"]),
+            **{
+                name: f"{100 * entry['share']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
+                for name, entry in (
+                    ("certified (lower bound)", recall[detector]["certified_recall"]),
+                    ("under attack (upper bound)", recall[detector]["recall_under_attack"]),
+                    ("clean", recall[detector]["clean_recall"]),
+                )
+            },
+        }
+        for detector in ("undefended", "defended")
+    ]
 
 
-def save(out: Path, found: Row) -> None:
+def save(out: Path, found: Evaluation, attacked: UnderAttack = None) -> None:
     """evaluation.json with everything, evaluation.csv by class, evaluation.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / "evaluation.json", found)
+    save_json(out / "evaluation.json", found.to_json() | ({} if attacked is None else {"under_attack": attacked}))
     save_text(out / "evaluation.csv", as_csv(per_class_in_full(found)))
     text = [
         as_markdown(overview(found)),
         "\n".join(f"- {line}" for line in remarks(found)),
-        as_markdown(under_attack(found)),
+        "" if attacked is None else as_markdown(robust_rows(attacked)),
         as_markdown(per_class_in_full(found)),
     ]
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")

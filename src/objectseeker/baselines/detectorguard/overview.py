@@ -2,243 +2,337 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from objectseeker.baselines.detectorguard.features import describe, read_features
-from objectseeker.baselines.detectorguard.measured import (
-    FALSE_ALERTS,
-    Guarded,
-    Maps,
-    certify_scene,
-    shares,
-    tune_thresholds,
-)
+from objectseeker.baselines.detectorguard.measured import FALSE_ALERTS, Guarded, Maps, certify_scene, tune_thresholds
 from objectseeker.baselines.detectorguard.objectness import FEATURE_STEP, Features
-from objectseeker.core.boxes import Ints
-from objectseeker.core.threats import WHERES
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.follow import Follow
+from objectseeker.core.iou_variant import IouRule
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES, Where
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.evaluation.curves import vanilla_curve
-from objectseeker.evaluation.defence import Defence
+from objectseeker.evaluation.curves import undefended_curve
+from objectseeker.evaluation.replayed import Replayed, shares
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import RECOMMENDED, Settings
+from objectseeker.evaluation.settings import Settings, threshold_of
 from objectseeker.evaluation.sweeps import by_lines, split
 from objectseeker.results.tables import percent
-from objectseeker.runs.run import Run, restrict
+from objectseeker.runs.run import Run
 
-Row = dict[str, Any]
+Shares = Mapping[Where, float | None]
 
-PAPER = Settings(alpha=0.8, beta=0.5)  # ObjectSeeker's published rule at its published values
-LOSSES = (np.inf, 1.0)  # points of AP that tuning may cost: any, and as much as ObjectSeeker's recommended settings
+CLEAN_RECALL = 0.8  # where nobody says otherwise
+PUBLISHED_FOLLOW = Follow(alpha=0.8, beta=0.5)  # ObjectSeeker's published rule at its published values
+ALLOWED_LOSSES = (np.inf, 1.0)  # points of AP that tuning may cost: any, and as much as ObjectSeeker's default rule
 PASSES = 2  # one of the detector, one of the objectness network
+EVERY_NTH_LINE = (
+    "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: the "
+    "trend counts"
+)
 
 
-def evaluate(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefenceRow:
+    """One defence. APs, recalls and rates are percentages, scores are not; None is what it does not have.
+
+    - certified_recall: the share of objects that no patch hides; with DetectorGuard, without an alert.
+    - certified_and_found: the share of objects that are certified and in the output of the clean image (found by the
+      base detector, no false alert). This is how the published figures are counted.
+    - certified_published: certified under the published model of where a patch may lie.
+    """
+
+    defence: str
+    forward_passes: int
+    threshold: float | None = None
+    ap50: float | None = None
+    highest_clean_recall: float | None = None
+    base_score: float | None = None
+    clean_recall: float | None = None
+    false_alerts: int | None = None  # images
+    alert_rate: float | None = None
+    certified_recall: Shares | None = None
+    certified_and_found: Shares | None = None
+    certified_published: Shares | None = None
+    vacuous_far: int | None = None
+
+    @property
+    def guarded(self) -> bool:
+        return self.defence.startswith("DetectorGuard")
+
+    def to_json(self) -> dict[str, Any]:
+        """What the defence has."""
+        row = {field.name: getattr(self, field.name) for field in fields(self)}
+        images, rate = row.pop("false_alerts"), row.pop("alert_rate")
+        row["false_alerts"] = None if images is None else {"images": images, "rate": rate}
+        return {name: value for name, value in row.items() if value is not None}
+
+    def to_table(self) -> dict[str, str]:
+        certified, found, published = (
+            dict.fromkeys(WHERES) if of is None else of
+            for of in (self.certified_recall, self.certified_and_found, self.certified_published)
+        )
+        return {
+            "defence": self.defence,
+            "passes": str(self.forward_passes),
+            "threshold": _two_digits(self.threshold),
+            "AP50": percent(self.ap50),
+            "base_score": _two_digits(self.base_score),
+            "clean recall": percent(self.clean_recall),
+            "false alerts": percent(self.alert_rate),
+            **{f"certified {where}": percent(certified[where]) for where in WHERES},
+            **{f"and found, {where}": percent(found[where]) for where in WHERES[:3]},
+            **{f"published model, {where}": percent(published[where]) for where in WHERES[:3]},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SideBySide:
+    """The figures of a run with features: all rows are about the same images, at the clean recall of `settings`."""
+
+    images: int
+    objects: int
+    settings: Settings
+    network: Mapping[str, Any]
+    tuned_on: int  # images; 0 if the threshold was given
+    false_alert_rate: float  # at most, in percent, where tuned
+    rows: tuple[DefenceRow, ...]
+    why_this_recall: str | None  # if nobody asked for it
+
+    def to_json(self) -> dict[str, Any]:
+        tuning = {"images": self.tuned_on, "false_alert_rate": self.false_alert_rate} if self.tuned_on else None
+        return {
+            "baseline": "detectorguard",
+            "images": self.images,
+            "objects": self.objects,
+            "settings": self.settings.to_json(),
+            "network": dict(self.network),
+            "tuning": tuning,
+            "rows": [row.to_json() for row in self.rows],
+            "remarks": self.remarks(),
+        }
+
+    def table_rows(self) -> list[dict[str, str]]:
+        """The table to print: one row per defence."""
+        return [row.to_table() for row in self.rows]
+
+    def terminal_rows(self) -> list[dict[str, str]]:
+        """As much as fits a terminal; other ways to count DetectorGuard's certificates stand below it."""
+        rows = []
+        for row in self.rows:
+            full = row.to_table()
+            names = {"": "defence", "AP50": "AP50", "recall": "clean recall", "alerts": "false alerts"}
+            shown = {short: full[name] for short, name in names.items()}
+            rows.append(shown | {where: full[f"certified {where}"] for where in WHERES[:3]})
+            for name, prefix in (
+                ("  certified and found", "and found"),
+                ("  published model of where", "published model"),
+            ):
+                if row.guarded:
+                    rows.append(dict.fromkeys(shown, "") | {"": name} | {w: full[f"{prefix}, {w}"] for w in WHERES[:3]})
+        return rows
+
+    def remarks(self) -> list[str]:
+        """What a reader of the table must know."""
+        threat, network, recall = self.settings.threat, self.network, f"clean recall {self.settings.clean_recall:g}"
+        patch = f"patch of {threat.area:.2%}, aspect {threat.aspect:g}"
+        lines = [
+            f"{self.images} images, {self.objects} objects; {patch}; at {recall}",
+            f"objectness network {network['network']} (sha256 {network['sha256'][:12]}) at "
+            f"{network['input'][0]}x{network['input'][1]}",
+        ]
+        lines += [] if self.why_this_recall is None else [self.why_this_recall]
+        if self.tuned_on:
+            rate = f"{self.false_alert_rate:g} % false alerts"
+            lines.append(f"thresholds tuned on {self.tuned_on} other images to at most {rate}")
+            if any(row.guarded and row.threshold is None for row in self.rows):
+                lines.append(
+                    f"where there are dashes, no threshold does that at {recall}: ask for less with --clean-recall"
+                )
+        lines.append(
+            "certified: an alert or a base box that overlaps the object (T = 0, no promise about labels); and found: "
+            "of these the objects in the output of the clean image, as the published figures are counted"
+        )
+        for name, rule in (("paper", Rule()), (_rule_name(self.settings), self.settings.rule)):
+            if more := threshold_of(rule, threat.threshold):
+                what = "an IoU with" if isinstance(rule, IouRule) else "a share of"
+                lines.append(f"ObjectSeeker {name} promises more than an overlap: {what} the object above {more:g}")
+        return lines
+
+
+def side_by_side(
     run: Run,
-    settings: Settings = RECOMMENDED,
+    settings: Settings,
     *,
     threshold: int | None = None,
     false_alerts: float = FALSE_ALERTS,
     seed: int = 0,
-) -> Row:
-    """The figures of a run with features, ready for JSON. APs, recalls and rates are percentages, scores are not.
+) -> SideBySide:
+    """DetectorGuard, and ObjectSeeker by its published rule and by that of `settings`, on a run with features.
 
     Thresholds are tuned on one half of the images (`tune_thresholds`): to a rate of false alerts of at most
     `false_alerts` where the clean recall is `settings.clean_recall`, and, in a second row, to an AP loss of at most one
     point besides. Everything is measured on the other half. With a `threshold` (a whole number of steps) nothing is
-    tuned, and everything is measured on all images.
-
-    `settings` are those of ObjectSeeker's evidence rule and of the threat. All rows are about the same images.
-
-    - certified_recall: the share of objects that no patch hides without an alert; it does not depend on base_score.
-    - certified_and_found: the share of objects that are certified and in the output of the clean image (found by the
-      base detector, no false alert). This is how the published figures are counted.
-    - certified_published: certified under the published location model (`locations`).
+    tuned, and everything is measured on all images. DetectorGuard's certificates do not depend on base_score.
     """
     require_fraction(false_alerts, "false_alerts")
-    if settings.patch_count != 1:
-        raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {settings.patch_count}")
+    if settings.threat.count != 1:
+        raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {settings.threat.count}")
     description = describe(run)
-    everything = Scene.of(list(run.images()), run.manifest.names)
     width, height = description["input"]
-    maps = Maps.of(everything, read_features(run), (width, height))
-    measured = np.arange(len(maps.grids))
-    thresholds = [threshold]
-    tuned_on = 0
+    maps = Maps.of(Scene.of(run.images(), run.vocabulary), read_features(run), (width, height))
     if threshold is None:
         tuning, measured = split(len(maps.grids), 2, seed)
-        tuned_on = len(tuning)
-        thresholds = tune_thresholds(
-            maps.subset(tuning), settings.clean_recall, losses=LOSSES, false_alerts=false_alerts
-        )
-        maps = maps.subset(measured)
+        parts = [maps.subset(tuning), maps.subset(measured)]
+        settings, why = _at_some_recall(settings, [part.scene for part in parts])
+        assert settings.clean_recall is not None
+        thresholds = tune_thresholds(parts[0], settings.clean_recall, losses=ALLOWED_LOSSES, false_alerts=false_alerts)
+        tuned_on, maps = len(tuning), parts[1]
+    else:
+        measured, tuned_on, thresholds = np.arange(len(maps.grids)), 0, [threshold]
+        settings, why = _at_some_recall(settings, [maps.scene])
     scene = maps.scene
-    guarded = [_guarded_row(maps, read_features(run, measured), settings, each) for each in thresholds]
-    if threshold is None:
-        guarded[1]["defence"] += f", AP loss <= {LOSSES[1]:g}"
-    return {
-        "baseline": "detectorguard",
-        "images": len(scene.images),
-        "objects": len(scene.counted),
-        "settings": asdict(settings),
-        "network": description,
-        "tuning": {"images": tuned_on, "false_alert_rate": 100 * false_alerts} if tuned_on else None,
-        "rows": [
-            {"defence": "vanilla", "forward_passes": 1, "ap50": vanilla_curve(scene).mean_ap50},
-            *guarded,
-            *_objectseeker_rows(scene, "paper", _at(PAPER, settings)),
-            *_objectseeker_rows(scene, "evidence", settings),
-        ],
-    }
+    names = ("DetectorGuard", f"DetectorGuard, AP loss <= {ALLOWED_LOSSES[1]:g}")
+    published = Settings.along(PUBLISHED_FOLLOW, threat=settings.threat, clean_recall=settings.clean_recall)
+    return SideBySide(
+        images=len(scene.images),
+        objects=len(scene.counted),
+        settings=settings,
+        network=description,
+        tuned_on=tuned_on,
+        false_alert_rate=100 * false_alerts,
+        rows=(
+            DefenceRow(defence="undefended", forward_passes=1, ap50=undefended_curve(scene).mean_ap50),
+            *(
+                _guarded_row(name, maps, read_features(run, measured), settings, each)
+                for name, each in zip(names, thresholds, strict=False)
+            ),
+            *_objectseeker_rows("paper", scene, published),
+            *_objectseeker_rows(_rule_name(settings), scene, settings),
+        ),
+        why_this_recall=why,
+    )
 
 
-def _guarded_row(maps: Maps, features: Iterable[Features], settings: Settings, threshold: int | None) -> Row:
-    row: Row = {"defence": "DetectorGuard", "forward_passes": PASSES}
+def _at_some_recall(settings: Settings, scenes: Sequence[Scene]) -> tuple[Settings, str | None]:
+    """The settings at a clean recall, and why at that one if nobody asked for it."""
+    asked = settings.clean_recall
+    if asked is not None and not settings.clean_recall_is_default:
+        return settings, None
+    usual = CLEAN_RECALL if asked is None else asked
+    reached = min(undefended_curve(scene).highest_clean_recall for scene in scenes) / 100
+    why = "no clean recall was asked for, and defences are compared at one: "
+    if reached < usual:
+        return settings.at_clean_recall(reached), f"{why}the highest that is reached, since {usual:g} is not"
+    return settings.at_clean_recall(usual), f"{why}{usual:g}"
+
+
+def _guarded_row(
+    name: str, maps: Maps, features: Iterable[Features], settings: Settings, threshold: int | None
+) -> DefenceRow:
     if threshold is None:  # none was found
-        return row
-    row["threshold"] = threshold * FEATURE_STEP
+        return DefenceRow(defence=name, forward_passes=PASSES)
+    assert settings.clean_recall is not None
     guarded = Guarded.measure(maps, threshold)
     curve = guarded.curve
-    row |= {"ap50": curve.mean_ap50, "highest_clean_recall": float(curve.clean_recall.max())}
-    verdicts = certify_scene(maps, features, threshold, settings.patches())
-    row |= {
-        "certified_recall": shares(verdicts.certified),
-        "certified_published": shares(verdicts.published),
-        "vacuous_far": int(verdicts.vacuous[WHERES.index("far")].sum()),
-    }
+    verdicts = certify_scene(maps, features, threshold, settings.threat.patches())
+    there: dict[str, Any] = {}
     at = curve.row_at_recall(settings.clean_recall)
     if at is not None:
-        alerts = guarded.false_alerts(at)
-        row |= {
+        there = {
             "base_score": float(curve.base_scores[at]),
             "clean_recall": float(curve.clean_recall[at]),
-            "false_alerts": {"images": alerts, "rate": 100 * alerts / len(maps.grids)},
-            "certified_and_found": shares(verdicts.certified & guarded.found(at)),
+            "false_alerts": guarded.false_alerts(at),
+            "alert_rate": 100 * guarded.false_alerts(at) / len(maps.grids),
+            "certified_and_found": _shares(verdicts.certified & guarded.found(at)),
         }
-    return row
+    return DefenceRow(
+        defence=name,
+        forward_passes=PASSES,
+        threshold=threshold * FEATURE_STEP,
+        ap50=curve.mean_ap50,
+        highest_clean_recall=curve.highest_clean_recall,
+        certified_recall=_shares(verdicts.certified),
+        certified_published=_shares(verdicts.published),
+        vacuous_far=int(verdicts.vacuous[WHERES.index("far")].sum()),
+        **there,
+    )
 
 
-def _objectseeker_rows(scene: Scene, rule: str, settings: Settings) -> list[Row]:
+def _objectseeker_rows(rule: str, scene: Scene, settings: Settings) -> list[DefenceRow]:
     """Label by label and without labels: DetectorGuard promises nothing about labels."""
     rows = []
     masks = max(len(image.observation.masks) for image in scene.images)
-    for classwise, name in ((True, ""), (False, ", label-free")):
-        defence = Defence.prepare(scene, settings, classwise=classwise)
-        curve = defence.curve(settings)
-        point = defence.at_recall(settings, curve)
-        row: Row = {"defence": f"ObjectSeeker {rule}{name}", "forward_passes": 1 + masks, "ap50": curve.mean_ap50}
-        row["highest_clean_recall"] = float(curve.clean_recall.max())
+    for classwise, suffix in ((True, ""), (False, ", label-free")):
+        way = settings.with_rule(classwise=classwise)
+        replayed = Replayed.of(scene, way)
+        curve = replayed.curve(way)
+        point = replayed.at_recall(way, curve)
+        there: dict[str, Any] = {}
         if point is not None:
-            (added,) = defence.additions(settings, [point.rule.base_score])
+            (added,) = replayed.additions([point.rule])
             alerts = len(np.unique(added.image))
-            row |= {
+            there = {
                 "base_score": point.rule.base_score,
                 "clean_recall": point.clean_recall,
-                "certified_recall": dict(point.certified_recall()),
+                "certified_recall": point.certified_recall(),
                 "vacuous_far": point.vacuous_far(),
-                "false_alerts": {"images": alerts, "rate": 100 * alerts / len(scene.images)},
+                "false_alerts": alerts,
+                "alert_rate": 100 * alerts / len(scene.images),
             }
-        rows.append(row)
-    return rows
-
-
-def cost_rows(scene: Scene, found: Row, ks: Iterable[int]) -> list[Row]:
-    """Certified recall against cost: DetectorGuard as in `found`, ObjectSeeker with k lines per axis."""
-    settings = Settings(**found["settings"])
-    rows: list[Row] = []
-    for row in found["rows"]:
-        if row["defence"].startswith("DetectorGuard"):
-            certified = row.get("certified_recall") or dict.fromkeys(WHERES)
-            rows.append(
-                {"defence": row["defence"], "k": None, "forward_passes": PASSES}
-                | {f"certified_{where}": certified[where] for where in WHERES}
+        rows.append(
+            DefenceRow(
+                defence=f"ObjectSeeker {rule}{suffix}",
+                forward_passes=1 + masks,
+                ap50=curve.mean_ap50,
+                highest_clean_recall=curve.highest_clean_recall,
+                **there,
             )
-    columns = ("k", "forward_passes", *(f"certified_{where}" for where in WHERES))
-    for row in by_lines(scene, settings, ks, restrict):
-        rows.append({"defence": "ObjectSeeker"} | {column: row[column] for column in columns})
+        )
     return rows
+
+
+def _rule_name(settings: Settings) -> str:
+    if isinstance(settings.rule, IouRule):
+        return "IoU variant"
+    return "as given" if settings.rule.low_score is None else "evidence"
+
+
+def cost_rows(scene: Scene, beside: SideBySide, ks: Iterable[int]) -> list[dict[str, Any]]:
+    """Certified recall against cost: DetectorGuard as in `beside`, ObjectSeeker with k lines per axis.
+
+    The lines are every n-th of the stored ones: `EVERY_NTH_LINE` is to stand beside these rows.
+    """
+    rows = [
+        _cost_row(row.defence, None, PASSES, row.certified_recall or dict.fromkeys(WHERES))
+        for row in beside.rows
+        if row.guarded
+    ]
+    for step in by_lines(scene, beside.settings, ks):
+        assert step.forward_passes is not None
+        rows.append(_cost_row("ObjectSeeker", int(step.value), step.forward_passes, step.outcome.certified_recall()))
+    return rows
+
+
+def _cost_row(defence: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
+    lines = None if k is None else "every n-th stored"
+    row: dict[str, Any] = {"defence": defence, "k": k, "lines": lines, "forward_passes": passes}
+    return row | {f"certified_{where}": certified[where] for where in WHERES}
 
 
 def measured_images(run: Run, *, seed: int = 0) -> Ints:
-    """Which images `evaluate` measures on when it tunes the threshold."""
+    """Which images `side_by_side` measures on when it tunes the threshold."""
     return split(len(run.parts), 2, seed)[1]
 
 
-def table_rows(found: Row) -> list[dict[str, str]]:
-    """The table to print: one row per defence."""
-    rows = []
-    for row in found["rows"]:
-        alerts = row.get("false_alerts")
-        certified, clean, published = (
-            row.get(key) or {} for key in ("certified_recall", "certified_and_found", "certified_published")
-        )
-        shown = {
-            "defence": row["defence"],
-            "passes": str(row["forward_passes"]),
-            "threshold": "-" if "threshold" not in row else f"{row['threshold']:.2f}",
-            "AP50": percent(row.get("ap50")),
-            "base_score": "-" if row.get("base_score") is None else f"{row['base_score']:.2f}",
-            "clean recall": percent(row.get("clean_recall")),
-            "false alerts": percent(alerts["rate"] if alerts else None),
-        }
-        shown |= {f"certified {where}": percent(certified.get(where)) for where in WHERES}
-        shown |= {f"and found, {where}": percent(clean.get(where)) for where in WHERES[:3]}
-        shown |= {f"its locations, {where}": percent(published.get(where)) for where in WHERES[:3]}
-        rows.append(shown)
-    return rows
+def _shares(verdicts: Bools) -> Shares:
+    return shares(verdicts.sum(axis=1), verdicts.shape[1])
 
 
-def terminal_rows(found: Row) -> list[dict[str, str]]:
-    """`table_rows`, as much of them as fits a terminal; other ways to count DetectorGuard's certificates below it."""
-    rows = []
-    for full in table_rows(found):
-        shown = {
-            "": full["defence"],
-            "AP50": full["AP50"],
-            "recall": full["clean recall"],
-            "alerts": full["false alerts"],
-        }
-        rows.append(shown | {where: full[f"certified {where}"] for where in WHERES[:3]})
-        if full["defence"].startswith("DetectorGuard"):
-            for name, prefix in (("  certified and found", "and found"), ("  its own locations", "its locations")):
-                rows.append(dict.fromkeys(shown, "") | {"": name} | {w: full[f"{prefix}, {w}"] for w in WHERES[:3]})
-    return rows
-
-
-def remarks(found: Row) -> list[str]:
-    """What a reader of the table must know."""
-    settings, tuning, network = found["settings"], found["tuning"], found["network"]
-    lines = [
-        f"{found['images']} images, {found['objects']} objects; patch of {settings['patch_area']:.2%}, aspect "
-        f"{settings['patch_aspect']:g}, T = 0; at clean recall {settings['clean_recall']:g}",
-        f"objectness network {network['network']} (sha256 {network['sha256'][:12]}) at "
-        f"{network['input'][0]}x{network['input'][1]}",
-    ]
-    if tuning is not None:
-        rate = f"{tuning['false_alert_rate']:g} % false alerts"
-        lines.append(f"thresholds tuned on {tuning['images']} other images to at most {rate}")
-        if any(row["defence"].startswith("DetectorGuard") and "threshold" not in row for row in found["rows"]):
-            lines.append(
-                f"where there are dashes, no threshold does that at clean recall {settings['clean_recall']:g}: ask for "
-                "less with --clean-recall"
-            )
-    lines.append(
-        "certified: an alert or a base box that overlaps the object (no promise about labels); and found: of these the "
-        "objects in the output of the clean image, as the published figures are counted"
-    )
-    return lines
-
-
-def _at(settings: Settings, like: Settings) -> Settings:
-    """`settings` against the threat and at the clean recall of `like`."""
-    return replace(
-        settings,
-        patch_area=like.patch_area,
-        patch_aspect=like.patch_aspect,
-        patch_count=like.patch_count,
-        clean_recall=like.clean_recall,
-        bound=like.bound,
-    )
+def _two_digits(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"

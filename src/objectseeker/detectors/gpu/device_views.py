@@ -24,7 +24,7 @@ from objectseeker.detectors.gpu.shared import Level, Reach
 from objectseeker.detectors.gpu.suppression import Suppression, best_first, settle, suppress
 from objectseeker.detectors.network.layouts import Layout
 from objectseeker.detectors.network.preprocess import Placement, Size
-from objectseeker.detectors.network.results import has_area
+from objectseeker.detectors.network.results import MOST_BOXES, has_area
 from objectseeker.detectors.network.views import Views
 from objectseeker.errors import ObjectSeekerError
 
@@ -36,10 +36,10 @@ Rows = npt.NDArray[np.float32]
 class DeviceViews:
     """Runs the views of one image through `network` on `device`, at most `batch` at a time.
 
-    Every view keeps its `candidates` best-scored boxes for suppression, from the score `floor` on. With `record`, CUDA
-    graphs are recorded, in which groups of views run side by side; with `compiled`, torch compiles the network for
-    every size; with `share`, views that fill one side of a line share the network's first stages (`shared`), and a
-    cropped view is a window of the features behind them.
+    Every view keeps its `candidates` best-scored boxes for suppression, from the score `floor` on. On a GPU graphs are
+    recorded, in which groups of views run side by side; with `compiled`, torch compiles the network for every size;
+    with `share`, views that fill one side of a line share the network's first stages (`shared`), and a cropped view is
+    a window of the features behind them.
     """
 
     network: RawNetwork
@@ -48,8 +48,7 @@ class DeviceViews:
     dtype: Any
     batch: int
     floor: float
-    candidates: int
-    record: bool
+    candidates: int = MOST_BOXES
     compiled: bool = False
     share: bool = False
     _graphs: Graphs = field(init=False)
@@ -59,6 +58,11 @@ class DeviceViews:
 
     def __post_init__(self) -> None:
         self._graphs, self._reaches = Graphs(self.record), self.network.reaches
+
+    @property
+    def record(self) -> bool:
+        """Whether graphs are recorded."""
+        return bool(self.device.type == "cuda")
 
     def begin(self, image: Image, placement: Placement, views: Views, value: int) -> Callable[[], list[Detections]]:
         """Begin with the views of an image; what is returned waits for their boxes and gives them.

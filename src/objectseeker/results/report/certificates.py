@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import Bound
-from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.boxes import Floats, Ints, blocks
 from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import linked, weights
 from objectseeker.core.iou_variant import AnyRule, IouRule
@@ -124,6 +124,9 @@ def _links(boxes: Floats, first: Ints, distance: float) -> tuple[Column, Column]
     """
     parts = [np.empty(0, np.uint8)]
     for start, end in pairwise(first.tolist()):
-        parts.append(np.packbits(linked(boxes[start:end], distance), axis=1, bitorder="little").ravel())
+        mine = boxes[start:end]
+        near = (linked(mine[some], mine, distance, some.start) for some in blocks(len(mine), len(mine)))
+        bits = [np.packbits(rows, axis=1, bitorder="little").ravel() for rows in near]
+        parts.append(np.concatenate([parts[0], *bits]))
     ends = np.cumsum([len(part) for part in parts])
     return np.concatenate(parts), ends.astype(np.uint32)

@@ -31,9 +31,9 @@ function intersect(a, b) {
   return [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
 }
 
-function smallest(values) {
+function smallest(values, begin, end) {
   let least = Infinity;
-  for (const value of values) if (value < least) least = value;
+  for (let i = begin; i < end; i++) if (values[i] < least) least = values[i];
   return least;
 }
 
@@ -52,8 +52,11 @@ function withReach({ width, height, axis, start, end }) {
   const limit = [width, height];
   const from = start.map((at) => (at === 0 ? -Infinity : at));
   const to = end.map((at, mask) => (at === limit[axis[mask]] ? Infinity : at));
-  const along = [0, 1].map((one) => [...axis.keys()].filter((mask) => axis[mask] === one));
-  return { width, height, axis, start, end, from, to, along };
+  // Where the set of removing masks changes along each axis: at `from`, and for a patch of some length before `to`.
+  const sorted = (ends, one) =>
+    Float64Array.from(new Set(ends.filter((at, mask) => axis[mask] === one && Number.isFinite(at)))).sort();
+  const changes = [0, 1].map((one) => [sorted(from, one), sorted(to, one)]);
+  return { width, height, axis, start, end, from, to, changes };
 }
 
 // The strips of some masks, axis by axis and ascending, less those that another contains: they remove no more. Of half
@@ -127,6 +130,7 @@ class Certificates {
   forget(threshold) {
     this.threshold = threshold;
     this.known = new Array(this.object.length);
+    this.last = { certificate: null };
   }
 
   // What one target's certificate comes to at one T: the strips of the masks that decide alone, those of all masks
@@ -137,9 +141,9 @@ class Certificates {
       const masks = this.masksOf[this.object[t]];
       const alone = this.rows("alone", t, threshold).map((row) => this.alone_mask[row]);
       const stars = this.starsOf(t, this.rows("together", t, threshold));
-      const parts = stars.flatMap((star) => star.rows.map((row) => this.together_mask[row]));
-      const possible = stars.length ? widest(masks, [...new Set([...alone, ...parts])]) : null;
-      this.known[t] = { alone, safe: widest(masks, alone), possible, stars };
+      const parts = [...new Set(stars.flatMap((star) => star.rows.map((row) => this.together_mask[row])))];
+      const possible = widest(masks, [...new Set([...alone, ...parts])]);
+      this.known[t] = { alone, safe: widest(masks, alone), parts, possible, stars };
     }
     return this.known[t];
   }
@@ -174,8 +178,11 @@ class Certificates {
       const mask = this.together_mask[centre],
         key = `${mask}:${members}`;
       if (total < this.needed || stars.has(key)) continue;
-      const along = [0, 1].map((a) => members.filter((row) => axis[this.together_mask[row]] === a));
-      stars.set(key, { mask, rows: members, along, total });
+      const views = [0, 1].map((along) => {
+        const some = members.filter((row) => axis[this.together_mask[row]] === along);
+        return [some.map((row) => this.together_mask[row]), some.map((row) => this.together_weight[row])];
+      });
+      stars.set(key, { mask, axis: axis[mask], rows: members, views, total });
     }
     return [...stars.values()].sort((a, b) => b.total - a.total);
   }
@@ -248,89 +255,110 @@ class Certificates {
     for (const rectangle of rectangles) {
       if (!escapes(safe, rectangle, size)) continue;
       if (!stars.length || escapes(possible, rectangle, size)) return false;
-      if (!this.provesTogether(stars, this.classes(t, safe, rectangle, size))) return false;
+      if (!this.provesTogether(this.grid(t, size, threshold), rectangle)) return false;
     }
     return true;
   }
 
-  // The positions of a rectangle that escape the safe masks, axis by axis in classes: from first[i] to last[i] the same
-  // masks remove the patch, and mask m does so from class begin[m] to the one before end[m].
-  classes(t, safe, rectangle, size) {
-    const masks = this.masksOf[this.object[t]];
-    return [0, 1].map((axis) => {
-      const length = size[axis],
-        first = [],
-        last = [];
-      const changes = masks.along[axis].flatMap((m) => [masks.from[m], masks.to[m] - length + 1]);
-      changes.sort((a, b) => (a < b ? -1 : 1));
-      for (const [from, to] of gaps(safe[axis], length, rectangle[axis], rectangle[axis + 2])) {
-        first.push(from);
-        for (let i = countBelow(changes, from + 1); i < changes.length && changes[i] <= to; i++) {
-          if (changes[i] === changes[i - 1]) continue;
-          last.push(changes[i] - 1);
-          first.push(changes[i]);
-        }
-        last.push(to);
+  // The positions that escape the safe masks, in classes along each axis, and each star's evidence there, computed when
+  // it is asked for. The last one is kept: the same patch is asked about for every where.
+  grid(t, size, threshold) {
+    const certificate = this.at(t, threshold);
+    if (this.last.certificate !== certificate || this.last.size.join() !== size.join()) {
+      const axes = [0, 1].map((along) => this.classes(t, along, certificate, size[along]));
+      this.last = { certificate, size, axes, sums: certificate.stars.map(() => null) };
+    }
+    return this.last;
+  }
+
+  // Along one axis: from first[i] to last[i] the same masks remove the patch, and a mask m of some star does so from
+  // class begin[m] to the one before end[m].
+  classes(t, along, { safe, parts }, length) {
+    const { width, height, axis, from, to, changes } = this.masksOf[this.object[t]];
+    const [starts, ends] = changes[along];
+    const first = [],
+      last = [];
+    for (const [low, high] of gaps(safe[along], length, 1 - length, [width, height][along] - 1)) {
+      let i = countBelow(starts, low + 1),
+        j = countBelow(ends, low + length);
+      first.push(low);
+      for (;;) {
+        const start = i < starts.length ? starts[i] : Infinity,
+          end = j < ends.length ? ends[j] - length + 1 : Infinity;
+        const next = Math.min(start, end);
+        if (next > high) break;
+        if (start === next) i++;
+        if (end === next) j++;
+        last.push(next - 1);
+        first.push(next);
       }
-      const begin = [],
-        end = [];
-      for (const m of masks.along[axis]) {
-        begin[m] = countBelow(first, masks.from[m]);
-        end[m] = Math.max(countBelow(first, masks.to[m] - length + 1), begin[m]);
+      last.push(high);
+    }
+    const begin = new Int32Array(axis.length),
+      end = new Int32Array(axis.length);
+    for (const m of parts) {
+      if (axis[m] !== along) continue;
+      begin[m] = countBelow(first, from[m]);
+      end[m] = Math.max(countBelow(first, to[m] - length + 1), begin[m]);
+    }
+    return { first, last, begin, end };
+  }
+
+  // A star's evidence along both axes; -Infinity where the star's centre is not among the views that are left.
+  // (Weights are whole multiples of a power of two: all sums and differences are exact.)
+  sumsOf({ certificate, axes, sums }, k) {
+    const star = certificate.stars[k];
+    sums[k] ??= axes.map(({ first, begin, end }, along) => {
+      const found = new Float64Array(first.length + 1);
+      const [masks, weights] = star.views[along];
+      for (let i = 0; i < masks.length; i++) {
+        found[begin[masks[i]]] += weights[i];
+        found[end[masks[i]]] -= weights[i];
       }
-      return { first, last, begin, end };
+      for (let i = 1; i < found.length; i++) found[i] += found[i - 1];
+      if (star.axis === along) found.fill(-Infinity, 0, begin[star.mask]).fill(-Infinity, end[star.mask]);
+      return found;
     });
+    return sums[k];
   }
 
-  // One star's evidence along one axis; -Infinity where the star's centre is not among the views that are left. (Weights
-  // are whole multiples of a power of two: all sums and differences are exact.)
-  sumsAlong(star, axis, { first, begin, end }) {
-    const sums = new Float64Array(first.length + 1);
-    for (const row of star.along[axis]) {
-      const mask = this.together_mask[row];
-      sums[begin[mask]] += this.together_weight[row];
-      sums[end[mask]] -= this.together_weight[row];
+  // evidence.Stars.prove for the classes that a rectangle has some of. First one star at a time: often one proves all.
+  provesTogether(grid, rectangle) {
+    const [x, y] = grid.axes.map(({ first, last }, along) => [
+      countBelow(last, rectangle[along]),
+      countBelow(first, rectangle[along + 2] + 1),
+    ]);
+    for (let k = 0; k < grid.sums.length; k++) {
+      const [across, down] = this.sumsOf(grid, k);
+      if (smallest(across, ...x) + smallest(down, ...y) >= this.needed) return true;
     }
-    for (let i = 1; i < sums.length; i++) sums[i] += sums[i - 1];
-    if (begin[star.mask] !== undefined) sums.fill(-Infinity, 0, begin[star.mask]).fill(-Infinity, end[star.mask]);
-    return sums.subarray(0, first.length);
-  }
-
-  // evidence.Stars.prove for classes that are not empty. First one star at a time: often one proves all of it.
-  provesTogether(stars, classes) {
-    const sums = [];
-    for (const star of stars) {
-      const [across, down] = classes.map((along, axis) => this.sumsAlong(star, axis, along));
-      if (smallest(across) + smallest(down) >= this.needed) return true;
-      sums.push([across, down]);
-    }
-    for (let i = 0; i < classes[0].first.length; i++) {
-      for (let j = 0; j < classes[1].first.length; j++) if (!this.proven(sums, i, j)) return false;
+    for (let i = x[0]; i < x[1]; i++) {
+      for (let j = y[0]; j < y[1]; j++) if (!this.proven(grid, i, j)) return false;
     }
     return true;
   }
 
-  proven(sums, i, j) {
-    for (const [across, down] of sums) if (across[i] + down[j] >= this.needed) return true;
+  proven(grid, i, j) {
+    for (let k = 0; k < grid.sums.length; k++) {
+      const [across, down] = this.sumsOf(grid, k);
+      if (across[i] + down[j] >= this.needed) return true;
+    }
     return false;
   }
 
   // The positions at which a target is not proven, as rectangles that do not overlap.
   unproven(t, size, threshold) {
-    const { safe, stars } = this.at(t, threshold);
-    const all = this.everywhere(this.object[t], size);
-    const classes = this.classes(t, safe, all, size);
-    const sums = stars.map((star) => classes.map((along, axis) => this.sumsAlong(star, axis, along)));
-    const [xs, ys] = classes;
+    const grid = this.grid(t, size, threshold);
+    const [xs, ys] = grid.axes;
     const found = [];
     let before = new Map(); // the rectangles that end where this column begins, by their rows
     for (let i = 0; i < xs.first.length; i++) {
       const here = new Map();
       if (i && xs.last[i - 1] + 1 !== xs.first[i]) before.clear();
       for (let j = 0; j < ys.first.length; j++) {
-        if (this.proven(sums, i, j)) continue;
+        if (this.proven(grid, i, j)) continue;
         const top = ys.first[j];
-        while (j + 1 < ys.first.length && ys.last[j] + 1 === ys.first[j + 1] && !this.proven(sums, i, j + 1)) j++;
+        while (j + 1 < ys.first.length && ys.last[j] + 1 === ys.first[j + 1] && !this.proven(grid, i, j + 1)) j++;
         const key = `${top} ${ys.last[j]}`;
         const wide = before.get(key) ?? [xs.first[i], top, xs.last[i], ys.last[j]];
         if (!before.has(key)) found.push(wide);

@@ -47,8 +47,11 @@ function drawProof(proof) {
     const { width, height, axis, start, end } = certificates.masksOf[view.object];
     const [{ mask }] = proof.views;
     const strip = axis[mask] ? [0, start[mask], width, end[mask]] : [start[mask], 0, end[mask], height];
-    const line = (at) => draw("path", { class: "removed-line", d: axis[mask] ? `M0 ${at}H${width}` : `M${at} 0V${height}` });
-    removed.push(drawBox(strip, "removed"), ...linesOf(view.object, mask).map(line));
+    removed.push(drawBox(strip, "removed"));
+    for (const at of linesOf(view.object, mask)) {
+      const line = axis[mask] ? `M0 ${at}H${width}` : `M${at} 0V${height}`;
+      removed.push(draw("path", { class: "removed-line", d: line }));
+    }
     const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
     proof.views.forEach(({ row }, k) => {
       const box = view.details?.[proof.kind][row - first];

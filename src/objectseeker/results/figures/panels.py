@@ -1,0 +1,368 @@
+"""What each figure shows of its rows, and the list of all figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule
+from objectseeker.core.threats import WHERES, Where
+from objectseeker.evaluation import DefendedOutcome, sweeps
+from objectseeker.evaluation.settings import threshold_of
+from objectseeker.evaluation.sweeps import Part, PrecisionRecall, SizeBin, Step
+from objectseeker.results.figures import rows as figure_rows
+from objectseeker.results.figures.rows import CLEAN_RECALLS, MeanOverT, Study, Variant
+from objectseeker.results.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
+
+CERTIFIED = "certified recall, %"
+HATCHES = ("", "....", "////", "xxxx")
+LOOKS_OF_LINES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of LINE_STEPS_OF_AREAS numbers of lines
+EVERY_NTH = "every n-th of the stored lines: not Halves(k), no detector can be deployed so"
+ABOUT_LINES = f"{EVERY_NTH[0].upper()}{EVERY_NTH[1:]}."
+
+_Rows = TypeVar("_Rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Generic[_Rows]):
+    description: str
+    rows: Callable[[Study], _Rows]
+    plot: Callable[[Study, _Rows], Plot]
+    needs_lines: bool = False  # of which some can be left out
+
+
+def _precision_recall(study: Study, rows: list[PrecisionRecall]) -> Plot:
+    series = []
+    for detector in dict.fromkeys(row.detector for row in rows):
+        mine = [row for row in rows if row.detector == detector]
+        series.append(Line(detector, [row.recall for row in mine], [row.precision for row in mine], LOOKS[detector]))
+    panel = Panel(
+        x_label="recall over all objects, %",
+        y_label="precision, %",
+        series=series,
+        x_limits=(0, 100),
+        y_limits=(0, 100),
+        if_empty="there are no boxes",
+    )
+    note = _about_settings(study, hide=("T", "bound", "area", "aspect", "point"))
+    return Plot("Precision and recall", [panel], f"One point per base_score. {note}")
+
+
+def _clean_recall(study: Study, steps: list[Step]) -> Plot:
+    x = [step.outcome.clean_recall for step in steps]
+    panel = _certified(x, _outcomes(steps), "clean recall (mean over classes), %")
+    note = _note(study, hide=("point",))
+    return Plot("Certified recall against clean recall", [replace(panel, x_limits=(0, 100))], note)
+
+
+def _lines(study: Study, steps: list[Step]) -> Plot:
+    plot = _sweep(study, steps, "k", "k, lines per axis", "Effect of the number of lines", study.lines)
+    ticks = {step.value: f"{step.value:g}" for step in steps}
+    panels = [replace(panel, ticks=ticks) for panel in plot.panels]
+    return replace(plot, panels=panels, note=f"{ABOUT_LINES} {plot.note}")
+
+
+def _alpha(study: Study, steps: list[Step]) -> Plot:
+    used = study.settings.follow.alpha
+    return _sweep(study, steps, "alpha", "alpha, the lowest mask_score", "Effect of alpha", used)
+
+
+def _beta(study: Study, steps: list[Step]) -> Plot:
+    used = study.settings.follow.beta
+    return _sweep(study, steps, "beta", "beta, how far mask_score rises above base_score", "Effect of beta", used)
+
+
+def _filter_ioa(study: Study, steps: list[Step]) -> Plot:
+    label, used = "filter_ioa, share of a masked box that a base box explains", study.settings.ioa.filter_ioa
+    return _sweep(study, steps, "filter_ioa", label, "Effect of the filter", used)
+
+
+def _threshold(study: Study, rows: list[Step | MeanOverT]) -> Plot:
+    steps = [row for row in rows if isinstance(row, Step)]
+    means = next(row.certified for row in rows if isinstance(row, MeanOverT))
+    by_iou = isinstance(study.settings.rule, IouRule)
+    label = "T, IoU with the object that stays exceeded" if by_iou else "T, share of the object that stays covered"
+    panel = _by_value(steps, label, marked=threshold_of(study.settings.rule, study.settings.threat.threshold))
+    series: list[Line | Bars] = []
+    for where, line in zip(WHERES, panel.series, strict=True):
+        mean = means[where]
+        series.append(line if mean is None else replace(line, label=f"{where} (mean {mean:.1f})"))
+    note = _note(study, _outcomes(steps), hide=("T",))
+    return Plot("Effect of the coverage asked for", [replace(panel, series=series)], note, legend_columns=2)
+
+
+def _variants(study: Study, rows: list[Variant]) -> Plot:
+    wheres: tuple[Where, ...] = WHERES[:3]  # four bars a group leave no room for more
+    names = ["AP50", *(f"certified\n{where}" for where in wheres), "flagged\nclean images"]
+    colours = [LOOKS["defended"].colour, *(LOOKS[where].colour for where in wheres), MUTED]
+    undefended, *pruned = rows
+    bars = []
+    for row, hatch in zip(pruned, HATCHES, strict=False):
+        heights = [row.ap50, *(row.certified(where) for where in wheres), row.alert_rate]
+        bars.append(Bars(row.detector, heights, colours, hatch, form="{:.0f}"))
+    panel = Panel(
+        title=f"undefended AP50: {undefended.ap50:.1f} %",
+        x_label="",
+        y_label="%",
+        series=bars,
+        ticks={float(n): name for n, name in enumerate(names)},
+        y_limits=from_zero([value for one in bars for value in one.heights]),
+    )
+    note = f"IoU: certified for boxes with an IoU above {IOU_THRESHOLD:g}; IoA: that cover more than T of the object. "
+    note += _note(study, [row.outcome for row in pruned if row.outcome is not None])
+    return Plot("IoA or IoU, label by label or without labels", [panel], note)
+
+
+def _iou_threshold(study: Study, steps: list[Step]) -> Plot:
+    panel = _by_value(steps, "T, IoU with the object that stays exceeded", marked=IOU_THRESHOLD)
+    rule = study.settings.by_iou().rule
+    assert isinstance(rule, IouRule)
+    note = f"IoU variant, tau_iou {rule.tau_iou:g}. {_note(study, _outcomes(steps), hide=('T',))}"
+    return Plot("IoU variant: effect of the IoU asked for", [panel], note)
+
+
+def _patch_area(study: Study, steps: list[Step]) -> Plot:
+    ks = list(dict.fromkeys(step.k for step in steps))
+    panels = []
+    for where in WHERES:
+        series = []
+        for k, (marker, dash) in zip(ks, LOOKS_OF_LINES[-len(ks) :], strict=True):
+            mine = [step for step in steps if step.k == k]
+            look = Look(LOOKS[where].colour, marker, dash)
+            label = where if k is None else f"{where}, k = {k}"
+            certified = [step.outcome.certified_recall()[where] for step in mine]
+            series.append(Line(label, [100 * step.value for step in mine], certified, look))
+        panels.append(
+            Panel(
+                title=where,
+                x_label="patch area, % of the image",
+                y_label=CERTIFIED,
+                series=series,
+                x_scale="log",
+                ticks={0.1: "0.1", 1: "1", 10: "10", 100: "100"},
+                y_limits=from_zero([value for line in series for value in line.y]),
+                marked=100 * study.settings.threat.area,
+                if_empty=_why_empty(_outcomes(steps)),
+            )
+        )
+    note = _note(study, _outcomes(steps), hide=("masks", "area"))
+    about = f"{study.masks}." if study.lines is None else ABOUT_LINES
+    return Plot("Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(WHERES))
+
+
+def _patch_aspect(study: Study, steps: list[Step]) -> Plot:
+    ticks = {aspect: f"{aspect:g}:1" if aspect >= 1 else f"1:{1 / aspect:g}" for aspect in sweeps.PATCH_ASPECTS}
+    panel = _by_value(steps, "patch width : height", marked=study.settings.threat.aspect)
+    note = _note(study, _outcomes(steps), hide=("aspect",))
+    return Plot("Certified recall against patch shape", [replace(panel, x_scale="log", ticks=ticks)], note)
+
+
+def _object_size(study: Study, bins: list[SizeBin]) -> Plot:
+    label = "object area, % of the image"
+    x = [float(n) for n in range(len(bins))]
+    ticks = {n: f"{100 * one.above:g}–{100 * one.up_to:g}" for n, one in zip(x, bins, strict=True)}
+    limits = (-0.5, len(bins) - 0.5)
+    objects = Panel(
+        title="objects",
+        x_label=label,
+        y_label="objects",
+        series=[Bars("", [one.objects for one in bins], [MUTED] * len(bins), form="{:,.0f}")],
+        ticks=ticks,
+        x_limits=limits,
+        y_limits=(0, 1.1 * max(one.objects for one in bins)),
+    )
+    lines = [Line(where, x, [one.certified[where] for one in bins], LOOKS[where]) for where in WHERES]
+    unreached = any(one.objects and one.vacuous_far is None for one in bins)  # an empty bin is no gap to explain
+    certified = Panel(
+        title="certified",
+        x_label=label,
+        y_label=CERTIFIED,
+        series=lines,
+        y_limits=from_zero([value for line in lines for value in line.y]),
+        ticks=ticks,
+        x_limits=limits,
+        if_empty=f"{_point(study)} is not reached",
+    )
+    return Plot("Objects by size", [objects, certified], _note(study, unreached=unreached))
+
+
+def _cost(study: Study, steps: list[Step]) -> Plot:
+    passes: list[Value] = [step.forward_passes for step in steps]
+    ticks = {float(step.forward_passes or 0): f"{step.forward_passes}\nk = {step.value:g}" for step in steps}
+    panel = replace(_certified(passes, _outcomes(steps), "forward passes per image"), ticks=ticks)
+    note = f"{ABOUT_LINES} {_note(study, _outcomes(steps), hide=('masks',))}"
+    return Plot("Certified recall against cost", [panel], note)
+
+
+def _splits(study: Study, parts: list[Part]) -> Plot:
+    names = ["undefended\nAP50", "defended\nAP50", *(f"certified\n{where}" for where in WHERES)]
+    colours = [LOOKS[name].colour for name in ("undefended", "defended", *WHERES)]
+    bars = [
+        Bars(
+            f"part {part.number + 1}: {part.images:,} images, {part.objects:,} objects",
+            [part.undefended_ap50, part.outcome.ap50, *part.outcome.certified_recall().values()],
+            colours,
+            hatch="" if part.number == 0 else "////",
+        )
+        for part in parts
+    ]
+    panel = Panel(
+        x_label="",
+        y_label="AP50 and certified recall, %",
+        series=bars,
+        ticks={float(n): name for n, name in enumerate(names)},
+        y_limits=from_zero([value for one in bars for value in one.heights]),
+    )
+    note = _note(study, [part.outcome for part in parts])
+    return Plot("Two disjoint random halves of the images", [panel], note)
+
+
+def _sweep(study: Study, steps: list[Step], hide: str, x_label: str, title: str, used: float | None) -> Plot:
+    """What a setting costs, and what it brings."""
+    x: list[Value] = [step.value for step in steps]
+    series = [
+        Line("undefended AP50", x, [step.undefended_ap50 for step in steps], LOOKS["undefended"]),
+        Line("defended AP50", x, [step.outcome.ap50 for step in steps], LOOKS["defended"]),
+    ]
+    cost = Panel(
+        title="clean AP",
+        x_label=x_label,
+        y_label="AP50, %",
+        series=series,
+        y_limits=close_up([value for line in series for value in line.y]),
+        marked=used,
+    )
+    gain = replace(_by_value(steps, x_label, marked=used), title="certified")
+    hidden = ("masks",) if hide == "k" else (hide,)
+    return Plot(title, [cost, gain], _note(study, _outcomes(steps), hide=hidden))
+
+
+def _by_value(steps: Sequence[Step], x_label: str, *, marked: float | None) -> Panel:
+    """Certified recall against what a sweep varies."""
+    return replace(_certified([step.value for step in steps], _outcomes(steps), x_label), marked=marked)
+
+
+def _certified(x: Sequence[Value], outcomes: Sequence[DefendedOutcome], x_label: str) -> Panel:
+    """Certified recall, place by place."""
+    certified = [outcome.certified_recall() for outcome in outcomes]
+    series = [Line(where, x, [one[where] for one in certified], LOOKS[where]) for where in WHERES]
+    limits = from_zero([value for line in series for value in line.y])
+    return Panel(x_label=x_label, y_label=CERTIFIED, series=series, y_limits=limits, if_empty=_why_empty(outcomes))
+
+
+def _outcomes(steps: Sequence[Step]) -> list[DefendedOutcome]:
+    return [step.outcome for step in steps]
+
+
+def _why_empty(outcomes: Sequence[DefendedOutcome]) -> str:
+    """Why there is no certified recall at all."""
+    if not outcomes:
+        return "no value is left to try"
+    best = max(outcomes, key=lambda outcome: outcome.highest_clean_recall)
+    return best.remark() or "there is nothing to show"
+
+
+def _note(
+    study: Study, outcomes: Sequence[DefendedOutcome] = (), *, hide: Collection[str] = (), unreached: bool = False
+) -> str:
+    """What a reader of certified recalls must know."""
+    note = _about_settings(study, hide=hide)
+    if unreached or any(outcome.point is None for outcome in outcomes):
+        note += f" Gaps: {_point(study)} is not reached."
+    if study.vacuous_far:
+        note += f" {study.vacuous_far:,} of the objects have no far position and count as certified there."
+    return note
+
+
+def _point(study: Study) -> str:
+    """The operating point, in words."""
+    settings = study.settings
+    if settings.clean_recall is not None:
+        return f"clean recall {100 * settings.clean_recall:g} %"
+    return f"base_score {settings.rule.base_score if settings.base_score is None else settings.base_score:g}"
+
+
+def _about_settings(study: Study, *, hide: Collection[str]) -> str:
+    """The run and the settings; `hide` names what the plot itself shows or does not depend on."""
+    settings, follow, ioa, threat = study.settings, study.settings.follow, study.settings.ioa, study.settings.threat
+    masks = str(study.masks) if study.lines is None else f"k = {study.lines}"
+    facts = {"masks": masks, "alpha": f"alpha {follow.alpha:g}", "beta": f"beta {follow.beta:g}"}
+    if follow.low_alpha is not None:
+        facts["low_alpha"] = f"low_alpha {follow.low_alpha:g}"
+        facts["low_beta"] = f"low_beta {follow.low_beta:g}"
+        facts["power"] = f"power {ioa.power:g}"
+    if ioa.edge_factor != 1:
+        facts["edge_factor"] = f"edge_factor {ioa.edge_factor:g}"
+    facts |= {
+        "filter_ioa": f"filter_ioa {ioa.filter_ioa:g}",
+        "T": f"T = {threshold_of(settings.rule, threat.threshold):g}",
+        "bound": f"{threat.bound} bound",
+        "area": f"patch area {100 * threat.area:g} %",
+        "aspect": "square" if threat.aspect == 1 else f"width : height {threat.aspect:g}",
+        "point": f"at {_point(study)}",
+    }
+    shown = [text.replace(" ", "\N{NO-BREAK SPACE}") for name, text in facts.items() if name not in hide]
+    return f"{len(study.scene.images):,} images, {len(study.scene.counted):,} objects; {', '.join(shown)}."
+
+
+FIGURES_BY_NAME: dict[str, Figure[Any]] = {
+    "precision-recall": Figure(
+        "precision against recall: undefended, defended, and defended without pruning",
+        lambda study: sweeps.precision_recall(study.scene, study.settings),
+        _precision_recall,
+    ),
+    "clean-recall": Figure(
+        "certified recall against the clean recall it is measured at",
+        lambda study: sweeps.by_clean_recall(study.scene, study.settings, CLEAN_RECALLS),
+        _clean_recall,
+    ),
+    "lines": Figure(
+        f"AP and certified recall against k, the number of lines per axis ({EVERY_NTH})",
+        figure_rows.lines,
+        _lines,
+        needs_lines=True,
+    ),
+    "cost": Figure(
+        f"certified recall against forward passes per image ({EVERY_NTH})",
+        lambda study: study.by_lines,
+        _cost,
+        needs_lines=True,
+    ),
+    "alpha": Figure("AP and certified recall against alpha, the lowest mask_score", figure_rows.alpha, _alpha),
+    "beta": Figure(
+        "AP and certified recall against beta, which ties mask_score to base_score", figure_rows.beta, _beta
+    ),
+    "filter-ioa": Figure("AP and certified recall against filter_ioa", figure_rows.filter_ioa, _filter_ioa),
+    "threshold": Figure(
+        "certified recall against T, and its mean over T from 0 to 0.9", figure_rows.threshold, _threshold
+    ),
+    "variants": Figure(
+        "AP, certified recall and false alerts of every way to prune: IoA or IoU, label by label or without labels",
+        figure_rows.variants,
+        _variants,
+    ),
+    "iou-threshold": Figure(
+        "certified recall of the IoU variant against T, the IoU that is exceeded",
+        lambda study: sweeps.by_threshold(study.scene, study.settings.by_iou()),
+        _iou_threshold,
+    ),
+    "patch-area": Figure(
+        f"certified recall against the patch's share of the image, for several k ({EVERY_NTH})",
+        figure_rows.patch_area,
+        _patch_area,
+    ),
+    "patch-aspect": Figure(
+        "certified recall against the patch's width : height, at equal area", figure_rows.patch_aspect, _patch_aspect
+    ),
+    "object-size": Figure(
+        "how many objects have which size, and certified recall by size",
+        lambda study: sweeps.by_object_size(study.scene, study.settings),
+        _object_size,
+    ),
+    "splits": Figure(
+        "the same measurement on two disjoint random halves of the images",
+        lambda study: sweeps.by_split(study.scene, study.settings),
+        _splits,
+    ),
+}
