@@ -15,94 +15,76 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from objectseeker import ObjectSeeker, Patch
-from objectseeker.attack import Budget, Outcome, Pipeline, Target, artifacts, falsify, gradient, robust_recall
+from objectseeker import Defence, Patch
+from objectseeker.attack import Budget, Outcome, Pipeline, Target, artifacts, falsify, robust_recall
 from objectseeker.attack.falsify import Attacker
-from objectseeker.attack.plan import Goal, Job, Solution
+from objectseeker.attack.job import Attacked, load_attacked
+from objectseeker.attack.plan import Goal, PatchTask, Solution
 from objectseeker.attack.reproduction import save_reproduction
 from objectseeker.attack.statistics import row_of, summary
-from objectseeker.attack.whitebox import embedded_white_box
-from objectseeker.detectors.embedded.loading import LAYOUT, RECOMMENDED
+from objectseeker.core.recipes import parse
+from objectseeker.core.threats import Where
 from objectseeker.files.images import load_image
+from objectseeker.files.saving import save_json, save_text
 
-CONDITIONS = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
-LOADING = """from objectseeker.attack.whitebox import embedded_white_box
-
-detector = embedded_white_box(
-    device="{device}", batch={batch}, input_size={size}, layout="{layout}", score_floor={floor}
-).detector"""
-SCORE_FLOOR = 0.1  # nothing below plays a part under the recommended rule
+CONDITIONS: tuple[tuple[Where, float], ...] = (("over", 0.01), ("over", 0.04), ("far", 0.01), ("far", 0.04))
+SCORE_FLOOR = 0.1  # nothing below plays a part under the rule of the embedded detector
 
 
 def main() -> int:
     options = arguments()
     options.out.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
-    cuda = options.device.startswith("cuda")
-    white = embedded_white_box(
-        device=options.device,
+    defence = Defence.default(
+        "embedded",
+        masks=parse(options.masks),
         batch=options.batch,
         input_size=options.input_size,
         layout=options.layout,
         score_floor=SCORE_FLOOR,
-        autocast=cuda and not options.full_precision,
     )
-    pipeline = Pipeline(ObjectSeeker.with_rule(white.detector, RECOMMENDED, lines=options.lines))
-    targets, sets = load_targets(options, pipeline)
-    say(f"{len(targets)} objects in {len({t.name for t in targets})} images observed", begin)
-    found: list[dict[str, Any]] = []
-    broken = 0
+    autocast = options.device.startswith("cuda") and not options.full_precision
+    attacked = load_attacked(defence, mode="white", device=options.device, autocast=autocast)
+    targets, sets = load_targets(options, attacked)
+    files = artifacts.file_names(target.name for target in targets)
+    say(f"{len(targets)} objects in {len(files)} images observed", begin)
+    measured: list[dict[str, Any]] = []
     for where, area in CONDITIONS:
         if options.only and f"{where}-{area:g}" not in options.only:
             continue
         patch = Patch(area, 1.0, where)
-        common = {"views": options.views, "at_once": options.at_once}
-        outcomes = falsify(
-            timed(partial(gradient.attack, white), begin),
-            pipeline,
-            targets,
-            patch,
-            Budget(
-                steps=options.steps,
-                restarts=options.restarts,
-                seconds=options.vanilla_share * options.seconds,
-                **common,
-            ),
-            defence_budget=Budget(
-                steps=options.steps,
-                restarts=options.defence_restarts,
-                seconds=(1 - options.vanilla_share) * options.seconds,
-                **common,
-            ),
-            seed=options.seed,
-        )
-        found.append(condition(patch, outcomes, sets, white.detector.names))
-        say(in_words(found[-1]), begin)
-        save_condition(options, pipeline, outcomes, f"{where}-{area:g}", white.detector.names)
-        for outcome in outcomes:
-            if outcome.broken:
-                broken += 1
-                loading = LOADING.format(
-                    device=options.device,
-                    batch=options.batch,
-                    size=options.input_size,
-                    layout=options.layout,
-                    floor=SCORE_FLOOR,
-                )
-                folder = options.out / "broken" / f"{where}-{area:g}-{artifacts.stem(outcome)}"
-                save_reproduction(folder, pipeline, outcome, patch, identity=white.detector.identity, loading=loading)
-        save_all(options, white.detector.identity, found, time.monotonic() - begin)
-    print(table(found))
+        outcomes = attack_once(options, attacked, targets, patch, begin)
+        measured.append(condition(patch, outcomes, sets))
+        say(in_words(measured[-1]), begin)
+        save_condition(options, attacked, outcomes, patch, files)
+        save_all(options, attacked.defence, measured, time.monotonic() - begin)
+    print(table(measured))
+    broken = sum(entry["summary"]["broken_guarantees"] for entry in measured)
     if broken:
-        print(f"A GUARANTEE WAS BROKEN: {broken} certified objects were hidden, see {options.out / 'broken'}")
+        print(f"A GUARANTEE WAS BROKEN: by {broken} patches, see {options.out / 'broken'}")
     return 3 if broken else 0
+
+
+def attack_once(
+    options: argparse.Namespace, attacked: Attacked, targets: list[Target], patch: Patch, begin: float
+) -> list[Outcome]:
+    """All targets under one condition, in the time it has."""
+    share, seconds = options.undefended_share, options.seconds
+    common = {"steps": options.steps, "views": options.views, "at_once": options.at_once, "distrust": options.distrust}
+    return falsify(
+        timed(attacked.attacker, begin),
+        attacked.pipeline,
+        targets,
+        patch,
+        Budget(restarts=options.restarts, seconds=share * seconds, **common),
+        defence_budget=Budget(restarts=options.defence_restarts, seconds=(1 - share) * seconds, **common),
+        seed=options.seed,
+    )
 
 
 def arguments() -> argparse.Namespace:
@@ -111,17 +93,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--annotations", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="optimisation time per condition")
-    parser.add_argument("--vanilla-share", type=float, default=0.25, help="of that, against the undefended detector")
+    parser.add_argument("--undefended-share", type=float, default=0.25, help="of that, against the detector alone")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--input-size", type=int, default=416)
-    parser.add_argument("--layout", default=LAYOUT)
+    parser.add_argument("--layout", default=None)
     parser.add_argument("--batch", type=int, default=128, help="views per forward pass of the judged detector")
     parser.add_argument("--at-once", type=int, default=256, help="views per forward and backward pass of the attack")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--restarts", type=int, default=3, help="against the undefended detector")
     parser.add_argument("--defence-restarts", type=int, default=2)
     parser.add_argument("--views", type=int, default=5, help="masked views per step against the defence")
-    parser.add_argument("--lines", type=int, default=30)
+    parser.add_argument("--masks", default="halves:30")
+    parser.add_argument("--distrust", type=float, default=0.0, help="share of the restarts that believe no margin")
     parser.add_argument("--objects", type=int, default=None, help="only the first so many")
     parser.add_argument("--pictures", type=int, default=4, help="before and after, per condition")
     parser.add_argument("--only", nargs="*", default=None, help="conditions such as over-0.01")
@@ -133,38 +116,39 @@ def arguments() -> argparse.Namespace:
 def timed(attacker: Attacker, begin: float) -> Attacker:
     """The attacker, with a word on how far it came."""
 
-    def attack(pipeline: Pipeline, jobs: Sequence[Job], goal: Goal, budget: Budget, **rest: Any) -> list[Solution]:
-        solutions = attacker(pipeline, jobs, goal, budget, **rest)
+    def attack(
+        pipeline: Pipeline, tasks: Sequence[PatchTask], goal: Goal, budget: Budget, **rest: Any
+    ) -> list[Solution]:
+        solutions = attacker(pipeline, tasks, goal, budget, **rest)
         steps = max(len(solution.curve) for solution in solutions)
-        believed = len({id(solution.job.target) for solution in solutions if solution.hidden})
-        say(f"  attack on the {goal}: {len(jobs)} patches, up to {steps} steps, {believed} objects seem hidden", begin)
+        believed = len({id(solution.task.target) for solution in solutions if solution.hidden})
+        say(f"  attack on the {goal}: {len(tasks)} patches, up to {steps} steps, {believed} objects seem hidden", begin)
         return solutions
 
     return attack
 
 
-def load_targets(options: argparse.Namespace, pipeline: Pipeline) -> tuple[list[Target], dict[str, str]]:
+def load_targets(options: argparse.Namespace, attacked: Attacked) -> tuple[list[Target], dict[str, str]]:
     """The objects with the clean observation of their image, and the dataset of each image."""
     content = json.loads(options.annotations.read_text())
-    known = pipeline.seeker.detector.names
     targets: list[Target] = []
     sets: dict[str, str] = {}
     for entry in content["images"]:
         if options.objects is not None and len(targets) >= options.objects:
             break
         image = load_image(options.images / entry["file"])
-        observation = pipeline.observe(image)
+        observation = attacked.pipeline.observe(image)
         sets[entry["file"]] = entry["set"]
         for item in entry["objects"]:
-            label = known.index(content["names"][item["label"]])
-            box = np.array(item["box"], float)
-            targets.append(Target(entry["file"], item["number"], image, observation, box, label))
+            name = content["names"][item["label"]]
+            box, labels = np.array(item["box"], float), (attacked.names.index(name),)
+            targets.append(Target(entry["file"], item["number"], image, observation, box, labels, name))
     return targets[: options.objects], sets
 
 
-def condition(patch: Patch, outcomes: list[Outcome], sets: dict[str, str], names: tuple[str, ...]) -> dict[str, Any]:
+def condition(patch: Patch, outcomes: list[Outcome], sets: dict[str, str]) -> dict[str, Any]:
     """Everything measured under one condition."""
-    rows = [{"set": sets[o.target.name], **row_of(o, names)} for o in outcomes]
+    rows = [{"set": sets[o.target.name], **row_of(o)} for o in outcomes]
     by_set = {name: summary([row for row in rows if row["set"] == name]) for name in sorted(set(sets.values()))}
     return {
         "where": patch.where,
@@ -178,32 +162,38 @@ def condition(patch: Patch, outcomes: list[Outcome], sets: dict[str, str], names
 
 
 def save_condition(
-    options: argparse.Namespace, pipeline: Pipeline, outcomes: list[Outcome], name: str, names: tuple[str, ...]
+    options: argparse.Namespace, attacked: Attacked, outcomes: list[Outcome], patch: Patch, files: dict[str, str]
 ) -> None:
-    """Loss curves, and pictures of the objects the defence kept or lost where the undefended detector lost them."""
+    """Loss curves, pictures of objects the defence kept or lost where the undefended detector lost them, and proof of
+    every broken guarantee."""
+    name = f"{patch.where}-{patch.area:g}"
     folder = options.out / name
     folder.mkdir(parents=True, exist_ok=True)
     artifacts.save_curves(folder, outcomes)
-    telling = [o for o in outcomes if o.vanilla_survived is False]
+    telling = [o for o in outcomes if o.undefended_survived is False]
     kept = [o for o in telling if o.defence_survived][: options.pictures // 2]
     lost = [o for o in telling if o.defence_survived is False][: options.pictures - len(kept)]
     for outcome in kept + lost:
-        picture = artifacts.before_and_after(pipeline, outcome, names)
-        picture.save(folder / f"{artifacts.stem(outcome)}.jpg", quality=88)
-        artifacts.save_images(folder, outcome)
+        stem = artifacts.stem(outcome, files)
+        picture = artifacts.before_and_after(attacked.pipeline, outcome, attacked.names)
+        artifacts.save_picture(folder / f"{stem}.jpg", picture)
+        artifacts.save_images(folder, outcome, stem)
+    for outcome in outcomes:
+        if outcome.broken:
+            proof = options.out / "broken" / f"{name}-{artifacts.stem(outcome, files)}"
+            save_reproduction(proof, attacked.pipeline, outcome, patch, attacked.defence, device=attacked.device)
 
 
-def save_all(options: argparse.Namespace, identity: str, found: list[dict[str, Any]], seconds: float) -> None:
+def save_all(options: argparse.Namespace, defence: Defence, measured: list[dict[str, Any]], seconds: float) -> None:
     settings = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
     content = {
-        "detector": identity,
-        "rule": asdict(RECOMMENDED),
+        "defence": defence.to_json() | {"sha256": defence.sha256},
         "settings": settings,
         "seconds": seconds,
-        "conditions": found,
+        "conditions": measured,
     }
-    (options.out / "attack.json").write_text(json.dumps(content, indent=1))
-    (options.out / "attack.md").write_text(table(found) + "\n")
+    save_json(options.out / "attack.json", content)
+    save_text(options.out / "attack.md", table(measured) + "\n")
 
 
 COLUMNS = {
@@ -215,10 +205,10 @@ COLUMNS = {
 }
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def table(measured: list[dict[str, Any]]) -> str:
     """Shares with 95 % intervals, as Markdown."""
     lines = ["| patch | objects | " + " | ".join(COLUMNS) + " |", "|---" * (2 + len(COLUMNS)) + "|"]
-    for entry in found:
+    for entry in measured:
         cells = [cell(entry["summary"][key]) for key in COLUMNS.values()]
         name = f"{entry['where']}, {entry['area']:.0%}"
         lines.append(f"| {name} | {entry['summary']['attacked']} | " + " | ".join(cells) + " |")

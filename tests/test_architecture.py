@@ -54,7 +54,7 @@ def imported(file: Path):
 
 def test_the_root_holds_packages_and_three_modules():
     assert {file.name for file in SOURCE.glob("*.py")} == {"__init__.py", "errors.py", "defence.py"}
-    folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
+    folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir() and folder.name[0] not in "_."}
     assert folders | {"errors", "defence"} == set(ORDER)
 
 

@@ -15,7 +15,7 @@ from command import run
 
 from objectseeker import Defence, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.threats import Surroundings
+from objectseeker.core.threats import Surroundings, parse_area
 from objectseeker.core.vocabulary import Vocabulary
 
 # A real little detector: bright things are boxes, how sure it is depends on how much of a thing it sees, and it has two
@@ -102,29 +102,31 @@ def found_in(rows, box, names, by_iou):
 
 
 @pytest.mark.parametrize(
-    ("masks", "patches", "rule"),
+    ("masks", "patches", "area", "rule"),
     [
-        ("halves:8", 1, ()),
-        ("pairs:3", 2, ()),
-        ("bands:2%,spacing=0.5", 1, ()),
-        ("halves:8", 1, ("--tau-iou", 0.8)),
+        ("halves:8", 1, "2%", ()),
+        ("pairs:5", 2, "0.1%", ()),
+        ("bands:2%,spacing=0.5", 1, "2%", ()),
+        ("halves:14", 1, "0.2%", ("--tau-iou", 0.8)),
     ],
 )
-def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_process(workplace, masks, patches, rule):
+def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_process(
+    workplace, masks, patches, area, rule
+):
     """tune, save, load elsewhere, detect on images attacked at allowed positions: certified objects are output."""
     name = masks.replace(":", "").replace("%", "").replace(",", "").replace("=", "").replace(".", "") + str(len(rule))
     out = observe(workplace, f"run-{name}", "--masks", masks)
     if rule:  # the IoU variant is not tuned: its file is written from Python
         tuned = workplace / f"tuned-{name}" / "defence.json"
         file = IouRule(ioa=Rule(base_score=0.4, mask_score=0.45), tau_iou=0.8)
-        with_rule = Defence(detector="python:hesitant:detect", rule=file, masks=Halves(8))
+        with_rule = Defence(detector="python:hesitant:detect", rule=file, masks=Halves(14))
         with_rule.save(tuned)
     else:
-        run(workplace, "tune", out.name, "--clean-recall", 0.6, "--loss", 30, "--patches", patches, "--patch", "2%",
+        run(workplace, "tune", out.name, "--clean-recall", 0.6, "--loss", 30, "--patches", patches, "--patch", area,
             "--out", f"tuned-{name}")  # fmt: skip
         tuned = workplace / f"tuned-{name}" / "defence.json"
     relative = tuned.relative_to(workplace)
-    arguments = ["certify", out.name, "--defence", relative, "--patch", "2%", "--patches", patches, "--json"]
+    arguments = ["certify", out.name, "--defence", relative, "--patch", area, "--patches", patches, "--json"]
     answer = json.loads(run(workplace, *arguments).stdout)
     bound = Defence.of_json(answer["defence"])
     truth = json.loads((workplace / "truth.json").read_text())
@@ -132,7 +134,7 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     attacked = workplace / f"attacked-{name}"
     attacked.mkdir()
     wanted = {}
-    size = Patch(0.02).size(*PHOTO)
+    size = Patch(parse_area(area)).size(*PHOTO)
     for row in answer["objects"]:
         number = int(row["image"]) if str(row["image"]).isdigit() else int(Path(row["image"]).stem)
         image = np.asarray(PIL.Image.open(workplace / "photos" / f"{number}.png"))
@@ -175,11 +177,11 @@ def test_by_crop_certified_objects_are_output(tmp_path):
 
     Defence.default("embedded", masks=Halves(6), mask_by="crop").save(tmp_path / "defence.json")
     seeker = Defence.load(tmp_path / "defence.json").seeker()
-    sample = next(sample for sample in samples() if sample.name == "crossing")
+    sample = next(sample for sample in samples() if sample.name == "lunch")
     image = load_image(sample.path)
     height, width = image.shape[:2]
     (observation,) = seeker.observe([image])
-    certified = seeker.certify(observation, sample.truth, patch := Patch(0.01, where="over")).certified[0]
+    certified = seeker.certify(observation, sample.truth, patch := Patch(0.001, where="over")).certified[0]
     assert certified.any()
     rng = np.random.default_rng(0)
     size = patch.size(width, height)
@@ -295,7 +297,9 @@ def test_settings_beside_a_file_are_refused(workplace):
 
 def test_tune_ends_with_a_file_that_detect_takes(workplace):
     out = observe(workplace, "run-default", "--masks", "halves:6")
-    answer = json.loads(run(workplace, "tune", out.name, "--clean-recall", 0.5, "--out", "tuned", "--json").stdout)
+    answer = json.loads(
+        run(workplace, "tune", out.name, "--clean-recall", 0.5, "--loss", 30, "--out", "tuned", "--json").stdout
+    )
     defence = Defence.load(workplace / "tuned" / "defence.json")
     assert answer["defence"]["sha256"] == defence.sha256
     run(workplace, "detect", "photos/1.png", "--defence", "tuned/defence.json", "--out", "by-tuned")

@@ -1,25 +1,31 @@
-"""Rates, intervals and the table of recalls."""
+"""Rates, intervals and recalls, and whose they are."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
 
-from objectseeker.attack.statistics import rate, read_recall, robust_recall, robust_rows, summary, wilson
+from objectseeker import Bands, Defence, IouRule, Patch
+from objectseeker.attack.statistics import rate, read_recall, robust_recall, summary, wilson
 from objectseeker.errors import ObjectSeekerError
 
+DEFENCE = Defence.default("onnx:weights/model.onnx", identity="model sha256:1")
+PATCH = Patch()
 
-def row(certified=False, clean=True, vanilla=True, defence=True, attacked=True, vacuous=False):
+
+def row(certified=False, clean=True, undefended=True, defence=True, attacked=True, vacuous=False):
     return {
         "certified": certified,
         "vacuous": vacuous,
         "found_by_detector": clean,
         "found_by_defence": clean,
-        "vanilla_survived": vanilla if attacked else None,
-        "vanilla_survived_iou50": vanilla if attacked else None,
+        "undefended_survived": undefended if attacked else None,
+        "undefended_survived_iou50": undefended if attacked else None,
         "defence_survived": defence if attacked else None,
         "broken": certified and attacked and not defence,
+        "leaks": 0,
     }
 
 
@@ -35,9 +41,9 @@ def test_wilson_interval_against_published_values():
 
 def test_rates_count_what_was_attacked():
     rows = [
-        row(certified=True, vanilla=False),
-        row(vanilla=False, defence=False),
-        row(vanilla=True, defence=True),
+        row(certified=True, undefended=False),
+        row(undefended=False, defence=False),
+        row(undefended=True, defence=True),
         row(clean=False, attacked=False),
         row(certified=True, attacked=False, vacuous=True),
     ]
@@ -51,27 +57,82 @@ def test_rates_count_what_was_attacked():
 
 
 def test_recall_under_attack_lies_between_certified_and_clean():
-    rows = [row(certified=True)] * 3 + [row(defence=False, vanilla=False)] * 2 + [row()] * 4
+    rows = [row(certified=True)] * 3 + [row(defence=False, undefended=False)] * 2 + [row()] * 4
     rows += [row(clean=False, attacked=False)]
     defended = robust_recall(rows)["defended"]
     assert defended["certified_recall"]["share"] == pytest.approx(0.3)
     assert defended["recall_under_attack"]["share"] == pytest.approx(0.7)
     assert defended["clean_recall"]["share"] == pytest.approx(0.9)
-    assert robust_recall(rows)["vanilla"]["recall_under_attack"]["share"] == pytest.approx(0.7)
+    assert robust_recall(rows)["undefended"]["recall_under_attack"]["share"] == pytest.approx(0.7)
     with pytest.raises(ObjectSeekerError, match="no object"):
         robust_recall([])
 
 
+def written(file, defence=DEFENCE, patch=PATCH, threshold=0.0, **more):
+    rows = [row(certified=True, undefended=False)] * 3 + [row(defence=False, undefended=False)]
+    named = defence.to_json() | {"sha256": defence.sha256} | more
+    file.write_text(json.dumps({"defence": named, "patch": asdict(patch), "threshold": threshold, "objects": rows}))
+    return file
+
+
 def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
-    rows = [row(certified=True, vanilla=False)] * 3 + [row(defence=False, vanilla=False)]
-    file = tmp_path / "attack.json"
-    file.write_text(json.dumps({"patch": {"area": 0.01}, "objects": rows}))
-    vanilla, defended = robust_rows(read_recall(file))
-    assert vanilla["under attack (upper bound)"].startswith("0.0 (0.0 to ")
-    assert defended["certified (lower bound)"].startswith("75.0 (")
-    assert defended["clean"].startswith("100.0 (")
+    file = written(tmp_path / "attack.json", patch=Patch(where="far"))
+    elsewhere = replace(DEFENCE, detector="onnx:model.onnx")  # where the file lies says nothing
+    recall = read_recall(file, elsewhere, [Patch(where="over"), Patch(where="far")], threshold=0.0)
+    assert recall["patch"] == asdict(Patch(where="far"))
+    assert recall["undefended"]["recall_under_attack"]["share"] == 0
+    assert recall["defended"]["certified_recall"]["share"] == 0.75
+    assert recall["defended"]["clean_recall"]["share"] == 1
     file.write_text("[]")
     with pytest.raises(ObjectSeekerError, match=r"no attack\.json"):
-        read_recall(file)
+        read_recall(file, DEFENCE, Patch(), threshold=0.0)
     with pytest.raises(ObjectSeekerError, match="cannot read"):
-        read_recall(tmp_path / "none.json")
+        read_recall(tmp_path / "none.json", DEFENCE, Patch(), threshold=0.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "difference"),
+    [
+        ({"identity": "model sha256:2"}, "(detector model sha256:1, asked for model sha256:2)"),
+        (
+            {"identity": None, "detector": "onnx:other.onnx"},
+            "detector onnx:model.onnx, asked for onnx:other.onnx",
+        ),
+        ({"identity": None, "mask_by": "crop"}, "mask_by None, asked for crop"),
+        ({"masks": Bands(0.01)}, "masks halves:30, asked for bands:0.01"),
+        ({"fill": 0}, "fill 114, asked for 0"),
+        ({"batch": 3}, "batch 8, asked for 3"),
+        ({"rule": replace(DEFENCE.rule, mask_score=0.9), "follow": None}, "mask_score "),
+        ({"rule": replace(DEFENCE.rule, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
+        ({"rule": IouRule(ioa=DEFENCE.rule)}, "tau_iou None, asked for 0.8"),
+    ],
+)
+def test_an_attack_on_another_defence_is_refused(tmp_path, asked, difference):
+    file = written(tmp_path / "attack.json")
+    with pytest.raises(ObjectSeekerError) as refusal:
+        read_recall(file, replace(DEFENCE, **asked), Patch(), threshold=0.0)
+    assert "attack.json is an attack on something else (" in str(refusal.value)
+    assert difference in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("patch", "threshold", "difference"),
+    [
+        (Patch(0.02), 0.0, "patch 0.01 of the image, aspect 1, over, asked for 0.02 of the image"),
+        (Patch(where="far"), 0.0, "over, asked for 0.01 of the image, aspect 1, far"),
+        (Patch(count=2), 0.0, "asked for two of 0.01"),
+        (Patch(aspect=2.0), 0.0, "aspect 2"),
+        (Patch(), 0.5, "threshold 0.0, asked for 0.5"),
+    ],
+)
+def test_an_attack_with_another_patch_or_threshold_is_refused(tmp_path, patch, threshold, difference):
+    file = written(tmp_path / "attack.json")
+    with pytest.raises(ObjectSeekerError) as refusal:
+        read_recall(file, DEFENCE, patch, threshold=threshold)
+    assert difference in str(refusal.value)
+
+
+def test_a_defence_that_was_edited_in_the_file_is_refused(tmp_path):
+    file = written(tmp_path / "attack.json", fill=0)
+    with pytest.raises(ObjectSeekerError, match="edited"):
+        read_recall(file, replace(DEFENCE, fill=0), Patch(), threshold=0.0)

@@ -205,22 +205,21 @@ def test_lines_lie_where_the_rule_sees_them(masks):
 @pytest.mark.parametrize("mask_by", ["fill", "crop"])
 def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_by):
     pytest.importorskip("onnx")
-    detector = load("embedded", input_size=96, mask_by=mask_by, layout="decoded", batch=4)
+    detector = load("embedded", input_size=96, mask_by=mask_by, layout="decoded", score_floor=1e-6, batch=4)
     box = white_box_of(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200
-    stage, removed = Stage(box, [image]), removed_of(Pairs(2).masks(90, 60))
+    stage, removed = Stage(box, [image]), removed_of(Pairs(1).masks(90, 60))
     views = stage.views(0, removed)
     assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_by == "crop")
     inputs = masked(stage.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114)
     with torch.no_grad():
         boxes, scores = box.look(inputs, views.window)
     for found, of_view, score in zip(detector.detect_views(image, removed, 114), boxes, scores, strict=True):
-        best = int(score.amax(1).argmax())
-        assert float(score.max()) == pytest.approx(found.score[0], abs=2e-3)
-        raw = stage.placements[0].to_raw(of_view[best][None].double().numpy())[0]
-        assert int(score[best].argmax()) == found.label[0]
-        np.testing.assert_allclose(raw, found.xyxy[0], atol=0.5)
+        assert float(score.max()) == pytest.approx(found.score[0], abs=1e-3)
+        rivals = score[:, found.label[0]] > found.score[0] - 1e-3
+        raw = stage.placements[0].to_raw(of_view[rivals].double().numpy())
+        assert np.abs(raw - found.xyxy[0]).max(axis=1).min() < 0.5
 
 
 @pytest.mark.parametrize("fit", ["top-left", "centred", "stretch"])

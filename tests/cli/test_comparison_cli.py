@@ -35,8 +35,8 @@ def workplace(tmp_path_factory):
             "python:mine:detect",
             "--out",
             f"k{lines}",
-            "--lines",
-            lines,
+            "--masks",
+            f"halves:{lines}",
         )
     return folder
 

@@ -25,6 +25,7 @@ FIRST_STEP, LAST_STEP = 24.0, 1.0  # grey levels
 CHECKS = 3  # how often, in one attack on the defence, all views are looked at
 LOOK_FIRST = 100.0  # what a view that shows the object counts before its loss is known
 WHOLE = 0  # the number of the untouched view among a task's views
+NO_LINES = np.full((1, 2, 2), np.inf)  # of that view
 
 
 def attack(
@@ -261,21 +262,18 @@ class _Campaign:
         if goal == "detector":
             whole = self.stage.views(image, removed[: WHOLE + 1])
             nothing = np.zeros(len(observation.masks), np.bool_)
-            return _TaskViews(whole, np.full((1, 2, 2), np.inf), np.zeros(1), nothing, False)
+            return _TaskViews(whole, NO_LINES, np.zeros(1), nothing, False)
         views = self.stage.views(image, removed)
         footprints = np.array([self.stage.footprint(image, corner, task.size) for corner in task.position.corners])
         immune = unreached(views, footprints)
         immune[WHOLE] = False
         kept = [(np.flatnonzero(~immune), views.filled)]
-        if task.distrust:
-            one_less, to_line = self.stage.doubted(image, removed)
-            for filled, new in ((one_less, True), (to_line, (to_line != one_less).any(axis=(1, 2)))):
-                leaks = immune & new & ~unreached(Views(views.window, filled), footprints)
-                kept.append((np.flatnonzero(leaks), filled))
+        for filled in self.stage.doubted(image, removed) if task.distrust else ():
+            leaks = immune & ~unreached(Views(views.window, filled), footprints)
+            kept.append((np.flatnonzero(leaks), filled))
         which = np.concatenate([members for members, _ in kept])
         filled = np.concatenate([filled[members] for members, filled in kept])
-        no_lines = np.full((1, 2, 2), np.inf)
-        lines = np.concatenate([no_lines, self.stage.lines(image, observation.masks)])[which]
+        lines = np.concatenate([NO_LINES, self.stage.lines(image, observation.masks)])[which]
         shown = [0.0, *(self.pipeline.visibility(task.target, boxes) for boxes in observation.masked)]
         priority = LOOK_FIRST * np.array(shown)[which]
         alone = PositionProofs.of(self.pipeline, task.target).evidence >= 1

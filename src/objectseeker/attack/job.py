@@ -83,9 +83,9 @@ def _white_box(defence: Defence, detector: LoadedDetector, device: str) -> White
     predict = None
     if defence.detector == "embedded":
         from objectseeker.detectors.embedded.weights import load_torch
-        from objectseeker.detectors.torch_module import ready
+        from objectseeker.detectors.torch_module import torch_detector
 
-        predict = ready(load_torch(), device)
+        predict = torch_detector(load_torch(), device=device).predict
     return white_box_of(detector, predict=predict, device=device)
 
 

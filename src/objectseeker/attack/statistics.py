@@ -11,7 +11,7 @@ from typing import Any
 
 from objectseeker.attack.falsify import GOALS, JudgedImage, Outcome
 from objectseeker.core.threats import Patch
-from objectseeker.defence import BATCH, Defence
+from objectseeker.defence import BATCH, Defence, without_folder
 from objectseeker.errors import ObjectSeekerError
 
 CONFIDENCE = 1.959964  # standard deviations: 95 %
@@ -148,9 +148,9 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
     differences = defence_differences(attacked, defence)
     if patch not in listed:
         asked = " or ".join(map(_in_words, listed))
-        differences.append(f"the patch is {_in_words(patch)}, asked for is {asked}")
+        differences.append(f"patch {_in_words(patch)}, asked for {asked}")
     if at != threshold:
-        differences.append(f"the threshold T is {at!r}, asked for is {threshold!r}")
+        differences.append(f"threshold {at!r}, asked for {threshold!r}")
     if differences:
         raise ObjectSeekerError(
             f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defence and this patch"
@@ -167,7 +167,8 @@ def defence_differences(attacked: Defence, asked: Defence) -> list[str]:
     bound = None not in (attacked.identity, asked.identity)
 
     def settings(defence: Defence) -> dict[str, Any]:
-        detector = {"detector": defence.identity} if bound else {"detector": defence.detector, **defence.options}
+        spec = {"detector": without_folder(defence.detector), **defence.options}
+        detector = {"detector": defence.identity} if bound else spec
         rule = asdict(defence.rule)
         scoring: dict[str, Any] = rule.pop("ioa", {})
         views = {"masks": str(defence.masks), "fill": defence.fill, "batch": defence.batch or BATCH}
@@ -175,7 +176,7 @@ def defence_differences(attacked: Defence, asked: Defence) -> list[str]:
 
     then, now = settings(attacked), settings(asked)
     pairs = ((name, then.get(name), now.get(name)) for name in then | now)
-    return [f"the {name} is {before}, asked for is {after}" for name, before, after in pairs if before != after]
+    return [f"{name} {before}, asked for {after}" for name, before, after in pairs if before != after]
 
 
 def _in_words(patch: Patch) -> str:

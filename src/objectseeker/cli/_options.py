@@ -236,9 +236,7 @@ def refuse_beside_run(folder: Path, *groups: Any) -> None:
     """A run has its detector and its masks: other ones cannot be named beside it."""
     given = [name for group in groups for name in _given(group)]
     if given:
-        raise ObjectSeekerError(
-            f"{folder} says which detector and masks it was observed with: leave out {_options(given)}"
-        )
+        raise ObjectSeekerError(f"{folder} has its own detector and masks: leave out {_options(given)}")
 
 
 def say(defence: Defence) -> None:

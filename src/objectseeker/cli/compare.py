@@ -46,7 +46,7 @@ def compare(
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
     from objectseeker.evaluation import comparison as job
-    from objectseeker.results import compared as comparison
+    from objectseeker.results import compared
     from objectseeker.results import plots
 
     several = {"losses": loss, "recalls": recall, "rules": rule}
@@ -57,19 +57,19 @@ def compare(
     measured = []
     for number, path in enumerate(runs, 1):
         if path.is_file():
-            measured.append(comparison.read_measured(path))
+            measured.append(compared.read_measured(path))
             continue
         stored = open_run(path)
         with progress(f"run {number} of {len(runs)}", 0) as bar:
             measured.append(job.measure(stored, processes=processes, on_part=bar.update, **options))
-    found = job.compare(measured)
+    comparison = job.compare(measured)
     if out is not None:
-        comparison.save(out, measured)
+        compared.save(out, measured)
         note = plots.missing()
         if note is not None:
             warn(note)
     if as_json:
-        print_json(found)
+        print_json(comparison.to_json())
         return
-    for table in comparison.for_terminal(found):
+    for table in compared.for_terminal(comparison):
         printed.print(table)

@@ -24,7 +24,7 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
     rows = []
     for family, tuned in tuning.families.items():
         for half, trial in (("searched", tuned.searched), ("held out", tuned.held_out)):
-            aps = {"undefended AP50": percent(trial.undefended_ap50), "AP50": percent(trial.outcome.ap50)}
+            aps = {"undefended": percent(trial.undefended_ap50), "AP50": percent(trial.outcome.ap50)}
             rows.append({"rule, half": f"{family}, {half}"} | settings_row(tuned.settings) | aps | _certified(trial))
     return rows
 
@@ -110,8 +110,10 @@ def _share(trial: Trial, where: Where | None) -> float | None:
 
 def for_terminal(tuning: Tuning) -> list[Any]:
     """What `tune` prints."""
+    rows = tuned_rows(tuning)
+    both_halves = [turned(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
     return [
-        table("The best setting of each rule within the loss, in percent", turned(tuned_rows(tuning))),
+        *(table("The best setting within the loss, in percent", of_rule) for of_rule in both_halves),
         table("The frontier, on the held-out half: AP50, its loss, certified recall", turned(frontier_rows(tuning))),
         *remarks(tuning),
     ]

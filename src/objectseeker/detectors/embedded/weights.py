@@ -59,7 +59,7 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
         detector.load_state_dict(weights)
     except (KeyError, RuntimeError):
         raise ObjectSeekerError(
-            f"{path} does not hold the weights of the embedded detector: export it with training/export.py"
+            f"{path} does not hold the weights of the embedded detector: export it with train_embedded/export.py"
         ) from None
     predictor = Predictor(detector)
     predictor.eval().requires_grad_(False)

@@ -1,0 +1,199 @@
+"""What the command does: a whole defence is loaded and attacked, the objects of a run are its targets."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import PIL.Image
+import pytest
+
+import objectseeker
+from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
+from objectseeker.attack import Budget, Target, read_recall
+from objectseeker.attack.job import load_attacked, run_attack, targets_of_image, targets_of_run
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.datasets import Entry
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import load_image
+
+NAMES = ("man", "woman", "car")
+DETECTOR = """
+import numpy as np
+from objectseeker import Detections
+
+def see(image):
+    '''A box around what is red (a man in the left half, a woman in the right one); blue anywhere blinds it.'''
+    ys, xs = np.nonzero((image[..., 0] > 200) & (image[..., 2] < 100))
+    if len(xs) < 9 or ((image[..., 2] > 180) & (image[..., 0] < 100)).sum() > 3:
+        return Detections.empty()
+    return Detections([[xs.min(), ys.min(), xs.max() + 1, ys.max() + 1]], [0.9], [int(xs.mean() > image.shape[1] / 2)])
+
+def detect(images):
+    return [see(image) for image in images]
+
+detect.names = ("man", "woman", "car")
+"""
+QUICK = Budget(steps=3, restarts=2, views=2)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    (tmp_path / "attacked_people.py").write_text(DETECTOR)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "attacked_people", raising=False)
+    for name, x in (("cam1/1.png", 10), ("cam2/1.png", 45)):
+        (tmp_path / name).parent.mkdir()
+        PIL.Image.fromarray(photo(x)).save(tmp_path / name)
+    return tmp_path
+
+
+def photo(x):
+    image = np.full((60, 90, 3), 30, np.uint8)
+    image[15:45, x : x + 30] = (255, 30, 30)
+    return image
+
+
+def defence(**settings):
+    rule = Rule(base_score=0.5, mask_score=0.7)
+    return Defence(detector="python:attacked_people:detect", **{"rule": rule, "masks": Halves(6)} | settings)
+
+
+def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(0, 0)):
+    """What the attack asks of a run: annotated images, and which labels mean what."""
+    entries = [
+        Entry(
+            id=f"{folder}/1",
+            path=workplace / folder / "1.png",
+            size=(90, 60),
+            truth=Detections([[x, 15, x + 30, 45]], [1.0], [label]),
+            ignore=np.zeros(1, np.bool_),
+            crowd=np.zeros(1, np.bool_),
+        )
+        for folder, x, label in zip(("cam1", "cam2"), (10, 45), labels, strict=True)
+    ]
+    vocabulary = Vocabulary(NAMES, names, np.array(to_dataset))
+    return SimpleNamespace(
+        vocabulary=vocabulary, manifest=SimpleNamespace(images=entries), unreadable={}, folder=workplace / "run"
+    )
+
+
+def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace):
+    attacked = load_attacked(defence())
+    assert attacked.mode == "black"
+    assert attacked.defence.identity == attacked.pipeline.seeker.detector.identity
+    targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
+    assert {(target.name, target.labels, target.kind) for target in targets} == {
+        ("cam1/1", (0, 1), "person"),
+        ("cam2/1", (0, 1), "person"),
+    }
+    out = workplace / "out"
+    results = run_attack(attacked, targets, Patch(0.02), QUICK, out)
+    assert results == json.loads((out / "attack.json").read_text())
+    assert [row["class"] for row in results["objects"]] == ["person", "person"]
+    assert all(row["certified"] for row in results["objects"])
+    assert not any(row["undefended_survived"] for row in results["objects"])
+    assert results["summary"]["broken_guarantees"] == 0
+    assert len(list((out / "images").iterdir())) == 4
+    assert {file.name for file in (out / "pictures").iterdir()} == {"cam1%2F1-0.jpg", "cam2%2F1-0.jpg"}
+    assert results["defence"]["sha256"] == attacked.defence.sha256
+    assert read_recall(out / "attack.json", attacked.defence, Patch(0.02), threshold=0.0)["objects"] == 2
+
+
+def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
+    pipeline = load_attacked(defence()).pipeline
+    run = stored(workplace, to_dataset=(0, 0, -1), labels=(0, 1))
+    assert [target.name for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
+    assert len(list(targets_of_run(pipeline, stored(workplace), 1, 0))) == 1
+    run = stored(workplace, to_dataset=(-1, -1, -1))
+    with pytest.raises(ObjectSeekerError, match="no annotated object"):
+        list(targets_of_run(pipeline, run, 5, 0))
+    blind = load_attacked(defence(rule=Rule(classwise=False))).pipeline  # labels play no part there
+    assert [target.labels for target in targets_of_run(blind, run, 5, 0)] == [(-1,), (-1,)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rule": IouRule(ioa=Rule(mask_score=0.7))},
+        {"rule": Rule(mask_score=0.95, low_score=0.5, edge_factor=0.9)},
+        {"masks": Pairs(2), "fill": 0},
+        {"masks": Bands(0.02) + Halves(2), "batch": 3},
+    ],
+    ids=("iou", "evidence", "pairs", "bands"),
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_defence_is_attacked_as_it_is(workplace, settings, count):
+    attacked = load_attacked(defence(**settings))
+    assert attacked.pipeline.threshold == (0.5 if "iou" in type(attacked.defence.rule).__name__.lower() else 0.0)
+    assert (attacked.pipeline.seeker.fill, attacked.pipeline.seeker.masks) == (
+        settings.get("fill", 114),
+        settings.get("masks", Halves(6)),
+    )
+    (target,) = targets_of_image(attacked.pipeline, workplace / "cam1/1.png", 3)
+    assert (target.labels, target.kind) == ((0,), "man")
+    patch = Patch(0.02, 1.0, "over", count)
+    results = run_attack(attacked, [target], patch, replace(QUICK, steps=1), workplace / "out")
+    assert Defence.of_json(results["defence"]) == attacked.defence
+    assert results["summary"]["broken_guarantees"] == 0
+    (row,) = results["objects"]
+    assert len(row["defence_attack"]["corners"]) == count
+
+
+@pytest.mark.parametrize("mask_by", ["fill", "crop"])
+def test_the_embedded_detector_is_judged_as_it_is_deployed(tmp_path, mask_by):
+    pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+    small = Defence.default("embedded", masks=Halves(2), input_size=128, mask_by=mask_by)
+    attacked = load_attacked(replace(small, rule=Rule(base_score=0.05, mask_score=0.1), follow=None))
+    assert attacked.mode == "white"
+    assert attacked.defence.identity == small.seeker().detector.identity  # not that of the module that shows gradients
+    photograph = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
+    observation = attacked.pipeline.observe(photograph)
+    box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)
+    target = Target("coat", 0, photograph, observation, box, labels)
+    results = run_attack(attacked, [target], Patch(0.04), replace(QUICK, steps=2), tmp_path / "out")
+    (row,) = results["objects"]
+    assert row["not_attacked"] == {"detector": None, "defence": None}
+    assert results["summary"]["broken_guarantees"] == 0
+    black = load_attacked(attacked.defence, mode="black")  # bound to this detector, which it is
+    assert black.mode == "black"
+    results = run_attack(black, [target], Patch(0.04), replace(QUICK, steps=1), tmp_path / "black")
+    assert results["summary"]["broken_guarantees"] == 0
+    assert results["defence"]["sha256"] == attacked.defence.sha256
+
+
+def test_what_cannot_be_attacked_that_way_is_one_sentence(workplace):
+    with pytest.raises(ObjectSeekerError, match="shows no gradients: attack it with --mode black"):
+        load_attacked(defence(), mode="white")
+    with pytest.raises(ObjectSeekerError, match="'grey'"):
+        load_attacked(defence(), mode="grey")
+    PIL.Image.fromarray(np.zeros((60, 90, 3), np.uint8)).save(workplace / "black.png")
+    with pytest.raises(ObjectSeekerError, match="finds nothing"):
+        targets_of_image(load_attacked(defence()).pipeline, workplace / "black.png", 1)
+
+
+def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
+    pytest.importorskip("torch")
+    from attack_pipelines import AREA, MASKS, PAPER, picture
+
+    leaky = Defence(detector="python:attack_pipelines:leaky_detector", rule=PAPER, masks=MASKS)
+    attacked = load_attacked(leaky)
+    assert attacked.mode == "white"
+    PIL.Image.fromarray(picture()).save(tmp_path / "picture.png")
+    targets = targets_of_image(attacked.pipeline, tmp_path / "picture.png", 1)
+    budget = Budget(steps=16, restarts=2, views=8, at_once=32)
+    results = run_attack(attacked, targets, Patch(AREA), budget, tmp_path / "out")
+    assert results["summary"]["broken_guarantees"] == 1
+    assert results["summary"]["with_leaks"] == 1
+    folder = tmp_path / "out" / "broken" / "picture-0"
+    tests = Path(__file__).parents[1]
+    again = subprocess.run(
+        [sys.executable, folder / "check.py"], cwd=tests, capture_output=True, text=True, check=False
+    )
+    assert "'guarantee_broken': True" in again.stdout, again.stderr
