@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import oracle
 from cases import Case, certify, generate, prune
 
 from objectseeker import Detections, Observation, Patch
-from objectseeker.core.threats import Surroundings, sizes
+from objectseeker.core.threats import WHERES, Surroundings, Where, sizes
 
 SLIGHTLY = 1 + 1e-7  # just more than the filter asks for
 
@@ -160,8 +162,8 @@ def play(target: Target, move: Move, defence: Callable[[Observation], Detections
     base = _detections(move.base, target.label)
     attacked = Observation(target.observation.width, target.observation.height, target.observation.masks, base, masked)
     output = defence(attacked)
-    g = tuple(oracle.Fraction(float(v)) for v in target.g)
-    limit = oracle.Fraction(target.threshold) * oracle.size(g)
+    g = oracle.box_of(target.g)
+    limit = Fraction(target.threshold) * oracle.size(g)
     return not any(
         oracle.shared(g, box) > limit
         for box, label in zip(oracle.boxes_of(output), output.label.tolist(), strict=True)
@@ -282,7 +284,7 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
-            str(rng.choice(["far", "close", "over", "anywhere"])),
+            cast(Where, str(rng.choice(WHERES))),
         )
         settings = {key: value for key, value in options.items() if key != "threshold"}
         defend = (defence or honest)(settings)

@@ -17,7 +17,6 @@ from objectseeker.baselines.detectorguard.explaining import alert
 from objectseeker.baselines.detectorguard.objectness import objectness
 
 LARGEST = 2**16 - 1
-WHERES = ("far", "close", "over", "anywhere")
 
 
 def wins(case: Case, patch, n: int, rng: np.random.Generator, *, tries: int = 8) -> bool:
@@ -51,7 +50,7 @@ def best_positions(case: Case, positions, size, box, rng, tries) -> Iterator[tup
     own = np.zeros_like(strength)
     for r, c in oracle.owned(case.grid, box):
         own[r, c] = 1
-    by_axis = [{}, {}]
+    by_axis: list[dict] = [{}, {}]
     for axis in (0, 1):
         for start in {position[axis] for position in positions}:
             by_axis[axis][start] = sorted(oracle.reached(case, axis, start, start + size[axis]))

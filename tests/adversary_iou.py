@@ -10,7 +10,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import oracle
@@ -18,9 +20,10 @@ import oracle_iou
 from cases import SCORES, Case
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import ioa, iou
 from objectseeker.core.iou_variant import IouRule, clear_of_mask, only, unsuppressed
-from objectseeker.core.threats import Surroundings, sizes
+from objectseeker.core.threats import Surroundings, Where, sizes
 
 SLIGHTLY = 1e-7
 POSITIONS = 4  # tried per object
@@ -198,8 +201,8 @@ def play(target: Target, move: Move, defence: Defence) -> bool:
     output = defence(target.rule, attacked)
     seen = output[(output.label == target.label) | (not target.rule.classwise)]
     near = seen[iou(seen.xyxy, target.g[None])[:, 0] > target.threshold - SLIGHTLY]  # the others are too far off to ask
-    g = tuple(oracle.Fraction(float(v)) for v in target.g)
-    return not any(oracle_iou.iou(g, box) > oracle.Fraction(target.threshold) for box in oracle.boxes_of(near))
+    g = oracle.box_of(target.g)
+    return not any(oracle_iou.iou(g, box) > Fraction(target.threshold) for box in oracle.boxes_of(near))
 
 
 def generate(rng: np.random.Generator) -> Case:
@@ -233,7 +236,7 @@ def generate(rng: np.random.Generator) -> Case:
     return Case(Observation(width, height, masks, view(0.9), masked), Detections(objects, np.ones(count), label))
 
 
-def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, threshold: float, bound: str):
+def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, threshold: float, bound: Bound):
     """(certified?, Target) for every visible object, at positions the attacker may use (if there are any).
 
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
@@ -294,10 +297,10 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
-            str(rng.choice(["far", "far", "far", "far", "close", "anywhere"])),
+            cast(Where, str(rng.choice(["far", "far", "far", "far", "close", "anywhere"]))),
         )
         threshold = float(rng.choice([0.5, 0.5, 0.4, 0.6, 0.7]))
-        bound = str(rng.choice(["exact", "exact", "paper"]))
+        bound = cast(Bound, str(rng.choice(["exact", "exact", "paper"])))
         for certified, target in targets(case, rng, rule, patch, threshold, bound):
             for name in score:
                 hidden = play(target, STRATEGIES[name](target, rng), defence)

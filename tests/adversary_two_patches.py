@@ -6,6 +6,7 @@ She picks the two allowed positions that leave least of what proves the object, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import numpy as np
 import oracle
@@ -14,13 +15,15 @@ from adversary import Target, empty_score, honest, play_all
 from cases import Case, generate, pairs
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker.core.bounds import Bound
 from objectseeker.core.certification import provable
+from objectseeker.core.threats import WHERES, Where
 
 Defence = Callable[[dict], Callable[[Observation], Detections]]
 
 
 def targets(
-    case: Case, rng: np.random.Generator, rule: Rule, threshold: float, patch: Patch, bound: str
+    case: Case, rng: np.random.Generator, rule: Rule, threshold: float, patch: Patch, bound: Bound
 ) -> Iterator[tuple[bool, Target]]:
     """(certified?, Target) for every visible object the patches may be placed for."""
     observation, truth = case.observation, case.truth
@@ -83,7 +86,7 @@ def campaign(
             sure=float(rng.choice([0.5, 0.9, 0.97, 1.0])),
             torn=float(rng.choice([0.0, 0.0, 1.0])),
         )
-        settings = {
+        settings: dict[str, Any] = {
             "base_score": 0.5,
             "mask_score": float(rng.choice([0.25, 0.5])),
             "filter_ioa": float(rng.choice([0.6, 0.5, 0.75])),
@@ -96,11 +99,11 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.03, 0.1])),
             float(rng.choice([0.3, 1.0, 1.0, 3.0])),
-            str(rng.choice(["far", "close", "over", "anywhere"])),
+            cast(Where, str(rng.choice(WHERES))),
             count=2,
         )
         defend = (defence or honest)(settings)
-        threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), str(rng.choice(["exact", "paper"]))
+        threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), cast(Bound, str(rng.choice(["exact", "paper"])))
         for certified, target in targets(case, rng, Rule(**settings), threshold, patch, bound):
             played += play_all(target, defend, score, rng, certified=certified, small=small)
     return score

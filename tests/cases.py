@@ -73,8 +73,8 @@ def generate(
 def _box(rng: np.random.Generator, width: int, height: int, step: float) -> np.ndarray:
     """Any box on a grid of `step`: sometimes degenerate, sometimes over the border, sometimes wholly outside."""
     reach = 3 if rng.random() < 0.2 else 0
-    x = np.sort(rng.integers(-reach / step, (width + reach) / step + 1, 2)) * step
-    y = np.sort(rng.integers(-reach / step, (height + reach) / step + 1, 2)) * step
+    x = np.sort(rng.integers(int(-reach / step), int((width + reach) / step) + 1, 2)) * step
+    y = np.sort(rng.integers(int(-reach / step), int((height + reach) / step) + 1, 2)) * step
     if rng.random() < 0.03:
         x[1] = x[0]
     if rng.random() < 0.02:

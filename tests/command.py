@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 DETECTOR = """
 import numpy as np
@@ -28,7 +29,7 @@ broken.names = names
 """
 
 
-def run(folder, *arguments, code=0):
+def run(folder: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "objectseeker.cli", *map(str, arguments)],
         cwd=folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -55,7 +56,7 @@ class Graph:
     def save(
         self,
         path: Path,
-        outputs: Sequence[tuple[str, int, Sequence[int | str]]],
+        outputs: Sequence[tuple[str, int, Sequence[object]]],
         *,
         input_shape: Sequence[int | str] = ("n", 3, SIZE, SIZE),
         sizes_input: bool = False,
@@ -83,7 +84,7 @@ IMAGENET = (
 )
 
 
-def build(layout: str, path: Path, box: Sequence[float], probe: tuple[int, int], **options: object) -> Path:
+def build(layout: str, path: Path, box: Sequence[float], probe: tuple[int, int], **options: Any) -> Path:
     """A graph of `layout` that finds `box` (corners, network pixels), scored by the pixel `probe` = column, row.
 
     Class c gets the value of input channel c. Raw layouts hold the box twice, the second time at half the score and

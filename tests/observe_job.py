@@ -106,7 +106,8 @@ def kill_until_done(
         else:
             _require(process, out, expected)
             shutil.rmtree(out)
-        process.stdout.close()
+        if process.stdout:
+            process.stdout.close()
     process = _start(spec, out, seconds)
     process.communicate(timeout=60)
     _require(process, out, expected)
@@ -116,6 +117,7 @@ def kill_until_done(
 def _start(spec: str, out: Path, seconds: float) -> subprocess.Popen[bytes]:
     """The job as a process, past its imports."""
     process = subprocess.Popen([sys.executable, __file__, spec, str(out), str(seconds)], stdout=subprocess.PIPE)
+    assert process.stdout
     assert process.stdout.readline() == b"ready\n"
     return process
 

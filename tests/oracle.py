@@ -17,8 +17,13 @@ from objectseeker import Detections, Observation, Patch
 Box = tuple[Fraction, Fraction, Fraction, Fraction]
 
 
+def box_of(corners: np.ndarray) -> Box:
+    x1, y1, x2, y2 = (Fraction(float(v)) for v in corners)
+    return x1, y1, x2, y2
+
+
 def boxes_of(detections: Detections) -> list[Box]:
-    return [tuple(Fraction(float(v)) for v in row) for row in detections.xyxy]
+    return [box_of(row) for row in detections.xyxy]
 
 
 def size(box: Box) -> Fraction:
@@ -63,8 +68,8 @@ def prune(
             ):
                 continue
             left.append((box, score, label, mask, weight))
-    for label in sorted({entry[2] for entry in left}) if classwise else [None]:
-        group = [entry for entry in left if label is None or entry[2] == label]
+    for only in sorted({entry[2] for entry in left}) if classwise else [None]:
+        group = [entry for entry in left if only is None or entry[2] == only]
         if not group:
             continue
         distances = np.array(
@@ -126,16 +131,15 @@ def exact_bound(m: Box, g: Box, filter_ioa: float) -> Fraction:
     for stop in (above, below, tall - above, tall - below):
         if stop > 0:
             widths.add(f * wide * tall / stop)
-    smallest = None
+    overlaps = []
     for u in widths:
         if not f * wide <= u <= wide:
             continue
         v = f * wide * tall / u
         for x in (m[0], m[2] - u):
             for y in (m[1], m[3] - v):
-                covered = shared((x, y, x + u, y + v), g)
-                smallest = covered if smallest is None else min(smallest, covered)
-    return smallest / size(g)
+                overlaps.append(shared((x, y, x + u, y + v), g))
+    return min(overlaps) / size(g)
 
 
 def proving(observation: Observation, truth: Detections, n: int, filter_ioa, threshold, bound, classwise):
@@ -164,7 +168,7 @@ def allowed(where: str, g: Box, width: int, height: int, patch: tuple[int, int])
     xs, ys = positions(width, height, patch)
 
     def gaps(start: range, length: int, low: Fraction, high: Fraction) -> tuple[np.ndarray, list[Fraction]]:
-        overlap = np.array([min(s + length, high) - max(s, low) > 0 for s in start])
+        overlap = np.array([min(Fraction(s + length), high) - max(Fraction(s), low) > 0 for s in start])
         return overlap, [max(low - (s + length), s - high, Fraction(0)) for s in start]
 
     over_x, dx = gaps(xs, patch[0], g[0], g[2])
@@ -203,7 +207,17 @@ def seen(g: Box, width: int, height: int) -> bool:
     return shared(g, (Fraction(0), Fraction(0), Fraction(width), Fraction(height))) > 0
 
 
-def safe_masks(observation, truth, n, *, mask_score, filter_ioa=0.6, threshold=0.0, bound="exact", classwise=True):
+def safe_masks(
+    observation: Observation,
+    truth: Detections,
+    n: int,
+    *,
+    mask_score: float,
+    filter_ioa: float = 0.6,
+    threshold: float = 0.0,
+    bound: str = "exact",
+    classwise: bool = True,
+) -> list[int]:
     """The masks under which one confident box proves object n, ascending."""
     proofs = proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
     return sorted({mask for mask, _, _, score in proofs if score >= mask_score})

@@ -29,8 +29,9 @@ class Case:
 def generate(seed: int) -> Case:
     """Some objects, most of which raise features of a class or two where they are."""
     rng = np.random.default_rng(seed)
-    image = tuple(int(v) for v in rng.integers(24, 60, 2))
-    network = tuple(int(v) for v in rng.integers(120, 180, 2))
+    width, height = rng.integers(24, 60, 2).tolist()
+    across, down = rng.integers(120, 180, 2).tolist()
+    image, network = (width, height), (across, down)
     grid = Grid.of(image, network)
     features = rng.integers(0, 6, (*grid.shape, 3))
     boxes = []

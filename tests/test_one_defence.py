@@ -51,7 +51,7 @@ def draw_photos(folder: Path, count: int) -> None:
     """Photographs with a person and a car each, as COCO annotations in classes of their own."""
     rng = np.random.default_rng(3)
     (folder / "photos").mkdir(parents=True)
-    images, annotations = [], []
+    images, annotations = [], list[dict]()
     for number in range(count):
         image = np.full((PHOTO[1], PHOTO[0], 3), 40, np.uint8)
         for category, (value, left) in enumerate(((255, 4), (200, 50)), start=1):

@@ -9,6 +9,7 @@ import pytest
 
 from objectseeker import Bands, Defence, IouRule, Patch
 from objectseeker.attack.statistics import rate, read_recall, robust_recall, summary, wilson
+from objectseeker.defence import GENERAL_RULE
 from objectseeker.errors import ObjectSeekerError
 
 DEFENCE = Defence.default("onnx:weights/model.onnx", identity="model sha256:1")
@@ -102,9 +103,9 @@ def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
         ({"masks": Bands(0.01)}, "masks halves:30, asked for bands:0.01"),
         ({"fill": 0}, "fill 114, asked for 0"),
         ({"batch": 3}, "batch 8, asked for 3"),
-        ({"rule": replace(DEFENCE.rule, mask_score=0.9), "follow": None}, "mask_score "),
-        ({"rule": replace(DEFENCE.rule, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
-        ({"rule": IouRule(ioa=DEFENCE.rule)}, "tau_iou None, asked for 0.8"),
+        ({"rule": replace(GENERAL_RULE, mask_score=0.9), "follow": None}, "mask_score "),
+        ({"rule": replace(GENERAL_RULE, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
+        ({"rule": IouRule(ioa=GENERAL_RULE)}, "tau_iou None, asked for 0.8"),
     ],
 )
 def test_an_attack_on_another_defence_is_refused(tmp_path, asked, difference):

@@ -24,7 +24,7 @@ from objectseeker.detectors.network.preprocess import prepare  # noqa: E402
 from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
 
 
-class Nothing(torch.nn.Module):
+class Nothing(torch.nn.Module):  # type: ignore[name-defined]
     def forward(self, images):
         return images.new_zeros(len(images), 1, 4), images.mean((1, 2, 3))[:, None, None] * 0
 

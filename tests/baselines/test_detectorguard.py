@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import oracle_detectorguard as oracle
 import pytest
-from adversary_detectorguard import WHERES, wins
+from adversary_detectorguard import wins
 from oracle_detectorguard import generate
 
 from objectseeker import Detections, ObjectSeekerError, Patch
@@ -18,6 +18,7 @@ from objectseeker.baselines.detectorguard.explaining import alert, clustered, ex
 from objectseeker.baselines.detectorguard.objectness import Grid, objectness, votes_needed, votes_of
 from objectseeker.baselines.detectorguard.proof import certify_guarded, largest
 from objectseeker.core.boxes import area
+from objectseeker.core.threats import WHERES
 
 
 def patches(area: float, aspect: float = 1.0) -> list[Patch]:

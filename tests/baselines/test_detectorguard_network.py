@@ -10,13 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.baselines.detectorguard.backbone import (  # noqa: E402
-    CLASSES,
-    FeatureExtractor,
-    ObjectnessNetwork,
-    fused,
-)
+from objectseeker.baselines.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused  # noqa: E402
 from objectseeker.baselines.detectorguard.objectness import positions  # noqa: E402
+from objectseeker.detectors.embedded.model import CLASSES  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 

@@ -135,3 +135,19 @@ def test_bench_evaluate_measures_both_rules(tmp_path):
 
 def test_version(tmp_path):
     assert run(tmp_path, "--version").stdout.startswith("objectseeker 0.")
+
+
+def test_class_names_come_from_a_file_or_from_the_module(workplace):
+    """A name of the function, of the module, or of --names: the last wins."""
+    (workplace / "plain.py").write_text(
+        "from mine import detect as see\nnames = ['shine']\ndef detect(i): return see(i)\n"
+    )
+    (workplace / "names.txt").write_text("glow\n\n")
+    for more, name in (([], "shine"), (["--names", "names.txt"], "glow")):
+        arguments = ["-d", "python:plain:detect", "--masks", "halves:2", "--out", f"named-{name}", "--no-annotate"]
+        run(workplace, "detect", "photos/one.png", *arguments, *more)
+        rows = json.loads((workplace / f"named-{name}" / "detections.json").read_text())
+        assert {row["category_name"] for row in rows} == {name}
+    (workplace / "names.txt").write_text("glow\nglow\n")
+    done = run(workplace, "detect", "photos/one.png", *arguments, "--names", "names.txt", code=2)
+    assert "line 2 of names.txt repeats 'glow'" in done.stderr

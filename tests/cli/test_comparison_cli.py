@@ -50,7 +50,7 @@ def test_runs_and_files_of_measurements_give_the_same_answer(workplace):
     found = json.loads(run(workplace, "compare", *files, "--json").stdout)
     (difference,) = found["differences"]
     assert (difference["run"], difference["against"], difference["paired"]) == ("k3", "k2", True)
-    assert found["runs"][0]["vanilla"]["ap50"]["value"] == pytest.approx(100)
+    assert found["runs"][0]["undefended"]["ap50"]["value"] == pytest.approx(100)
     alone = json.loads(run(workplace, "compare", "k3", *FEW, "--json").stdout)  # in one process
     assert alone["runs"] == [found["runs"][1]]
 

@@ -1,4 +1,4 @@
-"""Bands, and sums of bands and half masks: the fast code equals the bitmap oracle, and no attacker hides what is proven."""
+"""Bands, and sums of bands and half masks: the fast code equals the oracle, and no attacker hides what is proven."""
 
 from types import SimpleNamespace
 
@@ -14,9 +14,9 @@ from objectseeker import Bands, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
 from objectseeker.core.iou_variant import clear_of_mask
 from objectseeker.core.pruning import near_line
+from objectseeker.core.threats import WHERES
 
 SEEDS = st.integers(0, 2**32 - 1)
-WHERE = ("far", "close", "over", "anywhere")
 
 
 def banded(seed):
@@ -35,7 +35,7 @@ def threats(seed, width, height):
     areas = [1 / (width * height), 0.01, 0.02, 0.05, 0.15, 0.3, 1.0]
     return [
         Patch(float(rng.choice(areas)), float(rng.choice([1, 1, 0.5, 2, 8])), where)
-        for where in WHERE
+        for where in WHERES
         for _ in range(2)
     ]
 
@@ -57,7 +57,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
 
 
 @settings(max_examples=250, deadline=None)
-@given(SEEDS, st.sampled_from(WHERE), st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 0.25]))
+@given(SEEDS, st.sampled_from(WHERES), st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 0.25]))
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
     patch = Patch((0.01, 0.05, 0.1)[seed % 3], 1.0, where)
@@ -89,7 +89,7 @@ def test_generated_cases_have_both_verdicts_and_what_half_masks_alone_do_not_pro
         fast = certify(case.observation, case.truth, patches, mask_score=0.5)
         verdicts |= {(p.where, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
         beyond += int((fast.certified & (fast.vulnerable[:, 2:] - fast.vulnerable[:, :2] > 4).all(axis=1)).sum())
-    assert verdicts == {(where, verdict) for where in WHERE for verdict in (True, False)}
+    assert verdicts == {(where, verdict) for where in WHERES for verdict in (True, False)}
     assert beyond > 100
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
 from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
+from objectseeker.core.threats import WHERES
 
 SEEDS = st.integers(0, 2**32 - 1)
-WHERE = ("far", "close", "over", "anywhere")
 COORDINATE = st.one_of(st.integers(-5, 30).map(float), st.floats(-5, 30, allow_nan=False, width=32))
 TAU = st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]), st.floats(0.01, 1))
 NOTHING = Detections.empty()
@@ -178,7 +178,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, tau_iou, threshold, bou
     observation, truth = case.observation, case.truth
     rng = np.random.default_rng(seed)
     threats = [
-        Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where) for where in WHERE
+        Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where) for where in WHERES
     ]
     options = {"mask_score": mask_score, "tau_iou": tau_iou, "threshold": threshold, "classwise": classwise}
     found = iou_certify(observation, truth, threats, bound=bound, **options)
@@ -200,7 +200,7 @@ def test_certificates_against_two_patches_equal_the_oracle(seed, threshold, clas
     sure = (0.9, 0.97, 1.0)[seed % 3]
     case = generate(seed, smallest=6, largest=11, lines=1 + seed % 4, make=make, generous=0.3, sure=sure)
     observation, truth = case.observation, case.truth
-    patches = [Patch(0.01, 1.0, where, count) for where in WHERE for count in (1, 2)]
+    patches = [Patch(0.01, 1.0, where, count) for where in WHERES for count in (1, 2)]
     options = {"mask_score": 0.1, "tau_iou": 0.8, "threshold": threshold, "classwise": classwise}
     found = iou_certify(observation, truth, patches, **options)
     gone = oracle_two_patches.removed(observation, patches[0].size(observation.width, observation.height))
@@ -217,9 +217,9 @@ def test_generated_cases_cover_what_matters():
     for seed in range(150):
         case = generate(seed, crowd=0.9, generous=1.0)
         observation = case.observation
-        patches = [Patch(0.02, 1.0, where) for where in WHERE]
+        patches = [Patch(0.02, 1.0, where) for where in WHERES]
         found = iou_certify(observation, case.truth, patches, mask_score=0.5)
-        for where, certified, vacuous in zip(WHERE, found.certified, found.vacuous, strict=True):
+        for where, certified, vacuous in zip(WHERES, found.certified, found.vacuous, strict=True):
             seen |= {(where, bool(v), bool(e)) for v, e in zip(certified, vacuous, strict=True)}
         rule = IouRule(ioa=Rule(mask_score=0.5))
         clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
@@ -229,7 +229,7 @@ def test_generated_cases_cover_what_matters():
         dropped += len(boxes) - len(left)
         suppressed += len(left) - len(kept)
         others += len(rule.prune(observation)) - len(observation.base.at_least(0.5)) - len(kept)
-    assert {(where, False, False) for where in WHERE} <= seen
+    assert {(where, False, False) for where in WHERES} <= seen
     assert {(where, True, False) for where in ("far", "close")} <= seen
     assert ("over", True, False) not in seen  # nothing clear of a patch upon the object fits the object by half
     assert ("far", True, True) in seen
@@ -318,7 +318,7 @@ def test_a_tie_is_not_certified():
 
 def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_nothing():
     g = one([60, 20, 80, 40])
-    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in WHERE], mask_score=0.1)
+    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in WHERES], mask_score=0.1)
     assert not found.certified.any()
     assert found.largest_square.tolist() == [0]
 

@@ -15,14 +15,14 @@ from objectseeker.core.masks import MaskPairs
 from objectseeker.core.positions import Classes, smallest
 from objectseeker.core.pruning import near_line
 from objectseeker.core.recipes import pair_counts
+from objectseeker.core.threats import WHERES
 
-WHERE = ("far", "close", "over", "anywhere")
 SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.tuples(st.sampled_from([0.01, 0.03, 0.08, 0.2, 0.6]), st.sampled_from([1.0, 1.0, 0.3, 3.0]))
 
 
 def threats(shape: tuple[float, float]) -> list[Patch]:
-    return [Patch(*shape, where, count=count) for count in (2, 1) for where in WHERE]
+    return [Patch(*shape, where, count=count) for count in (2, 1) for where in WHERES]
 
 
 def case_of(seed: int, lines: int | None = None, torn: float = 0.0) -> Case:
@@ -170,7 +170,7 @@ def test_generated_cases_cover_what_matters():
                 seen |= {(kind, rule, patch.count, patch.where, v) for v, vacuous in rows if not vacuous}
     for kind in ("MaskSet", "MaskPairs"):
         for rule in ("paper", "evidence"):
-            for where in WHERE:
+            for where in WHERES:
                 for count in (1, 2):
                     assert (kind, rule, count, where, False) in seen
                     # Half masks alone hardly ever remove any two patches around an object.

@@ -25,7 +25,7 @@ from objectseeker.detectors.transformers import transformers_detector  # noqa: E
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
 
-class Corner(torch.nn.Module):
+class Corner(torch.nn.Module):  # type: ignore[name-defined]
     """One box; class c scores what channel c shows at the top left. Batch norm would mix views in training mode."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
 # --- torchvision -------------------------------------------------------------------------------------------------
 
 
-class TorchvisionModel(torch.nn.Module):
+class TorchvisionModel(torch.nn.Module):  # type: ignore[name-defined]
     """Answers as torchvision's detectors do."""
 
     def forward(self, images):

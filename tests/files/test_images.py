@@ -8,6 +8,7 @@ import struct
 import warnings
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -62,7 +63,8 @@ def file_with(folder: Path, content: bytes, name: str = "image.png") -> Path:
 @pytest.mark.parametrize("suffix", ["png", "bmp", "tiff", "ppm", "webp"])
 def test_lossless_formats_come_back_exactly(tmp_path: Path, photo: PIL.Image.Image, suffix: str) -> None:
     path = tmp_path / f"photo.{suffix}"
-    photo.save(path, **({"lossless": True} if suffix == "webp" else {}))
+    options: dict[str, Any] = {"lossless": True} if suffix == "webp" else {}
+    photo.save(path, **options)
     image = load_image(path)
     assert image.dtype == np.uint8
     assert np.array_equal(image, np.asarray(photo))
@@ -90,7 +92,8 @@ def test_orientation_is_applied(tmp_path: Path, photo: PIL.Image.Image, suffix: 
         8: lambda a: a.transpose(1, 0, 2)[::-1],
     }
     path = tmp_path / f"photo.{suffix}"
-    photo.save(path, exif=orientation(value), **{"jpg": {"quality": 95}, "webp": {"lossless": True}}.get(suffix, {}))
+    options: dict[str, dict[str, Any]] = {"jpg": {"quality": 95}, "webp": {"lossless": True}}
+    photo.save(path, exif=orientation(value), **options.get(suffix, {}))
     image, expected = load_image(path), turns[value](np.asarray(photo))
     assert image.shape == expected.shape
     assert np.abs(image.astype(int) - expected).mean() < (3 if suffix == "jpg" else 1e-9)
@@ -186,8 +189,8 @@ def test_wide_integers_and_floats_have_one_meaning(tmp_path: Path) -> None:
         PIL.Image.fromarray(np.array(values, np.int32)).save(path)
         with pytest.raises(ObjectSeekerError, match="0 to 65535 is understood"):
             load_image(path)
-    for values in ([[0, 1.5]], [[0.5, float("nan")]], [[-0.1, 0]]):
-        PIL.Image.fromarray(np.array(values, np.float32)).save(path)
+    for row in ([0, 1.5], [0.5, float("nan")], [-0.1, 0]):
+        PIL.Image.fromarray(np.array([row], np.float32)).save(path)
         with pytest.raises(ObjectSeekerError, match="convert it to 8 bits"):
             load_image(path)
 
@@ -196,7 +199,7 @@ def test_wide_integers_and_floats_have_one_meaning(tmp_path: Path) -> None:
 def test_first_frame_of_an_animation(tmp_path: Path, suffix: str) -> None:
     frames = [PIL.Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
     path = tmp_path / f"moving.{suffix}"
-    options = {"lossless": True} if suffix == "webp" else {}
+    options: dict[str, Any] = {"lossless": True} if suffix == "webp" else {}
     frames[0].save(path, save_all=True, append_images=frames[1:], **options)
     assert (load_image(path) == [255, 0, 0]).all()
 

@@ -221,4 +221,4 @@ def test_bad_layers_are_refused() -> None:
     with pytest.raises(ObjectSeekerError, match="finite"):
         Layer(boxes((0, 0, float("nan"), 1)))
     with pytest.raises(ObjectSeekerError, match="H x W x 3 uint8"):
-        annotate(np.zeros((4, 4)), [])
+        annotate(np.zeros((4, 4)), [])  # type: ignore[arg-type]

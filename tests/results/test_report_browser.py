@@ -122,7 +122,7 @@ def all_verdicts(page, threshold: float):
 def pythons_verdicts(run: Run, threshold: float):
     """The same by `certify`: of each object, whatever one of the detector's labels for it proves."""
     patches = [Patch(*threat) for threat in GRID]
-    certified, vacuous, square = [], [], []
+    certified, vacuous, square = list[np.ndarray](), list[np.ndarray](), []
     for image in run.images:
         found, owner = run.certify(image, patches, threshold)
         for verdicts, of_targets in ((certified, found.certified), (vacuous, found.vacuous)):

@@ -429,3 +429,39 @@ def test_a_run_of_any_recipe_comes_back(tmp_path, masks):
     for image, views in zip(run.images(), stored, strict=True):
         assert image.observation.masks == masks.masks(image.observation.width, image.observation.height)
         assert [image.observation.base, *image.observation.masked] == views
+
+
+def test_a_part_that_cannot_be_read_now_is_an_error_and_stays(tmp_path, monkeypatch):
+    """No permission, a network disk that is away: only damage is removed and computed again."""
+    store(tmp_path / "run", manifest(((20, 10), (20, 10))))
+    parts = sorted((tmp_path / "run" / "parts").iterdir())
+    real = Path.read_bytes
+
+    def refuse(self):
+        if self == parts[0]:
+            raise PermissionError(13, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    folder = parts[0].parents[1]
+    with pytest.raises(ObjectSeekerError, match="Permission denied; it was left as it is"):
+        open_run(folder)
+    monkeypatch.undo()
+    assert parts[0].exists()
+    assert not open_run(folder).damaged
+
+
+def test_a_pending_file_that_goes_while_a_run_is_opened_is_looked_for_again(tmp_path, monkeypatch):
+    store(tmp_path / "run", manifest(((20, 10), (20, 10))))
+    parts = sorted((tmp_path / "run" / "parts").iterdir())
+    real, gone = Path.read_bytes, []
+
+    def vanish_once(self):
+        if self == parts[0] and not gone:
+            gone.append(self)
+            raise FileNotFoundError(2, "No such file or directory")
+        return real(self)
+
+    monkeypatch.setattr(Path, "read_bytes", vanish_once)
+    assert not open_run(parts[0].parents[1]).damaged
+    assert gone

@@ -11,9 +11,9 @@ from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import HalfMask, apply_half, draw_half, mask_half
 from objectseeker.training.formats import from_corners, require_format, to_corners
+from objectseeker.training.masking import SIDES
 
 HEIGHT, WIDTH = 17, 23
-SIDES = ("left", "top", "right", "bottom")
 NOTHING = np.zeros((0, 4))
 
 

@@ -32,7 +32,7 @@ def noise(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(115, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
 
 
-def expected(seed: int, **options) -> tuple[HalfMask, object]:
+def expected(seed: int, **options) -> tuple[HalfMask | None, object]:
     """What a wrapper whose generator starts from `seed` must give."""
     half = draw_half(*SIZE, np.random.default_rng(seed), probability=1)
     return half, apply_half(noise(), BOXES, half, **options)

@@ -21,7 +21,7 @@ from objectseeker.core.threats import Patch, Surroundings
 
 SAMPLES = 400  # positions looked at per object
 NEARLY = 200  # what a detector fills may reach beyond a mask's line, by 1/NEARLY of the image's longer side
-PARTNERS = 512  # places for each of two patches, the weakest of one, no two of them removed by the same masks
+PARTNERS = 512  # corners for each of two patches, the weakest of one, no two of them removed by the same masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,8 @@ def nearest_positions(
     proofs = PositionProofs.of(pipeline, target)
     order = np.argsort(_distance(target, corners, size), kind="stable")
     nearest = corners[order][:, None]
-    places = _spread(nearest[: 8 * count * patch.count], count * patch.count, size)
-    return [proofs.at(np.concatenate(places[n::count]), size) for n in range(count)] if places else []
+    spread = _spread(nearest[: 8 * count * patch.count], count * patch.count, size)
+    return [proofs.at(np.concatenate(spread[n::count]), size) for n in range(count)] if spread else []
 
 
 def _removing(masks: Masks, corners: Ints, size: tuple[int, int], grown: int) -> Bools:

@@ -147,25 +147,25 @@ class Stage:
         import torch
 
         patch = patches[:, k]
-        places, valid = [], []
+        pixels, valid = [], []
         for axis in (0, 1):
             step = torch.arange(patch.shape[3 - axis], device=patch.device)
-            where = corner[:, k, axis, None] + step
+            at = corner[:, k, axis, None] + step
             limit = self.extent[image, axis, None]
-            valid.append((step < size[:, axis, None]) & (where >= 0) & (where < limit))
-            places.append(where.clamp(min=0).minimum(limit - 1))
+            valid.append((step < size[:, axis, None]) & (at >= 0) & (at < limit))
+            pixels.append(at.clamp(min=0).minimum(limit - 1))
         seen = valid[1][:, :, None] & valid[0][:, None, :]  # B h w
         for later in range(k + 1, patches.shape[1]):
             x, y = (
-                (places[axis] >= corner[:, later, axis, None])
-                & (places[axis] < corner[:, later, axis, None] + size[:, axis, None])
+                (pixels[axis] >= corner[:, later, axis, None])
+                & (pixels[axis] < corner[:, later, axis, None] + size[:, axis, None])
                 for axis in (0, 1)
             )
             seen = seen & ~(y[:, :, None] & x[:, None, :])
-        covered = self.raw[image[:, None, None], places[1][:, :, None], places[0][:, None, :]].permute(0, 3, 1, 2)
+        covered = self.raw[image[:, None, None], pixels[1][:, :, None], pixels[0][:, None, :]].permute(0, 3, 1, 2)
         change = (through(patch.round(), patch) - covered) * seen[:, None]
-        rows = self.rows[image[:, None], places[1]].transpose(1, 2)[:, None]  # B 1 H h
-        columns = self.columns[image[:, None], places[0]][:, None]  # B 1 w W
+        rows = self.rows[image[:, None], pixels[1]].transpose(1, 2)[:, None]  # B 1 H h
+        columns = self.columns[image[:, None], pixels[0]][:, None]  # B 1 w W
         return rows @ change @ columns
 
     def views(self, image: int, removed: Ints) -> Views:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -22,18 +23,23 @@ from rich.progress import (
 )
 from rich.text import Text
 
+LOG_EVERY = 60.0  # seconds between lines of progress where there is no terminal
+
 printed = Console(soft_wrap=True, highlight=False)
 notes = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 class Bar:
-    """A progress bar that can be told where it stands or be moved on by one."""
+    """A progress bar that can be told where it stands or be moved on by one; in a log, a line every minute."""
 
     def __init__(self, bar: Progress, task: TaskID) -> None:
         self._bar, self._task = bar, task
+        self._began = self._said = time.monotonic()
+        self._already: float | None = None  # done before it began
 
     def advance(self) -> None:
         self._bar.advance(self._task)
+        self._say()
 
     def count(self, _: object) -> None:
         """One more, whatever it was."""
@@ -41,6 +47,26 @@ class Bar:
 
     def update(self, done: int, total: int) -> None:
         self._bar.update(self._task, completed=done, total=total)
+        self._say()
+
+    def _say(self) -> None:
+        """What a terminal shows all the time, for a log: how far it is, and how long it will take."""
+        task, now = self._bar.tasks[self._task], time.monotonic()
+        if self._already is None:
+            self._already = task.completed
+        if notes.is_terminal or now - self._said < LOG_EVERY:
+            return
+        self._said = now
+        done, total = task.completed - self._already, task.total or 0
+        left = (now - self._began) * (total - task.completed) / done if done and total else None
+        of_all = f" of {total:,.0f}" if total else ""
+        remaining = f", about {_duration(left)} left" if left is not None else ""
+        notes.print(f"{task.description}: {task.completed:,.0f}{of_all}, {_duration(now - self._began)}{remaining}")
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 @contextmanager

@@ -54,6 +54,19 @@ class DetectorOptions:
         typer.Option(help="fill: paint removed pixels over. crop: cut them away, where the network takes any size."),
     ] = None
     precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The detector's class names, one a line, by label: onnx and python detectors."
+        ),
+    ] = None
+
+    def given(self) -> tuple[str | None, dict[str, Any]]:
+        """The spec, if one is given, and the options of `Defence` beside it."""
+        options = _given(self)
+        if "names" in options:
+            options["class_names"] = read_names(options.pop("names"))
+        return options.pop("detector", None), options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +211,8 @@ def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path |
     if file is not None:
         _refuse_beside_file(RuleOptions(defence=file), detector, masks)
         return Defence.load(file)
-    options = _given(detector)
-    spec = options.pop("detector", "embedded")
+    spec, options = detector.given()
+    spec = spec or "embedded"
     return Defence.default(
         spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
     )
@@ -237,6 +250,24 @@ def refuse_beside_run(folder: Path, *groups: Any) -> None:
     given = [name for group in groups for name in _given(group)]
     if given:
         raise ObjectSeekerError(f"{folder} has its own detector and masks: leave out {_options(given)}")
+
+
+def read_names(file: Path) -> tuple[str, ...]:
+    """Class names, one a line; blank lines at the end do not count."""
+    try:
+        lines = file.read_text(encoding="utf-8").rstrip().splitlines()
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read the class names in {file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ObjectSeekerError(f"{file} is no text: write one class name a line, in UTF-8") from None
+    names = tuple(line.strip() for line in lines)
+    for number, name in enumerate(names, 1):
+        if not name or names.index(name) != number - 1:
+            what = f"repeats {name!r}" if name else "is empty"
+            raise ObjectSeekerError(
+                f"line {number} of {file} {what}: write every class name once, in the order of labels"
+            )
+    return names
 
 
 def say(defence: Defence) -> None:

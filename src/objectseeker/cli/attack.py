@@ -39,7 +39,7 @@ def attack(
     mode: Annotated[str | None, typer.Option(help="white: by gradients. black: by boxes alone.")] = None,
     objects: Annotated[int, typer.Option(help="At most so many objects.")] = 5,
     steps: Annotated[int, typer.Option(help="Steps per patch.")] = 100,
-    restarts: Annotated[int, typer.Option(help="Patches per object.")] = 2,
+    restarts: Annotated[int, typer.Option(help="Patches per object.")] = 3,
     views: Annotated[int, typer.Option(help="Masked views looked at per step, against the defence.")] = 4,
     jitter: Annotated[int, typer.Option(help="Move the patch by up to so many pixels while optimising it.")] = 0,
     distrust: Annotated[
@@ -95,9 +95,11 @@ def attack(
     else:
         print_attack(results, out)
     if broken:
+        leaks = results["summary"]["with_leaks"]
         notes.print(
-            f"[bold red]A GUARANTEE IS BROKEN:[/] {broken} of {len(targets)} objects were hidden where proven. "
-            f"Run check.py in the folders under {escape(str(out / 'broken'))} and report them."
+            f"[bold red]A GUARANTEE IS BROKEN:[/] {broken} of {len(targets)} objects were hidden where proven, or seen "
+            f"otherwise in a view that removes the patch ({leaks}). Run check.py in the folders under "
+            f"{escape(str(out / 'broken'))} and report them."
         )
         raise typer.Exit(3)
 

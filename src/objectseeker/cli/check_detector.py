@@ -48,8 +48,8 @@ def check_detector(
     elif (spec or options.detector) is None:
         raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defence FILE")
     else:
-        given = {name: getattr(options, name) for name in detectors.OPTIONS if hasattr(options, name)}
-        checked = Defence(detector=str(spec or options.detector), rule=Rule(), masks=parse(masks), **given)
+        named, given = options.given()
+        checked = Defence(detector=str(spec or named), rule=Rule(), masks=parse(masks), **given)
     seeker = checked.seeker(device)
     loaded: Any = seeker.detector
     picture = load_image(image if image is not None else samples()[0].path)

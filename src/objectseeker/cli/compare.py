@@ -46,8 +46,7 @@ def compare(
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
     from objectseeker.evaluation import comparison as job
-    from objectseeker.results import compared
-    from objectseeker.results import plots
+    from objectseeker.results import compared, plots
 
     several = {"losses": loss, "recalls": recall, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}

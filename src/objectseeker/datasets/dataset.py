@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar, overload
@@ -15,6 +15,8 @@ import numpy as np
 
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections
 from objectseeker.core.image import Image
+from objectseeker.datasets.notes import IMPOSSIBLE, NO_AREA, OUTSIDE, Notes, UnusableError
+from objectseeker.datasets.shown import readable, shown
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.files.remote import Url
@@ -134,10 +136,16 @@ class Record:
     boxes: list[Box]
 
 
-def build(spec: str, names: Sequence[str], records: Iterable[Record], warnings: Sequence[str] = ()) -> Dataset:
-    """The dataset of what a reader found, once all of it has been checked."""
+def build(
+    spec: str, names: Sequence[str], records: Iterable[Record], notes: Notes | None = None, warnings: Sequence[str] = ()
+) -> Dataset:
+    """The dataset of what a reader found, once all of it has been checked; without notes every bad box is refused.
+
+    An image stays, whatever is left out of its objects.
+    """
+    notes = notes or Notes(strict=True)
     _refuse_repeats(names, f"{spec} names the class")
-    records = list(records)
+    records = [replace(record, boxes=_usable(record, notes)) for record in records]
     if not records:
         raise ObjectSeekerError(f"{spec} holds no images")
     _refuse_repeats([record.id for record in records], f"{spec} lists the image")
@@ -155,20 +163,22 @@ def build(spec: str, names: Sequence[str], records: Iterable[Record], warnings: 
         names=tuple(names),
         entries=tuple(entries),
         identity=digest.hexdigest(),
-        warnings=(*warnings, *_overhang_warnings(records)),
+        warnings=(*warnings, *notes.warnings, *_overhang_warnings(records)),
     )
 
 
-def stream(spec: str, records: Callable[[], Iterator[tuple[str, Path | Url, int | None]]]) -> Dataset:
+def stream(
+    spec: str, records: Callable[[Notes], Iterator[tuple[str, Path | Url, int | None]]], notes: Notes
+) -> Dataset:
     """A dataset without ground truth, never all in memory: `records` gives id, place and size in bytes, if known.
 
-    It is gone through once now, for the identity, and again whenever the entries are.
+    It is gone through once now, for the identity and the warnings, and again whenever the entries are.
     """
     seen: list[tuple[int, str]] = []
 
     def entries() -> Iterator[Entry]:
         digest, count = hashlib.sha256(_line([])), 0
-        for identity, path, size in records():
+        for identity, path, size in records(Notes(strict=notes.strict) if seen else notes):
             digest.update(_line([identity, size]) + _NO_OBJECTS)
             count += 1
             yield Entry(identity, path, None, _NOTHING, _NO_FLAGS, _NO_FLAGS)
@@ -183,12 +193,10 @@ def stream(spec: str, records: Callable[[], Iterator[tuple[str, Path | Url, int 
     ((count, identity),) = seen
     if not count:
         raise ObjectSeekerError(f"{spec} holds no images")
-    return Dataset(spec=spec, names=(), entries=Streamed(entries, count), identity=identity, warnings=())
+    return Dataset(spec=spec, names=(), entries=Streamed(entries, count), identity=identity, warnings=notes.warnings)
 
 
 def _entry(record: Record, labels: dict[str, int]) -> Entry:
-    for box in record.boxes:
-        _check_box(box, record.size)
     count = len(record.boxes)
     crowd = np.array([box.crowd for box in record.boxes], dtype=np.bool_)
     ignore = np.array([box.ignore or box.crowd for box in record.boxes], dtype=np.bool_)
@@ -198,18 +206,26 @@ def _entry(record: Record, labels: dict[str, int]) -> Entry:
     return Entry(record.id, record.path, record.size, truth, ignore, crowd)
 
 
+def _usable(record: Record, notes: Notes) -> list[Box]:
+    boxes = []
+    for box in record.boxes:
+        with notes:
+            _check_box(box, record.size)
+            boxes.append(box)
+    return boxes
+
+
 def _check_box(box: Box, size: tuple[int, int] | None) -> None:
     x1, y1, x2, y2 = box.xyxy
     if not all(math.isfinite(value) and abs(value) <= LARGEST_COORDINATE for value in box.xyxy):
-        raise ObjectSeekerError(f"{box.source} has a box with an impossible coordinate: {list(box.xyxy)}")
+        sentence = f"{box.source} has a box with an impossible coordinate: {shown(list(box.xyxy))}"
+        raise UnusableError(IMPOSSIBLE, box.source, sentence)
     if not (x1 < x2 and y1 < y2):
-        raise ObjectSeekerError(
-            f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
-        )
+        sentence = f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
+        raise UnusableError(NO_AREA, box.source, sentence)
     if size is not None and not (x1 < size[0] and y1 < size[1] and x2 > 0 and y2 > 0):
-        raise ObjectSeekerError(
-            f"{box.source} has a box wholly outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
-        )
+        sentence = f"{box.source} has a box wholly outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
+        raise UnusableError(OUTSIDE, box.source, sentence)
 
 
 def _file_size(record: Record) -> int | None:
@@ -224,7 +240,7 @@ def _file_size(record: Record) -> int | None:
             return record.path.stat().st_size
     except (OSError, ValueError):  # a name the file system cannot hold
         pass
-    raise ObjectSeekerError(f"image {record.id!r} has no file at {record.path}")
+    raise ObjectSeekerError(f"image {shown(record.id)} has no file at {readable(record.path)}")
 
 
 def _overhang_warnings(records: Iterable[Record]) -> list[str]:
@@ -253,7 +269,7 @@ def _refuse_repeats(values: Sequence[str], opening: str) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:
-            raise ObjectSeekerError(f"{opening} {value!r} twice; rename or remove one")
+            raise ObjectSeekerError(f"{opening} {shown(value)} twice; rename or remove one")
         seen.add(value)
 
 

@@ -47,7 +47,7 @@ _KINDS = {
     "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK),
     "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK),
     "ultralytics": _Kind("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
-    "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset()),
+    "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset({"class_names"})),
 }
 
 SPECS = tuple(f"{kind}:{entry.target}".rstrip(":") for kind, entry in _KINDS.items())
@@ -69,7 +69,7 @@ def load(spec: str, **options: Any) -> LoadedDetector:
     """The detector that `spec` names. An option left out, or None, takes the detector's own default.
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
-    and `class_names` its classes; boxes scored below `score_floor` are not returned; `device` is cpu or cuda; `mask_by`
+    and `class_names` the classes of one, or of a python detector; boxes scored below `score_floor` are not returned; `device` is cpu or cuda; `mask_by`
     is fill or crop (`network.views`); `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views
     run at a time on a CPU. `batch` is how many views run together: a detector that leaves batches to its caller
     ignores it.

@@ -80,14 +80,16 @@ class Replayed:
     def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
         return self._curve(base_scores, [settings.on_curve(score) for score in base_scores.tolist()])
 
-    def additions(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
-        """What each rule adds to the base boxes of all images, in the data set's labels."""
+    def added(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
+        """What each rule adds to the base boxes of all images, as the deployed detector does: in its own labels."""
         candidates = self.candidates
         if isinstance(candidates, IouCandidates):
-            added = replay_iou(candidates, cast("Iterable[IouRule]", rules))
-        else:
-            added = replay(candidates, cast("Iterable[Rule]", rules))
-        return (boxes.in_dataset(self.scene.vocabulary) for boxes in added)
+            return replay_iou(candidates, cast("Iterable[IouRule]", rules))
+        return replay(candidates, cast("Iterable[Rule]", rules))
+
+    def additions(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
+        """What each rule adds to the base boxes of all images, in the data set's labels."""
+        return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
 
     def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
         """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""

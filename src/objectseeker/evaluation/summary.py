@@ -242,8 +242,8 @@ def evaluate(
       the mean over classes.
     - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
       patches because no position is far from them.
-    - alerts: how many of these clean images are flagged there, because masks add a box of one of the data set's
-      classes to the base boxes.
+    - alerts: how many of these clean images are flagged there, because masks add a box to the base boxes; as when it
+      is deployed, of whatever class.
 
     If no base_score reaches the clean recall, all that depends on it is None; see highest_clean_recall.
 
@@ -291,15 +291,16 @@ class Sums:
         self._right, self._wrong = np.zeros((2, len(base_scores), classes), np.int64)
         self.alerts = np.zeros(len(base_scores), np.int64)
 
-    def add(self, scene: Scene, additions: Iterable[Boxes]) -> None:
-        curve = curve_of(scene, self._base_scores, self._flagging(additions))
+    def add(self, scene: Scene, added: Iterable[Boxes]) -> None:
+        """`added` to the base boxes at each base_score, in the detector's labels."""
+        curve = curve_of(scene, self._base_scores, self._flagging(scene, added))
         self._right += curve.right
         self._wrong += curve.wrong
 
-    def _flagging(self, additions: Iterable[Boxes]) -> Iterator[Boxes]:
-        for row, added in enumerate(additions):
-            self.alerts[row] += len(np.unique(added.image))
-            yield added
+    def _flagging(self, scene: Scene, added: Iterable[Boxes]) -> Iterator[Boxes]:
+        for row, boxes in enumerate(added):
+            self.alerts[row] += len(np.unique(boxes.image))
+            yield boxes.in_dataset(scene.vocabulary)
 
     def curve(self, objects: Ints, rows: slice) -> Curve:
         return Curve(Census(objects), self._base_scores[rows], self._right[rows], self._wrong[rows])
@@ -328,7 +329,7 @@ class Totals:
         self._judged.append(Judged.of(scene))
         self._undefended.add(scene, [NO_BOXES] * len(BASE_SCORES))
         for way, rules, sums in zip(self._ways, self._rules, self._sums, strict=True):
-            sums.add(scene, Replayed.of(scene, way).additions(rules))
+            sums.add(scene, Replayed.of(scene, way).added(rules))
 
     def undefended(self) -> Undefended:
         return Undefended(

@@ -41,6 +41,8 @@ from objectseeker.runs.manifest import Manifest, decode
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
 
+MOST_LOOKS = 20  # at a run that another process is writing
+
 _PART_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.(?:parquet|json)")
 
 
@@ -236,7 +238,15 @@ class StoredImages(Sequence[ObservedImage]):
 
 def open_run(folder: str | Path) -> Run:
     """The run in `folder`, every part's checksum verified; it may be unfinished or have damaged parts."""
-    folder = Path(folder)
+    for _ in range(MOST_LOOKS - 1):
+        try:
+            return _as_found(Path(folder))
+        except FileNotFoundError:  # a process that writes it has just put pending files together: look again
+            continue
+    return _as_found(Path(folder))
+
+
+def _as_found(folder: Path) -> Run:
     try:
         content = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -283,11 +293,17 @@ def checksum(identity: str, number: int, content: bytes) -> str:
 
 
 def read_part(file: Path, identity: str, number: int) -> bytes | None:
-    """The content of a part; None if it is not what was written."""
+    """The content of a part; None if it is not what was written.
+
+    A part that cannot be read now may be whole: the user may lack a permission, a network disk may be away. That is an
+    error, never damage, since damaged parts are removed and computed again.
+    """
     try:
         content = file.read_bytes()
-    except OSError:  # a bad sector is damage like any other
-        return None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {file}: {error.strerror}; it was left as it is") from None
     return content if f"-{checksum(identity, number, content)}." in file.name else None
 
 

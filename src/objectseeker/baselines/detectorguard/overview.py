@@ -275,7 +275,7 @@ def _objectseeker_rows(rule: str, scene: Scene, settings: Settings) -> list[Defe
         point = replayed.at_recall(way, curve)
         there: dict[str, Any] = {}
         if point is not None:
-            (added,) = replayed.additions([point.rule])
+            (added,) = replayed.added([point.rule])
             alerts = len(np.unique(added.image))
             there = {
                 "base_score": point.rule.base_score,

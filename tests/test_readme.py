@@ -1,0 +1,28 @@
+"""README's Python runs as it stands."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from objectseeker import Defence
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def test_the_python_example_runs_as_it_stands(tmp_path):
+    (code,) = re.findall(r"<!-- example -->\n```python\n(.*?)```", README.read_text(encoding="utf-8"), re.S)
+    checks = "\nassert certificates.certified.shape == (3, len(detections)) and certificates.certified.any()\n"
+    done = subprocess.run([sys.executable, "-c", code + checks], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Defence.load(tmp_path / "defence.json").detector == "embedded"
+
+
+def test_every_command_of_the_table_is_known(tmp_path):
+    """Verbs and options of README's commands exist: each is asked for its help."""
+    for command in set(re.findall(r"`objectseeker ([a-z-]+(?: (?:core|evaluate|detect)\b)?)", README.read_text())):
+        verb = command.split() if command.startswith("bench") else command.split()[:1]
+        done = subprocess.run(
+            [sys.executable, "-m", "objectseeker.cli", *verb, "--help"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, command
