@@ -227,6 +227,10 @@ def empty_score() -> dict[str, dict[str, int]]:
     return {name: {"certified": 0, "certified hidden": 0, "open": 0, "open hidden": 0} for name in STRATEGIES}
 
 
+def total(score: dict[str, dict[str, int]], key: str) -> int:
+    return sum(row[key] for row in score.values())
+
+
 def play_all(
     target: Target,
     defend: Callable[[Observation], Detections],

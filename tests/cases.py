@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule
+from objectseeker import Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
 from objectseeker.core.iou_variant import TAU_IOU
 from objectseeker.core.masks import Masks
 
+NOTHING = Detections.empty()
 SCORES = np.array([0.1, 0.25, 0.375, 0.5, 0.625, 0.75, 0.9, 1.0])  # exact binary fractions, mostly: ties happen
 
 
@@ -83,6 +84,15 @@ def _box(rng: np.random.Generator, width: int, height: int, step: float) -> np.n
 
 
 # --- a rule made, used and forgotten: for tests that try many settings ------------------------------------------------
+
+
+def one(box, score=0.9, label=0) -> Detections:
+    return Detections([box], [score], [label])
+
+
+def observe(masked, base=NOTHING, size=100) -> Observation:
+    """What is seen under the first of the four masks of a line each way; the others show nothing."""
+    return Observation(size, size, halves(size, size, lines=1), base, masked + [NOTHING] * (4 - len(masked)))
 
 
 def pairs(width: int, height: int, lines: int = 10) -> Masks:

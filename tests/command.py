@@ -1,8 +1,13 @@
 """The command line as a user calls it, and a detector to call it with."""
 
+import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
+import PIL.Image
 
 DETECTOR = """
 import numpy as np
@@ -40,3 +45,22 @@ def run(folder: Path, *arguments: object, code: int = 0) -> subprocess.Completed
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def photographs(
+    folder: Path, boxes: Sequence[tuple[int, int, int, int]], size: tuple[int, int] = (90, 60), dark: int = 30
+) -> Path:
+    """Photographs of one bright box (x, y, width, height) each, as COCO annotations, and a detector that sees it."""
+    (folder / "mine.py").write_text(DETECTOR)
+    (folder / "photos").mkdir()
+    images, annotations = [], []
+    for number, (x, y, width, height) in enumerate(boxes):
+        image = np.full((size[1], size[0], 3), dark, np.uint8)
+        image[y : y + height, x : x + width] = 255
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
+        images.append({"id": number, "file_name": f"{number}.png", "width": size[0], "height": size[1]})
+        box = {"bbox": [x, y, width, height], "iscrowd": 0}
+        annotations.append({"id": number, "image_id": number, "category_id": 1} | box)
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
+    (folder / "truth.json").write_text(json.dumps(content))
+    return folder

@@ -170,7 +170,7 @@ class Defence:
             raise ObjectSeekerError(
                 f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
             )
-        return replace(defence, detector=_moved(defence.detector, lambda file: os.path.join(path.parent, file)))
+        return replace(defence, detector=_moved(defence.detector, lambda file: str(path.parent / file)))
 
 
 def _rule_of(values: Mapping[str, Any]) -> AnyRule:
@@ -182,7 +182,12 @@ def _rule_of(values: Mapping[str, Any]) -> AnyRule:
 def _moved(spec: str, move: Any) -> str:
     """The spec with the place of its file changed; an absolute path, or what is no file, stays as it is."""
     kind, _, name = spec.partition(":")
-    if kind not in FILE_KINDS or not name or os.path.isabs(name) or (kind == "transformers" and not _is_path(name)):
+    if (
+        kind not in FILE_KINDS
+        or not name
+        or Path(name).is_absolute()
+        or (kind == "transformers" and not _is_path(name))
+    ):
         return spec
     return f"{kind}:{os.path.normpath(move(name))}"
 

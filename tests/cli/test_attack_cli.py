@@ -6,10 +6,8 @@ import json
 import subprocess
 import sys
 
-import numpy as np
-import PIL.Image
 import pytest
-from command import run
+from command import photographs, run
 
 from objectseeker.demo.samples import samples
 
@@ -51,29 +49,10 @@ QUICK = ["--masks", "halves:6", "--patch", "2%", "--steps", 6, "--restarts", 2]
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("attack")
+    folder = photographs(tmp_path_factory.mktemp("attack"), [(10, 15, 40, 30), (40, 15, 40, 30)])
     (folder / "fragile.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
-    images, annotations = [], []
-    for number, x in enumerate((10, 40)):
-        image = np.full((60, 90, 3), 30, np.uint8)
-        image[15:45, x : x + 40] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, 15, 40, 30], "iscrowd": 0})
-    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
-    (folder / "truth.json").write_text(json.dumps(content))
-    run(
-        folder,
-        "observe",
-        "coco:truth.json:photos",
-        "-d",
-        "python:fragile:detect",
-        "--out",
-        "run",
-        "--masks",
-        "halves:6",
-    )
+    observe = ["observe", "coco:truth.json:photos", "-d", "python:fragile:detect", "--out", "run"]
+    run(folder, *observe, "--masks", "halves:6")
     return folder
 
 

@@ -139,9 +139,8 @@ def test_version(tmp_path):
 
 def test_class_names_come_from_a_file_or_from_the_module(workplace):
     """A name of the function, of the module, or of --names: the last wins."""
-    (workplace / "plain.py").write_text(
-        "from mine import detect as see\nnames = ['shine']\ndef detect(i): return see(i)\n"
-    )
+    code = "from mine import detect as see\nnames = ['shine']\ndef detect(images): return see(images)\n"
+    (workplace / "plain.py").write_text(code)
     (workplace / "names.txt").write_text("glow\n\n")
     for more, name in (([], "shine"), (["--names", "names.txt"], "glow")):
         arguments = ["-d", "python:plain:detect", "--masks", "halves:2", "--out", f"named-{name}", "--no-annotate"]

@@ -2,10 +2,8 @@
 
 import json
 
-import numpy as np
-import PIL.Image
 import pytest
-from command import DETECTOR, run
+from command import photographs, run
 
 FEW = ["--loss", 5, "--recall", 0.9, "--rule", "paper", "--bootstrap", 20]
 
@@ -13,31 +11,11 @@ FEW = ["--loss", 5, "--recall", 0.9, "--rule", "paper", "--bootstrap", 20]
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """The same eight photographs with one bright box each, observed under two and under three lines."""
-    folder = tmp_path_factory.mktemp("compared")
-    (folder / "mine.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
-    images, annotations = [], []
-    for number in range(8):
-        image = np.full((40, 60, 3), 30, np.uint8)
-        x, y = 3 + 4 * number, 2 + 2 * number
-        image[y : y + 15, x : x + 20] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": 60, "height": 40})
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 20, 15], "iscrowd": 0})
-    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
-    (folder / "truth.json").write_text(json.dumps(content))
+    boxes = [(3 + 4 * number, 2 + 2 * number, 20, 15) for number in range(8)]
+    folder = photographs(tmp_path_factory.mktemp("compared"), boxes, (60, 40))
     for lines in (2, 3):
-        run(
-            folder,
-            "observe",
-            "coco:truth.json:photos",
-            "-d",
-            "python:mine:detect",
-            "--out",
-            f"k{lines}",
-            "--masks",
-            f"halves:{lines}",
-        )
+        observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", f"k{lines}"]
+        run(folder, *observe, "--masks", f"halves:{lines}")
     return folder
 
 

@@ -2,30 +2,17 @@
 
 import json
 
-import numpy as np
-import PIL.Image
 import pytest
-from command import DETECTOR, run
+from command import photographs, run
 from detectorguard_network import write_network
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """Eight photographs with one bright object each, observed with a small objectness network that sees brightness."""
-    folder = tmp_path_factory.mktemp("baseline")
-    (folder / "mine.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
+    boxes = [(6 * number, 20, 90, 96) for number in range(8)]
+    folder = photographs(tmp_path_factory.mktemp("baseline"), boxes, (152, 136), dark=20)
     write_network(folder / "network.onnx")
-    images, annotations = [], []
-    for number in range(8):
-        image = np.full((136, 152, 3), 20, np.uint8)
-        x = 6 * number
-        image[20:116, x : x + 90] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": 152, "height": 136})
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, 20, 90, 96], "iscrowd": 0})
-    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
-    (folder / "truth.json").write_text(json.dumps(content))
     run(folder, *observe())
     return folder
 

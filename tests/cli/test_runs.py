@@ -4,9 +4,8 @@ import csv
 import json
 
 import numpy as np
-import PIL.Image
 import pytest
-from command import DETECTOR, run
+from command import photographs, run
 
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect")
 
@@ -14,21 +13,12 @@ OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect")
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """Twelve photographs with one bright box each, as COCO annotations; one class the detector does not know."""
-    folder = tmp_path_factory.mktemp("runs")
-    (folder / "mine.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
     rng = np.random.default_rng(0)
-    images, annotations = [], []
-    for number in range(12):
-        image = np.full((60, 90, 3), 30, np.uint8)
-        x, y = int(rng.integers(5, 50)), int(rng.integers(5, 30))
-        image[y : y + 20, x : x + 30] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 30, 20], "iscrowd": 0})
-    annotations.append({"id": 99, "image_id": 0, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 0})
-    categories = [{"id": 1, "name": "bright"}, {"id": 2, "name": "dark"}]
-    content = {"images": images, "annotations": annotations, "categories": categories}
+    boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
+    folder = photographs(tmp_path_factory.mktemp("runs"), boxes)
+    content = json.loads((folder / "truth.json").read_text())
+    content["annotations"].append({"id": 99, "image_id": 0, "category_id": 2, "bbox": [0, 0, 9, 9], "iscrowd": 0})
+    content["categories"].append({"id": 2, "name": "dark"})
     (folder / "truth.json").write_text(json.dumps(content))
     arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:6"]
     done = run(folder, *arguments)

@@ -4,9 +4,8 @@ import csv
 import json
 
 import numpy as np
-import PIL.Image
 import pytest
-from command import DETECTOR, run
+from command import photographs, run
 
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks")
 
@@ -14,18 +13,8 @@ OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--m
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
     """Four photographs with one bright box each."""
-    folder = tmp_path_factory.mktemp("two")
-    (folder / "mine.py").write_text(DETECTOR)
-    (folder / "photos").mkdir()
-    images, annotations = [], []
-    for number, (x, y) in enumerate([(5, 5), (30, 20), (55, 30), (10, 35)]):
-        image = np.full((60, 90, 3), 30, np.uint8)
-        image[y : y + 20, x : x + 30] = 255
-        PIL.Image.fromarray(image).save(folder / "photos" / f"{number}.png")
-        images.append({"id": number, "file_name": f"{number}.png", "width": 90, "height": 60})
-        annotations.append({"id": number, "image_id": number, "category_id": 1, "bbox": [x, y, 30, 20], "iscrowd": 0})
-    content = {"images": images, "annotations": annotations, "categories": [{"id": 1, "name": "bright"}]}
-    (folder / "truth.json").write_text(json.dumps(content))
+    corners = [(5, 5), (30, 20), (55, 30), (10, 35)]
+    folder = photographs(tmp_path_factory.mktemp("two"), [(*corner, 30, 20) for corner in corners])
     done = run(folder, *OBSERVE, "pairs:6", "--out", "run")
     assert "24 half masks, 300 pairs of them, 198 of which" in done.stderr  # before it starts
     assert "4 images x 199 views = 796 forward passes" in done.stderr

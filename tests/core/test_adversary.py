@@ -2,11 +2,7 @@
 
 import numpy as np
 import pytest
-from adversary import campaign, with_class_maximum, with_extra_nms
-
-
-def total(score, key):
-    return sum(row[key] for row in score.values())
+from adversary import campaign, total, with_class_maximum, with_extra_nms
 
 
 @pytest.mark.parametrize("evidence", [False, True])

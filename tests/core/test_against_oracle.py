@@ -9,13 +9,13 @@ from cases import certify, generate, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import DBSCAN
+from strategies import SEEDS
 
 from objectseeker import Patch
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import clusters
 from objectseeker.core.threats import WHERES
 
-SEEDS = st.integers(0, 2**32 - 1)
 DISTANCES = st.sampled_from([0.1, 0.1, 0.25, 0.5])
 
 

@@ -9,14 +9,13 @@ from adversary import campaign, honest
 from cases import certify, generate
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import SEEDS
 
 from objectseeker import Bands, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
 from objectseeker.core.iou_variant import clear_of_mask
 from objectseeker.core.pruning import near_line
 from objectseeker.core.threats import WHERES
-
-SEEDS = st.integers(0, 2**32 - 1)
 
 
 def banded(seed):

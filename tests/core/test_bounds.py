@@ -7,35 +7,26 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import box_of
+from strategies import boxes
 
 from objectseeker import Detections, ObjectSeekerError
 from objectseeker.core.bounds import MARGIN, lower_bound
 
-COORDINATE = st.one_of(st.integers(-5, 30).map(float), st.floats(-5, 30, allow_nan=False, width=32))
 FILTER = st.one_of(st.sampled_from([0.5, 0.6, 0.75, 1.0]), st.floats(0.01, 1))
-
-
-@st.composite
-def boxes(draw):
-    x, y = sorted([draw(COORDINATE), draw(COORDINATE)]), sorted([draw(COORDINATE), draw(COORDINATE)])
-    return [x[0], y[0], x[1], y[1]]
 
 
 def fast(m, g, filter_ioa, bound, margin=MARGIN):
     return lower_bound(np.array([m]), np.array([g]), filter_ioa, bound, margin)[0, 0]
 
 
-def fractions(box):
-    return tuple(Fraction(v) for v in box)
-
-
 @settings(max_examples=3000, deadline=None)
 @given(boxes(), boxes(), FILTER)
 def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):
-    if oracle.size(fractions(g)) <= Fraction(1, 10**9):
+    if oracle.size(box_of(g)) <= Fraction(1, 10**9):
         return
-    exact = oracle.exact_bound(fractions(m), fractions(g), filter_ioa)
-    paper = oracle.paper_bound(fractions(m), fractions(g), filter_ioa)
+    exact = oracle.exact_bound(box_of(m), box_of(g), filter_ioa)
+    paper = oracle.paper_bound(box_of(m), box_of(g), filter_ioa)
     assert Fraction(fast(m, g, filter_ioa, "paper")) <= paper
     assert Fraction(fast(m, g, filter_ioa, "exact")) <= max(exact, paper) <= max(exact, 0)
     assert fast(m, g, filter_ioa, "exact") >= fast(m, g, filter_ioa, "paper")
@@ -44,11 +35,11 @@ def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):
 @settings(max_examples=1500, deadline=None)
 @given(boxes(), boxes(), FILTER)
 def test_bounds_are_tight(m, g, filter_ioa):
-    area_m, area_g = oracle.size(fractions(m)), oracle.size(fractions(g))
+    area_m, area_g = oracle.size(box_of(m)), oracle.size(box_of(g))
     if area_g < Fraction(1, 1000):
         return
-    exact = oracle.exact_bound(fractions(m), fractions(g), filter_ioa)
-    paper = oracle.paper_bound(fractions(m), fractions(g), filter_ioa)
+    exact = oracle.exact_bound(box_of(m), box_of(g), filter_ioa)
+    paper = oracle.paper_bound(box_of(m), box_of(g), filter_ioa)
     lost = 4e-9 * max(1.0, float(area_m / area_g)) + 4e-9 * (30 / min(g[2] - g[0], g[3] - g[1]))
     assert fast(m, g, filter_ioa, "paper") == pytest.approx(float(paper), abs=lost)
     assert fast(m, g, filter_ioa, "exact") >= float(exact) - lost

@@ -7,33 +7,18 @@ import oracle
 import oracle_iou
 import oracle_two_patches
 import pytest
-from cases import certify, generate, iou_certify, iou_prune, pairs, prune
+from cases import certify, generate, iou_certify, iou_prune, observe, one, pairs, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle import box_of
+from strategies import SEEDS, boxes
 
-from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule, halves
+from objectseeker import Detections, ObjectSeekerError, Patch, Rule, halves
 from objectseeker.core.boxes import iou
 from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
 from objectseeker.core.threats import WHERES
 
-SEEDS = st.integers(0, 2**32 - 1)
-COORDINATE = st.one_of(st.integers(-5, 30).map(float), st.floats(-5, 30, allow_nan=False, width=32))
 TAU = st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]), st.floats(0.01, 1))
-NOTHING = Detections.empty()
-
-
-def one(box, score=0.9, label=0):
-    return Detections([box], [score], [label])
-
-
-@st.composite
-def boxes(draw):
-    x, y = sorted([draw(COORDINATE), draw(COORDINATE)]), sorted([draw(COORDINATE), draw(COORDINATE)])
-    return [x[0], y[0], x[1], y[1]]
-
-
-def fractions(box):
-    return tuple(Fraction(v) for v in box)
 
 
 def fast(m, g, tau, bound="exact", **options):
@@ -73,8 +58,8 @@ def test_no_rectangle_on_a_grid_fits_worse_than_the_bound(seed, tau):
     assert len(close)
     both, either = areas(close, g)
     least = min(Fraction(int(i), int(u)) for i, u in zip(both, either, strict=True))
-    exact = oracle_iou.exact_bound(fractions(m.tolist()), fractions(g.tolist()), Fraction(p, q))
-    paper = oracle_iou.paper_bound(fractions(m.tolist()), fractions(g.tolist()), Fraction(p, q))
+    exact = oracle_iou.exact_bound(box_of(m.tolist()), box_of(g.tolist()), Fraction(p, q))
+    paper = oracle_iou.paper_bound(box_of(m.tolist()), box_of(g.tolist()), Fraction(p, q))
     assert paper <= exact <= least
     assert fast(m, g, p / q, margin=0.0) == pytest.approx(float(exact), abs=1e-12)
     assert fast(m, g, p / q, "paper", margin=0.0) == pytest.approx(float(paper), abs=1e-12)
@@ -105,17 +90,17 @@ def test_no_rectangle_anywhere_fits_worse_than_the_bound(seed, tau):
 @settings(max_examples=400, deadline=None)
 @given(boxes(), boxes(), TAU)
 def test_bounds_never_exceed_the_exact_value(m, g, tau):
-    if oracle.size(fractions(g)) <= Fraction(1, 10**9) or oracle.size(fractions(m)) <= Fraction(1, 10**9):
+    if oracle.size(box_of(g)) <= Fraction(1, 10**9) or oracle.size(box_of(m)) <= Fraction(1, 10**9):
         return
-    exact = oracle_iou.exact_bound(fractions(m), fractions(g), Fraction(tau))
-    paper = oracle_iou.paper_bound(fractions(m), fractions(g), Fraction(tau))
+    exact = oracle_iou.exact_bound(box_of(m), box_of(g), Fraction(tau))
+    paper = oracle_iou.paper_bound(box_of(m), box_of(g), Fraction(tau))
     assert paper <= exact
     assert Fraction(fast(m, g, tau)) <= max(exact + Fraction(1, 10**12), 0)
     assert Fraction(fast(m, g, tau, "paper")) <= paper + Fraction(1, 10**12)
     narrow = min(g[2] - g[0], g[3] - g[1], m[2] - m[0], m[3] - m[1])
     assert fast(m, g, tau) >= float(exact) - 1e-6 / narrow
     assert fast(m, g, tau, margin=0.0) >= fast(m, g, tau, "paper", margin=0.0) - 1e-12
-    assert oracle_iou.iou(fractions(m), fractions(g)) >= exact
+    assert oracle_iou.iou(box_of(m), box_of(g)) >= exact
 
 
 def test_the_bound_of_a_perfect_box_is_tau():
@@ -262,11 +247,6 @@ def test_a_box_under_a_pair_of_masks_is_clear_of_both():
     both = int(np.flatnonzero((masks.members == (0, 1)).all(axis=1))[0])  # left and top halves
     tested = np.array([[60, 60, 90, 90], [60, 52, 90, 90], [52, 60, 90, 90]], float)
     assert clear_of_mask(tested, np.full(3, both), masks).tolist() == [True, False, False]
-
-
-def observe(masked, base=NOTHING, size=100):
-    masks = halves(size, size, lines=1)
-    return Observation(size, size, masks, base, masked + [NOTHING] * (4 - len(masked)))
 
 
 def test_clear_boxes_are_output_as_they_are_and_others_as_hulls():

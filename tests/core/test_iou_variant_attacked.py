@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
+from adversary import total
 from adversary_iou import SLIGHTLY, UNSOUND, campaign, worst_boxes
 from cases import iou_certify, iou_prune
 
 from objectseeker import Detections, Observation, halves
 from objectseeker.core.boxes import iou
 from objectseeker.core.iou_variant import iou_lower_bound
-
-
-def total(score, key):
-    return sum(row[key] for row in score.values())
 
 
 def test_no_certified_object_is_ever_hidden():

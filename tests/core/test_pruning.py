@@ -2,23 +2,12 @@
 
 import numpy as np
 import pytest
-from cases import certify, generate, prune
+from cases import certify, generate, observe, one, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, Observation, Rule, halves
+from objectseeker import Detections, Rule, halves
 from objectseeker.core.pruning import near_line
-
-NOTHING = Detections.empty()
-
-
-def one(box, score=0.9, label=0):
-    return Detections([box], [score], [label])
-
-
-def observe(masked, base=NOTHING, size=100):
-    masks = halves(size, size, lines=1)
-    return Observation(size, size, masks, base, masked + [NOTHING] * (4 - len(masked)))
 
 
 def test_weak_views_add_up_to_one():

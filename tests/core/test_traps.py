@@ -1,15 +1,11 @@
 """Mistakes that earlier code made, each as a regression test."""
 
 import numpy as np
-from cases import certify, prune
+from cases import certify, one, prune
 
 from objectseeker import Detections, Halves, ObjectSeeker, Observation, Patch, Rule, halves
 
 EVERYWHERE = [Patch(0.01, 1.0, where) for where in ("far", "close", "over", "anywhere")]
-
-
-def one(box, score=0.9, label=0):
-    return Detections([box], [score], [label])
 
 
 def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_nothing():

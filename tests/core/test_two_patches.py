@@ -9,6 +9,7 @@ import pytest
 from cases import Case, certify, generate, pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies import SEEDS
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.masks import MaskPairs
@@ -17,7 +18,6 @@ from objectseeker.core.pruning import near_line
 from objectseeker.core.recipes import pair_counts
 from objectseeker.core.threats import WHERES
 
-SEEDS = st.integers(0, 2**32 - 1)
 SHAPES = st.tuples(st.sampled_from([0.01, 0.03, 0.08, 0.2, 0.6]), st.sampled_from([1.0, 1.0, 0.3, 3.0]))
 
 

@@ -2,14 +2,10 @@
 
 import numpy as np
 import pytest
-from adversary import with_class_maximum, with_extra_nms
+from adversary import total, with_class_maximum, with_extra_nms
 from adversary_two_patches import campaign
 
 import objectseeker.core.certification as certification
-
-
-def total(score, key):
-    return sum(row[key] for row in score.values())
 
 
 @pytest.mark.parametrize("evidence", [False, True])

@@ -11,6 +11,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from observe_job import LINES, OBSERVING, Spots, content_of, kill_until_done, make_dataset, run_here
+from store_cases import flip_a_bit, truncate
 
 from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
 from objectseeker.datasets import match_classes, open_dataset
@@ -180,21 +181,13 @@ def test_a_running_job_keeps_others_out(spec, tmp_path):
     assert len(refused) == 5
 
 
-def truncate(content):
-    return content[:-1]
-
-
-def flip_a_bit(content):
-    return bytes([*content[:99], content[99] ^ 16, *content[100:]])
-
-
 @pytest.mark.parametrize("harm", [truncate, flip_a_bit])
 def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm):
     out = tmp_path / "run"
     run_here(spec, out)
     damaged = [next(out.glob(f"parts/{number:06d}-*")) for number in (1, 3)]
     for part in damaged:
-        part.write_bytes(harm(part.read_bytes()))
+        harm(part)
     assert list(open_run(out).damaged) == damaged
     detector, warnings = Spots(), []
     run_here(spec, out, detector, on_warning=warnings.append)

@@ -56,9 +56,7 @@ class DetectorOptions:
     precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
     names: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="The detector's class names, one a line, by label: onnx and python detectors."
-        ),
+        typer.Option(metavar="FILE", help="Class names of an onnx or python detector, one a line, by label."),
     ] = None
 
     def given(self) -> tuple[str | None, dict[str, Any]]:
@@ -264,9 +262,7 @@ def read_names(file: Path) -> tuple[str, ...]:
     for number, name in enumerate(names, 1):
         if not name or names.index(name) != number - 1:
             what = f"repeats {name!r}" if name else "is empty"
-            raise ObjectSeekerError(
-                f"line {number} of {file} {what}: write every class name once, in the order of labels"
-            )
+            raise ObjectSeekerError(f"line {number} of {file} {what}: write every class name once, by label")
     return names
 
 
@@ -297,9 +293,7 @@ def open_run(folder: Path) -> Run:
 def note_masks(masks: Recipe, patches: int) -> None:
     """Say so where masks are not made for the threat."""
     if patches == 2 and not str(masks).startswith("pairs"):
-        warn(
-            f"{masks} remove one patch each: two patches are certified where one mask removes both; use --masks pairs:10"
-        )
+        warn(f"{masks} remove one patch each: two are certified where one mask removes both; use --masks pairs:10")
 
 
 def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, Follow | None]:

@@ -38,8 +38,9 @@ class PythonViewDetector(PythonDetector):
 def load_python(target: str, *, class_names: Sequence[str] | None = None) -> PythonDetector:
     """`MODULE:FUNCTION`, looked up from the current folder first. FUNCTION may be any callable object.
 
-    `class_names`, or else its attribute `names`, or that of MODULE, lists the class names; its method `detect_views`, if there is one, is used
-    for masked views. The identity covers the source file of MODULE, not what that file reads or imports.
+    `class_names`, or else its attribute `names`, or that of MODULE, lists the class names; its method `detect_views`, if
+    there is one, is used for masked views. The identity covers the source file of MODULE, not what that file reads or
+    imports.
     """
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:
@@ -57,5 +58,6 @@ def load_python(target: str, *, class_names: Sequence[str] | None = None) -> Pyt
     if source is None:
         raise ObjectSeekerError(f"{module_name} has no source file: name a module that has one")
     kind = PythonViewDetector if hasattr(function, "detect_views") else PythonDetector
-    names = tuple(str(name) for name in class_names or getattr(function, "names", getattr(module, "names", ())))
+    own = getattr(function, "names", getattr(module, "names", ()))
+    names = tuple(str(name) for name in class_names or own or ())
     return kind(function, names, f"{target} sha256:{identity.of_files(Path(source))}")
