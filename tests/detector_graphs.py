@@ -193,7 +193,7 @@ def torchvision(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Pat
     for part in listed(graph, box):
         names.append(graph.add("Squeeze", part, graph.constant([0])))
     labels, boxes, scores = names
-    outputs = [
+    outputs: list[tuple[str, int, list[object]]] = [
         (boxes, TensorProto.FLOAT, ["k", 4]),
         (labels, TensorProto.INT64, ["k"]),
         (scores, TensorProto.FLOAT, ["k"]),

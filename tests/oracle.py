@@ -168,7 +168,7 @@ def allowed(where: str, g: Box, width: int, height: int, patch: tuple[int, int])
     xs, ys = positions(width, height, patch)
 
     def gaps(start: range, length: int, low: Fraction, high: Fraction) -> tuple[np.ndarray, list[Fraction]]:
-        overlap = np.array([min(Fraction(s + length), high) - max(Fraction(s), low) > 0 for s in start])
+        overlap = np.array([min(s + length, high) - max(s, low) > 0 for s in start])  # type: ignore[operator]
         return overlap, [max(low - (s + length), s - high, Fraction(0)) for s in start]
 
     over_x, dx = gaps(xs, patch[0], g[0], g[2])

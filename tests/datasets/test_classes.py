@@ -30,7 +30,10 @@ def test_classes_without_a_counterpart_are_reported() -> None:
     assert match.known.tolist() == [True, True, False]
     assert match.unknown == ("cyclist",)
     assert match.unused == 2
-    assert match.warnings == ("dataset classes left out because the detector does not know them: cyclist",)
+    assert match.warnings == (
+        "dataset classes left out because the detector does not know them: cyclist",
+        "detector classes that match none of the dataset: bicycle, zebra; a class map can pair them by hand",
+    )
 
 
 def test_spelling_does_not_matter() -> None:
@@ -58,3 +61,44 @@ def test_a_tie_is_left_unmatched_and_shows_as_unknown() -> None:
 def test_no_match_at_all_is_an_error(dataset: tuple[str, ...], detector: tuple[str, ...]) -> None:
     with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
         match_classes(dataset, detector)
+
+
+def test_a_class_map_comes_before_the_names() -> None:
+    names = ("car", "person", "cat")
+    match = match_classes(names, ("Pkw", "car", "cat"), class_map={"Pkw": "car", "car": "person"})
+    assert match.to_dataset.tolist() == [0, 1, 2]
+    assert match.warnings == ()
+    assert match_classes(names, ("Pkw", "Lkw"), class_map={"Pkw": "car", "Lkw": "car"}).to_dataset.tolist() == [0, 0]
+    assert match_classes(names, ("cat",), class_map={}).to_dataset.tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("class_map", "words"),
+    [
+        ({"Pwk": "car"}, "the class map names 'Pwk', which is no class of the detector; the nearest is 'Pkw'"),
+        ({"Pkw": "Caar"}, "names 'Caar', which is no class of the dataset; the nearest is 'car'"),
+        ({"zebra": "car"}, "no class of the detector; it has Pkw, truck"),
+        ({"Pkw": "x" * 9000}, "which is no class of the dataset; it has car, person"),
+    ],
+)
+def test_unknown_names_in_a_class_map_are_refused_with_the_nearest(class_map: dict[str, str], words: str) -> None:
+    with pytest.raises(ObjectSeekerError, match=words) as caught:
+        match_classes(("car", "person"), ("Pkw", "truck"), class_map=class_map)
+    assert len(str(caught.value)) < 300
+
+
+def test_near_misses_are_suggested_in_two_lines() -> None:
+    match = match_classes(("car", "cyclist", "tram"), ("car", "bus", "bicyclist", *(f"kind {n}" for n in range(50))))
+    assert match.warnings == (
+        "dataset classes left out because the detector does not know them: cyclist, tram",
+        "detector classes that match none of the dataset: bicyclist (nearest is cyclist), bus, kind 0, kind 1, kind 2 "
+        "and 47 more; a class map can pair them by hand",
+    )
+    many = match_classes(("car", *(f"rarity {n}" for n in range(500))), ("car", "line\nbreak"))
+    assert all("\n" not in line and len(line) < 400 for line in many.warnings)
+    assert "rarity 19 and 480 more" in many.warnings[0]
+
+
+def test_thousands_of_classes_are_matched_at_once() -> None:
+    names = [f"class {n}" for n in range(5000)]
+    assert match_classes(names, names[::-1]).to_dataset.tolist() == list(range(4999, -1, -1))

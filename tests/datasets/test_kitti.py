@@ -17,14 +17,14 @@ def line(kind: str, box: str = "1.5 2 20 10.25") -> str:
     return f"{kind} 0.00 0 -10 {box} {REST}"
 
 
-def open_lines(root: Path, *lines: str) -> Dataset:
+def open_lines(root: Path, *lines: str, strict: bool = False) -> Dataset:
     """Frame 000001 with `lines` and frame 000002 without objects."""
     for folder in ("image_2", "label_2"):
         (root / folder).mkdir(parents=True, exist_ok=True)
     for stem, text in (("000001", "\n".join(lines)), ("000002", "")):
         PIL.Image.new("RGB", (60, 20)).save(root / "image_2" / f"{stem}.png")
         (root / "label_2" / f"{stem}.txt").write_text(text)
-    return open_dataset(f"kitti:{root}")
+    return open_dataset(f"kitti:{root}", strict=strict)
 
 
 def test_types_are_merged_to_three_classes(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_training_folder_is_found(tmp_path: Path) -> None:
 )
 def test_broken_line_is_one_sentence_with_file_and_line(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(ObjectSeekerError, match=rf"000001\.txt line 3 .*{words}"):
-        open_lines(tmp_path, line("Car"), "", text)
+        open_lines(tmp_path, line("Car"), "", text, strict=True)
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:

@@ -158,6 +158,34 @@ def test_lists_that_cannot_be_used(tmp_path):
             open_dataset(f"list:{tmp_path / name}")
 
 
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"path": ["a.png", None]}, "row 2 has the path None; it must be text"),
+        ({"path": [1, 2]}, "row 1 has the path 1; it must be text"),
+        ({"path": [b"a.png"]}, "row 1 has the path b'a.png'; it must be text"),
+        ({"path": [["a.png"]]}, r"row 1 has the path \['a.png'\]"),
+        ({"path": [{"path": "a.png"}]}, "row 1 has the path {"),
+        ({"path": ["a.png", ""]}, "row 2 has the path ''"),
+        ({"path": ["a.png", "b.png"], "id": [1, None]}, "row 2 has the id None"),
+        ({"path": ["a.png"], "id": [1.5]}, "row 1 has the id 1.5"),
+        ({"path": ["x" * 9999], "id": [b"y" * 9999]}, "row 1 has the id b'yyy"),
+    ],
+)
+def test_parquet_cells_that_name_no_file(tmp_path, columns, words):
+    pq.write_table(pa.table(columns), tmp_path / "list.parquet")
+    with pytest.raises(ObjectSeekerError, match=words) as caught:
+        open_dataset(f"list:{tmp_path / 'list.parquet'}")
+    assert len(str(caught.value)) < 500
+
+
+def test_a_parquet_path_that_is_not_utf8(tmp_path):
+    spoiled = pa.array([b"a\xff.png"]).view(pa.string())
+    pq.write_table(pa.table({"path": spoiled}), tmp_path / "list.parquet")
+    with pytest.raises(ObjectSeekerError, match="a path or id that is not UTF-8"):
+        open_dataset(f"list:{tmp_path / 'list.parquet'}")
+
+
 def test_an_image_that_a_list_names_and_nobody_has_stops_the_job(folder, tmp_path):
     (tmp_path / "list.txt").write_text("photos/b.png\nmemory://photos/gone.png\n")
     with pytest.raises(ObjectSeekerError, match=r"memory://photos/gone\.png: there is no such file: bring it back"):

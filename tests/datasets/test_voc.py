@@ -104,7 +104,7 @@ def test_broken_annotation_is_one_sentence_with_file_and_place(year: Path, body:
         (year / "JPEGImages" / "1.jpg").unlink()
         PIL.Image.new("RGB", (40, 30)).save(year / "JPEGImages" / "2.jpg")
     with pytest.raises(ObjectSeekerError, match=words) as caught:
-        open_dataset(f"voc:{year}:val")
+        open_dataset(f"voc:{year}:val", strict=True)
     assert "\n" not in str(caught.value)
 
 

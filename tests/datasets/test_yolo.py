@@ -75,7 +75,7 @@ def test_splits(root: Path) -> None:
 def test_broken_line_is_one_sentence_with_file_and_line(root: Path, text: str, words: str) -> None:
     add(root, "a", f"{BOX}\n\n{text}")
     with pytest.raises(ObjectSeekerError, match=rf"a\.txt line 3 .*{words}"):
-        open_dataset(f"yolo:{root}")
+        open_dataset(f"yolo:{root}", strict=True)
 
 
 def test_missing_files_and_folders(root: Path) -> None:

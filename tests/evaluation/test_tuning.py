@@ -8,7 +8,7 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defence, ObjectSeekerError
 from objectseeker.evaluation import Choices, Search, Settings, evaluate, sweeps, tune
-from objectseeker.evaluation.tuning import STRIDE, Climb, Trial, grid, moves
+from objectseeker.evaluation.tuning import COARSE, Climb, Trial, grid, moves
 
 IMAGES = 20
 FLOOR = 0.15
@@ -72,7 +72,7 @@ def test_searching_certifies_where_the_full_protocol_does(images, tuning):
         ours = evaluated(part, trial.settings)["objectseeker"]
         assert trial.outcome.base_score == ours["base_score"]
         assert trial.outcome.certified_recall()["far"] == ours["certified_recall"]["far"]
-    assert any(round(100 * trial.outcome.base_score) % STRIDE for trial in tuning.trials[::40])
+    assert any(round(100 * trial.outcome.base_score) % COARSE for trial in tuning.trials[::40])
 
 
 def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():

@@ -13,7 +13,7 @@ from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.engines import LocalEngine, choice, work
-from objectseeker.runs.engines.work import READERS, Item, read_ahead
+from objectseeker.runs.engines.work import READ_AHEAD, Item, read_ahead
 from objectseeker.runs.observe import observe
 from objectseeker.runs.observing import Observing
 
@@ -103,7 +103,7 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
     for done, (item, image) in enumerate(read_ahead(items())):
         assert item.index == done
         assert image.result().shape == (20, 30, 3)
-        assert taken - done <= READERS + 1
+        assert taken - done <= READ_AHEAD + 1
     assert taken == 40
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from objectseeker.core.image import GREY
+from objectseeker.core.masks import SIDES
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import HalfMask, apply_half, draw_half, mask_half
 from objectseeker.training.formats import from_corners, require_format, to_corners
-from objectseeker.training.masking import SIDES
 
 HEIGHT, WIDTH = 17, 23
 NOTHING = np.zeros((0, 4))

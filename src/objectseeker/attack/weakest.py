@@ -150,15 +150,15 @@ def _proven(
     return np.array(kept, np.int64).reshape(-1, chosen.shape[1])
 
 
-def _spread(places: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
+def _spread(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
     """Of positions (P, K, 2) the first, and those a quarter of a patch away from all chosen before.
 
     They are repeated if there are too few.
     """
     chosen: list[Ints] = []
-    for place in places:
-        if len(chosen) < count and all((np.abs(place - other) >= np.array(size) / 4).any() for other in chosen):
-            chosen.append(place)
+    for position in positions:
+        if len(chosen) < count and all((np.abs(position - other) >= np.array(size) / 4).any() for other in chosen):
+            chosen.append(position)
     return [chosen[n % len(chosen)] for n in range(count)] if chosen else []
 
 

@@ -36,8 +36,8 @@ EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them:
 PLAIN_PASSES = 5
 ROUNDS_IN_A_ROW = 3  # of all pictures
 
-Look = Callable[[Image, Masks], Sequence[Detections]]
-Baseline = Callable[[LoadedDetector], Look]  # a defence around a detector
+SeeViews = Callable[[Image, Masks], Sequence[Detections]]
+MakeBaseline = Callable[[LoadedDetector], SeeViews]  # a defence around a detector
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Way:
     """One way to look at all views, and what it took on each image."""
 
     name: str
-    run: Look
+    run: SeeViews
     detector: Any
     watch: Stopwatch | None = None
     seconds: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Way:
 
 
 def run(
-    defence: Defence, *, images: int = 3, device: str | None = None, baseline: tuple[str, Baseline] | None = None
+    defence: Defence, *, images: int = 3, device: str | None = None, baseline: tuple[str, MakeBaseline] | None = None
 ) -> dict[str, Any]:
     """Seconds an image for every way, what they are of the naive loop, and how close to the device's peak.
 
@@ -177,7 +177,7 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
     return ways
 
 
-def _views_of(detector: LoadedDetector, defence: Defence) -> Look:
+def _views_of(detector: LoadedDetector, defence: Defence) -> SeeViews:
     return lambda image, masks: detect_views(detector, image, masks, value=defence.fill, batch=defence.batch or BATCH)
 
 

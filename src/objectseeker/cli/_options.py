@@ -266,6 +266,25 @@ def read_names(file: Path) -> tuple[str, ...]:
     return names
 
 
+def read_class_map(text: str) -> dict[str, str]:
+    """DETECTOR=DATASET,... or a file with one pair a line, as pairs of class names."""
+    lines = text.split(",")
+    if "=" not in text:
+        try:
+            lines = Path(text).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            raise ObjectSeekerError(
+                f"a class map is DETECTOR=DATASET,... or a file of such lines, got {text!r}"
+            ) from None
+    pairs = {}
+    for line in filter(None, map(str.strip, lines)):
+        detector, equals, dataset = (part.strip() for part in line.partition("="))
+        if not (detector and equals and dataset) or detector in pairs:
+            raise ObjectSeekerError(f"a class map pairs every detector class once, as Pkw=car, got {line!r}")
+        pairs[detector] = dataset
+    return pairs
+
+
 def say(defence: Defence) -> None:
     """The settings in full, where they come from no file: what is printed can be typed again."""
     ioa = defence.rule.ioa if isinstance(defence.rule, IouRule) else defence.rule

@@ -24,6 +24,7 @@ from objectseeker.cli._options import (
     Json,
     MaskOptions,
     grouped,
+    read_class_map,
     what_is_observed,
 )
 
@@ -38,6 +39,16 @@ def observe(
     defence: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Observe with the detector and the masks of this defence.")
     ] = None,
+    class_map: Annotated[
+        str | None,
+        typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse a data set with unusable annotations instead of leaving them out.")
+    ] = False,
+    outside: Annotated[
+        bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(help="Only the first so many images.")] = None,
     base_floor: Annotated[float, typer.Option(help="Smallest score of a base box that is stored.")] = 0.01,
     mask_floor: Annotated[float, typer.Option(help="Smallest score of a masked box that is stored.")] = 0.1,
@@ -65,6 +76,7 @@ def observe(
 
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
+    Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --names n.txt --class-map Pkw=car --out own
     Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --limit 200 --out runs/voc-pairs
     Example:  objectseeker observe voc:VOCdevkit:val --defence tuned/defence.json --out runs/voc
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
@@ -75,7 +87,8 @@ def observe(
     from objectseeker.runs.engines.choice import open_engine
     from objectseeker.runs.observing import Observing
 
-    data = open_dataset(dataset)
+    pairs = None if class_map is None else read_class_map(class_map)
+    data = open_dataset(dataset, strict=strict, outside=outside)
     chosen = what_is_observed(detector, masks, defence)
     observing = Observing(
         masks=chosen.masks,
@@ -102,7 +115,9 @@ def observe(
         warn(warning)
     asked = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
     with open_engine(engine, chosen.detector, options, asked, warn) as working, progress("observing", 0) as bar:
-        run = job.observe(data, working, out, observing, limit=limit, on_progress=bar.update, on_warning=warn)
+        run = job.observe(
+            data, working, out, observing, limit=limit, class_map=pairs, on_progress=bar.update, on_warning=warn
+        )
     if guard is not None:
         observe_baseline(run, guard)
     broken = {str(image.path): image.reason for image in run.broken}

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError, require_count
 
-SIDES = ("left", "top", "right", "bottom")  # the order of a certificate's four lines XL, YT, XR, YB
+Side = Literal["left", "top", "right", "bottom"]
+SIDES: tuple[Side, ...] = get_args(Side)  # the order of a certificate's four lines XL, YT, XR, YB
 NO_SIDE = -1  # of a band, which lies at no border
 
 

@@ -1,6 +1,6 @@
 """Datasets: images with ground truth, one module per format.
 
-A new format is a module with `read(spec, rest) -> Dataset` and a line in `READERS`.
+A new format is a module with `read(spec, rest, notes) -> Dataset` and a line in `READERS`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from pathlib import Path
 from objectseeker.datasets import coco, folder, kitti, listed, voc, yolo
 from objectseeker.datasets.classes import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, Entry
+from objectseeker.datasets.notes import Notes
+from objectseeker.datasets.shown import shown, writable
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
 
@@ -17,26 +19,33 @@ __all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset"]
 
 READERS = {"coco": coco.read, "voc": voc.read, "kitti": kitti.read, "yolo": yolo.read, "list": listed.read}
 FORMS = (
-    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR or yolo:DIR:SPLIT, list:FILE.txt or "
-    "list:FILE.parquet, or a folder of images (a path or an address such as s3://bucket/folder)"
+    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT or voc:DIR, kitti:DIR, yolo:DIR or yolo:DATA.yaml (with :SPLIT for "
+    "one split), list:FILE.txt or list:FILE.parquet, or a folder of images (a path or an address "
+    "such as s3://bucket/folder)"
 )
 
 
-def open_dataset(spec: str | Path) -> Dataset:
+def open_dataset(spec: str | Path, *, strict: bool = False, outside: bool = False) -> Dataset:
     """The dataset that `spec` names, in one of `FORMS`.
 
     All annotation is read and checked now; of the images only their presence (and, where a format does not state
-    it, their size). A plain folder or list has no ground truth.
+    it, their size). A plain folder or list has no ground truth. A box that cannot be used is left out, and the
+    warnings say how many; `strict` refuses it instead. An annotation file may name images in the folder given with
+    it; `outside` allows others.
     """
     text = str(spec)
+    notes = Notes(strict=strict, outside=outside)
     kind, _, rest = text.partition(":")
+    if not writable(text):  # a run could not write down where it came from
+        raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8; rename its folder")
     try:
         if rest and kind in READERS:
-            return READERS[kind](text, rest)
+            return READERS[kind](text, rest, notes)
         if is_url(text):
-            return folder.read(text, text)
+            return folder.read(text, text, notes)
         if text and Path(text).expanduser().exists():
-            return folder.read(text, text)
+            return folder.read(text, text, notes)
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
-        raise ObjectSeekerError(f"cannot open the dataset {text!r}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None
     raise ObjectSeekerError(f"no dataset at {text!r}; give {FORMS}")

@@ -12,7 +12,9 @@ from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.notes import Notes
 from objectseeker.datasets.reading import read_bytes, require_folder
+from objectseeker.datasets.shown import plain, shown, writable
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
@@ -22,20 +24,23 @@ FORM = "coco:ANNOTATIONS.json:IMAGES"
 Item = dict[str, Any]
 
 
-def read(spec: str, rest: str) -> Dataset:
+def read(spec: str, rest: str, notes: Notes) -> Dataset:
     """Labels are the categories in file order; crowd annotations are ignored; images without objects are kept."""
     file, images = _split(spec, rest)
     content = _content(file)
     names = {key: _text(item, "name", source) for key, item, source in _items(content, "categories", file)}
     if not names:
         raise ObjectSeekerError(f"{file} has no categories, so its objects have no names")
-    records = {key: _record(key, item, images, source) for key, item, source in _items(content, "images", file)}
+    records = {
+        key: _record(key, item, notes.inside(images, _text(item, "file_name", source), source), source)
+        for key, item, source in _items(content, "images", file)
+    }
     for _, item, source in _items(content, "annotations", file):
         key = _id(item, "image_id", source)
         if key not in records:
-            raise ObjectSeekerError(f"{source} is for image {key}, which the file does not list")
+            raise ObjectSeekerError(f"{source} is for image {plain(key)}, which the file does not list")
         records[key].boxes.append(_box(item, names, source))
-    return build(spec, tuple(names.values()), records.values())
+    return build(spec, tuple(names.values()), records.values(), notes)
 
 
 def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
@@ -73,34 +78,33 @@ def _items(content: Item, key: str, file: Path) -> Iterator[tuple[str, Item, str
     for place, item in enumerate(items):
         source = f"{file}, {key}[{place}]"
         if not isinstance(item, dict):
-            raise ObjectSeekerError(f"{source} must be an object with keys, got {item!r}")
+            raise ObjectSeekerError(f"{source} must be an object with keys, got {shown(item)}")
         # Evaluation never uses an annotation's id, and some tools leave it out.
         identity = source if key == "annotations" and "id" not in item else _id(item, "id", source)
         if identity in seen:
-            raise ObjectSeekerError(f"{source} has the id {identity} of an earlier one; give each its own")
+            raise ObjectSeekerError(f"{source} has the id {plain(identity)} of an earlier one; give each its own")
         seen.add(identity)
-        yield identity, item, source if identity is source else f"{source} (id {identity})"
+        yield identity, item, source if identity is source else f"{source} (id {plain(identity)})"
 
 
-def _record(key: str, item: Item, images: Path | Url, source: str) -> Record:
-    name = _text(item, "file_name", source)
-    path = Url(f"{images}/{name}") if isinstance(images, Url) else images / name
+def _record(key: str, item: Item, path: Path | Url, source: str) -> Record:
     if "width" not in item or "height" not in item:
         return Record(key, path, image_size(path), [])
     size = item["width"], item["height"]
     if not all(type(side) is int and 0 < side <= LARGEST_COORDINATE for side in size):
-        raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {size[0]!r} x {size[1]!r}")
+        stated = f"{shown(size[0])} x {shown(size[1])}"
+        raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {stated}")
     return Record(key, path, size, [])
 
 
 def _box(item: Item, names: dict[str, str], source: str) -> Box:
     category = _id(item, "category_id", source)
     if category not in names:
-        raise ObjectSeekerError(f"{source} is of category {category}, which the file does not list")
+        raise ObjectSeekerError(f"{source} is of category {plain(category)}, which the file does not list")
     x, y, width, height = _bbox(item, source)
     crowd = item.get("iscrowd", 0)
     if crowd not in (0, 1):
-        raise ObjectSeekerError(f"{source} has iscrowd {crowd!r}; it must be 0 or 1")
+        raise ObjectSeekerError(f"{source} has iscrowd {shown(crowd)}; it must be 0 or 1")
     return Box(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
 
 
@@ -111,18 +115,18 @@ def _bbox(item: Item, source: str) -> list[float]:
             return [float(value) for value in bbox]
     except OverflowError:  # a whole number beyond any float
         pass
-    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {bbox!r}")
+    raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {shown(bbox)}")
 
 
 def _id(item: Item, key: str, source: str) -> str:
     value = item.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | str) or not writable(str(value)):
+        raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {shown(value)}")
     return str(value)
 
 
 def _text(item: Item, key: str, source: str) -> str:
     value = item.get(key)
-    if not isinstance(value, str) or not value:
-        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {value!r}")
+    if not isinstance(value, str) or not value or not writable(value):
+        raise ObjectSeekerError(f"{source} must have {key!r} as text, got {shown(value)}")
     return value

@@ -9,7 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.notes import Notes
 from objectseeker.datasets.reading import images_by_stem, number, read_lines, require_folder
+from objectseeker.datasets.shown import shown, writable
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 
@@ -23,7 +25,7 @@ REGION, LEFT_OUT = "dontcare", "misc"
 COLUMNS = 15
 
 
-def read(spec: str, rest: str) -> Dataset:
+def read(spec: str, rest: str, notes: Notes) -> Dataset:
     """Labels are car, pedestrian, cyclist. Misc objects are left out, with a warning that says how many.
 
     A DontCare region is of no class: it becomes one ignored crowd box of each class, so that it forgives
@@ -34,33 +36,35 @@ def read(spec: str, rest: str) -> Dataset:
     root = root / "training" if (root / "training").is_dir() else root
     folder = require_folder(root / "image_2", f"{spec!r}: {root} has no folder image_2")
     labels = require_folder(root / "label_2", f"{spec!r}: {root} has no folder label_2 with the annotation")
-    images = images_by_stem(folder)
+    images = images_by_stem(folder, notes)
     for file in sorted(labels.glob("*.txt")):
-        if file.stem not in images:
+        if writable(file.stem) and file.stem not in images:
             raise ObjectSeekerError(f"{file} has no image {file.stem!r} in {folder}")
     records, left_out = [], 0
     for stem, path in images.items():
-        boxes = _boxes(labels / f"{stem}.txt")
+        boxes = _boxes(labels / f"{stem}.txt", notes)
         kept = [box for box in boxes if box.name != LEFT_OUT]
         left_out += len(boxes) - len(kept)
         records.append(Record(stem, path, image_size(path), kept))
     warnings = [f"objects of type Misc left out: {left_out}"] if left_out else []
-    return build(spec, NAMES, records, warnings)
+    return build(spec, NAMES, records, notes, warnings)
 
 
-def _boxes(file: Path) -> list[Box]:
-    boxes = []
+def _boxes(file: Path, notes: Notes) -> list[Box]:
+    boxes: list[Box] = []
     for line, text in read_lines(file):
-        source = f"{file} line {line}"
-        columns = text.split()
-        if len(columns) != COLUMNS:
-            raise ObjectSeekerError(f"{source} has {len(columns)} columns; a KITTI label has {COLUMNS}")
-        x1, y1, x2, y2 = (number(columns[place], "a box coordinate", source) for place in range(4, 8))
-        kind = columns[0].lower()
-        if kind == REGION:
-            boxes += [Box(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
-        elif kind in MERGED or kind == LEFT_OUT:
-            boxes.append(Box(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source))
-        else:
-            raise ObjectSeekerError(f"{source} has the unknown type {columns[0]!r}; use one of {', '.join(MERGED)}")
+        with notes:
+            boxes += _line_boxes(text.split(), f"{file} line {line}")
     return boxes
+
+
+def _line_boxes(columns: list[str], source: str) -> list[Box]:
+    if len(columns) != COLUMNS:
+        raise ObjectSeekerError(f"{source} has {len(columns)} columns; a KITTI label has {COLUMNS}")
+    x1, y1, x2, y2 = (number(columns[place], "a box coordinate", source) for place in range(4, 8))
+    kind = columns[0].lower()
+    if kind == REGION:
+        return [Box(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
+    if kind in MERGED or kind == LEFT_OUT:
+        return [Box(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source)]
+    raise ObjectSeekerError(f"{source} has the unknown type {shown(columns[0])}; use one of {', '.join(MERGED)}")

@@ -19,17 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from objectseeker.datasets.dataset import Dataset, stream
+from objectseeker.datasets.notes import Notes
+from objectseeker.datasets.shown import shown
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import Url, is_url, opened
 
 FORM = "list:FILE.txt or list:FILE.parquet"
 
 
-def read(spec: str, rest: str) -> Dataset:
+def read(spec: str, rest: str, notes: Notes) -> Dataset:
     """An image's id is its line; in a Parquet file that of its column id, if there is one."""
     lines = _rows if rest.endswith(".parquet") else _lines
     _refuse_repeats(rest, lines)
-    return stream(spec, lambda: ((identity, _place(path, rest), None) for identity, path in lines(rest)))
+    return stream(spec, lambda _: ((identity, _place(path, rest), None) for identity, path in lines(rest)), notes)
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
@@ -45,13 +47,24 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
 def _rows(file: str) -> Iterator[tuple[str, str]]:
     with _opened(file) as stream:
         try:
-            parquet = pq.ParquetFile(stream)
+            parquet, row = pq.ParquetFile(stream), 0
             columns = ["id", "path"] if "id" in parquet.schema_arrow.names else ["path", "path"]
             for batch in parquet.iter_batches(columns=sorted(set(columns)), use_threads=False):
-                ids, paths = (batch.column(name).to_pylist() for name in columns)
-                yield from zip(map(str, ids), paths, strict=True)
-        except (pa.ArrowException, KeyError):
+                for identity, path in zip(*(batch.column(name).to_pylist() for name in columns), strict=True):
+                    row += 1
+                    text = _known(path, "path", file, row, (str,))
+                    yield _known(identity, "id", file, row, (str, int)), text
+        except UnicodeDecodeError:
+            raise ObjectSeekerError(f"{file} has a path or id that is not UTF-8; write the list anew") from None
+        except (pa.ArrowException, KeyError, OSError):  # pyarrow raises an OSError for damaged content
             raise ObjectSeekerError(f"{file} is no Parquet file with a column path; give {FORM}") from None
+
+
+def _known(value: object, name: str, file: str, row: int, types: tuple[type, ...]) -> str:
+    """The value of one cell as text; null, nested values and bytes name no file."""
+    if isinstance(value, types) and not isinstance(value, bool) and value != "":
+        return str(value)
+    raise ObjectSeekerError(f"{file} row {row} has the {name} {shown(value)}; it must be text")
 
 
 def _opened(file: str) -> AbstractContextManager[BinaryIO]:

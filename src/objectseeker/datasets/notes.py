@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from objectseeker.datasets.shown import readable, shown
+from objectseeker.datasets.shown import readable, shown, writable
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import Url
 
@@ -17,12 +17,13 @@ class Kind(NamedTuple):
 
     one: str
     many: str
+    at: str = "in"  # what stands before its place
 
 
 NO_AREA = Kind("box without area left out", "boxes without area left out")
 OUTSIDE = Kind("box wholly outside its image left out", "boxes wholly outside their images left out")
 IMPOSSIBLE = Kind("box with an impossible coordinate left out", "boxes with impossible coordinates left out")
-BAD_NAME = Kind("file whose name is not UTF-8 left out", "files whose names are not UTF-8 left out")
+BAD_NAME = Kind("file whose name is not UTF-8 left out", "files whose names are not UTF-8 left out", "at")
 
 
 class UnusableError(ObjectSeekerError):
@@ -63,13 +64,11 @@ class Notes:
 
     def storable(self, path: Path | Url) -> bool:
         """Whether the path can be written down; one that is not UTF-8 is noted, since no file of a run can hold it."""
-        try:
-            str(path).encode()
-        except UnicodeEncodeError:
-            name = readable(path)
-            self.note(BAD_NAME, name, f"{name} is no UTF-8; rename the file")
-            return False
-        return True
+        if writable(str(path)):
+            return True
+        name = readable(path)
+        self.note(BAD_NAME, name, f"the name of {name} is not UTF-8; rename the file")
+        return False
 
     def inside(self, folder: Path | Url, name: str, source: str) -> Path | Url:
         """The file called `name` below `folder`; one that lies elsewhere is refused unless the user allows it."""
@@ -88,8 +87,9 @@ class Notes:
     @property
     def warnings(self) -> tuple[str, ...]:
         return tuple(
-            f"{count:,} {kind.many if count > 1 else kind.one}, {'the first ' if count > 1 else ''}in "
-            f"{self._first[kind]}"
+            f"{count:,} {kind.many}, the first {kind.at} {self._first[kind]}"
+            if count > 1
+            else f"1 {kind.one}, {kind.at} {self._first[kind]}"
             for kind, count in self._counts.items()
         )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from objectseeker.datasets.notes import IMPOSSIBLE, Notes, UnusableError
+from objectseeker.datasets.shown import readable, shown
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import find_images
 
@@ -14,7 +16,7 @@ def read_bytes(path: Path) -> bytes:
         return path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ObjectSeekerError(f"cannot read {path}: {reason}") from None
+        raise ObjectSeekerError(f"cannot read {readable(path)}: {reason}") from None
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
@@ -28,13 +30,27 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
 
 def number(text: str, name: str, source: str) -> float:
     """The finite number that `text` spells; `source` and `name` say where it stands, for the message."""
+    sentence = f"{source} has {shown(text)} where {name} should be a number"
     try:
         value = float(text.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:
-        value = math.nan
+        raise ObjectSeekerError(sentence) from None
     if not math.isfinite(value):
-        raise ObjectSeekerError(f"{source} has {text!r} where {name} should be a number")
+        raise UnusableError(IMPOSSIBLE, source, sentence)
     return value
+
+
+def whole(text: str) -> int | None:
+    """The number that plain digits spell; None for anything else, and for one too long to count anything."""
+    digits = text.lstrip("0") or text[-1:]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
+
+
+def exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a name the system cannot have
+        return False
 
 
 def require_folder(path: Path, sentence: str) -> Path:
@@ -43,12 +59,12 @@ def require_folder(path: Path, sentence: str) -> Path:
     return path
 
 
-def images_by_stem(folder: Path) -> dict[str, Path]:
+def images_by_stem(folder: Path, notes: Notes) -> dict[str, Path]:
     """The images anywhere below `folder`, by their path relative to it without the ending, in order."""
-    found: dict[str, Path] = {}
-    for path in find_images([folder]):
+    images: dict[str, Path] = {}
+    for path in filter(notes.storable, find_images([folder])):
         stem = path.relative_to(folder).with_suffix("").as_posix()
-        if stem in found:
-            raise ObjectSeekerError(f"{found[stem]} and {path} would share one annotation file; remove one")
-        found[stem] = path
-    return found
+        if stem in images:
+            raise ObjectSeekerError(f"{images[stem]} and {path} would share one annotation file; remove one")
+        images[stem] = path
+    return images

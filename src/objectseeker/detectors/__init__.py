@@ -70,9 +70,9 @@ def load(spec: str, **options: Any) -> LoadedDetector:
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
     and `class_names` the classes of one, or of a python detector; boxes scored below `score_floor` are not returned;
-    `device` is cpu or cuda; `mask_by` is fill or crop (`network.views`); `precision` is float32, float16 or bfloat16 on a
-    GPU; `workers` is how many views run at a time on a CPU. `batch` is how many views run together: a detector that
-    leaves batches to its caller ignores it.
+    `device` is cpu or cuda; `mask_by` is fill or crop (`network.views`); `precision` is float32, float16 or bfloat16
+    on a GPU; `workers` is how many views run at a time on a CPU. `batch` is how many views run together: a detector
+    that leaves batches to its caller ignores it.
     """
     kind, name = require_spec(spec)
     _, module, function, accepted = _KINDS[kind]

@@ -15,7 +15,7 @@ from objectseeker.detectors.network.detector import Forward, NetworkDetector, as
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
 from objectseeker.detectors.network.options import NetworkOptions
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.recognise import Tensor, count_classes, order_outputs, recognise
+from objectseeker.detectors.network.recognise import GraphTensor, count_classes, order_outputs, recognise
 from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
@@ -24,7 +24,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "DEFAULT"}),
 }
-BATCH = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
+BATCH_ON = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
 
 
 def load_onnx(
@@ -51,7 +51,7 @@ def load_onnx(
     dtype = graph.input_type
     if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
         raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
-    batch = 1 if not layout.batched else graph.batch or asked.batch or BATCH[asked.device]
+    batch = 1 if not layout.batched else graph.batch or asked.batch or BATCH_ON[asked.device]
     settings = f"{asked.describe(layout, size, batch)} {asked.device}"
     settings += f" threads={threads}" * (on_cpu and threads > 1)
     return NetworkDetector(
@@ -75,8 +75,8 @@ class Graph:
 
     path: Path
     session: Any
-    inputs: list[Tensor]
-    outputs: list[Tensor]
+    inputs: list[GraphTensor]
+    outputs: list[GraphTensor]
     batch: int | None
     size: Size | None
 
@@ -174,9 +174,9 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _tensor(entry: Any) -> Tensor:
+def _tensor(entry: Any) -> GraphTensor:
     shape = tuple(side if isinstance(side, int) else None for side in entry.shape)
-    return Tensor(entry.name, shape, "int" in entry.type)
+    return GraphTensor(entry.name, shape, "int" in entry.type)
 
 
 def _usual_names(classes: int | None, layout: Layout) -> tuple[str, ...]:
@@ -215,7 +215,7 @@ def _external_weights(path: Path) -> list[Path]:
     return [file for file in usual if file.is_file()]
 
 
-def _listed(tensors: Sequence[Tensor]) -> str:
+def _listed(tensors: Sequence[GraphTensor]) -> str:
     return ", ".join(str(tensor) for tensor in tensors)
 
 

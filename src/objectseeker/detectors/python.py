@@ -38,9 +38,9 @@ class PythonViewDetector(PythonDetector):
 def load_python(target: str, *, class_names: Sequence[str] | None = None) -> PythonDetector:
     """`MODULE:FUNCTION`, looked up from the current folder first. FUNCTION may be any callable object.
 
-    `class_names`, or else its attribute `names`, or that of MODULE, lists the class names; its method `detect_views`, if
-    there is one, is used for masked views. The identity covers the source file of MODULE, not what that file reads or
-    imports.
+    `class_names`, or else its attribute `names`, or that of MODULE, lists the class names; its method `detect_views`,
+    if there is one, is used for masked views. The identity covers the source file of MODULE, not what that file reads
+    or imports.
     """
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:

@@ -17,7 +17,7 @@ from objectseeker.errors import ObjectSeekerError
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 INPUT_SIZE = 416
-BATCH = {"cpu": 8, "cuda": 128}  # views per forward pass
+BATCH_ON = {"cpu": 8, "cuda": 128}  # views per forward pass
 CROP_SIDES = 4  # on a GPU a cropped view has one of so many widths and heights: few shapes, large batches
 
 
@@ -53,7 +53,7 @@ def torch_detector(
     module = _placed(module, precision, asked.device)
     device, dtype = torch.device(asked.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
-    batch = asked.batch or BATCH.get(device.type, BATCH["cpu"])
+    batch = asked.batch or BATCH_ON.get(device.type, BATCH_ON["cpu"])
     network, half = as_network(module, decode), on_gpu and precision != "float32"
     compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
     share = bool(network.reaches) and (half if share is None else share)

@@ -13,7 +13,7 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.evaluation.matching import match, overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
 
-MOST_BOXES = 100  # of one image and class that COCO looks at
+COCO_MOST_BOXES = 100  # of one image and class that COCO looks at
 RECALLS = np.linspace(0, 1, 101)
 
 
@@ -79,10 +79,10 @@ def envelope_area(recall: Floats, precision: Floats) -> Floats:
 
 
 def _best_of_each_class(boxes: Boxes, classes: int) -> Boxes:
-    """The MOST_BOXES best boxes of every image and class, in descending order of score within each image."""
+    """The COCO_MOST_BOXES best boxes of every image and class, in descending order of score within each image."""
     found = boxes.detections
     order = np.lexsort((-found.score, found.label, boxes.image))
     group = (boxes.image * classes + found.label)[order]
     start = np.flatnonzero(np.diff(group, prepend=-1))
     rank = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
-    return boxes.select(order[rank < MOST_BOXES])
+    return boxes.select(order[rank < COCO_MOST_BOXES])

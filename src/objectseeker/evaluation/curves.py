@@ -14,7 +14,7 @@ from objectseeker.evaluation.matching import Overlaps, count, match, overlapping
 from objectseeker.evaluation.scene import Boxes, Census, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, ioa_of
 
-ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
+RECALL_ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
 NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))
 
 
@@ -55,7 +55,7 @@ class Curve:
 
     def row_at_recall(self, clean_recall: float) -> int | None:
         """The row of the highest base_score whose clean recall is at least the fraction `clean_recall`, if any."""
-        rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - ROUNDING)
+        rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - RECALL_ROUNDING)
         return int(rows[np.argmax(self.base_scores[rows])]) if len(rows) else None
 
 

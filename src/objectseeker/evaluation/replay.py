@@ -23,7 +23,7 @@ from objectseeker.evaluation.scene import Boxes
 # What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
 SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
-NOTHING = -1.0  # the score of the base box that explains a masked box which none explains
+NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,10 +78,10 @@ def find_candidates(observations: Sequence[Observation], rule: Rule, floor: floa
 def explaining_score(rule: Rule, observation: Observation) -> Floats:
     """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
     base, boxes = observation.base, observation.boxes
-    best = np.full(len(boxes), NOTHING)
+    best = np.full(len(boxes), NO_BASE)
     for masked, explaining in _groups(rule, boxes.label, base.label):
         inside = ioa(boxes.xyxy[masked], base.xyxy[explaining]) > rule.filter_ioa
-        best[masked] = np.where(inside, base.score[explaining], NOTHING).max(axis=1)
+        best[masked] = np.where(inside, base.score[explaining], NO_BASE).max(axis=1)
     return best
 
 

@@ -16,7 +16,7 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.iou_variant import IouRule, clear_of_mask, only
 from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.replay import NOTHING, Candidates, find_candidates, replay
+from objectseeker.evaluation.replay import NO_BASE, Candidates, find_candidates, replay
 from objectseeker.evaluation.scene import Boxes
 
 
@@ -53,7 +53,7 @@ def find_iou_candidates(
     parts, repeated, by_score, same = [], [], [], []
     for seen, flags in zip(observations, clear, strict=True):
         boxes = seen.boxes[flags].at_least(mask_floor)
-        best = np.where(rule.same(boxes, seen.base), seen.base.score[None], NOTHING).max(axis=1, initial=NOTHING)
+        best = np.where(rule.same(boxes, seen.base), seen.base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
         kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
         boxes = boxes[kept]
         order = np.argsort(-boxes.score, kind="stable")

@@ -16,7 +16,7 @@ from objectseeker.core.boxes import Detections, Floats, Ints
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import envelope_area
-from objectseeker.evaluation.curves import ROUNDING, curve_of
+from objectseeker.evaluation.curves import RECALL_ROUNDING, curve_of
 from objectseeker.evaluation.matching import overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES
@@ -77,7 +77,7 @@ class Tally:
 
     def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
         """The row of the highest base_score whose clean recall is at least this fraction, or NO_ROW."""
-        reached = self.clean_recall(weights) >= 100 * clean_recall - ROUNDING
+        reached = self.clean_recall(weights) >= 100 * clean_recall - RECALL_ROUNDING
         best = np.where(reached, self.base_scores[:, None], -np.inf).argmax(axis=0)
         return np.where(reached.any(axis=0), best, NO_ROW)
 

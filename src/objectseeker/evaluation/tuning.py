@@ -52,7 +52,7 @@ SMALLEST_POWER = 0.25
 STARTS = 2  # how many of the best settings are moved
 MOST_ROUNDS = 3  # of moves of one step
 
-STRIDE = 4  # while searching, a curve has every fourth base_score
+COARSE = 4  # while searching, a curve has every fourth base_score
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +63,7 @@ class Trial:
     outcome: DefendedOutcome
     undefended_ap50: float
     loss: float  # the points of AP50 that the defence costs
-    certified_mean: float | None  # over the chosen places; None if the clean recall is not reached
+    certified_mean: float | None  # over every `where` asked for; None if the clean recall is not reached
 
     @property
     def family(self) -> Family:
@@ -285,14 +285,14 @@ class Measuring:
         return self._trial(settings, curve, replayed.at_recall(settings, curve))
 
     def coarse(self, settings: Settings) -> Trial:
-        """AP at every STRIDE-th base_score, defended and undefended; recalls where the full protocol has them."""
+        """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
         replayed = self._shared(settings)
-        curve = replayed.curve(settings, BASE_SCORES[::STRIDE])
+        curve = replayed.curve(settings, BASE_SCORES[::COARSE])
         if self._undefended is not None:
             return self._trial(settings, curve, self._at_undefended(settings, replayed))
         row, point = curve.row_at_recall(self._search.recall), None
         if row is not None:
-            rest = replayed.curve(settings, BASE_SCORES[row * STRIDE : (row + 1) * STRIDE])
+            rest = replayed.curve(settings, BASE_SCORES[row * COARSE : (row + 1) * COARSE])
             point = replayed.at_recall(settings, rest)
         return self._trial(settings, curve, point)
 

@@ -27,7 +27,7 @@ from objectseeker.files.remote import Url, is_url, read_url
 AnyPath = str | os.PathLike[str]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
-FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
+IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
 LARGEST_IMAGE = 200_000_000  # pixels; a small file can claim any size, so this is checked before decoding
 
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -132,14 +132,14 @@ def _opened(path: AnyPath) -> Iterator[tuple[PIL.Image.Image, BinaryIO]]:
     """The image with only its header read, and its file; whatever goes wrong inside the block becomes one sentence."""
     with _opened_file(path) as file, _only_our_limit():
         try:
-            image = PIL.Image.open(file, formats=FORMATS)
+            image = PIL.Image.open(file, formats=IMAGE_FORMATS)
             _refuse_huge(image, path)
             yield image, file
         except ObjectSeekerError:
             raise
         except PIL.UnidentifiedImageError:
             empty = file.seek(0, io.SEEK_END) == 0
-            reason = "it is empty" if empty else f"it is damaged or not one of {', '.join(FORMATS)}"
+            reason = "it is empty" if empty else f"it is damaged or not one of {', '.join(IMAGE_FORMATS)}"
             raise ObjectSeekerError(f"cannot read image {path}: {reason}") from None
         except Exception as error:  # Pillow raises almost any type on a damaged file
             raise ObjectSeekerError(f"cannot read image {path}: it is damaged or incomplete ({error})") from None

@@ -18,7 +18,7 @@ from objectseeker.results.tables import as_csv, as_markdown, table
 
 MEASURED = ".measured.json"  # ends the name of the file with one run's measurements
 
-Entry = Callable[[Compared], BootstrapEstimate | None]  # of a run, or of a difference of two
+Cell = Callable[[Compared], BootstrapEstimate | None]  # of a run, or of a difference of two
 
 # What is shown of the held-out half, and by which name.
 HELD_OUT: dict[str, Callable[[HeldOut], BootstrapEstimate]] = {
@@ -41,7 +41,7 @@ def names_of(runs: Sequence[RunFigures]) -> list[str]:
     return short if len(set(short)) == len(short) else [run.run for run in runs]
 
 
-def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Entry]]]:
+def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Cell]]]:
     """All tables: a title, and what stands in each row."""
     first = found.runs[0]
     for number, cell in enumerate(first.tuned):
@@ -57,7 +57,7 @@ def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Entry]]]:
         )
 
 
-def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate]) -> Entry:
+def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate]) -> Cell:
     def of(run: Compared) -> BootstrapEstimate | None:
         half = run.tuned[number].held_out
         return None if half is None else figure(half)
@@ -65,7 +65,7 @@ def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate]) -> En
     return of
 
 
-def _on_curve(number: int, figure: Callable[[BetaPoint], BootstrapEstimate]) -> Entry:
+def _on_curve(number: int, figure: Callable[[BetaPoint], BootstrapEstimate]) -> Cell:
     return lambda run: figure(run.curve[number])
 
 
@@ -80,7 +80,7 @@ def columns(found: Comparison) -> dict[str, Compared]:
     return shown | {f"{name} - {names[0]}": d for name, d in zip(names[1:], found.differences, strict=True)}
 
 
-def rows(figures: dict[str, Entry], shown: Mapping[str, Compared]) -> list[dict[str, str]]:
+def rows(figures: dict[str, Cell], shown: Mapping[str, Compared]) -> list[dict[str, str]]:
     return [
         {"figure": name} | {column: cell(figure(content)) for column, content in shown.items()}
         for name, figure in figures.items()

@@ -15,7 +15,7 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.errors import ObjectSeekerError
 
 COORDINATES = ("x1", "y1", "x2", "y2")
-LARGEST_LABEL = 2**15 - 1
+LARGEST_STORED_LABEL = 2**15 - 1
 SCHEMA = pa.schema(
     [("image", pa.int32()), ("mask", pa.int16())]
     + [(name, pa.float64()) for name in (*COORDINATES, "score")]
@@ -122,7 +122,7 @@ def decode(content: bytes) -> Findings:
 
 def check_labels(labels: Ints, names: Sequence[str]) -> None:
     """Refuse at the first image what could not be translated when the run is read."""
-    most = len(names) - 1 if names else LARGEST_LABEL
+    most = len(names) - 1 if names else LARGEST_STORED_LABEL
     if len(labels) and not 0 <= labels.min() <= labels.max() <= most:
         raise ObjectSeekerError(
             f"the detector returned the labels {labels.min()} to {labels.max()}; they must lie within 0 to {most}"

@@ -95,6 +95,8 @@ def setting_differences(old: Manifest, new: Manifest) -> list[str]:
     """What makes `new` another run than `old`, each in a few words."""
     pairs = zip(_settings(old).items(), _settings(new).values(), strict=True)
     named = [f"{name} was {_show(before)}, now {_show(now)}" for (name, before), now in pairs if before != now]
+    if old.detector_names == new.detector_names and old.to_dataset != new.to_dataset:
+        named.append("the class map was another one")
     return named + _class_differences(old.detector_names, new.detector_names)
 
 

@@ -7,11 +7,12 @@ same bytes as one that was left alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from objectseeker.core.image import Image
 from objectseeker.core.seeker import ViewDetector, detect_views
@@ -100,12 +101,14 @@ def observe(
     observing: Observing = DEFAULT,
     *,
     limit: int | None = None,
+    class_map: Mapping[str, str] | None = None,
     images_per_part: int | None = None,
     on_progress: Progress = lambda done, total: None,
     on_warning: Warn = lambda sentence: None,
 ) -> Run:
     """Observe the first `limit` images of `dataset` (all by default) into the folder `out`, or go on with it.
 
+    `class_map` says which detector class stands for which of the data set's, where names do not tell.
     `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
     after every image. An image that cannot be read is recorded as broken and skipped.
 
@@ -113,9 +116,12 @@ def observe(
     last bit. Only an engine from `open_engine` knows the detector's SPEC, which `Run.defence` needs.
     """
     engine = detector if isinstance(detector, Engine) else LocalEngine((detector,))
-    manifest = describe(dataset, engine.describe(), observing, limit=limit, images_per_part=images_per_part)
+    description = engine.describe()
+    options: dict[str, Any] = {"limit": limit, "class_map": class_map, "images_per_part": images_per_part}
+    manifest = describe(dataset, description, observing, **options)
     if manifest.excluded:
-        on_warning(f"classes left out because the detector does not know them: {', '.join(manifest.excluded)}")
+        for sentence in match_classes(dataset.names, description.names, class_map=class_map).warnings:
+            on_warning(sentence)
     with writing(out, manifest) as writer:
         run = writer.run
         for file in run.damaged:
@@ -141,10 +147,11 @@ def describe(
     observing: Observing,
     *,
     limit: int | None = None,
+    class_map: Mapping[str, str] | None = None,
     images_per_part: int | None = None,
 ) -> Manifest:
     """What the run is, before anything is computed; refuses what cannot work."""
-    match = match_classes(dataset.names, detector.names) if dataset.annotated else None
+    match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
     count = _count(dataset, limit)
     chosen = count if count < len(dataset) else None
     return Manifest(

@@ -35,7 +35,7 @@ from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.binding import bound, defence_of
-from objectseeker.runs.findings import LARGEST_LABEL, Findings, sizes_in
+from objectseeker.runs.findings import LARGEST_STORED_LABEL, Findings, sizes_in
 from objectseeker.runs.findings import decode as decode_part
 from objectseeker.runs.manifest import Manifest, decode
 
@@ -144,7 +144,7 @@ class Run:
         """The labels of the boxes and those of the objects; the same where the dataset has no classes."""
         names, to_dataset = self.manifest.detector_names, self.manifest.to_dataset
         if to_dataset is None:  # a detector without class names may use any label
-            return Vocabulary(names, names, np.arange(len(names) or LARGEST_LABEL + 1))
+            return Vocabulary(names, names, np.arange(len(names) or LARGEST_STORED_LABEL + 1))
         return Vocabulary(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
 
     def defence(self, rule: AnyRule | None = None, follow: Follow | None = None) -> Defence:

@@ -17,12 +17,10 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, area
 from objectseeker.core.image import GREY
+from objectseeker.core.masks import SIDES, Side
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
-Side = Literal["left", "top", "right", "bottom"]
 By = Literal["fill", "crop"]
-
-SIDES: tuple[Side, ...] = get_args(Side)  # side i is removed by moving entry i of the kept x1, y1, x2, y2 to the line
 PROBABILITY, VISIBLE = 0.5, 0.2
 
 
@@ -40,7 +38,7 @@ class HalfMask:
 
     def kept(self, width: int, height: int) -> tuple[int, int, int, int]:
         """What is left of an image, as x1, y1, x2, y2."""
-        kept, moved = [0, 0, width, height], SIDES.index(self.side)
+        kept, moved = [0, 0, width, height], SIDES.index(self.side)  # side i moves entry i to the line
         if self.line >= (width, height)[moved % 2]:
             raise ObjectSeekerError(f"the line at {self.line} does not cross an image of {width}x{height} pixels")
         kept[moved] = self.line

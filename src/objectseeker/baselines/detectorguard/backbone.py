@@ -18,7 +18,8 @@ from objectseeker.detectors.embedded.model import CLASSES
 
 LOGITS = len(CLASSES) + 1  # the last is background
 
-STEM, PARTS, SHAPES, WHOLE = 32, 96, 192, 288  # channels after each widening convolution
+# After each widening convolution.
+STEM_CHANNELS, PARTS_CHANNELS, SHAPES_CHANNELS, WHOLE_CHANNELS = 32, 96, 192, 288
 PARTS_BLOCKS, SHAPES_BLOCKS, WHOLE_BLOCKS = 2, 3, 4
 EXPANSION = 2
 
@@ -56,16 +57,16 @@ class ObjectnessNetwork(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            ConvNorm(3, STEM, 5, 2),
-            Depth(STEM),
-            ConvNorm(STEM, PARTS, 3, 2),
-            *(Depth(PARTS) for _ in range(PARTS_BLOCKS)),
-            ConvNorm(PARTS, SHAPES, 3, 2),
-            *(Depth(SHAPES) for _ in range(SHAPES_BLOCKS)),
-            ConvNorm(SHAPES, WHOLE, 3),
-            *(Depth(WHOLE) for _ in range(WHOLE_BLOCKS)),
+            ConvNorm(3, STEM_CHANNELS, 5, 2),
+            Depth(STEM_CHANNELS),
+            ConvNorm(STEM_CHANNELS, PARTS_CHANNELS, 3, 2),
+            *(Depth(PARTS_CHANNELS) for _ in range(PARTS_BLOCKS)),
+            ConvNorm(PARTS_CHANNELS, SHAPES_CHANNELS, 3, 2),
+            *(Depth(SHAPES_CHANNELS) for _ in range(SHAPES_BLOCKS)),
+            ConvNorm(SHAPES_CHANNELS, WHOLE_CHANNELS, 3),
+            *(Depth(WHOLE_CHANNELS) for _ in range(WHOLE_BLOCKS)),
         )
-        self.head = nn.Conv2d(WHOLE, LOGITS, 1)
+        self.head = nn.Conv2d(WHOLE_CHANNELS, LOGITS, 1)
         nn.init.normal_(self.head.weight, std=0.01)
         nn.init.constant_(self.head.get_parameter("bias"), 0.5)  # above 0: a clipped logit has no gradient
 

@@ -81,10 +81,10 @@ def allowed_squares(where: Where, around: Ints, side: int, shape: tuple[int, int
     ]
 
 
-Corners = tuple[int, int, int, int]  # first column and row, last column and row that a square may begin at
+Starts = tuple[int, int, int, int]  # first column and row, last column and row that a square may begin at
 
 
-def _without(outer: Corners, inner: Corners) -> list[Corners]:
+def _without(outer: Starts, inner: Starts) -> list[Starts]:
     """`outer` but for `inner`, as four rectangles that overlap at the corners."""
     x1, y1, x2, y2 = outer
     return [
@@ -95,7 +95,7 @@ def _without(outer: Corners, inner: Corners) -> list[Corners]:
     ]
 
 
-def _meet(a: Corners, b: Corners) -> Corners:
+def _meet(a: Starts, b: Starts) -> Starts:
     return max(a[0], b[0]), max(a[1], b[1]), min(a[2], b[2]), min(a[3], b[3])
 
 

@@ -15,7 +15,7 @@ from objectseeker.detectors.network.preprocess import Size
 
 Tensor = Any
 
-Decode = Callable[[Any], tuple[Any, Any]]
+DecodeTensor = Callable[[Any], tuple[Any, Any]]
 
 
 class RawNetwork(Protocol):
@@ -46,7 +46,7 @@ class BoxesAndScores:
     """A module that returns boxes N x A x 4 and scores N x A x C, or something that `decode` turns into them."""
 
     module: Any
-    decode: Decode | None
+    decode: DecodeTensor | None
     reaches: tuple[Reach, ...] = ()
 
     def stage(self, number: int, features: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Embedded:
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride[..., None]
 
 
-def as_network(module: Any, decode: Decode | None) -> RawNetwork:
+def as_network(module: Any, decode: DecodeTensor | None) -> RawNetwork:
     if not isinstance(module, Predictor) or decode is not None:
         return BoxesAndScores(module, decode)
     return Embedded.of(module)

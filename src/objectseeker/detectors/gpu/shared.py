@@ -29,9 +29,9 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.detectors.network.preprocess import Placement, Size
 
-FAR = 2**30  # a line no cell reaches across
-EVERYTHING = (0, FAR, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
-NOTHING = (0, -FAR, 0, 0, 0)  # ... or behind it, where it is filled
+BEYOND = 2**30  # a line no cell reaches across
+EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
+NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
 
 
 class Reach(NamedTuple):
@@ -125,7 +125,7 @@ def look_up(cut: Ints, level: Level) -> Ints:
 
 
 def has_strip(cut: Ints, axis: int) -> Bools:
-    return np.asarray((cut[:, 0] == axis) & (np.abs(cut[:, 1]) < FAR))
+    return np.asarray((cut[:, 0] == axis) & (np.abs(cut[:, 1]) < BEYOND))
 
 
 def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]) -> list[list[Batch]]:

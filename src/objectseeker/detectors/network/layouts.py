@@ -83,7 +83,7 @@ class Layout:
     def describe(self) -> str:
         """The name and whatever differs from the layout known by it."""
         known = LAYOUTS.get(self.name)
-        now = {key: getattr(self, key) for key in READERS}
+        now = {key: getattr(self, key) for key in SETTABLE}
         return ",".join([self.name, *(f"{k}={v}" for k, v in now.items() if known is None or v != getattr(known, k))])
 
 
@@ -261,10 +261,10 @@ def parse(text: str | Layout) -> Layout:
 
 def _parse_change(change: str) -> tuple[str, Any]:
     key, _, value = change.partition("=")
-    if key not in READERS:
-        raise ObjectSeekerError(f"unknown layout option {change!r}: write KEY=VALUE, KEY one of {', '.join(READERS)}")
+    if key not in SETTABLE:
+        raise ObjectSeekerError(f"unknown layout option {change!r}: write KEY=VALUE, KEY one of {', '.join(SETTABLE)}")
     try:
-        return key, READERS[key](value)
+        return key, SETTABLE[key](value)
     except (ValueError, KeyError):
         raise ObjectSeekerError(f"the value of layout option {change!r} cannot be read") from None
 
@@ -275,7 +275,7 @@ def _triple(text: str) -> Triple:
     return red, green, blue
 
 
-READERS: dict[str, Callable[[str], Any]] = {
+SETTABLE: dict[str, Callable[[str], Any]] = {
     "fit": str,
     "channels": str,
     "mean": _triple,

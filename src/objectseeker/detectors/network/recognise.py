@@ -9,7 +9,7 @@ from objectseeker.detectors.network.layouts import STRIDES, Layout
 from objectseeker.detectors.network.preprocess import Size
 
 
-class Tensor(NamedTuple):
+class GraphTensor(NamedTuple):
     """An input or output of a graph; a dimension that is not fixed is None."""
 
     name: str
@@ -20,7 +20,9 @@ class Tensor(NamedTuple):
         return f"{self.name} {'x'.join('?' if side is None else str(side) for side in self.shape)}"
 
 
-def recognise(outputs: Sequence[Tensor], size: Size | None, *, takes_sizes: bool, exported_by_yolo: bool) -> str | None:
+def recognise(
+    outputs: Sequence[GraphTensor], size: Size | None, *, takes_sizes: bool, exported_by_yolo: bool
+) -> str | None:
     """The name of the layout, None where the outputs do not settle it.
 
     `size` is the width and height of the graph's input where they are fixed, `takes_sizes` whether it has a second
@@ -65,7 +67,7 @@ def _recognise_single(rows: int | None, columns: int | None, size: Size | None, 
     return "yolov5" if exported_by_yolo and many_rows else None
 
 
-def order_outputs(outputs: Sequence[Tensor], layout: Layout) -> list[Tensor] | None:
+def order_outputs(outputs: Sequence[GraphTensor], layout: Layout) -> list[GraphTensor] | None:
     """The graph's outputs in the order `layout.decode` takes them; None where one is missing.
 
     Exporters often number their outputs: where the names say nothing, type and shape do.
@@ -80,7 +82,7 @@ def order_outputs(outputs: Sequence[Tensor], layout: Layout) -> list[Tensor] | N
     return [by_role[role] for role in layout.outputs] if set(layout.outputs) <= set(by_role) else None
 
 
-def count_classes(ordered: Sequence[Tensor], layout: Layout) -> int | None:
+def count_classes(ordered: Sequence[GraphTensor], layout: Layout) -> int | None:
     """How many classes the graph has, where its shapes say so."""
     if layout.classes is None:
         return None

@@ -15,7 +15,7 @@ from objectseeker.results.figures import rows as figure_rows
 from objectseeker.results.figures.rows import CLEAN_RECALLS, MeanOverT, Study, Variant
 from objectseeker.results.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
 
-CERTIFIED = "certified recall, %"
+CERTIFIED_SHARE = "certified recall, %"
 HATCHES = ("", "....", "////", "xxxx")
 LOOKS_OF_LINES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of LINE_STEPS_OF_AREAS numbers of lines
 EVERY_NTH = "every n-th of the stored lines: not Halves(k), no detector can be deployed so"
@@ -137,7 +137,7 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
             Panel(
                 title=where,
                 x_label="patch area, % of the image",
-                y_label=CERTIFIED,
+                y_label=CERTIFIED_SHARE,
                 series=series,
                 x_scale="log",
                 ticks={0.1: "0.1", 1: "1", 10: "10", 100: "100"},
@@ -177,7 +177,7 @@ def _object_size(study: Study, bins: list[SizeBin]) -> Plot:
     certified = Panel(
         title="certified",
         x_label=label,
-        y_label=CERTIFIED,
+        y_label=CERTIFIED_SHARE,
         series=lines,
         y_limits=from_zero([value for line in lines for value in line.y]),
         ticks=ticks,
@@ -248,7 +248,9 @@ def _certified(x: Sequence[Value], outcomes: Sequence[DefendedOutcome], x_label:
     certified = [outcome.certified_recall() for outcome in outcomes]
     series = [Line(where, x, [one[where] for one in certified], LOOKS[where]) for where in WHERES]
     limits = from_zero([value for line in series for value in line.y])
-    return Panel(x_label=x_label, y_label=CERTIFIED, series=series, y_limits=limits, if_empty=_why_empty(outcomes))
+    return Panel(
+        x_label=x_label, y_label=CERTIFIED_SHARE, series=series, y_limits=limits, if_empty=_why_empty(outcomes)
+    )
 
 
 def _outcomes(steps: Sequence[Step]) -> list[DefendedOutcome]:

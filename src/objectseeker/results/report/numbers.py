@@ -22,7 +22,7 @@ from objectseeker.runs.run import Run
 # The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.
 AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)
 ASPECTS = (*(1 / n for n in (16, 12, 8, 6, 4, 3, 2, 1.5)), 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-THRESHOLDS = tuple(t / 20 for t in range(20))
+OFFERED_THRESHOLDS = tuple(t / 20 for t in range(20))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +71,7 @@ def controls(settings: Settings) -> dict[str, Any]:
     return {
         "areas": sorted({*AREAS, threat.area}),
         "aspects": sorted({*ASPECTS, threat.aspect}),
-        "thresholds": sorted({*THRESHOLDS, threshold}),
+        "thresholds": sorted({*OFFERED_THRESHOLDS, threshold}),
         "wheres": WHERES,
         "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "where": "over"},
         "size_bins": SIZE_BINS,

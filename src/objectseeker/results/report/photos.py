@@ -13,7 +13,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 
-THUMBNAIL, VIEW = 240, 640  # longest side, pixels
+THUMBNAIL, LARGE_VIEW = 240, 640  # longest side, pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG
 
 
@@ -40,7 +40,7 @@ def photo_of(image: ObservedImage) -> Photo | str:
 
 def photo_of_pixels(pixels: Image) -> Photo:
     picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
-    view = _shrunk(picture, VIEW)
+    view = _shrunk(picture, LARGE_VIEW)
     return Photo(_jpeg(_shrunk(view, THUMBNAIL), THUMBNAIL_QUALITY), _jpeg(view, VIEW_QUALITY))
 
 

@@ -25,7 +25,7 @@ from objectseeker.runs.observing import Observing
 # same run, whatever else the process has imported.
 PACKAGES = ("objectseeker", "numpy", "pillow", "pyarrow", "onnxruntime", "torch", "torchvision", "transformers")
 
-READERS = 4  # images that are read at a time, before the detector is free for them
+READ_AHEAD = 4  # images that are read at a time, before the detector is free for them
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,12 @@ def describe_detector(
 
 def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Future[Image | Findings]]]:
     """Every item with what `read_item` gives; the next few are read while the detector is at one."""
-    pool = ThreadPoolExecutor(READERS)
+    pool = ThreadPoolExecutor(READ_AHEAD)
     try:
         waiting: deque[tuple[Item, Future[Image | Findings]]] = deque()
         for item in items:
             waiting.append((item, pool.submit(read_item, item)))
-            if len(waiting) > READERS:
+            if len(waiting) > READ_AHEAD:
                 yield waiting.popleft()
         yield from waiting
     finally:
