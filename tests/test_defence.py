@@ -106,7 +106,7 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
         (lambda c: c | {"rule": c["rule"] | {"mask_score": 0.9}}, "was edited"),
         (lambda c: c | {"rule": c["rule"] | {"mask_score": 7}}, "mask_score must lie within"),
         (lambda c: c | {"rule": c["rule"] | {"mask": 7}}, "cannot be read"),
-        (lambda c: c | {"rule": 5}, "cannot be read"),
+        (lambda c: c | {"rule": 5}, "settings by name"),
         (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
         (lambda c: [c], "is not a defence file"),
     ],
@@ -148,3 +148,61 @@ def test_the_curve_through_a_rule_stays_within_bounds(base_score, mask_score, lo
         mask, low = follow.scores(float(at))
         assert at <= mask <= 1
         assert low is None or low <= mask
+
+
+@pytest.mark.parametrize(
+    "masks", [Bands(0.01, spacing=2), Bands(0.01, 4), Bands(1.0), Bands(np.float64(0.01)), Bands(0.01, spacing=1e20)]
+)
+def test_every_recipe_survives_its_file(tmp_path, masks):
+    Defence(detector="embedded", rule=Rule(), masks=masks).save(tmp_path / "d.json")
+    assert Defence.load(tmp_path / "d.json").masks == masks
+
+
+def test_equal_defences_have_one_checksum_whatever_their_numbers_are_typed_as():
+    one = Defence(detector="embedded", rule=Rule(power=1, base_score=np.float32(0.5)), input_size=[416, 416])
+    other = Defence(detector="embedded", rule=Rule(power=1.0, classwise=np.bool_(True)), input_size=(416, 416))
+    assert one == other
+    assert one.sha256 == other.sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": "ioa"}, "settings by name"),
+        ({"batch": 10**400}, "batch"),
+        ({"score_floor": "0.1"}, "score_floor must be a number"),
+        ({"layout": 5}, "layout must be a text"),
+        ({"class_names": "ab"}, "class_names must be texts"),
+        ({"input_size": [1, 2, 3]}, "input_size must be"),
+        ({"fill": 1000}, "fill must be"),
+    ],
+)
+def test_a_setting_of_another_type_is_one_sentence(tmp_path, changes, message):
+    content = Defence(detector="embedded", rule=Rule()).to_json() | changes
+    (tmp_path / "d.json").write_text(json.dumps(content))
+    with pytest.raises(ObjectSeekerError, match=message):
+        Defence.load(tmp_path / "d.json")
+
+
+@pytest.mark.parametrize("name", ["mask_score", "base_score", "low_score", "filter_ioa", "edge_factor", "power"])
+def test_a_score_is_a_number_and_no_text(name):
+    with pytest.raises(ObjectSeekerError, match=f"{name} must be a number, got '0.1'"):
+        Rule(**{name: "0.1"})
+    with pytest.raises(ObjectSeekerError, match="classwise must be true or false, got 'false'"):
+        Rule(classwise="false")
+
+
+def test_deeply_nested_files_are_refused(tmp_path):
+    (tmp_path / "d.json").write_text("[" * 100_000)
+    with pytest.raises(ObjectSeekerError, match="is not a defence file"):
+        Defence.load(tmp_path / "d.json")
+
+
+def test_a_transformers_folder_beside_the_file_stays_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "tf" / "detr").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    Defence(detector="transformers:tf/detr", rule=Rule()).save("tf/d.json")
+    assert json.loads((tmp_path / "tf" / "d.json").read_text())["detector"] == "transformers:./detr"
+    assert Defence.load("tf/d.json").detector == "transformers:./tf/detr"
+    hub = [Defence(detector=f"transformers:{owner}/detr", rule=Rule()).sha256 for owner in ("one", "other")]
+    assert hub[0] != hub[1]

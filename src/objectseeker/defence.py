@@ -22,11 +22,12 @@ from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.recipes import Halves, Recipe, parse, require_recipe
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.saving import save_text
 
 FORMAT = 1
 BATCH = 8  # views at a time, for a detector that does not make its own batches
+MOST_VIEWS = 65_536  # of a batch; an image has fewer
 FILE_KINDS = ("onnx", "ultralytics", "transformers")  # specs that may name a file or folder
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
@@ -70,9 +71,21 @@ class Defence:
         if not isinstance(self.rule, AnyRule):
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
-        require_grey(self.fill)
+        for name in ("layout", "mask_by", "precision", "identity"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
+        # Stored as checked: equal defences are then written alike, and have one checksum.
+        checked: dict[str, object] = {"fill": require_grey(self.fill), "class_names": _names(self.class_names)}
         if self.batch is not None:
-            require_count(self.batch, "batch")
+            checked["batch"] = require_count(self.batch, "batch")
+            if self.batch > MOST_VIEWS:
+                raise ObjectSeekerError(f"batch must be at most {MOST_VIEWS:,}, got {self.batch!r}")
+        if self.score_floor is not None:
+            checked["score_floor"] = require_fraction(self.score_floor, "score_floor")
+        if self.input_size is not None:
+            checked["input_size"] = _size(self.input_size)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if self.follow is not None and self.follow.rule(self.rule, self.rule.base_score) != self.rule:
             raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_score!r}")
 
@@ -80,7 +93,7 @@ class Defence:
     def default(cls, detector: str, **options: Any) -> Defence:
         """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others."""
         own: dict[str, Any] = {"rule": GENERAL_RULE, "follow": GENERAL_FOLLOW}
-        if detector == "embedded":
+        if detectors.require_spec(detector)[0] == "embedded":
             own = {"rule": EMBEDDED_RULE, "follow": EMBEDDED_FOLLOW}
         return cls(detector=detector, **own | options)
 
@@ -142,14 +155,14 @@ class Defence:
             return cls(**values)
         except ObjectSeekerError as error:
             raise ObjectSeekerError(f"{source} cannot be used: {error}") from None
-        except (TypeError, AttributeError, KeyError) as error:
+        except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
             raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defence.save") from None
 
     def save(self, path: str | Path) -> None:
         """Write the file. A detector's file is named relative to it, so both can move together."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        placed = replace(self, detector=_moved(self.detector, lambda file: os.path.relpath(file, path.parent)))
+        placed = replace(self, detector=relative_to(self.detector, path.parent))
         content = placed.to_json() | {"sha256": self.sha256}
         save_text(path, json.dumps(content, indent=2) + "\n")
 
@@ -161,7 +174,7 @@ class Defence:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise ObjectSeekerError(f"cannot read the defence {path}: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune") from None
         if not isinstance(content, dict):
             raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune")
@@ -170,10 +183,28 @@ class Defence:
             raise ObjectSeekerError(
                 f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
             )
-        return replace(defence, detector=_moved(defence.detector, lambda file: str(path.parent / file)))
+        return replace(defence, detector=seen_from(defence.detector, path.parent))
+
+
+def _names(names: Any) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ObjectSeekerError(f"class_names must be texts, got {names!r}")
+    return tuple(names)
+
+
+def _size(size: Any) -> int | tuple[int, int]:
+    if isinstance(size, tuple | list):
+        if len(size) != 2:
+            raise ObjectSeekerError(f"input_size must be a side or width and height, got {size!r}")
+        return require_count(size[0], "input width"), require_count(size[1], "input height")
+    return require_count(size, "input_size")
 
 
 def _rule_of(values: Mapping[str, Any]) -> AnyRule:
+    if not isinstance(values, Mapping):
+        raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
     if "ioa" in values:
         return IouRule(**dict(values) | {"ioa": Rule(**values["ioa"])})
     return Rule(**values)
@@ -189,7 +220,9 @@ def _moved(spec: str, move: Any) -> str:
         or (kind == "transformers" and not _is_path(name))
     ):
         return spec
-    return f"{kind}:{os.path.normpath(move(name))}"
+    moved = os.path.normpath(move(name))
+    hub_like = kind == "transformers" and not moved.startswith((".", "/"))
+    return f"{kind}:./{moved}" if hub_like else f"{kind}:{moved}"
 
 
 def _is_path(name: str) -> bool:
@@ -199,4 +232,16 @@ def _is_path(name: str) -> bool:
 def without_folder(spec: str) -> str:
     """A spec as it is compared: the run and the defence may have been written in different places."""
     kind, _, name = spec.partition(":")
-    return f"{kind}:{Path(name).name}" if kind in FILE_KINDS else spec
+    if kind not in FILE_KINDS or (kind == "transformers" and not _is_path(name)):  # an owner is no folder
+        return spec
+    return f"{kind}:{Path(name).name}"
+
+
+def relative_to(spec: str, folder: Path) -> str:
+    """A spec with the path of its file as seen from `folder`, so that both can move together."""
+    return _moved(spec, lambda file: os.path.relpath(file, folder))
+
+
+def seen_from(spec: str, folder: Path) -> str:
+    """The spec that `relative_to` gave, as seen from the current folder."""
+    return _moved(spec, lambda file: str(folder / file))

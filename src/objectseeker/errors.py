@@ -18,14 +18,23 @@ def require_fraction(value: float, name: str) -> float:
 
 
 def require_number(value: float, name: str) -> float:
-    """`value` as a finite float."""
+    """`value` as a finite float; a text is none."""
     try:
+        if isinstance(value, str | bytes):
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ObjectSeekerError(f"{name} must be a number, got {value!r}") from None
     if not math.isfinite(number):
         raise ObjectSeekerError(f"{name} must be finite, got {value!r}")
     return number
+
+
+def require_flag(value: bool, name: str) -> bool:
+    """`value` as a bool: true or false, and nothing that only counts as one."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise ObjectSeekerError(f"{name} must be true or false, got {value!r}")
+    return bool(value)
 
 
 def require_count(value: int, name: str) -> int:

@@ -62,7 +62,8 @@ def test_batches_are_the_callers_unless_the_detector_makes_its_own(tmp_path):
 
 def test_the_rule_of_a_runs_defence_may_be_any_other(tmp_path):
     run = stored(tmp_path)
-    assert run.defence(RULE) == toy()
+    assert replace(run.defence(RULE), detector=toy().detector) == toy()
+    assert run.defence(RULE).detector == f"onnx:{tmp_path / 'somewhere' / 'toy.onnx'}"  # as seen from the run
     assert run.defence(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
     follow = Follow(alpha=0.3, beta=0.2)
     assert run.defence(follow.rule(RULE, 0.4), follow).follow == follow
@@ -97,8 +98,11 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
 
     monkeypatch.setattr(choice.detectors, "load", lambda spec, **options: Blind())
     options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_by": "crop", "layout": None}
+    monkeypatch.chdir(tmp_path)
     run = observed(tmp_path, "onnx:weights/toy.onnx", options)
-    assert run.manifest.detector_spec == "onnx:weights/toy.onnx"
+    assert run.manifest.detector_spec == "onnx:../weights/toy.onnx"  # as seen from the run
+    monkeypatch.chdir("/")
+    assert run.defence().detector == f"onnx:{tmp_path / 'weights' / 'toy.onnx'}"  # wherever a command is called
     assert run.manifest.detector_options == {"input_size": (64, 32), "mask_by": "crop"}
     assert run.defence().options == {"input_size": (64, 32), "mask_by": "crop"}
 

@@ -183,7 +183,7 @@ def _default(field: Field[Any]) -> Any:
 def defence_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions) -> Defence:
     """The defence that the options of a command describe."""
     if rule.defence is not None:
-        _refuse_beside_file(rule, detector, masks)
+        refuse_beside(rule.defence, rule, detector, masks)
         return Defence.load(rule.defence)
     known = what_is_observed(detector, masks, None)
     chosen, follow = _rule_of(rule, known)
@@ -196,7 +196,7 @@ def defence_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defen
     With `point`, --base-score chooses an operating point on the curve of a file's rule, and is not refused beside it.
     """
     if rule.defence is not None:
-        _refuse_beside_file(replace(rule, base_score=None) if point else rule)
+        refuse_beside(rule.defence, replace(rule, base_score=None) if point else rule)
         return run.bind(Defence.load(rule.defence))
     chosen, follow = _rule_of(rule, run.defence())
     defence = run.bind(run.defence(chosen, follow))
@@ -207,7 +207,7 @@ def defence_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defen
 def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path | None) -> Defence:
     """The detector and the masks to observe with, of a defence file or of the options; its rule plays no part."""
     if file is not None:
-        _refuse_beside_file(RuleOptions(defence=file), detector, masks)
+        refuse_beside(file, detector, masks)
         return Defence.load(file)
     spec, options = detector.given()
     spec = spec or "embedded"
@@ -240,7 +240,19 @@ def defence_and_settings(
             f"the run keeps masked boxes from a score of {floor} on, but these settings look from {settings.floor} on: "
             "raise the scores, or observe with a lower --mask-floor"
         )
+    if settings.base_score is not None:
+        require_floor(run, replace(defence, rule=settings.rule_at(settings.base_score)))
     return defence, settings
+
+
+def require_floor(run: Run, defence: Defence | None) -> None:
+    """Refuse an operating point below what a run has stored: base boxes would be missing there."""
+    floor = run.manifest.observing.base_floor
+    if defence is not None and defence.rule.base_score < floor:
+        raise ObjectSeekerError(
+            f"the run keeps base boxes from a score of {floor} on, but this looks from {defence.rule.base_score} on: "
+            "ask for a higher score or less clean recall, or observe with a lower --base-floor"
+        )
 
 
 def refuse_beside_run(folder: Path, *groups: Any) -> None:
@@ -341,10 +353,11 @@ def _masks_of(masks: MaskOptions) -> Recipe:
     return parse(masks.masks or "halves:30")
 
 
-def _refuse_beside_file(rule: RuleOptions, *others: Any) -> None:
-    given = [name for group in (rule, *others) for name in _given(group) if name != "defence"]
+def refuse_beside(file: Path | None, *groups: Any) -> None:
+    """A defence file says it all: settings beside it are refused."""
+    given = [name for group in groups for name in _given(group) if name != "defence"]
     if given:
-        raise ObjectSeekerError(f"{rule.defence} says it all: leave out {_options(given)}, or the file")
+        raise ObjectSeekerError(f"{file} says it all: leave out {_options(given)}, or the file")
 
 
 def _given(group: Any) -> dict[str, Any]:

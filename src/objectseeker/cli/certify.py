@@ -49,6 +49,7 @@ def certify(
             rows += [row.to_json() for row in of_image]
             bar.advance()
     if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
         save_text(out, tables.as_csv([{key: str(value) for key, value in row.items()} for row in rows]))
         defence.save(out.with_name(f"{out.stem}.defence.json"))
     if as_json:

@@ -10,7 +10,7 @@ import typer
 from objectseeker import Defence, ObjectSeekerError, Rule, detectors
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed
-from objectseeker.cli._options import DetectorOptions, Device, Json, grouped
+from objectseeker.cli._options import DetectorOptions, Device, Json, grouped, refuse_beside
 from objectseeker.core.recipes import parse
 
 
@@ -25,7 +25,7 @@ def check_detector(
     defence: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Check the detector of this defence, under its own masks.")
     ] = None,
-    masks: Annotated[str, typer.Option(help="Masks to check the views of.")] = "halves:4",
+    masks: Annotated[str | None, typer.Option(help="Masks to check the views of. Default: halves:4.")] = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
@@ -42,14 +42,17 @@ def check_detector(
     from objectseeker.files.images import load_image
 
     if defence is not None:
+        if masks is not None:
+            raise ObjectSeekerError(f"{defence} says it all: leave out --masks, or the file")
         if spec is not None:  # the only argument is the image then
             image = Path(spec)
+        refuse_beside(defence, options)
         checked = Defence.load(defence)
     elif (spec or options.detector) is None:
         raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defence FILE")
     else:
         named, given = options.given()
-        checked = Defence(detector=str(spec or named), rule=Rule(), masks=parse(masks), **given)
+        checked = Defence(detector=str(spec or named), rule=Rule(), masks=parse(masks or "halves:4"), **given)
     seeker = checked.seeker(device)
     loaded: Any = seeker.detector
     picture = load_image(image if image is not None else samples()[0].path)

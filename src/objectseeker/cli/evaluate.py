@@ -19,6 +19,7 @@ from objectseeker.cli._options import (
     defence_and_settings,
     grouped,
     open_run,
+    require_floor,
 )
 
 
@@ -56,13 +57,17 @@ def evaluate(
         evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
         return
     evaluated = evaluation.evaluate(stored.images(), stored.vocabulary, settings, defence=defence)
+    require_floor(stored, evaluated.deployed)
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.statistics import read_recall
         from objectseeker.evaluation.settings import threshold_of
 
         under_attack = read_recall(
-            attacks, defence, settings.threat.patches(), threshold=threshold_of(defence.rule, threat.threshold)
+            attacks,
+            evaluated.deployed or defence,
+            settings.threat.patches(),
+            threshold=threshold_of(defence.rule, threat.threshold),
         )
     if out is not None:
         tables.save(out, evaluated, under_attack)

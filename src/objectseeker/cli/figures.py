@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -56,7 +57,11 @@ def figures(
             on_progress=bar.update,
             on_note=warn,
         )
-    defence.save(out / "defence.json")
+    rule_there = settings.fixed_rule
+    if rule_there is None:
+        defence.save(out / "on-the-curve-of.defence.json")  # every clean recall has a rule of its own
+    else:
+        replace(defence, rule=rule_there).save(out / "defence.json")
     note = plots.missing()
     if note is not None:
         warn(note)

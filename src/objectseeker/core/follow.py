@@ -26,7 +26,7 @@ class Follow:
     def __post_init__(self) -> None:
         for name in ("alpha", "beta", "low_alpha", "low_beta"):
             if getattr(self, name) is not None:
-                require_fraction(getattr(self, name), name)
+                object.__setattr__(self, name, require_fraction(getattr(self, name), name))
         if (self.low_alpha is None) != (self.low_beta is None):
             raise ObjectSeekerError(
                 f"the evidence rule needs both low_alpha and low_beta, got {self.low_alpha!r} and {self.low_beta!r}"

@@ -28,7 +28,7 @@ from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
-from objectseeker.errors import require_fraction
+from objectseeker.errors import ObjectSeekerError, require_fraction
 
 CLEAR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
 TAU_IOU = 0.8
@@ -48,7 +48,9 @@ class IouRule:
     tau_iou: float = TAU_IOU
 
     def __post_init__(self) -> None:
-        require_fraction(self.tau_iou, "tau_iou")
+        object.__setattr__(self, "tau_iou", require_fraction(self.tau_iou, "tau_iou"))
+        if not isinstance(self.ioa, Rule):
+            raise ObjectSeekerError(f"ioa must be a Rule, got {self.ioa!r}")
 
     @property
     def base_score(self) -> float:

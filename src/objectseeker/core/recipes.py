@@ -11,6 +11,7 @@ Every recipe writes itself as such a text, and `parse` reads it back.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import ClassVar
@@ -119,21 +120,24 @@ class Bands(Recipe):
     name: ClassVar[str] = "bands"
 
     def __post_init__(self) -> None:
-        Patch(self.area, self.aspect)  # refuses what is no patch
-        if require_number(self.spacing, "spacing") <= 0:
+        patch = Patch(self.area, self.aspect)  # refuses what is no patch
+        checked = {"area": patch.area, "aspect": patch.aspect, "spacing": require_number(self.spacing, "spacing")}
+        for name, value in checked.items():  # as floats: equal recipes are then written alike
+            object.__setattr__(self, name, value)
+        if self.spacing <= 0:
             raise ObjectSeekerError(f"spacing must be above 0, got {self.spacing!r}")
 
     def _make(self, width: int, height: int) -> MaskSet:
         sides = Patch(self.area, self.aspect).size(width, height)
         columns, rows = (
-            band_positions(limit, side, max(1, math.floor(self.spacing * side)))
+            band_positions(limit, side, max(1, math.floor(min(self.spacing * side, limit))))
             for limit, side in zip((width, height), sides, strict=True)
         )
         return strips(width, height, columns, rows)
 
     def __str__(self) -> str:
         more = "".join(f",{key}={getattr(self, key)!r}" for key in ("aspect", "spacing") if getattr(self, key) != 1)
-        return f"{self.name}:{self.area!r}{more}"
+        return f"{self.name}:{'100%' if self.area == 1 else repr(self.area)}{more}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +169,7 @@ def halves(width: int, height: int, lines: int = 30) -> MaskSet:
 
 def parse(text: str) -> Recipe:
     """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
-    parts = [_parse_one(part.strip(), text) for part in str(text).split("+")]
+    parts = [_parse_one(part.strip(), text) for part in re.split(r"(?<![0-9]e)\+", str(text))]
     return parts[0] if len(parts) == 1 else Sum(tuple(parts))
 
 

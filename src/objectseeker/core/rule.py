@@ -13,7 +13,7 @@ from objectseeker.core.certification import Certificates, certify_by_evidence
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import near_line, prune_by_evidence
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
+from objectseeker.errors import ObjectSeekerError, require_flag, require_fraction, require_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,19 @@ class Rule:
     cluster_distance: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance"):
-            require_fraction(getattr(self, name), name)
+        # Stored as checked: equal rules are then written alike, whatever type of number they were given.
+        checked: dict[str, object] = {"classwise": require_flag(self.classwise, "classwise")}
+        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance", "low_score"):
+            if getattr(self, name) is not None or name != "low_score":
+                checked[name] = require_fraction(getattr(self, name), name)
+        checked["power"] = require_number(self.power, "power")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
         if self.cluster_distance == 1:  # boxes that share no area would be neighbours
             raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
-        if require_number(self.power, "power") <= 0:
+        if self.power <= 0:
             raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
-        if self.low_score is not None and require_fraction(self.low_score, "low_score") > self.mask_score:
+        if self.low_score is not None and self.low_score > self.mask_score:
             raise ObjectSeekerError(f"low_score must not exceed mask_score {self.mask_score!r}, got {self.low_score!r}")
 
     @property

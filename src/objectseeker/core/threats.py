@@ -39,13 +39,16 @@ class Patch:
     count: int = 1
 
     def __post_init__(self) -> None:
-        if require_fraction(self.area, "patch area") == 0:
+        object.__setattr__(self, "area", require_fraction(self.area, "patch area"))
+        object.__setattr__(self, "aspect", require_number(self.aspect, "patch aspect"))
+        if self.area == 0:
             raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
-        if not 1 / LONGEST_ASPECT <= require_number(self.aspect, "patch aspect") <= LONGEST_ASPECT:
+        if not 1 / LONGEST_ASPECT <= self.aspect <= LONGEST_ASPECT:
             raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
         if self.where not in WHERES:
             raise ObjectSeekerError(f"where must be one of {', '.join(WHERES)}, got {self.where!r}")
-        if require_count(self.count, "patch count") > 2:
+        object.__setattr__(self, "count", require_count(self.count, "patch count"))
+        if self.count > 2:
             raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
 
     def size(self, width: int, height: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from objectseeker.detectors.network import identity, names
 from objectseeker.detectors.network.detector import Forward, NetworkDetector, as_size
+from objectseeker.detectors.network.external import external_files
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
 from objectseeker.detectors.network.options import NetworkOptions
 from objectseeker.detectors.network.preprocess import Size
@@ -56,7 +57,7 @@ def load_onnx(
     settings += f" threads={threads}" * (on_cpu and threads > 1)
     return NetworkDetector(
         names=tuple(class_names or names.from_metadata(graph.metadata) or _usual_names(classes, layout)),
-        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *_external_weights(path))}",
+        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *external_files(path))}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
@@ -207,12 +208,6 @@ def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:
         return [[output[view] for output in every] for view in range(len(batch))]
 
     return forward
-
-
-def _external_weights(path: Path) -> list[Path]:
-    """Files beside the graph that hold its weights, by their usual names."""
-    usual = (path.with_name(path.name + ".data"), path.with_name(path.name + "_data"))
-    return [file for file in usual if file.is_file()]
 
 
 def _listed(tensors: Sequence[GraphTensor]) -> str:

@@ -44,7 +44,9 @@ def transformers_detector(
         )
         return Found(seen["boxes"], seen["scores"], seen["labels"])
 
-    named = identity.of_model(model, score_floor, device)
+    # How the processor resizes and normalises decides the boxes as much as the weights do.
+    settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
+    named = identity.of_model(model, score_floor, device, f"{type(processor).__name__} {settings}")
     return OneByOneDetector(
         names=from_mapping(model.config.id2label), identity=named, find=find, score_floor=score_floor
     )

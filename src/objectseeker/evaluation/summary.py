@@ -7,7 +7,7 @@ reached, then for the certificates there. Everything but COCO's AP is a sum over
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -137,6 +137,13 @@ class Evaluation:
     defence: Defence | None = None
 
     @property
+    def deployed(self) -> Defence | None:
+        """The defence that these figures are about: with the rule of the operating point, its own or another one."""
+        if self.defence is None or self.ours.point is None:
+            return self.defence
+        return replace(self.defence, rule=self.ours.point.rule)
+
+    @property
     def objects(self) -> int:
         return int(self.objects_per_class.sum())
 
@@ -176,7 +183,7 @@ class Evaluation:
             "objects": self.objects,
             "ignored_objects": self.ignored_objects,
             "classes": len(self.classes),
-            "defence": None if self.defence is None else self.defence.to_json() | {"sha256": self.defence.sha256},
+            "defence": None if self.deployed is None else self.deployed.to_json() | {"sha256": self.deployed.sha256},
             "settings": settings.to_json(),
             "operating_point": {
                 "asked": "clean_recall" if settings.clean_recall is not None else asked,

@@ -107,8 +107,10 @@ def remarks(found: Evaluation) -> list[str]:
     alerts = [f"{name} {one.alerts}" for name, one in ways(found).items() if one.alerts is not None]
     if alerts:
         lines.append(f"images flagged by --alert without any attack, of {found.images}: {', '.join(alerts)}")
-    if found.defence is not None:
-        lines.append(f"defence sha256:{found.defence.sha256}")
+    if found.defence is not None and found.deployed is not None:
+        other = found.deployed.sha256 != found.defence.sha256
+        on_curve = f", on the curve of sha256:{found.defence.sha256}" if other else ""
+        lines.append(f"defence sha256:{found.deployed.sha256}{on_curve}")
     return lines
 
 

@@ -8,14 +8,16 @@ from pathlib import Path
 
 from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import AnyRule
-from objectseeker.defence import BATCH, Defence, without_folder
-from objectseeker.detectors import OPTIONS
+from objectseeker.defence import BATCH, Defence, seen_from, without_folder
+from objectseeker.detectors import OPTIONS, require_spec
+from objectseeker.detectors.network.external import external_files
+from objectseeker.detectors.network.identity import of_files
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.manifest import Manifest
 
 
-def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None) -> Defence:
-    """The defence that was observed, with this rule or the default one."""
+def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None, folder: Path) -> Defence:
+    """The defence that was observed into `folder`, with this rule or the default one."""
     if manifest.detector_spec is None:
         raise ObjectSeekerError(
             f"the run does not say how its detector {manifest.detector} is loaded, so no defence can: observe with a "
@@ -26,7 +28,11 @@ def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None) 
     if observing.batch not in (None, BATCH):
         options["batch"] = observing.batch
     default = Defence.default(
-        manifest.detector_spec, masks=observing.masks, fill=observing.fill, identity=manifest.detector, **options
+        seen_from(manifest.detector_spec, folder),
+        masks=observing.masks,
+        fill=observing.fill,
+        identity=manifest.detector,
+        **options,
     )
     if rule is None and follow is not None:
         rule = follow.rule(default.rule, default.rule.base_score)
@@ -53,6 +59,7 @@ def _of_detector(manifest: Manifest, defence: Defence) -> Iterator[str]:
     elif manifest.detector_spec is None or without_folder(defence.detector) != without_folder(manifest.detector_spec):
         yield f"its detector is {defence.detector}, the run's {manifest.detector_spec or manifest.detector}"
     else:
+        yield from _of_file(manifest, defence)
         for option in OPTIONS:
             theirs, ours = getattr(defence, option), options.get(option)
             if theirs != ours and option not in ("batch", "class_names"):
@@ -61,6 +68,15 @@ def _of_detector(manifest: Manifest, defence: Defence) -> Iterator[str]:
             yield f"its batch is {_show(defence.batch)}, the run's {_show(options.get('batch'))}"
     if defence.class_names not in (options.get("class_names"), manifest.detector_names):
         yield "its class names are not the run's"
+
+
+def _of_file(manifest: Manifest, defence: Defence) -> Iterator[str]:
+    """Whether the ONNX file that the defence names, if it is here, is the one that was observed."""
+    kind, name = require_spec(defence.detector)
+    if kind == "onnx" and Path(name).is_file():
+        file = Path(name)
+        if not manifest.detector.endswith(of_files(file, *external_files(file))):
+            yield f"its detector {defence.detector} is another file than the run's {manifest.detector}"
 
 
 def _of_observing(manifest: Manifest, defence: Defence) -> Iterator[str]:

@@ -18,7 +18,7 @@ from objectseeker.core.image import Image
 from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, match_classes
 from objectseeker.datasets.dataset import Streamed
-from objectseeker.defence import BATCH
+from objectseeker.defence import BATCH, relative_to
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import location
@@ -118,6 +118,8 @@ def observe(
     engine = detector if isinstance(detector, Engine) else LocalEngine((detector,))
     description = engine.describe()
     options: dict[str, Any] = {"limit": limit, "class_map": class_map, "images_per_part": images_per_part}
+    if description.spec is not None:  # as seen from the run, so that it does not matter where a command is called
+        description = replace(description, spec=relative_to(description.spec, Path(out)))
     manifest = describe(dataset, description, observing, **options)
     if manifest.excluded:
         for sentence in match_classes(dataset.names, description.names, class_map=class_map).warnings:

@@ -152,7 +152,7 @@ class Run:
 
         Without a rule it is the default one of the detector, or that one's with scores that follow by `follow`.
         """
-        return self.bind(defence_of(self.manifest, rule, follow))
+        return self.bind(defence_of(self.manifest, rule, follow, self.folder))
 
     def bind(self, defence: Defence) -> Defence:
         """`defence`, bound to the detector that was observed; one that is about anything else is refused.

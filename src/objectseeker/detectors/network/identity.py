@@ -28,6 +28,9 @@ def of_module(module: Any) -> str:
     return digest.hexdigest()
 
 
-def of_model(model: Any, score_floor: float, device: str) -> str:
-    """The identity of a PyTorch model that resizes and suppresses by itself."""
-    return f"{type(model).__name__} (floor={score_floor:g} {device}) sha256:{of_module(model)}"
+def of_model(model: Any, score_floor: float, device: str, around: object = "") -> str:
+    """The identity of a PyTorch model that resizes and suppresses by itself; `around` decides its boxes, too."""
+    hashed = of_module(model)
+    if around:
+        hashed = hashlib.sha256(f"{hashed} {around}".encode()).hexdigest()
+    return f"{type(model).__name__} (floor={score_floor:g} {device}) sha256:{hashed}"

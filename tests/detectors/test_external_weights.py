@@ -1,0 +1,61 @@
+"""Weights beside an ONNX graph are part of its identity, whatever their files are called."""
+
+import numpy as np
+import pytest
+
+from objectseeker import ObjectSeekerError
+from objectseeker.detectors.network.external import external_files
+
+onnx = pytest.importorskip("onnx")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+
+def save(file, location):
+    """A graph with a weight in an initializer and one in a constant inside a branch, both kept outside."""
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.normal(0, 1, (64, 64)).astype(np.float32), "w")
+    constant = numpy_helper.from_array(rng.normal(0, 1, (64, 64)).astype(np.float32), "c")
+    branch = helper.make_graph(
+        [helper.make_node("Constant", [], ["k"], value=constant)],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("k", TensorProto.FLOAT, [64, 64])],
+    )
+    nodes = [
+        helper.make_node("If", ["flag"], ["picked"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["picked", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "graph",
+        [helper.make_tensor_value_info("flag", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [64, 64])],
+        [weight],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save_model(
+        model, file, save_as_external_data=True, location=location, size_threshold=100, convert_attribute=True
+    )
+    return file
+
+
+@pytest.mark.parametrize("location", ["weights.bin", "m.onnx.data", "m.onnx_data"])
+def test_every_file_is_found_by_its_name(tmp_path, location):
+    assert external_files(save(tmp_path / "m.onnx", location)) == [tmp_path / location]
+
+
+def test_a_graph_without_any_has_none_and_no_graph_at_all_is_left_to_others(tmp_path):
+    for name, content in (("empty.onnx", b""), ("text.onnx", b"not a graph"), ("bits.onnx", bytes(range(256)) * 9)):
+        (tmp_path / name).write_bytes(content)
+        assert external_files(tmp_path / name) == []
+
+
+def test_weights_outside_the_folder_are_refused(tmp_path):
+    model = onnx.load(save(tmp_path / "m.onnx", "weights.bin"), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../elsewhere.bin"
+    (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ObjectSeekerError, match=r"outside its folder, in '\.\./elsewhere\.bin'"):
+        external_files(tmp_path / "out.onnx")
