@@ -119,6 +119,7 @@ def test_votes_are_means_over_the_windows_that_cover_a_position(program):
     np.testing.assert_allclose(program.votes_of(windows)[0].numpy(), expected, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_like_one_that_was_left_alone(program, tmp_path, monkeypatch):
     def run(folder, *more):
         arguments = f"x --check --steps 2 --batch 2 --size 96 --processes 1 --out {folder}".split()

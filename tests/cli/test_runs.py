@@ -78,6 +78,7 @@ def test_evaluate_at_another_operating_point_says_which(workplace):
     assert recall["clean_recall"] >= 90
 
 
+@pytest.mark.slow
 def test_evaluate_shows_recall_under_attack(workplace):
     """Only an attack on this very defence counts: any other file is refused with the difference."""
     run(workplace, "attack", "run", "--out", "hit", "--steps", 2, "--restarts", 1, "--objects", 2, "--mode", "black")

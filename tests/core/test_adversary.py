@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from adversary import campaign, total, with_class_maximum, with_extra_nms
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("evidence", [False, True])
 def test_no_certified_object_is_ever_hidden(evidence):

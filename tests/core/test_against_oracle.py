@@ -29,6 +29,7 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
     return chosen
 
 
+@pytest.mark.slow
 @settings(max_examples=5000, deadline=None)
 @given(
     SEEDS,
@@ -57,6 +58,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, filter_ioa, threshold, 
             assert (fast.certified[p, n], fast.vacuous[p, n]) == expected, (patch, n)
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(SEEDS)
 def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
@@ -85,6 +87,7 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
         assert fast.largest_square[n] == largest
 
 
+@pytest.mark.slow
 @settings(max_examples=1500, deadline=None)
 @given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]), DISTANCES)
 def test_pruning_equals_the_oracle(seed, classwise, low_score, power, distance):

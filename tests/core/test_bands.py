@@ -39,6 +39,7 @@ def threats(seed, width, height):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=2500, deadline=None)
 @given(SEEDS, st.sampled_from([0.5, 0.75]), st.sampled_from([0.0, 0.25]), st.booleans())
 def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
@@ -66,6 +67,7 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
         assert fast.certified[0, n] == oracle.certify_by_evidence(case.observation, case.truth, patch, n, **options)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from([None, 0.1]))
 def test_the_largest_square_equals_the_oracle(seed, low_score):
@@ -120,6 +122,7 @@ def test_no_certified_object_is_ever_hidden():
     assert score["slicer"]["open hidden"] > 0.5 * score["slicer"]["open"]  # the attacker is strong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("honestly", [True, False])
 def test_the_attacker_breaks_a_band_that_is_one_pixel_short(monkeypatch, honestly):
     """Certificates that take a band for one pixel wider than what was really removed."""

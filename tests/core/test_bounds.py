@@ -20,6 +20,7 @@ def fast(m, g, filter_ioa, bound, margin=MARGIN):
     return lower_bound(np.array([m]), np.array([g]), filter_ioa, bound, margin)[0, 0]
 
 
+@pytest.mark.slow
 @settings(max_examples=3000, deadline=None)
 @given(boxes(), boxes(), FILTER)
 def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):

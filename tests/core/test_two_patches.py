@@ -94,6 +94,7 @@ def test_classes_say_which_views_remove_a_patch_at_every_position(width, height,
 # --- certificates --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(SEEDS, SHAPES, st.sampled_from([0.0, 0.0, 0.25]), st.sampled_from(["exact", "paper"]), st.booleans())
 def test_certificates_equal_all_pairs_of_positions(seed, shape, threshold, bound, classwise):

@@ -160,6 +160,7 @@ def piece(trainer, folder, seconds=float("inf")):
     train(trainer, Log(folder), folder, argparse.Namespace(stop_after=seconds, log_every=100, save_every=2))
 
 
+@pytest.mark.slow
 def test_a_run_in_pieces_ends_with_the_same_bits_as_one_left_alone(bank, tmp_path):
     cpu = torch.device("cpu")
     alone = Trainer(settings(), bank, cpu, compiled=False)
