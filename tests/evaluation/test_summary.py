@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,7 +237,12 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
 
 def test_a_result_names_the_defence_that_it_is_about():
     defence = Defence.default("embedded")
-    found = evaluate(noisy(5, 4), VOCABULARY, PAPER, defence=defence)
+    own = Settings(rule=defence.rule, follow=defence.curve)
+    found = evaluate(noisy(5, 4), VOCABULARY, own, defence=defence)
     assert Defence.of_json(found.to_json()["defence"]) == defence
     assert found.to_json()["defence"]["sha256"] == defence.sha256
+    there = evaluate(noisy(5, 4), VOCABULARY, replace(own, base_score=0.3), defence=defence)
+    named = Defence.of_json(there.to_json()["defence"])  # at another point of its curve it is another defence
+    assert named.rule == own.rule_at(0.3) != defence.rule
+    assert there.to_json()["defence"]["sha256"] == named.sha256 != defence.sha256
     assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_json()["defence"] is None

@@ -139,9 +139,10 @@ class Evaluation:
     @property
     def deployed(self) -> Defence | None:
         """The defence that these figures are about: with the rule of the operating point, its own or another one."""
-        if self.defence is None or self.ours.point is None:
+        point = self.ours.point
+        if self.defence is None or point is None or point.rule == self.defence.rule:
             return self.defence
-        return replace(self.defence, rule=self.ours.point.rule)
+        return replace(self.defence, rule=point.rule, follow=self.settings.follow)
 
     @property
     def objects(self) -> int:
