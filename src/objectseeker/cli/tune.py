@@ -9,7 +9,7 @@ import typer
 
 from objectseeker.cli._app import app
 from objectseeker.cli._console import print_json, printed, progress, warn
-from objectseeker.cli._options import Json, RunFolder, ThreatOptions, grouped, open_run
+from objectseeker.cli._options import Json, RunFolder, ThreatOptions, grouped, open_run, say
 
 
 @app.command()
@@ -75,3 +75,4 @@ def tune(
         printed.print(table)
     if out is not None:
         printed.print(f"The rule for at most {loss:g} points of AP: {out / 'defence.json'}")
+    say(defence)
