@@ -21,7 +21,7 @@ from objectseeker.files.remote import Url, is_url
 
 FORM = "coco:ANNOTATIONS.json:IMAGES"
 
-Item = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def read(spec: str, rest: str, notes: Notes) -> Dataset:
@@ -59,7 +59,7 @@ def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
     raise ObjectSeekerError(f"{spec!r}: there is no annotation file at that path; give {FORM}")
 
 
-def _content(file: Path) -> Item:
+def _content(file: Path) -> JsonObject:
     try:
         content = json.loads(read_bytes(file))
     except (ValueError, RecursionError) as error:
@@ -69,7 +69,7 @@ def _content(file: Path) -> Item:
     return content
 
 
-def _items(content: Item, key: str, file: Path) -> Iterator[tuple[str, Item, str]]:
+def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, JsonObject, str]]:
     """Each item of one of the file's lists with its id and, for messages, where it stands; no id may come twice."""
     items = content.get(key)
     if not isinstance(items, list):
@@ -87,7 +87,7 @@ def _items(content: Item, key: str, file: Path) -> Iterator[tuple[str, Item, str
         yield identity, item, source if identity is source else f"{source} (id {plain(identity)})"
 
 
-def _record(key: str, item: Item, path: Path | Url, source: str) -> Record:
+def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> Record:
     if "width" not in item or "height" not in item:
         return Record(key, path, image_size(path), [])
     size = item["width"], item["height"]
@@ -97,7 +97,7 @@ def _record(key: str, item: Item, path: Path | Url, source: str) -> Record:
     return Record(key, path, size, [])
 
 
-def _box(item: Item, names: dict[str, str], source: str) -> Box:
+def _box(item: JsonObject, names: dict[str, str], source: str) -> Box:
     category = _id(item, "category_id", source)
     if category not in names:
         raise ObjectSeekerError(f"{source} is of category {plain(category)}, which the file does not list")
@@ -108,7 +108,7 @@ def _box(item: Item, names: dict[str, str], source: str) -> Box:
     return Box(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
 
 
-def _bbox(item: Item, source: str) -> list[float]:
+def _bbox(item: JsonObject, source: str) -> list[float]:
     bbox = item.get("bbox")
     try:
         if isinstance(bbox, list) and len(bbox) == 4 and all(type(value) in (int, float) for value in bbox):
@@ -118,14 +118,14 @@ def _bbox(item: Item, source: str) -> list[float]:
     raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {shown(bbox)}")
 
 
-def _id(item: Item, key: str, source: str) -> str:
+def _id(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, int | str) or not writable(str(value)):
         raise ObjectSeekerError(f"{source} must have {key!r} as a whole number or text, got {shown(value)}")
     return str(value)
 
 
-def _text(item: Item, key: str, source: str) -> str:
+def _text(item: JsonObject, key: str, source: str) -> str:
     value = item.get(key)
     if not isinstance(value, str) or not value or not writable(value):
         raise ObjectSeekerError(f"{source} must have {key!r} as text, got {shown(value)}")

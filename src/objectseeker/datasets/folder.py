@@ -12,15 +12,15 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, walk_url
 
-Record = tuple[str, Path | Url, int | None]
+Listed = tuple[str, Path | Url, int | None]
 
 
 def read(spec: str, rest: str, notes: Notes) -> Dataset:
     """Every image below the folder; its id is its path relative to the folder."""
     if is_url(rest):
         url = Url(rest)
-        alone: Record | None = None if is_folder(rest) else (url.name, url, None)
-        walk: Callable[[Notes], Iterator[Record]] = partial(_at_address, rest)
+        alone: Listed | None = None if is_folder(rest) else (url.name, url, None)
+        walk: Callable[[Notes], Iterator[Listed]] = partial(_at_address, rest)
     else:
         root = Path(rest).expanduser()
         alone = None if root.is_dir() else (root.name, root, root.stat().st_size)
@@ -32,13 +32,13 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
     return stream(spec, walk, notes)
 
 
-def _on_disk(root: Path, notes: Notes) -> Iterator[Record]:
+def _on_disk(root: Path, notes: Notes) -> Iterator[Listed]:
     start = len(str(root / "x")) - 1
     for path in filter(notes.storable, walk_images(root)):
         yield path.as_posix()[start:], path, path.stat().st_size
 
 
-def _at_address(url: str, notes: Notes) -> Iterator[Record]:
+def _at_address(url: str, notes: Notes) -> Iterator[Listed]:
     for below, address, size in walk_url(url):
         hidden = any(part.startswith(".") for part in below.split("/"))
         if looks_like_image(below) and not hidden and notes.storable(Url(address)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets.reading import read_lines, whole
-from objectseeker.datasets.yolo_yaml import FORMS, Item, has_key, items, number_of, read_text
+from objectseeker.datasets.yolo_yaml import NAME_FORMS, YamlItem, has_key, items, number_of, read_text
 from objectseeker.errors import ObjectSeekerError
 
 NAMES_FILE = "classes.txt"
@@ -42,7 +42,7 @@ def names_in(file: Path) -> tuple[str, ...]:
     """The class names that a YAML file states: after `names:` a list, or a mapping of numbers to names."""
     text = read_text(file)
     if (listed := items(text, "names", file)) is None:
-        raise ObjectSeekerError(f"{file} has no names; {FORMS}")
+        raise ObjectSeekerError(f"{file} has no names; {NAME_FORMS}")
     names = _checked(_in_order(listed, file), file)
     count = number_of(text, "nc")
     if count is not None and whole(count) != len(names):
@@ -50,7 +50,7 @@ def names_in(file: Path) -> tuple[str, ...]:
     return names
 
 
-def _in_order(listed: list[Item], file: Path) -> list[str]:
+def _in_order(listed: list[YamlItem], file: Path) -> list[str]:
     """The names by their number; numbers must run from 0 without a gap, and all items must be of one form."""
     keys = [whole(item.key) for item in listed if item.key is not None]
     if not keys:
@@ -63,5 +63,5 @@ def _in_order(listed: list[Item], file: Path) -> list[str]:
 
 def _checked(names: list[str], file: Path) -> tuple[str, ...]:
     if not names or not all(names):
-        raise ObjectSeekerError(f"{file} has {'an empty class name' if names else 'no class names'}; {FORMS}")
+        raise ObjectSeekerError(f"{file} has {'an empty class name' if names else 'no class names'}; {NAME_FORMS}")
     return tuple(names)

@@ -14,7 +14,7 @@ from objectseeker.datasets.reading import read_lines
 from objectseeker.datasets.shown import shown
 from objectseeker.errors import ObjectSeekerError
 
-FORMS = "write them as names: [a, b] or as lines like '0: a'"
+NAME_FORMS = "write them as names: [a, b] or as lines like '0: a'"
 
 SPACE = r"(?:\s(?:\#[^\n]*+)?+)*+"  # blanks and the comments that follow blanks; never only part of a comment
 KEY = r"""(?P<key>["']?\d+["']?\s*:\s)?\s*"""
@@ -29,7 +29,7 @@ NULLS = ("", "~", "null", "Null", "NULL")
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class YamlItem:
     """One item of a list or mapping; a mapping's have the digits of their key."""
 
     key: str | None
@@ -40,7 +40,7 @@ def read_text(file: Path) -> str:
     return "\n".join(line for _, line in read_lines(file))
 
 
-def items(text: str, key: str, file: Path) -> list[Item] | None:
+def items(text: str, key: str, file: Path) -> list[YamlItem] | None:
     """The list or mapping under `key`; None if the file has no such key."""
     rest = _after(text, key)
     if rest is None:
@@ -113,8 +113,8 @@ def _block_items(text: str, key: str, file: Path) -> list[re.Match[str]]:
     return matches
 
 
-def _item(item: re.Match[str], key: str, file: Path) -> Item:
-    return Item(re.sub(r"\D", "", item["key"]) if item["key"] else None, _value(item, key, file))
+def _item(item: re.Match[str], key: str, file: Path) -> YamlItem:
+    return YamlItem(re.sub(r"\D", "", item["key"]) if item["key"] else None, _value(item, key, file))
 
 
 def _value(item: re.Match[str], key: str, file: Path) -> str:
@@ -134,4 +134,4 @@ def _unreadable(value: str, key: str, file: Path) -> ObjectSeekerError:
 
 
 def _hint(key: str) -> str:
-    return FORMS if key == "names" else "write one path or a list of paths"
+    return NAME_FORMS if key == "names" else "write one path or a list of paths"
