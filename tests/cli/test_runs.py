@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from command import photographs, run
 
+from objectseeker import Defence, Halves
+
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect")
 
 
@@ -170,3 +172,12 @@ def test_certify_lists_every_object(workplace):
     assert [row["largest_square"] for row in written] == [str(row["largest_square"]) for row in rows]
     assert f"certified over: {sum(row['over'] for row in rows)} of 12" in done.stdout
     assert "0.05" in run(workplace, "certify", "run", "--mask-score", 0.05, code=2).stderr
+
+
+def test_an_operating_point_below_what_was_stored_is_refused(workplace):
+    """Base boxes would be missing there: recall and AP would be those of another detector."""
+    run(workplace, *OBSERVE, "--out", "high-floor", "--masks", "halves:4", "--base-floor", 0.4)
+    Defence.default("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
+    run(workplace, "evaluate", "high-floor", "--defence", "four.json")
+    done = run(workplace, "evaluate", "high-floor", "--defence", "four.json", "--base-score", 0.3, code=2)
+    assert "keeps base boxes from a score of 0.4 on, but this looks from 0.3 on" in done.stderr
