@@ -241,16 +241,16 @@ def defence_and_settings(
             "raise the scores, or observe with a lower --mask-floor"
         )
     if settings.base_score is not None:
-        require_floor(run, replace(defence, rule=settings.rule_at(settings.base_score)))
+        require_floor(run, settings.base_score)
     return defence, settings
 
 
-def require_floor(run: Run, defence: Defence | None) -> None:
+def require_floor(run: Run, base_score: float) -> None:
     """Refuse an operating point below what a run has stored: base boxes would be missing there."""
     floor = run.manifest.observing.base_floor
-    if defence is not None and defence.rule.base_score < floor:
+    if base_score < floor:
         raise ObjectSeekerError(
-            f"the run keeps base boxes from a score of {floor} on, but this looks from {defence.rule.base_score} on: "
+            f"the run keeps base boxes from a score of {floor} on, but this looks from {base_score} on: "
             "ask for a higher score or less clean recall, or observe with a lower --base-floor"
         )
 

@@ -57,7 +57,8 @@ def evaluate(
         evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
         return
     evaluated = evaluation.evaluate(stored.images(), stored.vocabulary, settings, defence=defence)
-    require_floor(stored, evaluated.deployed)
+    deployed = evaluated.deployed or defence  # at the operating point that was asked for
+    require_floor(stored, deployed.rule.base_score)
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.statistics import read_recall
@@ -65,7 +66,7 @@ def evaluate(
 
         under_attack = read_recall(
             attacks,
-            evaluated.deployed or defence,
+            deployed,
             settings.threat.patches(),
             threshold=threshold_of(defence.rule, threat.threshold),
         )

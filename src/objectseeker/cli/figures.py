@@ -57,15 +57,14 @@ def figures(
             on_progress=bar.update,
             on_note=warn,
         )
-    rule_there = settings.fixed_rule
-    if rule_there is None:
-        defence.save(out / "on-the-curve-of.defence.json")  # every clean recall has a rule of its own
-    else:
-        replace(defence, rule=rule_there).save(out / "defence.json")
+    fixed = settings.fixed_rule
+    named = defence if fixed is None else replace(defence, rule=fixed)
+    # At a clean recall every figure finds a rule of its own: what is named then is the curve they lie on.
+    named.save(out / ("on-the-curve-of.defence.json" if fixed is None else "defence.json"))
     note = plots.missing()
     if note is not None:
         warn(note)
     if as_json:
-        print_json({"out": str(out), "files": [str(file) for file in files], "defence": defence.sha256})
+        print_json({"out": str(out), "files": [str(file) for file in files], "defence": named.sha256})
     else:
         printed.print(f"{len(files)} files in {out}")

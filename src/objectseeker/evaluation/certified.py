@@ -112,7 +112,7 @@ def certified_targets(
     threshold = require_fraction(threshold_of(rule, threshold), "threshold")
     _check(rule, proofs.rule)
     by_views = isinstance(rule, Rule) and rule.low_score is not None
-    evidence = np.where(proofs.share > threshold + MARGIN, _evidence(rule, proofs.score), 0.0)
+    evidence = np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
     truth, width, height = proofs.targets()
     beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
 
@@ -155,7 +155,7 @@ def _scores(rule: AnyRule, observation: Observation) -> Floats:
     return observation.boxes.score if isinstance(rule, IouRule) else rule.scores(observation)
 
 
-def _evidence(rule: AnyRule, score: Floats) -> Floats:
+def evidence_of(rule: AnyRule, score: Floats) -> Floats:
     """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
     if isinstance(rule, IouRule):
         return np.where(score >= rule.ioa.mask_score, 1.0, 0.0)

@@ -26,7 +26,7 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.evidence import linked, weights
 from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.threats import Surroundings
-from objectseeker.evaluation.certified import Proofs, find_proofs
+from objectseeker.evaluation.certified import Proofs, evidence_of, find_proofs
 from objectseeker.evaluation.scene import Scene
 
 Column = npt.NDArray[np.generic]
@@ -46,7 +46,7 @@ def pack(scene: Scene, rule: AnyRule, bound: Bound) -> Packed:
     everything = [replace(image, ignore=np.zeros_like(image.ignore)) for image in scene.images]
     proofs = find_proofs(Scene.of(everything, scene.vocabulary), rule, bound)
     mask, boxes = _behind(proofs)
-    evidence = _evidence(rule, proofs.score)
+    evidence = evidence_of(rule, proofs.score)
     alone = _best_of_each_mask(proofs, mask, np.flatnonzero(evidence >= 1))
     together = np.flatnonzero((evidence > 0) & (evidence < 1))
     targets = np.arange(len(proofs.first))
@@ -71,13 +71,6 @@ def pack(scene: Scene, rule: AnyRule, bound: Bound) -> Packed:
         alone=boxes[alone],
         together=boxes[together],
     )
-
-
-def _evidence(rule: AnyRule, score: Floats) -> Floats:
-    """What a box of each score adds; under the IoU variant every box decides alone, or plays no part."""
-    if isinstance(rule, IouRule):
-        return (score >= rule.ioa.mask_score).astype(np.float64)
-    return rule.evidence(score)
 
 
 def _objects(scene: Scene) -> dict[str, Column]:
