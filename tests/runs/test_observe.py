@@ -324,7 +324,8 @@ def test_an_image_that_changes_its_size_during_the_run_is_stored_as_it_was_seen(
     make_dataset(tmp_path / "images", 2)
 
     def swap(done, total):
-        PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "1.png")
+        if not done:  # before anything is read, after it was listed; later it would be written while it is read
+            PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "1.png")
 
     run = run_here(str(tmp_path / "images"), tmp_path / "run", on_progress=swap)
     observation = run.images()[1].observation
