@@ -144,7 +144,7 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
                 view = F.pad(view, (0, right, 0, bottom), value=114.0).to(dtype, memory_format=torch.channels_last)
                 codes, values = network.detector(view / 255)
                 chosen = chooser.choose((rig.side, rig.side), codes, values, whole)
-                boxes.append(chooser.finish(*chosen, place)[0].cpu())
+                boxes.append(chooser.finish(*chosen, place).cpu())
         return boxes
 
     return run

@@ -22,7 +22,7 @@ from objectseeker import Halves, Observation, Rule, halves
 from objectseeker.detectors.check import check_views
 from objectseeker.detectors.embedded.model import Predictor, PyramidPooling
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
-from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections
+from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
 from objectseeker.detectors.gpu.programs import Program, plan, split
 from objectseeker.detectors.gpu.shared import levels
 from objectseeker.detectors.network.detector import NetworkDetector
@@ -231,12 +231,11 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
         found["network alone"] = rig.timed(rig.graphed(lambda: alone.candidates_of(program, canvas, tables, filling)))
         chosen = views.candidates_of(program, canvas, tables, filling)
         found["suppression"] = rig.timed(rig.graphed(lambda: views._fastest("finish", *chosen, places)))
-        packed = views._fastest("finish", *chosen, places)[0]
+        packed = views._fastest("finish", *chosen, places)
         found["transfer"] = rig.timed(lambda: download(packed)())
-        rows = download(packed)()
-        same = torch.equal(packed, views.finish(*chosen, places)[0])
-        print(f"    suppression settled in time: {bool(rows[-1])}; compiled equals not compiled: {same}")
-    boxes = rows[:-1].reshape(len(shown), -1, 6)
+        boxes, settled = unpack(download(packed)(), len(shown))
+        same = torch.equal(packed, views.finish(*chosen, places))
+        print(f"    suppression settled in time: {settled.all()}; compiled equals not compiled: {same}")
     found["to Detections (host)"] = rig.timed(lambda: to_detections(boxes, shown.window[:, :2], placement))
     base, *masked = to_detections(boxes, shown.window[:, :2], placement)
     height, width = image.shape[:2]

@@ -20,7 +20,8 @@ from objectseeker.detectors import load  # noqa: E402
 from objectseeker.detectors.check import check_detector  # noqa: E402
 from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch  # noqa: E402
-from objectseeker.detectors.gpu.suppression import ROUNDS, best_first, settle, suppress  # noqa: E402
+from objectseeker.detectors.gpu.device_views import settle, unpack  # noqa: E402
+from objectseeker.detectors.gpu.suppression import ROUNDS, best_first  # noqa: E402
 from objectseeker.detectors.network.layouts import parse  # noqa: E402
 from objectseeker.detectors.network.nms import by_score, nms  # noqa: E402
 from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E402
@@ -110,32 +111,46 @@ def crowds(draw: st.DrawFn):
     return boxes, rng.integers(0, 3, (views, count)), rng.random((views, count)) < 0.9
 
 
+def finished(boxes, label, valid, threshold):
+    """Which candidates stay, as `finish` packs them and the host takes them up, and which views had settled."""
+    views, count = valid.shape
+    score = np.tile(np.linspace(1, 0, count, dtype=np.float32), (views, 1))  # best first, down to 0
+    rows = np.concatenate([boxes, score[..., None], label[..., None]], axis=2).astype(np.float32)
+    detector = torch_detector(torch.nn.Identity(), layout=f"decoded,nms={threshold}", input_size=64, score_floor=0.0)
+    chooser = detector.begin_views.__self__
+    packed = chooser.finish(torch.from_numpy(rows), torch.from_numpy(valid), torch.arange(views)).numpy()
+    rows, settled = unpack(packed, views)
+    return ~np.signbit(settle(rows, settled, threshold)[..., 4]), settled
+
+
 @settings(deadline=None)
-@given(case=crowds(), threshold=st.sampled_from((0.0, 0.3, 0.5, 0.65, 1.0)))
-def test_suppression_of_all_views_is_that_of_each(case, threshold):
+@given(case=crowds(), threshold=st.sampled_from((0.0, 0.3, 0.5, 0.65, 1.0)), rounds=st.sampled_from((1, 2, ROUNDS)))
+def test_suppression_of_all_views_is_that_of_each(case, threshold, rounds):
     boxes, label, valid = case
-
-    found = suppress(*(torch.from_numpy(part) for part in case), threshold)
-
-    keep = settle(found, torch.from_numpy(valid))
-    for view, stays in enumerate(keep.numpy()):
-        usable = np.flatnonzero(valid[view])
-        falling = np.linspace(1, 0.5, len(usable))
-        expected = usable[nms(boxes[view, usable].astype(float), falling, label[view, usable], threshold=threshold)]
-        assert np.flatnonzero(stays).tolist() == expected.tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("objectseeker.detectors.gpu.suppression.ROUNDS", rounds)
+        keep, settled = finished(*case, threshold)
+        for view, stays in enumerate(keep):
+            usable = np.flatnonzero(valid[view])
+            falling = np.linspace(1, 0.5, len(usable))
+            expected = usable[nms(boxes[view, usable].astype(float), falling, label[view, usable], threshold=threshold)]
+            assert np.flatnonzero(stays).tolist() == expected.tolist()
+            (alone,) = finished(*(part[view : view + 1] for part in case), threshold)[1]
+            assert settled[view] == alone  # whatever the other views show
 
 
 def test_a_long_chain_of_suppression_is_followed_to_its_end():
     """Each box overlaps the next only, so who stays is settled one after the other: every second box."""
     count = 4 * ROUNDS
-    x = torch.arange(count) * 3.0
-    boxes = torch.stack([x, torch.zeros(count), x + 10, torch.ones(count)], -1)[None]
-    label, valid = torch.zeros(1, count, dtype=torch.int64), torch.ones(1, count, dtype=torch.bool)
+    x = np.arange(count) * 3.0
+    chain = np.stack([x, np.zeros(count), x + 10, np.ones(count)], -1)
+    apart = chain + [[100, 0, 100, 0]] * np.arange(count)[:, None]
+    label, valid = np.zeros((2, count), np.int64), np.ones((2, count), bool)
 
-    found = suppress(boxes, label, valid, 0.5)
+    keep, settled = finished(np.stack([chain, apart]), label, valid, 0.5)
 
-    assert not bool(found.settled)
-    assert settle(found, valid)[0].tolist() == [True, False] * (count // 2)
+    assert settled.tolist() == [False, True]
+    assert keep.tolist() == [[True, False] * (count // 2), [True] * count]
 
 
 # --- the same as on the host ----------------------------------------------------------------------------------------
@@ -175,7 +190,7 @@ def test_resizing_on_the_device_is_resizing_on_the_host(module, width, height):
     assert np.abs(ours - prepare(image, placement, pad=114)).max() <= 1  # a sum may round the other way
 
 
-def test_suppression_that_has_not_settled_goes_on(module, monkeypatch):
+def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkeypatch):
     detector = torch_detector(module, input_size=96, score_floor=0.0)
     image, removed = photograph(96, 96), halves(96, 96, 1).removed
     before = detector.detect_views(image, removed, 114)

@@ -15,14 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.image import Image
 from objectseeker.detectors.gpu.device import Graphs, at_once, download, normalise, prepare, reproducible, upload
 from objectseeker.detectors.gpu.programs import Group, Program, plan, split
 from objectseeker.detectors.gpu.raw_network import RawNetwork
 from objectseeker.detectors.gpu.shared import Level, Reach
-from objectseeker.detectors.gpu.suppression import Suppression, best_first, settle, suppress
+from objectseeker.detectors.gpu.suppression import best_first, suppress
 from objectseeker.detectors.network.layouts import Layout
+from objectseeker.detectors.network.nms import nms
 from objectseeker.detectors.network.preprocess import Placement, Size
 from objectseeker.detectors.network.results import MOST_BOXES, has_area
 from objectseeker.detectors.network.views import Views
@@ -30,6 +31,8 @@ from objectseeker.errors import ObjectSeekerError
 
 Tensor = Any
 Rows = npt.NDArray[np.float32]
+
+NO_BOX = -2.0  # the score of a candidate that is no box at all; others are suppressed from 0 to -1, or stay
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -79,29 +82,21 @@ class DeviceViews:
                 self._tried.add(program.batches)
 
             def job(canvas: Tensor, tables: Tensor, places: Tensor, filling: Tensor) -> tuple[Tensor, ...]:
-                return (self._fastest("finish", *self.candidates_of(program, canvas, tables, filling), places)[0],)
+                return (self._fastest("finish", *self.candidates_of(program, canvas, tables, filling), places),)
 
             inputs = canvas, tables, places, filling
             packed = download(self._graphs.run(program, job, inputs)[0])
 
         def wait() -> list[Detections]:
-            rows, settled = np.split(packed(), [-1])
-            if not settled:
-                rows = self._go_on(program, canvas, tables, places, filling)
-            return to_detections(rows.reshape(len(views), -1, 6), views.window[:, :2], placement)
+            rows = settle(*unpack(packed(), len(views)), self._threshold)
+            return to_detections(rows, views.window[:, :2], placement)
 
         return wait
 
-    def _go_on(self, program: Program, canvas: Tensor, tables: Tensor, places: Tensor, filling: Tensor) -> Rows:
-        """The packed rows after as many rounds of suppression as it takes, which the host has to ask for: rare.
-
-        Other views may be what takes so long, so nothing else may differ: the same kernels give the same candidates and
-        the same rivals again, and more rounds change nothing where it has settled.
-        """
-        with reproducible(self.device), torch.inference_mode():
-            candidates = self.candidates_of(program, canvas, tables, filling)
-            _, rows, valid, suppression = self._fastest("finish", *candidates, places)
-            return np.asarray(_pack(rows, settle(suppression, valid)).cpu().numpy())
+    @property
+    def _threshold(self) -> float:
+        """Boxes that overlap more suppress each other."""
+        return 1.0 if self.layout.nms is None else self.layout.nms
 
     def candidates_of(self, program: Program, canvas: Tensor, tables: Tensor, filling: Tensor) -> tuple[Tensor, Tensor]:
         """The best candidates of all views, N x K x 6, and which are boxes at all, group after group."""
@@ -224,12 +219,13 @@ class DeviceViews:
             torch.nn.functional.pad(part, pad) for part, pad in ((rows, (0, 0, 0, missing)), (valid, (0, missing)))
         )
 
-    def finish(self, rows: Tensor, valid: Tensor, places: Tensor) -> tuple[Tensor, Tensor, Tensor, Suppression]:
-        """Suppression of all rows in the order of `places`: packed for the host, then all it takes to go on with."""
+    def finish(self, rows: Tensor, valid: Tensor, places: Tensor) -> Tensor:
+        """Suppression of all rows in the order of `places`, packed for the host: see `unpack`."""
         rows, valid = rows[places], valid[places]
-        threshold = 1.0 if self.layout.nms is None else self.layout.nms
-        suppression = suppress(rows[..., :4], rows[..., 5], valid, threshold)
-        return torch.cat([_pack(rows, suppression.keep), suppression.settled.float()[None]]), rows, valid, suppression
+        keep, settled = suppress(rows[..., :4], rows[..., 5], valid, self._threshold)
+        score = torch.where(valid, torch.where(keep, rows[..., 4], -rows[..., 4]), NO_BOX)
+        rows = torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1)
+        return torch.cat([rows.flatten(), settled.float()])
 
     def _fastest(self, what: str, *given: Any) -> Any:
         """The method `what`, compiled if asked for: by kernels made for this size and any number of views.
@@ -248,12 +244,6 @@ class DeviceViews:
                 if isinstance(tensor, torch.Tensor) and len(tensor) > 2:
                     torch._dynamo.mark_dynamic(tensor, 0)
             return self._fast[what](*given)
-
-
-def _pack(rows: Tensor, keep: Tensor) -> Tensor:
-    """All rows, flat, with score -1 where they go."""
-    score = torch.where(keep, rows[..., 4], -1.0)
-    return torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1).flatten()
 
 
 def _cells(features: Tensor) -> Tensor:
@@ -280,9 +270,35 @@ def _positions(size: Size, plan: Tensor, level: Level) -> Tensor:
     return torch.where(before | behind, whole, strip)
 
 
+def unpack(packed: Rows, views: int) -> tuple[Rows, Bools]:
+    """The candidates of all views, N x K x 6, and which views have settled.
+
+    The score of a candidate that is suppressed has its sign turned, what is no box at all scores NO_BOX.
+    """
+    rows, settled = np.split(packed, [-views])
+    return rows.reshape(views, -1, 6), settled > 0
+
+
+def settle(rows: Rows, settled: Bools, threshold: float) -> Rows:
+    """Finish the suppression of the views that have not settled, here, from the very candidates that came.
+
+    An attacker chooses which views that are, of those that show the patch. A view that removes it shows what it always
+    shows: its candidates are the same bits and it has settled, or not, as ever. So the way a view takes, and its boxes,
+    follow from what that view shows alone, and it does not matter whether both ways agree in every bit.
+    """
+    for view in np.flatnonzero(~settled):
+        score = rows[view, :, 4]
+        (boxes,) = np.nonzero(score > NO_BOX)
+        score[boxes] = -np.abs(score[boxes])
+        found = rows[view, boxes].astype(np.float64)
+        stays = boxes[nms(found[:, :4], np.abs(found[:, 4]), found[:, 5].astype(np.int64), threshold=threshold)]
+        score[stays] = np.abs(score[stays])
+    return rows
+
+
 def to_detections(rows: Rows, corner: Ints, placement: Placement) -> list[Detections]:
     """Candidates N x K x 6 as boxes on the raw image, view by view, best first."""
-    view, place = np.nonzero(rows[..., 4] >= 0)  # by view, then by falling score: the order they came in
+    view, place = np.nonzero(~np.signbit(rows[..., 4]))  # by view, then by falling score: the order they came in
     kept = rows[view, place].astype(np.float64)
     xyxy = placement.to_raw(kept[:, :4] + np.tile(corner, 2)[view])
     good = has_area(xyxy)

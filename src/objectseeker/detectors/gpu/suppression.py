@@ -13,14 +13,13 @@ import torch
 Tensor = Any
 
 LARGEST_NUMBER = 2**31 - 1  # of a candidate
-ROUNDS = 12  # of suppression before the host is asked whether it has settled; real images need about five
+ROUNDS = 12  # of suppression; real images need about five, and what has not settled then is the host's to finish
 
 
 class Suppression(NamedTuple):
-    """`keep` V x K, the matrix of `rivals` V x K x K it came from, and whether it has settled."""
+    """`keep` V x K, and of each view whether it has settled."""
 
     keep: Tensor
-    rivals: Tensor
     settled: Tensor
 
 
@@ -46,7 +45,8 @@ def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> S
     The same result as `nms.nms` view by view: the overlap is computed in double precision with the same operations. A
     box stays if no better box that stays is its rival. Starting from "all stay" and applying that rule to all boxes at
     once, after n rounds the first n boxes are right, so the answer is where nothing changes any more, and there is only
-    one such place. Chains of suppression are short, so that takes few rounds; `settle` goes on if it took more.
+    one such place. Chains are short, so that takes few rounds. An attacker can draw a longer one: whether a view has
+    settled is said of each by itself, so that nothing about a view depends on what another shows.
     """
     x1, y1, x2, y2 = boxes.double().unbind(-1)
     width = torch.minimum(x2[:, :, None], x2[:, None]) - torch.maximum(x1[:, :, None], x1[:, None])
@@ -62,16 +62,8 @@ def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> S
     keep, settled = valid, None
     for _ in range(ROUNDS):
         keep, before = _round(keep, rivals, valid), keep
-        settled = (keep == before).all()
-    return Suppression(keep, rivals, settled)
-
-
-def settle(begun: Suppression, valid: Tensor) -> Tensor:
-    """`keep` after as many more rounds as it takes."""
-    keep = begun.keep
-    while not bool(((after := _round(keep, begun.rivals, valid)) == keep).all()):
-        keep = after
-    return keep
+        settled = (keep == before).all(1)
+    return Suppression(keep, settled)
 
 
 def _round(keep: Tensor, rivals: Tensor, valid: Tensor) -> Tensor:
