@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, halves
-from objectseeker.core.recipes import band_positions, parse
+from objectseeker.core.recipes import band_positions, parse, within
 
 SHARES = st.floats(0.001, 1)
 
@@ -120,3 +120,24 @@ def test_a_sum_keeps_every_strip_once():
 def test_too_many_masks_are_refused_before_they_are_used():
     with pytest.raises(ObjectSeekerError, match="masks of a 30000x30000 image, more than 32,767"):
         Bands(1e-9).masks(30000, 30000)
+
+
+# --- recipes within a recipe ------------------------------------------------------------------------------------------
+
+SUM = "halves:11+bands:0.03+bands:0.03,spacing=0.5"
+
+
+@settings(max_examples=200)
+@given(st.sampled_from([SUM, "halves:8", "pairs:5"]), st.integers(1, 300), st.integers(1, 300))
+def test_a_recipe_within_another_makes_only_its_masks(text, width, height):
+    recipe = parse(text)
+    masks = recipe.masks(width, height)
+    known = {rectangle.tobytes() for rectangle in masks.removed}
+    for inner in within(recipe):
+        assert {rectangle.tobytes() for rectangle in inner.masks(width, height).removed} <= known
+
+
+def test_lines_within_others_are_those_whose_spaces_divide_its_own():
+    assert [str(inner) for inner in within(Halves(11))] == [f"halves:{lines}" for lines in (1, 2, 3, 5, 11)]
+    assert len(within(parse(SUM))) == 6 * 2 * 2 - 1
+    assert {str(inner) for inner in within(Bands(0.01))} == {"bands:0.01"}

@@ -14,6 +14,7 @@ import math
 import re
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -158,6 +159,24 @@ class Sum(Recipe):
 
     def __str__(self) -> str:
         return "+".join(map(str, self.parts))
+
+
+def within(recipe: Recipe) -> list[Recipe]:
+    """All recipes that make only masks of `recipe`, at every image size: what one run of it can speak of.
+
+    Line t of j on an axis of n pixels lies at ceil(t * n / (j + 1)). If j + 1 divides k + 1, m times, that is
+    ceil(t * m * n / (k + 1)): line t * m of k. Bands of another spacing have another width, so none is among others.
+    """
+    choices = [[None, *_thinner(part)] for part in _parts(recipe)]
+    chosen = [[part for part in parts if part is not None] for parts in product(*choices)]
+    return [parts[0] if len(parts) == 1 else Sum(tuple(parts)) for parts in chosen if parts]
+
+
+def _thinner(part: Recipe) -> list[Recipe]:
+    """The recipes of the same kind that make only masks of `part`."""
+    if isinstance(part, Halves | Pairs):
+        return [type(part)(lines) for lines in range(1, part.lines + 1) if (part.lines + 1) % (lines + 1) == 0]
+    return [part]
 
 
 def halves(width: int, height: int, lines: int = 30) -> MaskSet:
