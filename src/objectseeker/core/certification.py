@@ -12,7 +12,7 @@ at once need views that remove both: every pair of positions is decided by their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,16 @@ class ObjectProof:
                 return False
         return True
 
+    def escapes(self, patch: tuple[int, int]) -> Bools:
+        """Where a single patch of this size may hide the object: one entry for every class of `Classes.of`."""
+        classes = Classes.of(self.masks, patch)
+        across, down = (np.asarray(~removes[:, self.safe].any(axis=1)) for removes in classes.removes)
+        hidden: Bools = np.asarray(across[:, None] & down[None])
+        if self.stars is not None and hidden.any():
+            x, y = np.flatnonzero(across), np.flatnonzero(down)
+            hidden[np.ix_(x, y)] = self.stars.unproven(x, y, classes)
+        return hidden
+
     def largest_square(self, at_least: int = 0) -> int:
         """Side of the largest square that cannot hide the object anywhere, known to be `at_least` so large.
 
@@ -107,18 +117,42 @@ class ObjectProof:
 
 
 Proving = tuple[Bools, Callable[[int], Stars] | None]  # (boxes, objects): which decide alone; and each object's stars
+Prove = Callable[[Detections], Proving]
 
 
 def certificates(
     observation: Observation,
     truth: Detections,
     patches: Patch | Sequence[Patch],
-    proving: Callable[[Detections], Proving],
+    proving: Prove,
+    *,
+    by_views: bool = False,
 ) -> Certificates:
-    """The certificates of all objects; `proving` says what proves some of them, so many at a time as memory allows."""
+    """The certificates of all objects; `proving` says what proves some of them, so many at a time as memory allows.
+
+    `by_views`: with stars, of which a box may have one, with a number for every mask.
+    """
     listed = _listed(patches)
-    several = list(blocks(len(truth), len(observation.boxes))) or [slice(0, 0)]
+    several = _several(observation, truth, by_views) or [slice(0, 0)]
     return Certificates.join([_of_some(observation, truth[some], listed, *proving(truth[some])) for some in several])
+
+
+def object_proofs(
+    observation: Observation, truth: Detections, proving: Prove, *, by_views: bool = False
+) -> Iterator[Sequence[ObjectProof]]:
+    """What proves each object: one proof, or none of an object that has no visible area. As for `certificates`."""
+    for some in _several(observation, truth, by_views):
+        decisive, together = proving(truth[some])
+        safe = any_box_of_mask(decisive, observation.mask_of, len(observation.masks))
+        visible = visible_area(truth.xyxy[some], observation.width, observation.height) > 0
+        for n in range(len(safe)):
+            stars = None if together is None or not visible[n] else together(n)
+            yield [ObjectProof(observation.masks, safe[n], stars)] if visible[n] else []
+
+
+def _several(observation: Observation, truth: Detections, by_views: bool) -> list[slice]:
+    """The objects, so many at a time as memory allows."""
+    return list(blocks(len(truth), len(observation.boxes) * (len(observation.masks) if by_views else 1)))
 
 
 def _of_some(
@@ -193,15 +227,8 @@ def provable(rule: Rule, observation: Observation, truth: Detections, threshold:
     return np.asarray(proves)
 
 
-def certify_by_evidence(
-    rule: Rule,
-    observation: Observation,
-    truth: Detections,
-    patches: Patch | Sequence[Patch],
-    threshold: float,
-    bound: Bound,
-) -> Certificates:
-    """What `Rule.certify` does, with its guarantee."""
+def proving_by_evidence(rule: Rule, observation: Observation, threshold: float, bound: Bound) -> Prove:
+    """What proves objects under a `Rule`."""
     evidence = rule.evidence(rule.scores(observation))
 
     def proving(objects: Detections) -> Proving:
@@ -213,7 +240,7 @@ def certify_by_evidence(
 
         return safe_boxes & (evidence >= 1)[:, None], None if rule.low_score is None else together
 
-    return certificates(observation, truth, patches, proving)
+    return proving
 
 
 def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:

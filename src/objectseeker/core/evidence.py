@@ -55,24 +55,32 @@ class Stars:
         """Is every position proven whose class along the axes is one of `x` and one of `y`? True if there is none."""
         if not len(x) or not len(y):
             return True
-        if not len(self.centre):
-            return False
         if isinstance(self.masks, MaskPairs):
             views = self._views()
             removes = classes.hardest([(x, y)], views)
             each = np.arange(len(removes))
             return self._prove_sets(removes, each, each, views)
+        return not self.unproven(x, y, classes).any()
+
+    def unproven(self, x: Ints, y: Ints, classes: Classes) -> Bools:
+        """Which positions are not proven: (len(x), len(y)), by their classes along the axes."""
+        left = np.ones((len(x), len(y)), dtype=np.bool_)
+        if isinstance(self.masks, MaskPairs):
+            for i, across in enumerate(classes.removes[0][x]):
+                removes = across | classes.removes[1][y]
+                enough = removes.astype(np.float64) @ self.evidence.T >= 1 + MARGIN
+                left[i] = ~(enough & removes[:, self.centre]).any(axis=1)
+            return left
         across, down = (
             self._along(self.masks, 0, classes.removes[0][x]),
             self._along(self.masks, 1, classes.removes[1][y]),
         )
-        left = np.ones((len(x), len(y)), dtype=np.bool_)
         for star in range(0, len(self.centre), STARS_AT_ONCE):
             some = slice(star, star + STARS_AT_ONCE)
             left &= (across[some, :, None] + down[some, None, :] < 1 + MARGIN).all(axis=0)
             if not left.any():
-                return True
-        return False
+                break
+        return left
 
     def prove_pairs(self, grids: Iterable[tuple[Ints, Ints]], classes: Classes, safe: Bools) -> bool:
         """Are any two positions of the classes in `grids`, equal or not, proven together?
@@ -148,11 +156,13 @@ def stars_of(observation: Observation, members: Ints, evidence: Floats, distance
     """
     boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
     weight = weights(evidence)
-    best = np.zeros((len(members), len(observation.masks)))
     masks, first = np.unique(mask_of, return_index=True)  # members come mask by mask
+    distinct: dict[tuple[int, bytes], None] = {}  # equal stars count once
     for some in blocks(len(members), len(members)):
         near = linked(boxes[some], boxes, distance, some.start)
-        best[some, masks] = np.maximum.reduceat(np.where(near, weight, 0.0), first, axis=1)
-    distinct = {(m, row.tobytes()): r for r, (m, row) in enumerate(zip(mask_of.tolist(), best, strict=True))}
-    kept = list(distinct.values())
-    return Stars(observation.masks, best[kept], mask_of[kept])
+        best = np.zeros((len(near), len(observation.masks)))
+        best[:, masks] = np.maximum.reduceat(np.where(near, weight, 0.0), first, axis=1)
+        distinct |= dict.fromkeys((m, row.tobytes()) for m, row in zip(mask_of[some].tolist(), best, strict=True))
+    rows = np.frombuffer(b"".join(row for _, row in distinct), dtype=np.float64)
+    centre = np.array([m for m, _ in distinct], dtype=np.int64)
+    return Stars(observation.masks, rows.reshape(len(distinct), len(observation.masks)), centre)

@@ -23,7 +23,8 @@ import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks, intersection, iou
-from objectseeker.core.certification import Certificates, Proving, certificates
+from objectseeker.core.certification import Certificates, Prove, certificates, object_proofs
+from objectseeker.core.joint import Remaining, remaining, require_anywhere
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
@@ -99,11 +100,23 @@ class IouRule:
         A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
         module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
         """
+        return certificates(observation, truth, patches, self._proving(observation, threshold, bound))
 
-        def proving(objects: Detections) -> Proving:
-            return iou_provable(self, observation, objects, threshold, bound), None
+    def remaining(
+        self,
+        observation: Observation,
+        truth: Detections,
+        patch: Patch,
+        *,
+        threshold: float = IOU_THRESHOLD,
+        bound: Bound = "exact",
+    ) -> Remaining:
+        """`Rule.remaining`, of boxes whose IoU with their object exceeds `threshold`."""
+        proofs = object_proofs(observation, truth, self._proving(observation, threshold, bound))
+        return remaining(observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height))
 
-        return certificates(observation, truth, patches, proving)
+    def _proving(self, observation: Observation, threshold: float, bound: Bound) -> Prove:
+        return lambda objects: (iou_provable(self, observation, objects, threshold, bound), None)
 
     def same(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""

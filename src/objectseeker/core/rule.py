@@ -9,7 +9,8 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.core.certification import Certificates, certify_by_evidence
+from objectseeker.core.certification import Certificates, certificates, object_proofs, proving_by_evidence
+from objectseeker.core.joint import Remaining, remaining, require_anywhere
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import near_line, prune_by_evidence
 from objectseeker.core.threats import Patch
@@ -80,7 +81,22 @@ class Rule:
         detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
         area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
         """
-        return certify_by_evidence(self, observation, truth, patches, threshold, bound)
+        proving = proving_by_evidence(self, observation, threshold, bound)
+        return certificates(observation, truth, patches, proving, by_views=self.low_score is not None)
+
+    def remaining(
+        self,
+        observation: Observation,
+        truth: Detections,
+        patch: Patch,
+        *,
+        threshold: float = 0.0,
+        bound: Bound = "exact",
+    ) -> Remaining:
+        """How many of the objects surely remain, all in one output, wherever a single patch lies: see `joint`."""
+        proving = proving_by_evidence(self, observation, threshold, bound)
+        proofs = object_proofs(observation, truth, proving, by_views=self.low_score is not None)
+        return remaining(observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height))
 
     def scores(self, observation: Observation) -> Floats:
         """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""

@@ -1,0 +1,176 @@
+"""The joint certificate against every pixel position, and against an attacker who hides several objects at once."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import adversary
+import numpy as np
+import oracle
+import pytest
+from cases import generate, iou_rule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
+from objectseeker.core.certification import object_proofs, proving_by_evidence
+from objectseeker.core.joint import remaining
+from objectseeker.core.recipes import Bands, Halves, Pairs
+
+SEEDS = st.integers(0, 2**32)
+PATCHES = [Patch(area, aspect, "anywhere") for area in (0.004, 0.03, 0.1, 0.4) for aspect in (0.5, 1.0)]
+
+
+def masks_of(seed):
+    recipe = [Halves(3), Bands(0.05), Halves(2) + Bands(0.03, spacing=0.5), Pairs(2)][seed % 4]
+    return lambda width, height, lines: recipe.masks(width, height)
+
+
+def proven_everywhere(observation, truth, size, mask_score, low_score):
+    """(objects, y, x): is the object proven with the patch at that position? One position after the other."""
+    removing = oracle.removed(observation, size) if observation.masks.removed.ndim == 2 else by_pairs(observation, size)
+    answer = np.zeros((len(truth), *removing.shape[1:]), dtype=bool)
+    for n, g in enumerate(oracle.boxes_of(truth)):
+        if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
+            continue
+        proofs = [
+            (mask, box, oracle.evidence_of(score, mask_score, low_score, 1.0))
+            for mask, _, box, score in oracle.proving(observation, truth, n, 0.6, 0.0, "exact", True)
+        ]
+        proofs = [proof for proof in proofs if proof[2] > 0]
+        close = Fraction("0.9")
+        linked = [
+            [a is b or max(oracle.ioa(a[1], b[1]), oracle.ioa(b[1], a[1])) > close for b in proofs] for a in proofs
+        ]
+        for y, x in np.ndindex(*removing.shape[1:]):
+            present = tuple(i for i, (mask, _, _) in enumerate(proofs) if removing[mask, y, x])
+            stars = oracle.groups(present, linked, "star")
+            answer[n, y, x] = any(oracle.enough([proofs[i] for i in star]) for star in stars)
+    return answer
+
+
+def by_pairs(observation, size):
+    """`oracle.removed` for masks of two rectangles: every visible pixel lies in one of them."""
+    width, height = observation.width, observation.height
+    xs, ys = oracle.positions(width, height, size)
+    answer = np.zeros((len(observation.masks), len(ys), len(xs)), dtype=bool)
+    for mask, rectangles in enumerate(observation.masks.removed):
+        bitmap = np.zeros((height, width), dtype=bool)
+        for x1, y1, x2, y2 in rectangles:
+            bitmap[y1:y2, x1:x2] = True
+        for (j, y), (i, x) in ((a, b) for a in enumerate(ys) for b in enumerate(xs)):
+            answer[mask, j, i] = bitmap[max(y, 0) : y + size[1], max(x, 0) : x + size[0]].all()
+    return answer
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([None, 0.1]))
+def test_the_fewest_over_all_pixel_positions(seed, patch, low_score):
+    case = generate(seed, largest=10, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
+    observation, truth = case.observation, case.truth
+    rule = Rule(mask_score=0.75, low_score=low_score)
+    size = patch.size(observation.width, observation.height)
+
+    joint = rule.remaining(observation, truth, patch)
+
+    proven = proven_everywhere(observation, truth, size, 0.75, low_score)
+    assert joint.count == proven.sum(axis=0).min()
+    xs, ys = oracle.positions(observation.width, observation.height, size)
+    x, y = joint.place
+    assert joint.proven.tolist() == proven[:, ys.index(y), xs.index(x)].tolist()
+    certified = rule.certify(observation, truth, patch).certified[0]
+    assert joint.count >= certified.sum()
+    assert (joint.proven >= certified).all()
+
+
+def test_generated_cases_have_more_joint_than_single_certificates():
+    """Else the tests above would not tell one from the other."""
+    more = 0
+    for seed in range(200):
+        case = generate(seed, largest=12, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
+        rule = Rule(mask_score=0.75)
+        single = rule.certify(case.observation, case.truth, PATCHES[2]).certified.sum()
+        more += rule.remaining(case.observation, case.truth, PATCHES[2]).count > single
+    assert more > 10
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None)
+@given(SEEDS, st.sampled_from(PATCHES[:6]), st.sampled_from([None, 0.1]))
+def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, low_score):
+    """One position, all objects at once: what the strategies write against each is written together."""
+    case = generate(seed, largest=16, lines=3, crowd=0.9, generous=1.0, sure=0.8)
+    observation, truth, rng = case.observation, case.truth, np.random.default_rng(seed)
+    rule = Rule(mask_score=0.5, low_score=low_score)
+    joint = rule.remaining(observation, truth, patch)
+    width, height = observation.width, observation.height
+    for x, y in (joint.place, (rng.integers(1 - joint.size[0], width), rng.integers(1 - joint.size[1], height))):
+        first, last = np.maximum([x, y], 0), np.minimum([x + joint.size[0], y + joint.size[1]], [width, height])
+        removed = observation.masks.removed
+        gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
+        for strategy in (
+            adversary.silent,
+            adversary.slicer,
+            adversary.some_slices,
+            adversary.decoys,
+            adversary.bridges,
+        ):
+            base, masked = [], [observation.masked[m] if gone[m] else Detections.empty() for m in range(len(gone))]
+            for g, label in zip(truth.xyxy, truth.label.tolist(), strict=True):
+                fixed, free = np.flatnonzero(gone).tolist(), np.flatnonzero(~gone).tolist()
+                target = adversary.Target(observation, g, label, fixed, free, 0.6, 0.0, True)
+                move = strategy(target, rng)
+                base.append(adversary._detections(move.base, label))
+                for m, boxes in move.masked.items():
+                    masked[m] = Detections.concatenate([masked[m], adversary._detections(boxes, label)])
+            attacked = Observation(width, height, observation.masks, Detections.concatenate(base), masked)
+            output = rule.prune(attacked)
+            found = [
+                any(
+                    oracle.shared(oracle.box_of(g), box) > 0
+                    for box, of in zip(oracle.boxes_of(output), output.label.tolist(), strict=True)
+                    if of == label
+                )
+                for g, label in zip(truth.xyxy, truth.label.tolist(), strict=True)
+            ]
+            assert sum(found) >= joint.count
+
+
+def test_an_object_may_be_proven_as_either_of_two_labels():
+    """Left of the middle as one class, right of it as the other: neither proves it everywhere, together they do."""
+    masks = Halves(1).masks(100, 100)  # removes left, top, right, bottom half
+    box = [[40.0, 40.0, 60.0, 60.0]]
+    seen = {0: 0, 2: 1}  # under the left half's mask it is a 0, under the right half's a 1
+    masked = [Detections(box, [0.9], [seen[m]]) if m in seen else Detections.empty() for m in range(4)]
+    observation = Observation(100, 100, masks, Detections.empty(), masked)
+    rule, proofs = Rule(mask_score=0.5), []
+    for label in (0, 1):
+        truth = Detections(box, [1.0], [label])
+        assert rule.remaining(observation, truth, Patch(0.01, where="anywhere")).count == 0
+        proofs += [
+            proof for (proof,) in object_proofs(observation, truth, proving_by_evidence(rule, observation, 0, "exact"))
+        ]
+
+    assert remaining(masks, [proofs], (1, 1)).count == 1
+    assert remaining(masks, [proofs], (2, 2)).count == 0  # it can lie across the line
+    assert remaining(masks, [[]], (1, 1)).count == 0
+
+
+@pytest.mark.parametrize("patch", [Patch(0.01, where="far"), Patch(0.01, where="anywhere", count=2)])
+def test_only_one_patch_anywhere_can_be_asked(patch):
+    case = generate(3)
+    with pytest.raises(ObjectSeekerError, match="one patch anywhere"):
+        Rule().remaining(case.observation, case.truth, patch)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEEDS)
+def test_of_boxes_that_fit_it_is_never_below_what_is_certified(seed):
+    case = generate(seed, generous=1.0, sure=0.9)
+    rule = iou_rule(mask_score=0.5)
+    patch = Patch(0.01, where="anywhere")
+    certified = rule.certify(case.observation, case.truth, patch, threshold=0.5).certified[0]
+    joint = rule.remaining(case.observation, case.truth, patch)
+    assert joint.count >= certified.sum()
+    assert joint.count <= len(case.truth)
