@@ -6,7 +6,9 @@ python observe_job.py DATASET RUN SECONDS_PER_BATCH
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -86,6 +88,32 @@ def run_here(spec: str, out: Path, detector: Spots | None = None, **options) -> 
 def content_of(folder: Path) -> dict[str, bytes]:
     """Every file below `folder`, byte for byte."""
     return {str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
+
+
+class Crash(BaseException):
+    """The machine stops."""
+
+
+def crash_before(number, monkeypatch):
+    """Stop right before the given one of all the operations that change the disk, tearing what was not yet safe."""
+    count = iter(range(10_000))
+
+    def stopping(operation, torn=lambda *a: None):
+        def wrapped(*arguments, **options):
+            if next(count) == number:
+                torn(*arguments)
+                raise Crash
+            return operation(*arguments, **options)
+
+        return wrapped
+
+    def tear(descriptor):
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # not a folder
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+
+    monkeypatch.setattr(os, "fsync", stopping(os.fsync, tear))
+    for name in ("replace", "mkdir", "unlink"):
+        monkeypatch.setattr(Path, name, stopping(getattr(Path, name)))
 
 
 def kill_until_done(

@@ -63,7 +63,7 @@ def some_views(seed, count, most=5):
 
 def write_boxes(writer, index, base, masked):
     made = writer.run.manifest
-    writer.add(kept(job_of(made), index, made.images[index].size, base, masked))
+    writer.add(kept(job_of(made), index, made.images[index].size, [base, *masked]))
 
 
 def write_broken(writer, index, reason):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -15,7 +18,17 @@ import PIL.Image
 import pytest
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import LARGEST_IMAGE, find_images, image_size, load_image
+from objectseeker.files import images
+from objectseeker.files.images import (
+    LARGER,
+    LARGEST_IMAGE,
+    UnreachableError,
+    find_images,
+    hash_of,
+    image_size,
+    load_hashed,
+    load_image,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")  # no Pillow warning may reach the user
 
@@ -307,16 +320,87 @@ def test_damaged_pixels(tmp_path: Path, photo: PIL.Image.Image) -> None:
 
 def test_a_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     bomb = file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b""))
-    refused(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 200 million")
-    refused(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 200 million")
+    refused(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 100 million")
+    refused(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 100 million")
     just_over = png(LARGEST_IMAGE // 10 + 1, 10, depth=8, kind=0, data=b"")
-    refused(file_with(tmp_path, just_over), "20000001x10 pixels")
+    refused(file_with(tmp_path, just_over), "10000001x10 pixels")
 
 
 def test_a_large_image_below_the_limit_is_no_bomb(tmp_path: Path) -> None:
     """Pillow itself would warn from 89 million pixels on and refuse from 179 million."""
-    path = file_with(tmp_path, png(190_000, 1000, depth=1, kind=0, data=(b"\0" + bytes(23_750)) * 1000))
-    assert image_size(path) == (190_000, 1000)
+    path = file_with(tmp_path, png(95_000, 1000, depth=1, kind=0, data=(b"\0" + bytes(11_875)) * 1000))
+    assert image_size(path) == (95_000, 1000)
+
+
+def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo.save(tmp_path / "photo.png")
+    monkeypatch.setenv(LARGER, "0.0009")
+    refused(tmp_path / "photo.png", f"limit of 0.0009 million; make it smaller, or set {LARGER} to a higher limit")
+    monkeypatch.setenv(LARGER, "0.00096")
+    assert load_image(tmp_path / "photo.png").shape == (HEIGHT, WIDTH, 3)
+    for wrong in ("many", "-1", "0", "inf", "nan", ""):
+        monkeypatch.setenv(LARGER, wrong)
+        refused(tmp_path / "photo.png", f"{LARGER} must be a number of millions of pixels above 0, got '{wrong}'")
+
+
+def test_a_small_file_costs_no_more_memory_than_its_pixels(tmp_path: Path) -> None:
+    """A GIF of 43 bytes: one pixel on a page of 16 million, with a transparent colour."""
+    page = struct.pack("<HHBBB", 4000, 4000, 0x80, 0, 0) + bytes([0, 0, 0, 255, 255, 255])
+    frame = b"!\xf9\x04\x01\0\0\0\0," + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02D\x01\0;"
+    bomb = file_with(tmp_path, b"GIF89a" + page + frame, "bomb.gif")
+    program = (
+        "import resource, sys, PIL.GifImagePlugin\n"
+        "from objectseeker.files.images import load_image\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "assert load_image(sys.argv[1]).shape == (4000, 4000, 3)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, bomb], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert int(done.stdout) * 1024 < 6 * 16e6  # three bytes of RGB and one of the palette, not the eleven of before
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "PA", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "F"])
+def test_strips_give_what_the_whole_gives(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 4), dtype=np.uint8)
+    numbers = {"I;16": values[..., 0].astype(np.uint16) * 257, "F": values[..., 0].astype(np.float32) / 255}
+    colours = values if mode in ("RGBA", "LA", "PA") else values[..., :3]
+    image = PIL.Image.fromarray(numbers.get(mode, colours)).convert(mode)
+    monkeypatch.setattr(images, "STRIP", 10**9)
+    whole = images._as_rgb(image, "x")
+    monkeypatch.setattr(images, "STRIP", 5 * WIDTH)
+    assert np.array_equal(images._as_rgb(image, "x"), whole)
+    assert len(np.unique(whole)) > 1
+
+
+def test_one_pixel_wide_and_very_long(tmp_path: Path) -> None:
+    PIL.Image.new("RGB", (1, 70_000), (9, 8, 7)).save(tmp_path / "long.png")
+    PIL.Image.new("I;16", (70_000, 1), 300).save(tmp_path / "wide.png")
+    assert load_image(tmp_path / "long.png").tolist() == [[[9, 8, 7]]] * 70_000
+    assert load_image(tmp_path / "wide.png").shape == (1, 70_000, 3)
+
+
+def test_the_hash_is_of_the_file_that_was_decoded(tmp_path: Path, photo: PIL.Image.Image) -> None:
+    file = tmp_path / "photo.png"
+    photo.save(file)
+    image, digest = load_hashed(file)
+    assert np.array_equal(image, load_image(file))
+    assert digest == hash_of(file) == hashlib.sha256(file.read_bytes()).hexdigest()[:32]
+
+
+def test_a_disk_that_fails_is_no_broken_image(
+    tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image may be whole: it must not be recorded as broken."""
+    photo.save(tmp_path / "photo.png")
+
+    def failing(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(hashlib, "file_digest", failing)
+    with pytest.raises(UnreachableError, match=r"photo\.png: Input/output error"):
+        load_image(tmp_path / "photo.png")
 
 
 @pytest.mark.parametrize("suffix", ["png", "gif", "tiff", "webp"])

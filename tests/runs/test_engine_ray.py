@@ -2,13 +2,14 @@
 
 import os
 import re
-import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
 import zipfile
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import PIL.Image
@@ -18,14 +19,16 @@ from observe_job import OBSERVING, content_of, make_dataset
 from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
 from objectseeker.runs.engines.choice import open_engine
+from objectseeker.runs.engines.ray_cluster import import_ray
 from objectseeker.runs.engines.ray_worker import Loading
 from objectseeker.runs.engines.work import describe_detector
 from objectseeker.runs.observe import observe
 from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import open_run
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-ray = pytest.importorskip("ray")  # which reads those when it is imported
+if find_spec("ray") is None:
+    pytest.skip("Ray is not installed", allow_module_level=True)
+ray = import_ray(None)  # as for a cluster of our own: with a token, at 127.0.0.1
 HERE = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
@@ -69,6 +72,27 @@ def worker_pids():
     rows = [line.split(None, 2) for line in found.splitlines()[1:]]
     raylets = {pid for pid, parent, _ in rows if parent == str(os.getpid())}
     return [int(pid) for pid, parent, what in rows if parent in raylets and what.startswith("ray::Worker")]
+
+
+def test_our_own_cluster_is_out_of_reach_of_other_machines():
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    assert host == "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(("192.0.2.1", 9))  # sends nothing: only says by which address this machine would go out
+        except OSError:
+            pytest.skip("this machine has no other address")
+        outside = asking.getsockname()[0]
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((outside, int(port)), 5)
+    socket.create_connection((host, int(port)), 5).close()
+
+
+@pytest.mark.parametrize("version", ["2.51.1", "2.40.0", "1.99.0", "3", "unknown"])
+def test_a_ray_that_ignores_the_token_is_refused(version, monkeypatch):
+    monkeypatch.setattr(ray, "__version__", version)
+    with pytest.raises(ObjectSeekerError, match=rf"Ray {re.escape(version)} takes orders .* install 2\.52 or later"):
+        import_ray(None)
 
 
 def test_the_store_is_the_same_bit_for_bit(spec, tmp_path):
@@ -152,7 +176,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
         assert re.match(named, _difference(right, wrong))
     other = replace(right, identity="other sha256:00")
     named = (
-        "must be left out, it would find other boxes: its detector is .*spotting sha256.*, here it is other sha256:00"
+        "must be left out, it would find other boxes: its detector is .*spotting .*sha256.*, here it is other sha256:00"
     )
     with RayEngine(loading, Request(workers=1), other) as engine, pytest.raises(ObjectSeekerError, match=named):
         observe(open_dataset(spec), engine, tmp_path / "run", OBSERVING)
@@ -243,6 +267,7 @@ def test_bad_wishes_are_one_sentence(spec, tmp_path):
         ("local", {"workers": 3}, {}, "--workers can only be asked of a Ray cluster"),
         ("ray", {"workers": 0}, {}, "workers must be at least 1, got 0"),
         ("ray", {"cpus": -1}, {}, "cpus-per-worker must not be negative, got -1"),
+        ("ray", {"cpus": 1e-8}, {}, "cpus-per-worker has at most 4 digits after the point, got 1e-08"),
         ("ray", {"cpus": 0}, {}, "some CPU or GPU"),
         ("ray", {"gpus": 1}, {}, "would not use them: add --device cuda"),
         ("ray", {}, {"device": "cuda:0,cuda:1"}, "Ray hands out the GPUs; got 'cuda:0,cuda:1'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,7 +103,7 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
 
     for done, (item, image) in enumerate(read_ahead(items())):
         assert item.index == done
-        assert image.result().shape == (20, 30, 3)
+        assert image.result().image.shape == (20, 30, 3)
         assert taken - done <= READ_AHEAD + 1
     assert taken == 40
 
@@ -129,6 +130,48 @@ def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
     go_on.set()
     assert ended.wait(20)
     assert errors == []
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    """A storage that gives the first image and does not answer for the others until it is let go."""
+    let_go = threading.Event()
+
+    def read(item):
+        if item.index:
+            let_go.wait(60)
+        return work.Read(np.full((20, 30, 3), 200, np.uint8), "")
+
+    monkeypatch.setattr(work, "read_item", read)
+    yield let_go
+    let_go.set()
+
+
+def test_nobody_waits_for_what_is_being_read(stuck):
+    """Not who ends the job, and not the end of the process, which waits for threads that are no daemons."""
+    before = set(threading.enumerate())
+    images = read_ahead(Item(index, "", None) for index in range(40))
+    next(images)
+    _, second = next(images)
+    readers = set(threading.enumerate()) - before
+    assert len(readers) == READ_AHEAD
+    assert all(thread.daemon for thread in readers)
+    images.close()
+    assert not second.done()
+    stuck.set()
+    for thread in readers:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in readers)
+
+
+def test_a_shared_job_ends_though_its_detectors_wait_for_images(stuck):
+    items = (Item(index, "", None) for index in range(40))
+    stream = LocalEngine([Mean(), Mean()]).observe(work.Job(TWO_LINES, Mean.names), items)
+    assert next(stream).images == [0]
+    begin = time.monotonic()
+    stream.close()
+    assert time.monotonic() - begin < 10
+    assert not stuck.is_set()
 
 
 @pytest.mark.parametrize(

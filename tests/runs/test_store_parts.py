@@ -28,7 +28,7 @@ def found_on(index):
     if index == BROKEN:
         return Findings.unreadable(index, "it is torn")
     views = some_views(index, MADE.observing.masks.passes(*SIZES[index]))
-    return kept(job_of(MADE), index, SIZES[index], views[0], views[1:])
+    return kept(job_of(MADE), index, SIZES[index], views)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +104,27 @@ def test_images_of_an_unfinished_part_are_read_from_what_is_pending(at_once, tmp
     assert [image.id for image in run.images()] == ["image 1", "image 2", "image 3", "image 5"]
     assert run.finished == 4
     assert not run.complete
+
+
+def test_a_run_that_is_opened_while_it_is_written_stays_readable(undisturbed, at_once, tmp_path):
+    """What was pending when it was opened is in a part when it is read, beside images that are new."""
+    with writing(tmp_path, MADE) as run:
+        run.add(Findings.join([found_on(2), found_on(1)]))
+        reader = open_run(tmp_path).images()
+        run.add(found_on(0))
+        assert list(tmp_path.glob("pending/*")) == []
+        whole = {image.id: image.observation for image in open_run(undisturbed).images()}
+        assert {image.id: image.observation for image in reader} == {
+            name: whole[name] for name in ("image 1", "image 2")
+        }
+
+
+def test_a_part_that_goes_while_it_is_in_use_is_an_error(undisturbed, tmp_path):
+    shutil.copytree(undisturbed, tmp_path / "run")
+    run = open_run(tmp_path / "run")
+    next((tmp_path / "run").glob("parts/000000-*")).unlink()
+    with pytest.raises(ObjectSeekerError, match="is gone: run observe again"):
+        run.findings(0)
 
 
 def test_cheap_images_are_held_back_and_still_written_when_it_stops(undisturbed, tmp_path):

@@ -17,7 +17,7 @@ from objectseeker.cli._baseline import (
     observe_baseline,
     open_network,
 )
-from objectseeker.cli._console import notes, print_json, printed, progress, warn
+from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     DATASETS,
     DetectorOptions,
@@ -27,13 +27,16 @@ from objectseeker.cli._options import (
     read_class_map,
     what_is_observed,
 )
+from objectseeker.errors import ObjectSeekerError
 
 
 @app.command()
 @grouped
 def observe(
     dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASETS)],
-    out: Annotated[Path, typer.Option(help="Folder of the run; an unfinished one is continued.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder of the run; an unfinished one is continued, a larger --limit makes it grow.")
+    ],
     detector: DetectorOptions,
     masks: MaskOptions,
     defence: Annotated[
@@ -49,7 +52,17 @@ def observe(
     outside: Annotated[
         bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")
     ] = False,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many images.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="Only so many images, drawn by --seed.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of --sample: the same draws the same, and more of them. Default: 0.")
+    ] = None,
+    trust_detector: Annotated[
+        bool,
+        typer.Option(
+            "--trust-detector", help="Continue a run though it cannot be told that the detector is still the same."
+        ),
+    ] = False,
     base_floor: Annotated[float, typer.Option(help="Smallest score of a base box that is stored.")] = 0.01,
     mask_floor: Annotated[float, typer.Option(help="Smallest score of a masked box that is stored.")] = 0.1,
     device: Annotated[
@@ -59,7 +72,7 @@ def observe(
     address: Annotated[
         str | None, typer.Option(help="Of the Ray cluster: auto or HOST:PORT. Default: start one on this machine.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Ray: how many workers. Default: as many as fit.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Ray: how many workers. Default: as many as fit.")] = None,
     cpus_per_worker: Annotated[float | None, typer.Option(help="Ray: cores of a worker. Default: 1.")] = None,
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Ray: GPUs of a worker. Default: 1 with --device cuda, else 0.")
@@ -72,12 +85,13 @@ def observe(
 ) -> None:
     """Show a detector every masked view of every image and store what it finds, for evaluate, tune and figures.
 
-    It may be killed at any moment: the same command goes on where it stopped.
+    It may be killed at any moment: the same command goes on where it stopped, with a larger --limit or --sample also
+    when it was done.
 
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
     Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --names n.txt --class-map Pkw=car --out own
-    Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --limit 200 --out runs/voc-pairs
+    Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --sample 200 --out runs/voc-pairs
     Example:  objectseeker observe voc:VOCdevkit:val --defence tuned/defence.json --out runs/voc
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
@@ -87,6 +101,11 @@ def observe(
     from objectseeker.runs.engines.choice import open_engine
     from objectseeker.runs.observing import Observing
 
+    if limit is not None and sample is not None:
+        raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
+    if seed is not None and sample is None:
+        raise ObjectSeekerError("--seed draws a sample: say with --sample of how many images")
+    count, drawn_by = (limit, None) if sample is None else (sample, seed or 0)
     pairs = None if class_map is None else read_class_map(class_map)
     data = open_dataset(dataset, strict=strict, outside=outside)
     chosen = what_is_observed(detector, masks, defence)
@@ -97,31 +116,73 @@ def observe(
         base_floor=base_floor,
         mask_floor=mask_floor,
     )
-    size = job.plan(data, observing, limit=limit)
-    cost = f"{size.images:,} images x {size.views_per_image:,} views = {size.passes:,} forward passes"
+    size = job.plan(data, observing, limit=count)
+    drawn = "" if sample is None else f" drawn with seed {drawn_by} from {len(data):,}"
+    cost = f"{size.images:,} images{drawn} x {size.views_per_image:,} views = {size.passes:,} forward passes"
     options: dict[str, Any] = chosen.options | {"device": device}
     if estimate:
         one = detectors.load(chosen.detector, **options | {"device": device and device.split(",")[0]})
-        expected = job.estimate(data, one, observing, limit=limit)
+        expected = job.estimate(data, one, observing, limit=count, seed=drawn_by)
         if as_json:
             print_json({"images": size.images, "passes": size.passes, "hours": expected.hours})
         else:
             printed.print(f"{size.why}.")
-            printed.print(f"{cost}, {expected.seconds_per_view * 1000:.1f} ms each here: {expected.hours:.2f} hours")
+            each = f"{expected.seconds_per_view * 1000:.1f} ms each here"
+            printed.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
         return
     guard = None if baseline is None else open_network(baseline, baseline_network, baseline_size)
     notes.print(f"{size.why}: {cost}")
     for warning in data.warnings:
         warn(warning)
     asked = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
-    with open_engine(engine, chosen.detector, options, asked, warn) as working, progress("observing", 0) as bar:
-        run = job.observe(
-            data, working, out, observing, limit=limit, class_map=pairs, on_progress=bar.update, on_warning=warn
-        )
+    steps: list[tuple[int, int]] = []
+
+    def step(done: int, total: int) -> None:
+        if not steps and 0 < done < total:
+            notes.print(f"{done:,} of {total:,} images are done already")
+        steps[:] = [(done, total)]
+        bar.update(done, total)
+
+    try:
+        with open_engine(engine, chosen.detector, options, asked, warn) as working, progress("observing", 0) as bar:
+            run = job.observe(
+                data,
+                working,
+                out,
+                observing,
+                limit=count,
+                seed=drawn_by,
+                class_map=pairs,
+                trust_detector=trust_detector,
+                on_progress=step,
+                on_warning=warn,
+            )
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_how_far(steps)) from None
     if guard is not None:
         observe_baseline(run, guard)
     broken = {str(image.path): image.reason for image in run.broken}
+    if not run.parts:
+        first = next(iter(broken.values()))
+        raise ObjectSeekerError(f"none of the {len(broken):,} images could be read, so {out} is of no use; {first}")
     if as_json:
         print_json({"run": str(out), "images": len(run.parts), "broken": broken, "complete": run.complete})
     else:
-        printed.print(f"{len(run.parts)} images observed in {out}" + (f", {len(broken)} left out" if broken else ""))
+        left_out = f", {len(broken):,} left out" if broken else ""
+        printed.print(f"{len(run.parts):,} images observed in {escape(str(out))}{left_out}")
+
+
+def _how_far(steps: list[tuple[int, int]]) -> str:
+    """What Ctrl-C leaves."""
+    if not steps:
+        return "Nothing was observed yet."
+    done, total = steps[0]
+    return f"{done:,} of {total:,} images are done, and the same command goes on."
+
+
+def _duration(seconds: float) -> str:
+    """A time to plan with: seconds, minutes, hours or days, whichever fits."""
+    for name, length, most in (("seconds", 1, 100), ("minutes", 60, 100), ("hours", 3600, 72)):
+        if seconds < most * length:
+            return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {name}"
+    return f"{seconds / 86400:,.0f} days"

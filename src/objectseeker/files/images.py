@@ -5,7 +5,9 @@ That is: turned upright, on a white page, eight bits a channel, first frame.
 
 from __future__ import annotations
 
+import hashlib
 import io
+import math
 import os
 import stat
 import threading
@@ -16,19 +18,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import PIL
 import PIL.Image
 
 from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.remote import Url, is_url, read_url
+from objectseeker.files.remote import Url, is_url, read_url, refuse_credentials
 
 AnyPath = str | os.PathLike[str]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
-LARGEST_IMAGE = 200_000_000  # pixels; a small file can claim any size, so this is checked before decoding
+LARGEST_IMAGE = 100_000_000  # pixels; a small file can claim any size, so this is checked before decoding
+LARGER = "OBJECTSEEKER_MEGAPIXELS"  # the environment variable that sets another limit, in millions
+STRIP = 1_000_000  # pixels that are converted at a time, so that conversions cost next to no memory
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _TO_UPRIGHT = {
@@ -62,13 +65,37 @@ def load_image(path: AnyPath) -> Image:
     point values are taken to run from 0 to 1, and of an animation the first frame is read. Colour profiles are not
     applied. A damaged or incomplete file is an error, never a partly grey image.
     """
-    with _opened(path) as (image, _):
-        return _as_rgb(_decoded_upright(image), path)
+    return load_hashed(path)[0]
+
+
+def load_hashed(path: AnyPath) -> tuple[Image, str]:
+    """The image, and the `hash_of` the very file that it was decoded from."""
+    with _opened_file(path) as file:
+        digest = _hash(file, path)
+        file.seek(0)
+        with _decoding(file, path) as image:
+            return _as_rgb(_decoded_upright(image), path), digest
+
+
+def hash_of(path: AnyPath) -> str:
+    """The start of the SHA-256 of the file."""
+    with _opened_file(path) as file:
+        return _hash(file, path)
+
+
+def require_size(image: Image, path: AnyPath, size: tuple[int, int] | None) -> None:
+    """Refuse an image whose size is not the one that its annotation states, where it does."""
+    found = image.shape[1], image.shape[0]
+    if size is not None and found != size:
+        raise ObjectSeekerError(
+            f"{path} is {found[0]}x{found[1]} pixels when upright but its annotation says "
+            f"{size[0]}x{size[1]}; correct one of them"
+        )
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
     """Width and height of what `load_image` returns; JPEG and PNG files are not decoded for it."""
-    with _opened(path) as (image, file):
+    with _opened_file(path) as file, _decoding(file, path) as image:
         if image.format in ("JPEG", "MPO"):
             turned = _orientation(image) in (5, 6, 7, 8)
             return (image.height, image.width) if turned else image.size
@@ -128,13 +155,13 @@ def no_image_in(folder: object) -> str:
 
 
 @contextmanager
-def _opened(path: AnyPath) -> Iterator[tuple[PIL.Image.Image, BinaryIO]]:
-    """The image with only its header read, and its file; whatever goes wrong inside the block becomes one sentence."""
-    with _opened_file(path) as file, _only_our_limit():
+def _decoding(file: BinaryIO, path: AnyPath) -> Iterator[PIL.Image.Image]:
+    """The image with only its header read; whatever goes wrong inside the block becomes one sentence."""
+    with _only_our_limit():
         try:
             image = PIL.Image.open(file, formats=IMAGE_FORMATS)
             _refuse_huge(image, path)
-            yield image, file
+            yield image
         except ObjectSeekerError:
             raise
         except PIL.UnidentifiedImageError:
@@ -147,6 +174,8 @@ def _opened(path: AnyPath) -> Iterator[tuple[PIL.Image.Image, BinaryIO]]:
 
 def _opened_file(path: AnyPath) -> BinaryIO:
     text = os.fspath(path)
+    if is_url(text):
+        refuse_credentials(text)  # before any message repeats them
     try:
         if is_url(text):
             return io.BytesIO(read_url(text))
@@ -164,6 +193,13 @@ def _opened_file(path: AnyPath) -> BinaryIO:
     raise UnreachableError(f"cannot read image {path}: {reason}")
 
 
+def _hash(file: BinaryIO, path: AnyPath) -> str:
+    try:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]  # type: ignore[arg-type]  # it can be read
+    except OSError as error:  # the disk fails, not the image
+        raise UnreachableError(f"cannot read image {path}: {error.strerror}") from None
+
+
 @contextmanager
 def _only_our_limit() -> Iterator[None]:
     """Replaces Pillow's own pixel limit, which warns far below ours and names no size, by ours; no warnings."""
@@ -177,12 +213,28 @@ def _only_our_limit() -> Iterator[None]:
 
 
 def _refuse_huge(image: PIL.Image.Image, path: AnyPath) -> None:
-    pixels = image.width * image.height
-    if pixels > LARGEST_IMAGE:
+    pixels, limit = image.width * image.height, _largest_image(path)
+    if pixels > limit:
         raise ObjectSeekerError(
             f"cannot read image {path}: its {image.width}x{image.height} pixels are {pixels / 1e6:.1f} million, "
-            f"more than the limit of {LARGEST_IMAGE // 1_000_000} million"
+            f"more than the limit of {limit / 1e6:g} million; make it smaller, or set {LARGER} to a higher limit"
         )
+
+
+def _largest_image(path: AnyPath) -> float:
+    """The limit in pixels: ours, or the one the user has set where there is memory for it."""
+    given = os.environ.get(LARGER)
+    if given is None:
+        return LARGEST_IMAGE
+    try:
+        millions = float(given)
+        if 0 < millions < math.inf:
+            return millions * 1e6
+    except ValueError:
+        pass
+    raise UnreachableError(
+        f"cannot read image {path}: {LARGER} must be a number of millions of pixels above 0, got {given[:80]!r}"
+    )
 
 
 def _orientation(image: PIL.Image.Image) -> Any:
@@ -199,21 +251,37 @@ def _decoded_upright(image: PIL.Image.Image) -> PIL.Image.Image:
 
 def _as_rgb(image: PIL.Image.Image, path: AnyPath) -> Image:
     if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow opens 16-bit files in either
-        values = np.asarray(image)
-        _refuse_range(values, 0, 65535, path)
-        return _grey_as_rgb((values >> 8).astype(np.uint8))
+        _refuse_range(image, 0, 65535, path)
+    elif image.mode == "F":
+        _refuse_range(image, 0, 1, path)
+    rgb = np.empty((image.height, image.width, 3), np.uint8)
+    for rows, strip in _strips(image):
+        rgb[rows] = _strip_as_rgb(strip)
+    return rgb
+
+
+def _strips(image: PIL.Image.Image) -> Iterator[tuple[slice, PIL.Image.Image]]:
+    """The image piece by piece, from the top down, each with the rows it has."""
+    height = max(STRIP // image.width, 1)
+    for top in range(0, image.height, height):
+        bottom = min(top + height, image.height)
+        yield slice(top, bottom), image.crop((0, top, image.width, bottom))
+
+
+def _strip_as_rgb(image: PIL.Image.Image) -> Image:
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        return _grey_as_rgb((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode == "F":
-        values = np.asarray(image)
-        _refuse_range(values, 0, 1, path)
-        return _grey_as_rgb(np.rint(values * 255).astype(np.uint8))
+        return _grey_as_rgb(np.rint(np.asarray(image) * 255).astype(np.uint8))
     if image.has_transparency_data:
         page = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(page, image.convert("RGBA"))
-    return np.array(image.convert("RGB"))
+    return np.asarray(image.convert("RGB"))
 
 
-def _refuse_range(values: npt.NDArray[Any], low: int, high: int, path: AnyPath) -> None:
-    smallest, largest = values.min(), values.max()
+def _refuse_range(image: PIL.Image.Image, low: int, high: int, path: AnyPath) -> None:
+    extremes = [(values.min(), values.max()) for _, strip in _strips(image) for values in (np.asarray(strip),)]
+    smallest, largest = np.min(extremes), np.max(extremes)
     if not (low <= smallest and largest <= high):  # also true of NaN
         raise ObjectSeekerError(
             f"cannot read image {path}: its pixel values run from {smallest} to {largest} where {low} to {high} "

@@ -1,4 +1,7 @@
-"""Files at addresses such as s3://bucket/photo.jpg, read through fsspec where it is installed."""
+"""Files at addresses such as s3://bucket/photo.jpg, read through fsspec where it is installed.
+
+No address may carry a credential: addresses are written into runs, reports and messages, and these are passed on.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,21 @@ from objectseeker.errors import ObjectSeekerError
 
 ATTEMPTS = 3  # to read one file; object storage fails now and then
 PAUSE = 0.5  # seconds before the second attempt, twice as long before the third
+SILENCE = 20.0  # seconds that a web server may leave a request without a byte
+LONGEST = 300.0  # seconds that one request to it may take in all
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+"  # two letters at least: C: is a drive
 _URL = re.compile(rf"{_SCHEME}(::{_SCHEME})*://")
+_AUTHORITY = re.compile(rf"({_SCHEME})://([^/?#]*)")
+_PARAMETER = re.compile(r"[?&;]([^=&;]+)=")
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a parameter's name: X-Amz-Signature, accessKeyId, api_key
+_SECRETS = frozenset(
+    {"accesskey", "accesstoken", "apikey", "auth", "authorization", "credential", "credentials", "jwt", "key"}
+    | {"passwd", "password", "pwd", "secret", "sig", "signature", "token"}
+)
+_WEB = ("http", "https")
+_GONE = (404, 410)
+_LATER = (408, 425, 429)  # refusals that do not last
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +38,9 @@ class Url:
     """An address, with as much of a path's manners as images need."""
 
     text: str
+
+    def __post_init__(self) -> None:
+        refuse_credentials(self.text)
 
     def __str__(self) -> str:
         return self.text
@@ -40,19 +58,47 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
+def refuse_credentials(url: str) -> None:
+    """Refuse an address with a password or token in it, without repeating that."""
+    for link in url.split("::"):
+        place = _AUTHORITY.match(link)
+        carried = None if place is None else _credential(place[1].lower(), place[2], link)
+        if place is not None and carried is not None:
+            _, at, host = place[2].rpartition("@")
+            shown = host[:80] if at or ":" not in host else ""  # else a part of the password may be in it
+            raise ObjectSeekerError(
+                f"an address at {place[1]}://{shown} carries {carried}, which would be written into every result: "
+                "leave it out, and put it where your storage looks for it, as in ~/.netrc, ~/.aws/credentials or "
+                "~/.config/fsspec"
+            )
+
+
+def _credential(scheme: str, authority: str, link: str) -> str | None:
+    """What is secret about an address, in words. In some the part before @ is no user, as in abfs://container@host."""
+    user, at, _ = authority.rpartition("@")
+    slash_in_password = ":" in authority and not authority.rpartition(":")[2].isdigit() and "@" in link
+    if ":" in user or (not at and slash_in_password) or (at and scheme in _WEB):
+        return "a user's name or password"
+    for name in _PARAMETER.findall(link) if scheme in _WEB else ():
+        if not _SECRETS.isdisjoint(word.lower() for word in _WORD.findall(name)):
+            return f"a credential as {name[:40]}"
+    return None
+
+
 def read_url(url: str) -> bytes:
-    """The whole file. What fails for another reason than that it is not there is tried again."""
+    """The whole file. What fails for a reason that may pass is tried again."""
     for attempt in range(ATTEMPTS):
         try:
-            with _fsspec(url).open(url, "rb") as file:
+            with _fsspec(url).open(url, "rb", **_options(url)) as file:
                 return bytes(file.read())
         except ObjectSeekerError:
             raise
-        except FileNotFoundError:
-            raise ObjectSeekerError("there is no such file") from None
         except Exception as error:  # every kind of storage has exceptions of its own
-            if attempt == ATTEMPTS - 1:
-                raise ObjectSeekerError(_sentence(error)) from None
+            reason = _reason(error)
+            if isinstance(reason, FileNotFoundError) or _status(reason) in _GONE:
+                raise ObjectSeekerError("there is no such file") from None
+            if attempt == ATTEMPTS - 1 or _lasts(reason):
+                raise ObjectSeekerError(_sentence(reason)) from None
             time.sleep(PAUSE * 2**attempt)
     raise AssertionError("unreachable")
 
@@ -61,23 +107,26 @@ def read_url(url: str) -> bytes:
 def opened(url: str) -> Iterator[BinaryIO]:
     """The file, to be read piece by piece."""
     try:
-        with _fsspec(url).open(url, "rb") as file:
+        with _fsspec(url).open(url, "rb", **_options(url)) as file:
             yield file
     except ObjectSeekerError:
         raise
     except Exception as error:
-        raise ObjectSeekerError(f"cannot read {url}: {_sentence(error)}") from None
+        raise ObjectSeekerError(f"cannot read {url}: {_sentence(_reason(error))}") from None
 
 
 def is_folder(url: str) -> bool:
     """Whether there are files below the address; refuses one where there is nothing."""
     try:
-        system, path = _fsspec(url).core.url_to_fs(url)
+        system, path = _fsspec(url).core.url_to_fs(url, **_options(url))
         info = system.info(path)
     except ObjectSeekerError:
         raise
     except Exception as error:
-        raise ObjectSeekerError(f"there is no file or folder {url}: {_sentence(error)}") from None
+        reason = _reason(error)
+        gone = isinstance(reason, FileNotFoundError) or _status(reason) in _GONE
+        what = "there is no file or folder" if gone else "cannot look at"
+        raise ObjectSeekerError(f"{what} {url}: {_sentence(reason)}") from None
     return bool(info["type"] == "directory")
 
 
@@ -87,13 +136,13 @@ def walk_url(url: str) -> Iterator[tuple[str, str, int]]:
     One folder's names are in memory at a time.
     """
     try:
-        system, root = _fsspec(url).core.url_to_fs(url)
+        system, root = _fsspec(url).core.url_to_fs(url, **_options(url))
         for path, size in _walk(system, root):
-            yield path[len(root) :].lstrip("/"), _address(system, path, url), size
+            yield path[len(root) :].lstrip("/"), _address(system, path, root, url), size
     except ObjectSeekerError:
         raise
     except Exception as error:
-        raise ObjectSeekerError(f"cannot list {url}: {_sentence(error)}") from None
+        raise ObjectSeekerError(f"cannot list {url}: {_sentence(_reason(error))}") from None
 
 
 def _walk(system: Any, folder: str) -> Iterator[tuple[str, int]]:
@@ -105,15 +154,19 @@ def _walk(system: Any, folder: str) -> Iterator[tuple[str, int]]:
             yield path, int(found["size"] or 0)
 
 
-def _address(system: Any, path: str, url: str) -> str:
-    """The address of a file below `url`; a chained address (zip://::s3://...) keeps what comes after its first link."""
+def _address(system: Any, path: str, root: str, url: str) -> str:
+    """The address of a file below `url`, which knows more than the path: user and host, and the links of a chain."""
     first, *rest = url.split("::")
-    if not rest:
-        return str(system.unstrip_protocol(path))
-    return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *rest])
+    if rest:
+        return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *rest])
+    address, place = str(system.unstrip_protocol(path)), _AUTHORITY.match(url)
+    if place is None or place[2] in address:
+        return address
+    return f"{url.rstrip('/')}/{path[len(root) :].lstrip('/')}"
 
 
 def _fsspec(url: str) -> Any:
+    refuse_credentials(url)
     try:
         import fsspec
     except ImportError:
@@ -121,6 +174,46 @@ def _fsspec(url: str) -> Any:
     return fsspec
 
 
-def _sentence(error: Exception) -> str:
+def _options(url: str) -> dict[str, Any]:
+    """Limits on how long a web server is waited for, and that ~/.netrc is looked at; the user's own settings win."""
+    asked = {link.partition("://")[0] for link in url.split("::")} & {*_WEB}
+    if not asked:
+        return {}
+    try:
+        import aiohttp
+    except ImportError:
+        raise ObjectSeekerError(f"reading {url} needs aiohttp: pip install aiohttp") from None
+    from fsspec.config import conf
+
+    timeout = aiohttp.ClientTimeout(total=LONGEST, sock_connect=SILENCE, sock_read=SILENCE)
+    ours = {"timeout": timeout, "trust_env": True}
+    return {scheme: {"client_kwargs": ours | conf.get(scheme, {}).get("client_kwargs", {})} for scheme in asked}
+
+
+def _reason(error: BaseException) -> BaseException:
+    """Why it failed. fsspec says of all that goes wrong with a web server that there is no such file."""
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and (isinstance(cause, OSError | TimeoutError) or _status(cause)):
+        return _reason(cause)  # type: ignore[arg-type]  # it is one
+    return error
+
+
+def _status(error: BaseException | None) -> int | None:
+    """What a web server answered, if it did."""
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) and status >= 400 else None
+
+
+def _lasts(error: BaseException) -> bool:
+    """Whether asking again would give the same answer."""
+    status = _status(error)
+    return status is not None and status < 500 and status not in _LATER
+
+
+def _sentence(error: BaseException) -> str:
+    if (status := _status(error)) is not None:
+        return " ".join(f"the server answers {status} {getattr(error, 'message', '')}".split())
+    if isinstance(error, TimeoutError):
+        return f"no answer within {SILENCE:g} seconds"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -26,6 +27,8 @@ def write_whole(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
         unfinished.replace(file)
         _sync_folder(file.parent)
     except OSError as error:
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)  # on a full disk it would keep what the rest needs
         raise ObjectSeekerError(f"cannot write {file}: {error.strerror}") from None
     return result
 

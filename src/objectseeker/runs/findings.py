@@ -21,34 +21,42 @@ SCHEMA = pa.schema(
     + [(name, pa.float64()) for name in (*COORDINATES, "score")]
     + [("label", pa.int16())]
 )
-IMAGES = b"images"  # the key of the file's metadata that lists number, width and height of every image in it
+IMAGES = b"images"  # the key of the file's metadata: number, width, height and file hash of every image in it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Findings:
     """The boxes of some images, ascending by image and, within one, by mask (-1: untouched).
 
-    `sizes` has width and height of every image that was looked at, boxes or not; `broken` says of the others why they
-    could not be read.
+    `sizes` has width and height of every image that was looked at, boxes or not, and `hashes` the hash of its file;
+    `broken` says of the others why they could not be read.
     """
 
     image: Ints
     mask: Ints
     boxes: Detections
     sizes: Mapping[int, tuple[int, int]]
+    hashes: Mapping[int, str]
     broken: Mapping[int, str]
 
     @classmethod
-    def of_image(cls, index: int, size: tuple[int, int], views: Sequence[Detections]) -> Findings:
-        """What was found on one image: on the untouched one, then under each mask."""
+    def of_image(
+        cls, index: int, size: tuple[int, int], file: str, views: Sequence[Detections], floors: tuple[float, float]
+    ) -> Findings:
+        """What was found on one image, whose file has the hash `file`: on the untouched one, then under each mask.
+
+        `floors` are the lowest scores that are kept of the untouched one and of the others.
+        """
         boxes = Detections.concatenate(views)
         mask = np.repeat(np.arange(-1, len(views) - 1), [len(view) for view in views])
-        return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {})
+        keep = boxes.score >= np.where(mask < 0, *floors)
+        mask, boxes = mask[keep], boxes[keep]
+        return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {index: file}, {})
 
     @classmethod
     def unreadable(cls, index: int, reason: str) -> Findings:
         nothing = np.empty(0, np.int64)
-        return cls(nothing, nothing, Detections.empty(), {}, {index: reason})
+        return cls(nothing, nothing, Detections.empty(), {}, {}, {index: reason})
 
     @classmethod
     def join(cls, findings: Sequence[Findings]) -> Findings:
@@ -58,12 +66,14 @@ class Findings:
         image = np.concatenate([one.image for one in findings])
         order = np.argsort(image, kind="stable")  # all boxes of an image come from one of them, in their order
         sizes = {index: size for one in findings for index, size in one.sizes.items()}
+        hashes = {index: file for one in findings for index, file in one.hashes.items()}
         broken = {index: reason for one in findings for index, reason in one.broken.items()}
         return cls(
             image=image[order],
             mask=np.concatenate([one.mask for one in findings])[order],
             boxes=Detections.concatenate([one.boxes for one in findings])[order],
             sizes=dict(sorted(sizes.items())),
+            hashes=dict(sorted(hashes.items())),
             broken=dict(sorted(broken.items())),
         )
 
@@ -90,7 +100,7 @@ def encode(findings: Findings) -> bytes:
         ],
         schema=SCHEMA,
     )
-    sizes = [[index, *size] for index, size in sorted(findings.sizes.items())]
+    images = [[index, *size, findings.hashes[index]] for index, size in sorted(findings.sizes.items())]
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
@@ -102,14 +112,14 @@ def encode(findings: Findings) -> bytes:
         store_schema=False,
     ) as writer:
         writer.write_table(table, row_group_size=max(len(table), 1))
-        writer.add_key_value_metadata({IMAGES: json.dumps(sizes, separators=(",", ":")).encode()})
+        writer.add_key_value_metadata({IMAGES: json.dumps(images, separators=(",", ":")).encode()})
     return bytes(sink.getvalue())
 
 
-def sizes_in(content: bytes) -> dict[int, tuple[int, int]]:
-    """Which images a part holds, with their sizes."""
+def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
+    """Which images a part holds: their sizes, and the hashes of their files."""
     stated = json.loads(pq.read_metadata(pa.BufferReader(content)).metadata[IMAGES])
-    return {index: (width, height) for index, width, height in stated}
+    return {row[0]: (row[1], row[2]) for row in stated}, {row[0]: row[3] for row in stated}
 
 
 def decode(content: bytes) -> Findings:
@@ -117,7 +127,7 @@ def decode(content: bytes) -> Findings:
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     column: dict[str, Any] = {name: table.column(name).to_numpy() for name in SCHEMA.names}
     boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
-    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, sizes_in(content), {})
+    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, *images_in(content), {})
 
 
 def check_labels(labels: Ints, names: Sequence[str]) -> None:

@@ -69,7 +69,7 @@ class Listing(Sequence[Entry]):
     """The entries of a file that `write_listing` wrote, read when they are asked for, a row group at a time."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._parquet = file, pq.ParquetFile(file)
+        self.file, self._parquet = file, pq.ParquetFile(file)
         metadata = self._parquet.metadata
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(rows)]
@@ -77,7 +77,7 @@ class Listing(Sequence[Entry]):
         self._entries: list[Entry] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Listing, (self._file,)  # a process that is handed one opens the file itself
+        return Listing, (self.file,)  # a process that is handed one opens the file itself
 
     def __len__(self) -> int:
         return self._starts[-1]

@@ -1,8 +1,8 @@
 """run.json and images.parquet: what was observed, with what, and the ground truth.
 
 The files hold no time of day and nothing that depends on how the run went: the same job writes the same bytes. The
-first line of run.json is the SHA-256 of everything below it, which is also the run's identity; one of its settings is
-the SHA-256 of images.parquet (see `listing`).
+first line of run.json is the SHA-256 of everything below it; one of its settings is the SHA-256 of images.parquet (see
+`listing`). The run's identity is the SHA-256 of the settings that stay when it grows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from pathlib import Path
@@ -19,12 +19,14 @@ from typing import Any
 import pyarrow as pa
 
 from objectseeker.datasets import Entry
+from objectseeker.datasets.shown import readable
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.listing import Listing, Written, hash_of
 from objectseeker.runs.observing import Observing
 
-FORMAT = 4
-LISTING = "images.parquet"
+FORMAT = 5
+LISTING, GROWN = "images.parquet", "images.parquet.grown"  # the second is a longer one that has yet to take its name
+GROWING = ("detector_trusted", "limit", "images", "images_sha256")  # the settings that may change; the others decide
 FIRST_LINES = re.compile(rb'\{\n"sha256": "([0-9a-f]{64})",\n')
 
 
@@ -33,9 +35,11 @@ class Manifest:
     """Everything about a run but its boxes.
 
     `detector` is the detector's identity; `detector_spec` and `detector_options` are what it was loaded by, None where
-    it was handed over as an object. `limit` is how many images were taken, None for all. `to_dataset` translates
-    detector labels, -1 for none, and is None where the dataset has no classes; `excluded` are the dataset classes the
-    detector does not know. The boxes of `images_per_part` images are one file.
+    it was handed over as an object. `detector_unverified` says why its identity does not tell it from another, where
+    that is so, and `detector_trusted` that the run went on nevertheless, on the user's word. `limit` is how many images
+    were taken, None for all, and `seed` that of the order they were drawn in, None for the dataset's own. `to_dataset`
+    translates detector labels, -1 for none, and is None where the dataset has no classes; `excluded` are the dataset
+    classes the detector does not know. The boxes of `images_per_part` images are one file.
     """
 
     detector: str
@@ -52,6 +56,9 @@ class Manifest:
     software: dict[str, str]
     images: Sequence[Entry]
     images_per_part: int = 1
+    seed: int | None = None
+    detector_unverified: str | None = None
+    detector_trusted: bool = False
 
     def ids(self) -> Iterator[str]:
         """The ids of all images, in order."""
@@ -69,8 +76,8 @@ def encode(manifest: Manifest, listing: Written) -> tuple[bytes, str]:
     settings |= {"images": listing.images, "images_sha256": listing.sha256}
     lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in settings.items())
     body = (",\n".join(lines) + "\n}\n").encode()
-    identity = hashlib.sha256(body).hexdigest()
-    return f'{{\n"sha256": "{identity}",\n'.encode() + body, identity
+    start = f'{{\n"sha256": "{hashlib.sha256(body).hexdigest()}",\n'.encode()
+    return start + body, _identity(json.loads(start + body))
 
 
 def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
@@ -79,7 +86,8 @@ def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
     if start is None or hashlib.sha256(content[start.end() :]).hexdigest() != start[1].decode():
         raise _damaged(source)
     values = json.loads(content)
-    identity = values.pop("sha256")
+    identity = _identity(values)
+    del values["sha256"]
     written_as = values.pop("format")
     if written_as != FORMAT:
         raise ObjectSeekerError(
@@ -89,6 +97,12 @@ def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
     values["observing"] = Observing.of_json(values["observing"])
     values["detector_options"] = {name: _tupled(value) for name, value in values["detector_options"].items()}
     return Manifest(**{name: _tupled(value) for name, value in values.items()}), identity
+
+
+def _identity(values: Mapping[str, Any]) -> str:
+    """What a run and all that grow out of it have in common. Which image has which number follows from it, too."""
+    stays = {name: value for name, value in values.items() if name not in ("sha256", *GROWING)}
+    return hashlib.sha256(json.dumps(stays).encode()).hexdigest()
 
 
 def setting_differences(old: Manifest, new: Manifest) -> list[str]:
@@ -113,7 +127,8 @@ def software_differences(old: Manifest, new: Manifest) -> list[str]:
 def _settings(manifest: Manifest) -> dict[str, object]:
     """What must be the same for a run to go on: everything else follows from it, or is only for the reader."""
     observing = {field.name.replace("_", " "): getattr(manifest.observing, field.name) for field in fields(Observing)}
-    return {"detector": manifest.detector, **observing, "dataset": manifest.dataset_identity, "limit": manifest.limit}
+    order = "the data set's" if manifest.seed is None else f"drawn with seed {manifest.seed}"
+    return {"detector": manifest.detector, **observing, "order": order}
 
 
 def _class_differences(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
@@ -126,7 +141,7 @@ def _class_differences(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
 
 
 def _show(value: object) -> str:
-    return "none" if value is None else str(value)
+    return "none" if value is None else readable(str(value))
 
 
 def _tupled(value: Any) -> Any:
@@ -135,11 +150,12 @@ def _tupled(value: Any) -> Any:
 
 
 def _listing(file: Path, sha256: str) -> Listing:
-    try:
-        if hash_of(file) == sha256:
-            return Listing(file)
-    except (OSError, pa.ArrowException):
-        pass
+    for name in (LISTING, GROWN, LISTING):  # while it grows the one becomes the other
+        try:
+            if hash_of(file.with_name(name)) == sha256:
+                return Listing(file.with_name(name))
+        except (OSError, pa.ArrowException):
+            continue
     raise _damaged(file)
 
 

@@ -6,6 +6,8 @@ same bytes as one that was left alone.
 
 from __future__ import annotations
 
+import hashlib
+import heapq
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -16,7 +18,7 @@ from typing import Any
 
 from objectseeker.core.image import Image
 from objectseeker.core.seeker import ViewDetector, detect_views
-from objectseeker.datasets import Dataset, match_classes
+from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed
 from objectseeker.defence import BATCH, relative_to
 from objectseeker.detectors import LoadedDetector
@@ -31,7 +33,8 @@ from objectseeker.runs.writer import writing
 DEFAULT = Observing()
 SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches
 
-# A run of up to SMALL_RUN images has a file for each of them; a larger one has a file for PART images.
+# A run of a dataset of up to SMALL_RUN images has a file for each of them, of a larger one a file for PART images:
+# whatever the limit, so that a run that has grown is the run that was made at once.
 SMALL_RUN, PART = 10_000, 256
 
 Progress = Callable[[int, int], None]
@@ -56,8 +59,12 @@ class Estimate:
     seconds_per_view: float
 
     @property
+    def seconds(self) -> float:
+        return self.plan.passes * self.seconds_per_view
+
+    @property
     def hours(self) -> float:
-        return self.plan.passes * self.seconds_per_view / 3600
+        return self.seconds / 3600
 
 
 def plan(dataset: Dataset, observing: Observing = DEFAULT, *, limit: int | None = None) -> Plan:
@@ -73,10 +80,11 @@ def estimate(
     observing: Observing = DEFAULT,
     *,
     limit: int | None = None,
+    seed: int | None = None,
     sample: int = 2,
 ) -> Estimate:
-    """Time two batches of views of each of the first `sample` readable images."""
-    images = _first_images(dataset, limit, require_count(sample, "sample"))
+    """Time two batches of views of each of the first `sample` readable images of those that `observe` would take."""
+    images = _first_images(dataset, limit, seed, require_count(sample, "sample"))
     batch = observing.batch or BATCH
 
     def time_views(image: Image) -> tuple[float, int]:
@@ -101,12 +109,18 @@ def observe(
     observing: Observing = DEFAULT,
     *,
     limit: int | None = None,
+    seed: int | None = None,
     class_map: Mapping[str, str] | None = None,
     images_per_part: int | None = None,
+    trust_detector: bool = False,
     on_progress: Progress = lambda done, total: None,
     on_warning: Warn = lambda sentence: None,
 ) -> Run:
     """Observe the first `limit` images of `dataset` (all by default) into the folder `out`, or go on with it.
+
+    With a `seed` the images are taken in an order that is drawn by it, so that the first are a sample of all. A run
+    that is there already grows if `limit` is larger than before, and ends as one that was made at once; it is never
+    made smaller. A run whose detector cannot be told from another goes on only with `trust_detector`.
 
     `class_map` says which detector class stands for which of the data set's, where names do not tell.
     `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
@@ -117,15 +131,19 @@ def observe(
     """
     engine = detector if isinstance(detector, Engine) else LocalEngine((detector,))
     description = engine.describe()
-    options: dict[str, Any] = {"limit": limit, "class_map": class_map, "images_per_part": images_per_part}
+    options: dict[str, Any] = {"limit": limit, "seed": seed, "class_map": class_map, "images_per_part": images_per_part}
     if description.spec is not None:  # as seen from the run, so that it does not matter where a command is called
         description = replace(description, spec=relative_to(description.spec, Path(out)))
     manifest = describe(dataset, description, observing, **options)
     if manifest.excluded:
         for sentence in match_classes(dataset.names, description.names, class_map=class_map).warnings:
             on_warning(sentence)
-    with writing(out, manifest) as writer:
+    with writing(out, replace(manifest, detector_trusted=trust_detector)) as writer:
         run = writer.run
+        if description.unverified and not run.complete:
+            trusted = "the run goes on on your word that it is the same"
+            fresh = "once stopped, the run goes on only with --trust-detector"
+            on_warning(f"{description.unverified}; {trusted if run.finished else fresh}")
         for file in run.damaged:
             on_warning(f"{file.name} was damaged: {_what_was_in(run)} observed again")
         done, total = run.finished, len(run.manifest.images)
@@ -149,13 +167,13 @@ def describe(
     observing: Observing,
     *,
     limit: int | None = None,
+    seed: int | None = None,
     class_map: Mapping[str, str] | None = None,
     images_per_part: int | None = None,
 ) -> Manifest:
     """What the run is, before anything is computed; refuses what cannot work."""
     match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
     count = _count(dataset, limit)
-    chosen = count if count < len(dataset) else None
     return Manifest(
         detector=detector.identity,
         detector_spec=detector.spec,
@@ -165,12 +183,14 @@ def describe(
         dataset=dataset.spec,
         dataset_identity=dataset.identity,
         dataset_names=dataset.names,
-        limit=chosen,
+        limit=count if count < len(dataset) else None,
         to_dataset=None if match is None else tuple(match.to_dataset.tolist()),
         excluded=() if match is None else match.unknown,
         software=detector.software,
-        images=Streamed(lambda: islice(dataset.entries, chosen), count),
-        images_per_part=images_per_part or (1 if count <= SMALL_RUN else PART),
+        images=Streamed(lambda: _taken(dataset, count, seed), count),
+        images_per_part=images_per_part or (1 if len(dataset) <= SMALL_RUN else PART),
+        seed=seed if seed is None else int(seed),
+        detector_unverified=detector.unverified,
     )
 
 
@@ -180,7 +200,8 @@ def job_of(manifest: Manifest) -> Job:
 
 def _todo(run: Run, dataset: Dataset) -> Iterator[Item]:
     """The images that are not finished, one after the other, from where they lie now."""
-    for index, (known, entry) in enumerate(zip(run.manifest.ids(), dataset.entries, strict=False)):
+    entries = _taken(dataset, len(run.manifest.images), run.manifest.seed)
+    for index, (known, entry) in enumerate(zip(run.manifest.ids(), entries, strict=False)):
         if known != entry.id:  # a folder is listed anew: a file that came or went would give others a wrong number
             raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
         if not run.is_finished(index):
@@ -195,9 +216,20 @@ def _count(dataset: Dataset, limit: int | None) -> int:
     return len(dataset) if limit is None else min(require_count(limit, "limit"), len(dataset))
 
 
-def _first_images(dataset: Dataset, limit: int | None, count: int) -> list[Image]:
+def _taken(dataset: Dataset, count: int, seed: int | None) -> Iterator[Entry]:
+    """The first `count` images in the run's order, which does not depend on how many there are to be."""
+    if seed is None:
+        return islice(dataset.entries, count if count < len(dataset) else None)
+
+    def draw(entry: Entry) -> bytes:
+        return hashlib.blake2b(f"{seed} {entry.id}".encode()).digest()
+
+    return iter(heapq.nsmallest(count, dataset.entries, key=draw))
+
+
+def _first_images(dataset: Dataset, limit: int | None, seed: int | None, count: int) -> list[Image]:
     images = []
-    for entry in islice(dataset.entries, _count(dataset, limit)):
+    for entry in _taken(dataset, _count(dataset, limit), seed):
         try:
             images.append(entry.load())
         except ObjectSeekerError:
@@ -205,6 +237,7 @@ def _first_images(dataset: Dataset, limit: int | None, count: int) -> list[Image
         if len(images) == count:
             break
     if not images:
-        first, total = dataset.entries[0].path, _count(dataset, limit)
+        total = _count(dataset, limit)
+        first = next(_taken(dataset, total, seed)).path
         raise ObjectSeekerError(f"none of the {total} images can be read, the first is {first}")
     return images

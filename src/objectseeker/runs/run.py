@@ -11,7 +11,7 @@ Part n holds the boxes of the images from n * images_per_part on: one image in a
 are the detector's, coordinates and scores are kept to the last bit (float64: resized-back boxes do not fit float32),
 and masks are not stored, since they follow from the image size and the mask recipe. The checksum is the start of a
 SHA-256 over the run's identity, the number and the file's content: a damaged part, or one of another place or run, is
-told by its name.
+told by its name. A run that grows keeps its identity and its parts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.binding import bound, defence_of
-from objectseeker.runs.findings import LARGEST_STORED_LABEL, Findings, sizes_in
+from objectseeker.runs.findings import LARGEST_STORED_LABEL, Findings, images_in
 from objectseeker.runs.findings import decode as decode_part
 from objectseeker.runs.manifest import Manifest, decode
 
@@ -91,6 +91,10 @@ class Parts(Mapping[int, Path]):
         start, end = np.searchsorted(self._broken, [everything.start, everything.stop]).tolist()
         return sorted(set(everything) - set(self._broken[start:end].tolist()))
 
+    def file_of(self, number: int, index: int) -> Path:
+        """The file that has this finished image of this part."""
+        return self.begun[number][index] if number in self.begun else self.whole[number]
+
     def files_of(self, number: int) -> list[Path]:
         """The files that have the finished images of a part."""
         return sorted(set(self.begun[number].values())) if number in self.begun else [self.whole[number]]
@@ -140,6 +144,11 @@ class Run:
         )
 
     @property
+    def labelled(self) -> bool:
+        """Whether the data set says where its objects are."""
+        return self.manifest.to_dataset is not None
+
+    @property
     def vocabulary(self) -> Vocabulary:
         """The labels of the boxes and those of the objects; the same where the dataset has no classes."""
         names, to_dataset = self.manifest.detector_names, self.manifest.to_dataset
@@ -179,13 +188,37 @@ class Run:
 
     def findings(self, number: int) -> Findings:
         """What is stored of the finished images of a part."""
-        return Findings.join([self._read(file, number) for file in self.parts.files_of(number)])
+        every = [decode_part(content) for content in self._contents(number)]
+        joined = Findings.join(every)
+        if len(joined.sizes) != sum(len(one.sizes) for one in every) or not joined.sizes.keys() >= {
+            *self.parts.images_of(number)
+        }:
+            raise ObjectSeekerError(
+                f"part {number} of {self.folder} was damaged while it was in use: run observe again"
+            )
+        return joined
 
-    def _read(self, file: Path, number: int) -> Findings:
+    def hashes(self, number: int) -> dict[int, str]:
+        """The hashes of the files of the finished images of a part, as they were observed."""
+        every = (images_in(content)[1] for content in self._contents(number))
+        return {index: file for some in every for index, file in some.items()}
+
+    def _contents(self, number: int) -> list[bytes]:
+        """What is in the files of a part, under whatever names a process that writes has given it meanwhile."""
+        files = self.parts.files_of(number)
+        for _ in range(MOST_LOOKS):
+            try:
+                return [self._content(file, number) for file in files]
+            except FileNotFoundError:  # put together of what was pending, or pending again because the run grows
+                there = ((self.folder / place).glob(f"{number:06d}-*.parquet") for place in (PARTS, PENDING))
+                files = next(filter(None, map(sorted, there)), files)
+        raise ObjectSeekerError(f"{files[0]} is gone: run observe again")
+
+    def _content(self, file: Path, number: int) -> bytes:
         content = read_part(file, self.identity, number)
         if content is None:
             raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
-        return decode_part(content)
+        return content
 
 
 class StoredImages(Sequence[ObservedImage]):
@@ -253,7 +286,12 @@ def _as_found(folder: Path) -> Run:
         raise ObjectSeekerError(
             f"there is no run in {folder} ({error.strerror}): make one with objectseeker observe"
         ) from None
-    manifest, identity = decode(content, folder / MANIFEST)
+    try:
+        manifest, identity = decode(content, folder / MANIFEST)
+    except ObjectSeekerError:
+        if (folder / MANIFEST).read_bytes() != content:  # it has just grown: look again
+            raise FileNotFoundError(folder / MANIFEST) from None
+        raise
     damaged: list[Path] = []
     superfluous: list[Path] = []
     unreadable: dict[int, str] = {}
@@ -268,7 +306,7 @@ def _as_found(folder: Path) -> Run:
     for place in (PARTS, PENDING):
         for file, number in _numbered(folder / place):
             content_of = read_part(file, identity, number)
-            sizes = {} if content_of is None else sizes_in(content_of)
+            sizes = {} if content_of is None else images_in(content_of)[0]
             known = number in whole or not begun.get(number, {}).keys().isdisjoint(sizes)
             if content_of is None or not unreadable.keys().isdisjoint(sizes) or (known and place == PARTS):
                 damaged.append(file)

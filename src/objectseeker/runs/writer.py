@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.saving import UNFINISHED, write_whole
+from objectseeker.runs.continuing import continued
 from objectseeker.runs.findings import Findings
 from objectseeker.runs.findings import decode as decode_part
 from objectseeker.runs.findings import encode as encode_part
-from objectseeker.runs.listing import write_listing
-from objectseeker.runs.manifest import LISTING, Manifest, encode, setting_differences, software_differences
+from objectseeker.runs.listing import Listing, Written, hash_of, write_listing
+from objectseeker.runs.manifest import GROWN, LISTING, Manifest, encode
 from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
 
 HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
+MOST_WAITING = 8  # parts that wait for the disk: it takes longer to be sure of a file than a GPU to look at an image
 
 
 class Writer:
@@ -35,13 +39,18 @@ class Writer:
         self._held: dict[int, list[Findings]] = {}  # by part: what is not on the disk yet
         self._pending: dict[int, list[Path]] = {}
         self._written = time.monotonic()
+        self._disk = ThreadPoolExecutor(1)
+        self._waiting: deque[Future[Path]] = deque()  # parts on their way to the disk
         for number in run.parts.begun:
             self._pending[number] = run.parts.files_of(number)
             if not self._left_of(number):  # stopped just before the part was made of them
                 self._finish(number)
 
     def add(self, findings: Findings) -> None:
-        """Images of one part. They are on the disk within `HOLD` seconds, at once if images take longer than that."""
+        """Images of one part. They are on the disk within `HOLD` seconds, or as soon as it has done what came before.
+
+        A disk that fails is noticed by a later call, at the latest by `flush`.
+        """
         (number,) = {index // self.run.manifest.images_per_part for index in findings.images}
         left = self._left_of(number)
         for index, reason in findings.broken.items():
@@ -61,6 +70,7 @@ class Writer:
             file = self._write(PENDING, number, encode_part(Findings.join(findings)), "parquet")
             self._pending.setdefault(number, []).append(file)
         self._held.clear()
+        self._wait(0)
         self._written = time.monotonic()
 
     def _left_of(self, number: int) -> set[int]:
@@ -81,10 +91,19 @@ class Writer:
                 raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
             findings.append(decode_part(content))
         if findings:  # else none of its images could be read
-            self._write(PARTS, number, encode_part(Findings.join(findings)), "parquet")
+            self._waiting.append(self._disk.submit(self._write_part, number, findings))
+        self._wait(0 if pending else MOST_WAITING)  # what a part is made of goes when the part is there
         for file in pending:
             file.unlink()
         del self._left[number]
+
+    def _wait(self, most: int) -> None:
+        """Until no more than so many parts wait for the disk."""
+        while len(self._waiting) > most:
+            self._waiting.popleft().result()
+
+    def _write_part(self, number: int, findings: list[Findings]) -> Path:
+        return self._write(PARTS, number, encode_part(Findings.join(findings)), "parquet")
 
     def _write(self, folder: str, number: int, content: bytes, suffix: str) -> Path:
         name = f"{number:06d}-{checksum(self.run.identity, number, content)}.{suffix}"
@@ -96,29 +115,26 @@ class Writer:
 
 @contextmanager
 def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
-    """The run in `folder`, new or left unfinished with the same settings, locked against other writers.
+    """The run in `folder`, new or begun with the same settings, locked against other writers; it may grow by images.
 
     Parts that are damaged are removed, so that their images count as not finished; the writer's run lists them.
     """
     folder = Path(folder)
     with _locked(folder):
-        for place in (MANIFEST, LISTING, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
+        for place in (MANIFEST, LISTING, GROWN, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
             for leftover in folder.glob(place + UNFINISHED):
                 leftover.unlink()
         for name in (PARTS, BROKEN):
             (folder / name).mkdir(exist_ok=True)
         if not (folder / MANIFEST).exists():
-            listing = write_whole(folder / LISTING, lambda stream: write_listing(manifest.images, stream))
-            content, _ = encode(manifest, listing)
-            write_whole(folder / MANIFEST, lambda stream: stream.write(content))
+            _write_manifest(folder, replace(manifest, detector_trusted=False), LISTING)
+        _settle(folder)
         run = open_run(folder)
-        differences = setting_differences(run.manifest, manifest)
-        if not run.complete:
-            differences += software_differences(run.manifest, manifest)
-        if differences:
-            raise ObjectSeekerError(
-                f"{folder} holds another run ({'; '.join(differences)}): use what it was begun with, or another folder"
-            )
+        becomes = continued(run, manifest)
+        if becomes is not run.manifest:
+            _write_manifest(folder, becomes, GROWN)
+            _settle(folder)
+            run = open_run(folder)
         for file in (*run.damaged, *run.superfluous):
             file.unlink()
         writer = Writer(_demoted(run))
@@ -126,6 +142,27 @@ def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
             yield writer
         finally:
             writer.flush()
+
+
+def _write_manifest(folder: Path, manifest: Manifest, name: str) -> None:
+    """Write run.json, after the listing of its images under this name, unless that is there already."""
+    if isinstance(manifest.images, Listing):
+        listing = Written(len(manifest.images), hash_of(manifest.images.file))
+    else:
+        listing = write_whole(folder / name, lambda stream: write_listing(manifest.images, stream))
+    content, _ = encode(manifest, listing)
+    write_whole(folder / MANIFEST, lambda stream: stream.write(content))
+
+
+def _settle(folder: Path) -> None:
+    """Give a longer listing its name, if run.json speaks of it; else the run was stopped before it had grown."""
+    grown = folder / GROWN
+    if grown.exists():
+        images = open_run(folder).manifest.images
+        if isinstance(images, Listing) and images.file == grown:
+            grown.replace(folder / LISTING)
+        else:
+            grown.unlink()
 
 
 def _demoted(run: Run) -> Run:

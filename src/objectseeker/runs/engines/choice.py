@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import detectors
+from objectseeker.datasets.shown import shown
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
 from objectseeker.runs.engines.local import LocalEngine
 from objectseeker.runs.engines.work import Engine
 
 ENGINES = ("local", "ray")
+RAY_DIGITS = 4  # after the point: what Ray counts in
 WISHES = {"address": "address", "workers": "workers", "cpus": "cpus-per-worker", "gpus": "gpus-per-worker"}
 
 
@@ -50,7 +52,7 @@ def open_engine(
         ):
             yield engine
     else:
-        raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+        raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {shown(name)}")
 
 
 def every_gpu() -> list[str]:
@@ -88,8 +90,17 @@ def _checked(asked: Mapping[str, Any]) -> dict[str, Any]:
     if "workers" in checked:
         checked["workers"] = require_count(checked["workers"], "workers")
     for name in ("cpus", "gpus"):
-        if name in checked and require_number(checked[name], WISHES[name]) < 0:
-            raise ObjectSeekerError(f"{WISHES[name]} must not be negative, got {checked[name]!r}")
+        if name in checked:
+            checked[name] = _share(require_number(checked[name], WISHES[name]), WISHES[name])
     if not checked.get("cpus", 1.0) and not checked.get("gpus", 0.0):
         raise ObjectSeekerError("a worker must ask for some CPU or GPU, got 0 of both")
     return checked
+
+
+def _share(amount: float, name: str) -> float:
+    """Cores or GPUs of a worker, as Ray can count them."""
+    if amount < 0:
+        raise ObjectSeekerError(f"{name} must not be negative, got {amount!r}")
+    if amount and round(amount, RAY_DIGITS) != amount:
+        raise ObjectSeekerError(f"{name} has at most {RAY_DIGITS} digits after the point, got {amount!r}")
+    return amount

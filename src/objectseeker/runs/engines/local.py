@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import Queue
 from typing import Any
 
-from objectseeker.core.image import Image
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
+from objectseeker.runs.engines.work import Description, Item, Job, Reading, describe_detector, observe_items, read_ahead
 from objectseeker.runs.findings import Findings
+
+PATIENCE = 60.0  # seconds that detectors have to end what they are at, once the run is stopped
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,15 @@ def _shared_out(
     """Every item with whichever detector is free. What failed or was interrupted does not wait for the rest."""
     lock, stopped, images = threading.Lock(), threading.Event(), read_ahead(items)
     found: Queue[Findings | BaseException | None] = Queue(maxsize=2 * len(detectors))
+    awaited: dict[int, Reading] = {}  # by thread: what it may be waiting for
 
-    def own_share() -> Iterator[tuple[Item, Future[Image | Findings]]]:
+    def own_share() -> Iterator[tuple[Item, Reading]]:
         while not stopped.is_set():
             with lock:
                 following = next(images, None)
             if following is None:
                 return
+            awaited[threading.get_ident()] = following[1]
             yield following
 
     def work(detector: LoadedDetector) -> None:
@@ -81,8 +84,11 @@ def _shared_out(
                     yield findings
     finally:
         stopped.set()
-        while any(thread.is_alive() for thread in threads):  # those that wait for room in the queue must get on
-            while not found.empty():
+        until = time.monotonic() + PATIENCE  # one that waits for a storage to list a folder is left behind
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+            for reading in [*awaited.values()]:  # those that wait for an image must get on,
+                reading.cancel()
+            while not found.empty():  # and those that wait for room in the queue
                 found.get()
             for thread in threads:
                 thread.join(0.01)

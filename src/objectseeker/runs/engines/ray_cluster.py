@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import textwrap
@@ -12,6 +13,7 @@ from typing import Any
 from objectseeker.errors import ObjectSeekerError
 
 CONNECT_SECONDS = 5.0
+OLDEST = (2, 52)  # before that Ray takes no notice of the token: whoever reaches a port may run code
 STORE_BYTES = 256 * 2**20  # Ray's memory for findings on their way, where the cluster is ours
 
 
@@ -33,6 +35,10 @@ class Request:
 def import_ray(address: str | None) -> Any:
     """Ray, told what it only listens to before it is imported."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # nothing is reported to anybody
+    if address is None:
+        # Ray's switch for clusters of several machines, whatever its name says: without them it listens at 127.0.0.1
+        # alone, where no other machine reaches it.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     if address is None and not os.environ.keys() & {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         # The workers of our own cluster prove who they are with a token that is never written down; left alone, Ray
         # would make one and leave it in the home folder.
@@ -43,7 +49,18 @@ def import_ray(address: str | None) -> Any:
         import ray.exceptions
     except ImportError:
         raise ObjectSeekerError("--engine ray needs Ray: pip install 'objectseeker[ray]'") from None
+    _require_token(ray.__version__)
     return ray
+
+
+def _require_token(version: str) -> None:
+    """Refuse a Ray that lets anybody in."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < OLDEST:
+        raise ObjectSeekerError(
+            f"Ray {version} takes orders from whoever reaches it, since it asks for no token: install "
+            f"{'.'.join(map(str, OLDEST))} or later on every machine, pip install 'objectseeker[ray]'"
+        )
 
 
 def connect(ray: Any, address: str | None) -> bool:
@@ -52,7 +69,10 @@ def connect(ray: Any, address: str | None) -> bool:
         return False
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is None:
-        ray.init(address="local", include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        try:
+            ray.init(address="local", include_dashboard=False, object_store_memory=STORE_BYTES, **quiet)
+        except Exception as error:  # it has no class of its own for a start that takes too long
+            raise ObjectSeekerError(f"Ray could not be started on this machine: {first_line(error)}") from None
         return True
     _require_answer(address)
     try:

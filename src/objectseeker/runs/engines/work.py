@@ -5,19 +5,22 @@ from __future__ import annotations
 import platform
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
 from objectseeker.core.masks import Masks
 from objectseeker.core.seeker import ViewDetector, detect_all_views
-from objectseeker.datasets.dataset import load_sized
 from objectseeker.detectors import OPTIONS, LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import UnreachableError, location
+from objectseeker.files.images import UnreachableError, load_hashed, location, require_size
 from objectseeker.runs.findings import Findings, check_labels
 from objectseeker.runs.observing import Observing
 
@@ -37,6 +40,17 @@ class Item:
     size: tuple[int, int] | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Read:
+    """An image as it was read, and the hash of its file."""
+
+    image: Image
+    file: str
+
+
+Reading = Future[Read | Findings]  # or that it is broken
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """What all images of a run have in common; `names` are the detector's."""
@@ -51,7 +65,8 @@ class Description:
     """What a run says about its detector, and about the environment that computes with it.
 
     `spec` and `options` are what `detectors.load` made it of, without what only says where it runs (device, workers);
-    spec is None for one that was handed over as an object.
+    spec is None for one that was handed over as an object. `unverified` says why its identity does not tell it from
+    another detector, where that is so.
     """
 
     identity: str
@@ -60,6 +75,7 @@ class Description:
     software: dict[str, str]
     spec: str | None
     options: dict[str, Any]
+    unverified: str | None = None
 
 
 @runtime_checkable
@@ -91,29 +107,54 @@ def describe_detector(
         software=software(),
         spec=spec,
         options={name: value for name, value in (options or {}).items() if name in decides},
+        unverified=getattr(detector, "unverified", None),
     )
 
 
-def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Future[Image | Findings]]]:
-    """Every item with what `read_item` gives; the next few are read while the detector is at one."""
-    pool = ThreadPoolExecutor(READ_AHEAD)
+def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Reading]]:
+    """Every item with what `read_item` gives; the next few are read while the detector is at one.
+
+    Nobody ever waits for these threads, neither when this generator is closed, in whatever thread, nor when the process
+    ends: a storage that does not answer must not keep it.
+    """
+    todo: SimpleQueue[tuple[Item, Reading] | None] = SimpleQueue()
+    for _ in range(READ_AHEAD):
+        Thread(target=_read, args=(todo,), daemon=True).start()
+    waiting: deque[tuple[Item, Reading]] = deque()
     try:
-        waiting: deque[tuple[Item, Future[Image | Findings]]] = deque()
         for item in items:
-            waiting.append((item, pool.submit(read_item, item)))
+            waiting.append((item, Future()))
+            todo.put(waiting[-1])
             if len(waiting) > READ_AHEAD:
                 yield waiting.popleft()
-        yield from waiting
+        while waiting:
+            yield waiting.popleft()
     finally:
-        # After an error this generator may be collected in any thread, also in one of the pool, which cannot wait for
-        # itself. Nobody needs what is still being read.
-        pool.shutdown(wait=False, cancel_futures=True)
+        for _, future in waiting:
+            future.cancel()
+        for _ in range(READ_AHEAD):
+            todo.put(None)
 
 
-def read_item(item: Item) -> Image | Findings:
+def _read(todo: SimpleQueue[tuple[Item, Reading] | None]) -> None:
+    while (following := todo.get()) is not None:
+        item, future = following
+        if future.cancelled():
+            continue
+        try:
+            finish = partial(future.set_result, read_item(item))
+        except BaseException as error:  # raised again where the image is asked for
+            finish = partial(future.set_exception, error)
+        with suppress(InvalidStateError):  # cancelled meanwhile: nobody wants it any more
+            finish()
+
+
+def read_item(item: Item) -> Read | Findings:
     """The image, or that it is broken."""
     try:
-        return load_sized(location(item.path), item.size)
+        image, file = load_hashed(location(item.path))
+        require_size(image, item.path, item.size)
+        return Read(image, file)
     except UnreachableError as error:  # the disk went away: everything after it would be recorded as broken
         raise ObjectSeekerError(f"{error}: bring it back and start again, finished images are kept") from None
     except ObjectSeekerError as error:
@@ -121,30 +162,31 @@ def read_item(item: Item) -> Image | Findings:
 
 
 def observe_items(
-    detector: LoadedDetector, job: Job, images: Iterable[tuple[Item, Future[Image | Findings]]]
+    detector: LoadedDetector, job: Job, images: Iterable[tuple[Item, Reading]]
 ) -> Generator[Findings, None, None]:
     """Show the detector every view of every image. What is found follows from the image, job and detector alone.
 
     A detector that can begins with the next image before the boxes of the last are there.
     """
     observing = job.observing
-    begun: deque[tuple[Item, Masks]] = deque()
+    begun: deque[tuple[Item, str, Masks]] = deque()
     broken: deque[Findings] = deque()
     unread: list[Exception] = []
 
     def given() -> Iterator[tuple[Image, Masks]]:
         for item, future in images:
             try:
-                image = future.result()
+                read = future.result()
             except ObjectSeekerError as error:
                 unread.append(error)
                 raise
-            if isinstance(image, Findings):
-                broken.append(image)
+            if isinstance(read, Findings):
+                broken.append(read)
                 continue
-            height, width = image.shape[:2]
-            begun.append((item, observing.masks.masks(width, height)))
-            yield image, begun[-1][1]
+            height, width = read.image.shape[:2]
+            masks = observing.masks.masks(width, height)
+            begun.append((item, read.file, masks))
+            yield read.image, masks
 
     # Without a batch the detector makes its own, and this is not looked at.
     observed = detect_all_views(detector, given(), value=observing.fill, batch=observing.batch or 1)
@@ -154,22 +196,21 @@ def observe_items(
         except Exception as error:  # foreign code: whatever it raises, say where
             if error in unread:
                 raise
-            where = " or ".join(item.path for item, _ in begun)
+            where = " or ".join(item.path for item, *_ in begun)
             raise ObjectSeekerError(f"the detector failed on {where}: {str(error) or type(error).__name__}") from error
         if views is None:
             break
-        item, masks = begun.popleft()
-        yield kept(job, item.index, (masks.width, masks.height), views[0], views[1:])
+        item, file, masks = begun.popleft()
+        yield kept(job, item.index, (masks.width, masks.height), views, file)
         while broken:
             yield broken.popleft()
     yield from broken
 
 
-def kept(job: Job, index: int, size: tuple[int, int], base: Detections, masked: Sequence[Detections]) -> Findings:
-    """What is stored of what was found: the boxes down to the job's score floors."""
+def kept(job: Job, index: int, size: tuple[int, int], views: Sequence[Detections], file: str = "") -> Findings:
+    """What is stored of what was found: the boxes down to the job's score floors, and the hash of the image's file."""
     observing = job.observing
-    views = [base.at_least(observing.base_floor), *(view.at_least(observing.mask_floor) for view in masked)]
-    findings = Findings.of_image(index, size, views)
+    findings = Findings.of_image(index, size, file, views, (observing.base_floor, observing.mask_floor))
     check_labels(findings.boxes.label, job.names)
     return findings
 
