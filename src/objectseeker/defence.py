@@ -22,13 +22,15 @@ from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.recipes import Halves, Recipe, parse, require_recipe
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.detectors.network.identity import difference, same_but_for_cpu
+from objectseeker.detectors.network.names import MOST_CLASSES
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.saving import save_text
 
 FORMAT = 1
 BATCH = 8  # views at a time, for a detector that does not make its own batches
 MOST_VIEWS = 65_536  # of a batch; an image has fewer
-FILE_KINDS = ("onnx", "ultralytics", "transformers")  # specs that may name a file or folder
+FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon is, or may be, a file or folder
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
 # (docs/reproduce.md).
@@ -113,15 +115,27 @@ class Defence:
         decides = self.to_json() | {"detector": without_folder(self.detector), "follow": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
-    def seeker(self, device: str | None = None) -> ObjectSeeker:
-        """The defended detector; refuses a detector that is not the one this defence is about."""
+    def seeker(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
+        """The defended detector; refuses a detector that is not the one this defence is about.
+
+        `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
+        that is the only difference.
+        """
         detector = detectors.load(self.detector, device=device, **self.options)
-        if self.identity not in (None, detector.identity):
-            raise ObjectSeekerError(
-                f"this defence is about the detector {self.identity}, but {self.detector} is {detector.identity} here: "
-                "certificates do not carry over; observe and tune with this one"
-            )
+        if self.identity is not None:
+            self._require_same(self.identity, detector.identity, trust_detector)
         return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
+
+    def _require_same(self, was: str, now: str, trust_detector: bool) -> None:
+        on_another_cpu = was != now and same_but_for_cpu(was, now)
+        if was == now or (on_another_cpu and trust_detector):
+            return
+        what = f"the detector {was}, but {self.detector} is {now} here"
+        advice = "observe and tune with this one"
+        if on_another_cpu:
+            what = f"{self.detector} on another processor: {difference(was, now)}"
+            advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
+        raise ObjectSeekerError(f"this defence is about {what}: certificates do not carry over; {advice}")
 
     def bound_to(self, identity: str) -> Defence:
         """This defence, about the one detector that has this identity."""
@@ -132,6 +146,10 @@ class Defence:
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         follow = None if self.follow is None else asdict(self.follow)
         return {"format": FORMAT} | plain | {"masks": str(self.masks), "rule": asdict(self.rule), "follow": follow}
+
+    def described(self) -> dict[str, Any]:
+        """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
+        return self.to_json() | {"detector": without_folder(self.detector), "sha256": self.sha256}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], source: str = "the defence") -> Defence:
@@ -189,8 +207,12 @@ class Defence:
 def _names(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ObjectSeekerError(f"class_names must be texts, got {names!r}")
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ObjectSeekerError(f"class_names must be texts, got {str(names)[:80]!r}")
+    if not 0 < len(names) <= MOST_CLASSES:
+        raise ObjectSeekerError(
+            f"class_names must name 1 to {MOST_CLASSES:,} classes, got {len(names)}: or leave them out"
+        )
     return tuple(names)
 
 
@@ -210,19 +232,24 @@ def _rule_of(values: Mapping[str, Any]) -> AnyRule:
     return Rule(**values)
 
 
-def _moved(spec: str, move: Any) -> str:
-    """The spec with the place of its file changed; an absolute path, or what is no file, stays as it is."""
+def _file_of(spec: str) -> tuple[str, str]:
+    """A spec as what comes before the path of its file or folder, and that path; no path where it names none."""
     kind, _, name = spec.partition(":")
-    if (
-        kind not in FILE_KINDS
-        or not name
-        or Path(name).is_absolute()
-        or (kind == "transformers" and not _is_path(name))
-    ):
+    if kind == "torchvision":
+        before, own, file = spec.partition(detectors.WEIGHTS)
+        return f"{before}{own}", file
+    named = kind in FILE_KINDS and not (kind == "transformers" and not _is_path(name))  # an owner is no folder
+    return (f"{kind}:", name) if named else (spec, "")
+
+
+def _moved(spec: str, move: Any) -> str:
+    """The spec with the place of its file changed; what is no file stays as it is."""
+    before, name = _file_of(spec)
+    if not name:
         return spec
     moved = os.path.normpath(move(name))
-    hub_like = kind == "transformers" and not moved.startswith((".", "/"))
-    return f"{kind}:./{moved}" if hub_like else f"{kind}:{moved}"
+    hub_like = before == "transformers:" and not moved.startswith((".", "/"))
+    return f"{before}./{moved}" if hub_like else f"{before}{moved}"
 
 
 def _is_path(name: str) -> bool:
@@ -231,10 +258,8 @@ def _is_path(name: str) -> bool:
 
 def without_folder(spec: str) -> str:
     """A spec as it is compared: the run and the defence may have been written in different places."""
-    kind, _, name = spec.partition(":")
-    if kind not in FILE_KINDS or (kind == "transformers" and not _is_path(name)):  # an owner is no folder
-        return spec
-    return f"{kind}:{Path(name).name}"
+    before, name = _file_of(spec)
+    return f"{before}{Path(name).name}" if name else spec
 
 
 def relative_to(spec: str, folder: Path) -> str:

@@ -1,5 +1,7 @@
 """The defended detector: what it shows the detector, and end to end against a real patch."""
 
+import logging
+
 import numpy as np
 import pytest
 from cases import pairs, prune
@@ -195,3 +197,127 @@ def test_a_detector_that_is_ahead_gives_every_image_its_own_boxes():
         assert one == other
     with pytest.raises(ObjectSeekerError, match=r"for 13 views|no results for the last 1 images"):
         ObjectSeeker(AheadByOne(skip=1), Rule(), masks=Halves(3)).observe([image, image])
+
+
+# --- what a detector returns, and when it does not ---------------------------------------------------------------
+
+POISON = (1, 2, 3)
+
+
+def fragile(images):
+    """Sees bright boxes, but cannot stand one colour, nor an image without any contrast such as padding."""
+    for image in images:
+        if (image == POISON).all(axis=2).any() or image.min() == image.max():
+            raise FloatingPointError("not a number")
+    return bright_box(images)
+
+
+def test_a_patch_that_makes_the_detector_raise_hides_nothing_that_is_certified():
+    image, truth = scene()
+    seeker = ObjectSeeker(fragile, Rule(), masks=Halves(14))
+    (observation,) = seeker.observe([image])
+    patch = Patch(0.02, 1.0, "over")
+    assert seeker.certify(observation, truth, [patch]).certified.all()
+    assert observation.base == bright_box([image])[0]
+    w, h = patch.size(90, 60)
+    for x, y in ((30, 20), (45, 30), (52, 33), (28, 38)):
+        attacked = image.copy()
+        attacked[y : y + h, x : x + w] = POISON
+        (seen,) = seeker.observe([attacked])
+        removes = [(m[0] <= x and m[1] <= y and m[2] >= x + w and m[3] >= y + h) for m in seen.masks.removed]
+        assert not len(seen.base)
+        assert any(removes)
+        for before, after, removed in zip(observation.masked, seen.masked, removes, strict=True):
+            assert after == (before if removed else Detections.empty())
+        assert len(seeker([attacked])[0])
+
+
+def test_a_batch_that_raises_is_run_again_view_by_view_at_the_same_shape_and_place():
+    """Whatever the place of a view in its batch has to do with its boxes, it keeps it."""
+    shown = []
+
+    def placed(images):
+        shown.append(len(images))
+        if any((image == POISON).all(axis=2).any() for image in images):
+            raise ValueError
+        boxes = [[[place, 0, place + 1, 1]] for place in range(len(images))]
+        return [Detections(box, [0.5], [0]) for box in boxes]
+
+    image, _ = scene()
+    image[0, 0] = POISON
+    (seen,) = ObjectSeeker(placed, Rule(), masks=Halves(2), batch=4).observe([image])
+    places = [int(view.xyxy[0, 0]) if len(view) else None for view in (seen.base, *seen.masked)]
+    assert places == [
+        None if (m[:2] > 0).any() or not m[2:].all() else number % 4
+        for number, m in enumerate([np.zeros(4, int), *seen.masks.removed])
+    ]
+    assert set(shown) == {4}
+
+
+def test_a_failing_view_is_counted_and_logged_once_an_image(caplog):
+    image, _ = scene()
+    image[0, 0] = POISON
+    with caplog.at_level(logging.WARNING, "objectseeker"):
+        ObjectSeeker(fragile, Rule(), masks=Halves(2)).observe([image, image])
+    assert [record.getMessage() for record in caplog.records] == [
+        "the detector failed on 5 of 9 views of an image, which count as empty: not a number"
+    ] * 2
+
+
+@pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), type("OutOfMemoryError", (RuntimeError,), {})()])
+def test_too_little_memory_and_an_interrupt_are_not_swallowed(error):
+    def fails(images):
+        if (images[0] != GREY).any():
+            raise error
+        return bright_box(images)
+
+    with pytest.raises(type(error)):
+        ObjectSeeker(fails, Rule(), masks=Halves(2), batch=1).observe([scene()[0]])
+
+
+def test_a_detector_that_fails_on_every_view_is_broken_not_empty():
+    def fails(images):
+        raise RuntimeError("no weights")
+
+    with pytest.raises(RuntimeError, match="no weights"):
+        ObjectSeeker(fails, Rule(), masks=Halves(2)).observe([scene()[0]])
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (lambda images: bright_box(images)[1:], "returned 7 results for 8 images"),
+        (lambda images: [([], [], []) for _ in images], "must return Detections, got tuple"),
+        (lambda images: None, "one Detections for each of its images, got NoneType"),
+        (lambda images: bright_box(images)[0], "one Detections for each of its images, got Detections"),
+    ],
+)
+def test_what_is_no_result_is_named(returned, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        ObjectSeeker(returned, Rule(), masks=Halves(2)).observe([scene()[0]])
+
+
+def labelled(*labels, names=()):
+    def detect(images):
+        return [Detections([[1, 1, 9, 9]] * len(labels), [0.9] * len(labels), labels) for _ in images]
+
+    detect.names = names
+    return detect
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "kept"),
+    [([0, -1, 1], (), [0, 1]), ([2**40, 3], (), [3]), ([0, 1, 2], ("a", "b"), [0, 1]), ([-1, 0], ["a"], [0])],
+)
+def test_a_label_that_is_no_class_is_dropped_and_said(labels, names, kept, caplog):
+    with caplog.at_level(logging.WARNING, "objectseeker"):
+        (seen,) = ObjectSeeker(labelled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
+    assert [view.label.tolist() for view in (seen.base, *seen.masked)] == [kept] * 5
+    (record,) = caplog.records
+    assert record.getMessage().startswith("dropped 5 boxes of an image: the detector returned labels")
+
+
+@pytest.mark.parametrize(("labels", "names"), [([-1], ()), ([2, 5], ("a", "b")), ([2**40], ())])
+def test_a_detector_whose_labels_are_all_no_classes_is_refused(labels, names):
+    with pytest.raises(ObjectSeekerError, match="but its classes are 0 to"):
+        ObjectSeeker(labelled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])

@@ -1,5 +1,7 @@
 """check-detector: passes what is pure, and names what is broken."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -211,3 +213,34 @@ def test_an_image_with_nothing_in_it_is_said_to_check_less():
     geometry = findings["boxes are x1, y1, x2, y2 in raw pixels"]
     assert geometry.passed is None
     assert "not checked" in geometry.detail
+
+
+def test_whoever_watches_is_told_every_check_and_every_run_of_it():
+    class Bar:
+        def __init__(self):
+            self.runs = 0
+
+        def advance(self):
+            self.runs += 1
+
+    bars = {}
+
+    def watch(name, runs):
+        bars[name] = runs, Bar()
+        return nullcontext(bars[name][1])
+
+    findings = list(check_detector(pure, scene(), masks=Halves(2), batch=3, watch=watch))
+    assert [finding.name for finding in findings][: len(bars)] == list(bars)
+    assert "blind to removed pixels" in bars
+    for name, (runs, bar) in bars.items():
+        assert bar.runs == runs, name
+
+
+def test_labels_without_a_name_are_a_finding():
+    def unnamed(images):
+        return [Detections(found.xyxy, found.score, found.label + 2) for found in pure(images)]
+
+    unnamed.names = ("a", "b")
+    first = next(iter(check_detector(unnamed, scene())))
+    assert not first.passed
+    assert first.detail == "labels 2 to 2, but its 2 names are for 0 to 1"

@@ -5,6 +5,7 @@ import pytest
 
 from objectseeker import ObjectSeekerError
 from objectseeker.detectors.network.external import external_files
+from objectseeker.detectors.onnx import load_onnx
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
@@ -59,3 +60,18 @@ def test_weights_outside_the_folder_are_refused(tmp_path):
     (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ObjectSeekerError, match=r"outside its folder, in '\.\./elsewhere\.bin'"):
         external_files(tmp_path / "out.onnx")
+
+
+def test_weights_outside_the_folder_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+    """ONNX Runtime before 1.31 would load them."""
+    import onnxruntime
+
+    model = onnx.load(save(tmp_path / "m.onnx", "weights.bin"), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../elsewhere.bin"
+    (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
+    monkeypatch.setattr(onnxruntime, "InferenceSession", None)
+    with pytest.raises(ObjectSeekerError, match="outside its folder"):
+        load_onnx(tmp_path / "out.onnx")

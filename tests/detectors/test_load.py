@@ -15,6 +15,7 @@ from objectseeker.core.image import fill
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import SPECS, load
+from objectseeker.detectors.network.identity import instruction_set
 from objectseeker.detectors.network.names import VOC_20
 from objectseeker.detectors.ultralytics import ultralytics_detector
 from objectseeker.errors import ObjectSeekerError
@@ -27,7 +28,7 @@ def embedded():
 
 def test_the_embedded_detector_is_the_packaged_file(embedded):
     assert embedded.names == VOC_20
-    settings = "decoded,fit=spend,every_class=True 128x128 fill batch=2 floor=0.01 cpu"
+    settings = f"decoded,fit=spend,every_class=True 128x128 fill batch=2 floor=0.01 cpu {instruction_set()}"
     assert embedded.identity.startswith(f"seeker.onnx ({settings}) sha256:")
     assert load("embedded").input_size == (416, 416)
 
@@ -214,7 +215,7 @@ def test_an_ultralytics_model_is_given_bgr_and_its_boxes_are_clipped(tmp_path):
     assert found.score == pytest.approx([0.8, 0.2])
     assert found.label.tolist() == [2, 0]
     assert detector.names == ("person", "class_1", "car")
-    assert detector.identity.startswith("model.pt (640x640 floor=0.01 cpu) sha256:")
+    assert detector.identity.startswith(f"model.pt (640x640 floor=0.01 cpu {instruction_set()}) sha256:")
     assert not isinstance(detector, ViewDetector)
 
 

@@ -144,6 +144,19 @@ def test_what_is_no_box_is_dropped_and_the_others_stay(box, scores):
     assert found == Detections([(30, 30, 40, 40)], [0.5], [1])
 
 
+def test_what_is_no_box_is_counted_once_an_image(caplog):
+    def forward(batch):
+        outputs = np.array([(NAN, 10, 20, 20), (20, 10, 10, 20), BOX, (5, 5, 5, 9)]), np.full((4, 3), 0.5)
+        return [outputs] * len(batch)
+
+    seen = network(forward, layout="decoded,nms=none").detect_views(noise(64, 64, 0), halves(64, 64, 2).removed, 114)
+
+    assert [len(view) for view in seen] == [1] * 8
+    assert [record.getMessage() for record in caplog.records] == [
+        "dropped from what the detector returned, not finite or inverted: 16 boxes"
+    ]
+
+
 def test_each_class_of_a_box_that_reaches_the_floor_may_be_a_detection():
     given = [BOX, (30, 30, 40, 40)], [(0.25, 0.005, 0.75), (0.5, NAN, 0)]
 

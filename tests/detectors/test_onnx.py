@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from detector_graphs import BUILDERS, CELLS, SIZE, build
+from detector_images import noise
 
 from objectseeker.core.recipes import Halves, halves
 from objectseeker.core.rule import Rule
@@ -13,7 +14,7 @@ from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network import names
 from objectseeker.detectors.network.layouts import LAYOUTS
-from objectseeker.detectors.onnx import load_onnx
+from objectseeker.detectors.onnx import _guessed, load_onnx, parse_device
 from objectseeker.errors import ObjectSeekerError
 
 RED, GREEN, BLUE = 200, 100, 50
@@ -234,7 +235,7 @@ def test_bad_files_give_one_clear_sentence(tmp_path):
         load("onnx:missing.onnx")
     with pytest.raises(ObjectSeekerError, match=r"cannot load .*broken\.onnx"):
         load(f"onnx:{broken}")
-    with pytest.raises(ObjectSeekerError, match="device must be one of cpu, cuda"):
+    with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
         load(f"onnx:{broken}", device="tpu")
 
 
@@ -245,3 +246,85 @@ def test_an_onnx_detector_masks_by_itself_inside_the_defended_detector(tmp_path)
     observation = ObjectSeeker(detector, Rule(), masks=Halves(3)).observe([IMAGE])[0]
     assert observation.base == detector([IMAGE])[0]
     assert len(observation.masked) == 12
+
+
+def warnings_of(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "objectseeker"]
+
+
+def test_classes_that_are_guessed_are_said(tmp_path, caplog):
+    path = graph_of("detr", tmp_path)
+    load(f"onnx:{path}")
+    assert warnings_of(caplog) == [
+        "detr.onnx does not name its classes: its classes, which it does not count, are taken for those of COCO; "
+        "--names FILE (class_names) gives others"
+    ]
+    caplog.clear()
+    load(f"onnx:{path}", class_names=["a"])
+    load(f"onnx:{graph_of('yolov8', tmp_path)}")  # three classes: numbered, nothing is guessed
+    assert not warnings_of(caplog)
+    assert _guessed(path, 20, LAYOUTS["yolox"]) == names.VOC_20
+    assert _guessed(path, 80, LAYOUTS["yolox"]) == names.COCO_80
+    assert len(warnings_of(caplog)) == 2
+
+
+def test_an_own_graph_is_given_names_one_for_each_class(tmp_path):
+    path = graph_of("yolox", tmp_path)
+    assert load(f"onnx:{path}", class_names=["van", "bike", "tram"]).names == ("van", "bike", "tram")
+    with pytest.raises(ObjectSeekerError, match=r"yolox\.onnx has 3 classes, but 2 names were given"):
+        load(f"onnx:{path}", class_names=["van", "bike"])
+    with pytest.raises(ObjectSeekerError, match="has 2 classes, but 3 names"):
+        load(f"onnx:{path}", layout="yolox,label_offset=-1", class_names=["van", "bike", "tram"])
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"names": "{2000000000: 'x'}"},
+        {"names": "{" + "9" * 5000 + ": 'x'}"},
+        {"names": "'abc'"},
+        {"names": "[" * 4000},
+        {"classes": "a," * 70_000},
+        {"names": " " * (2**22 + 1) + "['a']"},
+    ],
+)
+def test_metadata_cannot_make_a_great_many_names(metadata):
+    assert names.from_metadata(metadata) == ()
+
+
+def test_a_graph_that_names_some_of_its_classes_has_numbers_for_the_rest(tmp_path):
+    path = graph_of("yolov8", tmp_path, metadata={"names": "{0: 'cat'}"})
+    assert load(f"onnx:{path}").names == ("cat", "class_1", "class_2")
+
+
+def test_a_batch_that_the_graph_fixes_is_said(tmp_path, caplog):
+    path = graph_of("yolov8", tmp_path, input_shape=(1, 3, 64, 64))
+    assert load(f"onnx:{path}", batch=8, class_names=["a", "b", "c"]).batch == 1
+    assert warnings_of(caplog) == [f"{path} takes batches of 1 only: batch 8 is not used"]
+
+
+def test_a_batch_that_no_memory_holds_is_refused(tmp_path):
+    path = graph_of("yolov8", tmp_path)
+    with pytest.raises(ObjectSeekerError, match=r"a batch of 100000 views of 64x64 takes 4\.6 GB, more than 4: choose"):
+        load(f"onnx:{path}", batch=100_000)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_another_layout_than_the_graphs_is_a_sentence_or_gives_boxes(layout, tmp_path):
+    """Nothing else is raised: no index, no shape."""
+    refused = []
+    for other in ("decoded", "yolox", "detr", "mmdeploy"):
+        try:
+            load(f"onnx:{graph_of(other, tmp_path)}", layout=layout)([noise(60, 40, 0)])
+        except ObjectSeekerError as error:
+            refused.append(str(error))
+    assert refused
+    assert all("layout" in sentence or "does not take" in sentence for sentence in refused)
+
+
+def test_the_second_gpu_is_a_device():
+    assert parse_device("cuda:1") == ("cuda", 1)
+    assert parse_device("cuda") == ("cuda", 0)
+    for device in ("cuda:", "cuda:-1", "tpu", "CPU", "cuda:1,cuda:2"):
+        with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
+            parse_device(device)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ torch = pytest.importorskip("torch")
 
 from detector_images import scene  # noqa: E402
 
+from objectseeker import Defence  # noqa: E402
 from objectseeker.core.boxes import iou  # noqa: E402
 from objectseeker.core.recipes import halves  # noqa: E402
 from objectseeker.core.seeker import ViewDetector  # noqa: E402
@@ -184,6 +188,96 @@ def test_torchvision_models_are_found_by_name(monkeypatch):
         load("torchvision:resnet")
 
 
+class Head(torch.nn.Module):  # type: ignore[name-defined]
+    """Answers as torchvision's detectors do; like theirs, its last layer has three rows for every class."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.body = torch.nn.Linear(4, 4)
+        self.cls = torch.nn.Linear(4, 3 * num_classes)
+        self.norm = torch.nn.BatchNorm1d(4)
+
+    forward = TorchvisionModel.forward
+
+
+@pytest.fixture
+def heads(monkeypatch, tmp_path):
+    """torchvision as far as weights of one's own need it, in a folder to keep these in."""
+
+    def get_model(name, *, weights, weights_backbone="", num_classes=91):
+        if weights is not None:
+            raise URLError("no connection")
+        return Head(num_classes)
+
+    default = SimpleNamespace(meta={"categories": ["__background__", "person"]}, url="https://x/head.pth")
+    module = ModuleType("torchvision")
+    module.models = SimpleNamespace(
+        detection=None,
+        list_models=lambda module: ["head"],
+        get_model_weights=lambda name: SimpleNamespace(DEFAULT=default),
+        get_model=get_model,
+    )
+    monkeypatch.setitem(sys.modules, "torchvision", module)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_torchvision_model_takes_weights_of_ones_own(heads, caplog):
+    """The number of classes comes from the weights; a training program's checkpoint is as good as a state dict."""
+    own = Head(4)
+    torch.save(own.state_dict(), "own.pt")
+    frozen = {f"module.{key}": value for key, value in own.state_dict().items() if "tracked" not in key}
+    torch.save({"model": frozen, "epoch": 3, "args": Namespace(lr=0.1)}, "checkpoint.pt")
+    detector = load("torchvision:head,weights=own.pt")
+    assert detector.names == ("class_0", "class_1", "class_2", "class_3")
+    assert detector.identity == torchvision_detector(own).identity
+    named = load("torchvision:head,weights=checkpoint.pt", class_names=["background", "a", "b", "c"])
+    assert named.identity == detector.identity
+    assert named([np.full((10, 20, 3), (51, 0, 0), np.uint8)])[0].label.tolist() == [3]
+    torch.save(Head(91).state_dict(), "coco.pt")
+    assert load("torchvision:head,weights=coco.pt").names[1] == "person"
+    assert "taken for those of COCO" in caplog.text
+
+
+def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
+    own = Head(4)
+    torch.save(own.state_dict(), "own.pt")
+    with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, the background .* but 1 names were given"):
+        load("torchvision:head,weights=own.pt", class_names=["a"])
+    with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
+        load("torchvision:head,weights=absent.pt")
+    torch.save(own, "pickled.pt")  # code, not only weights
+    Path("junk.pt").write_bytes(b"junk")
+    for file in ("pickled.pt", "junk.pt"):
+        with pytest.raises(ObjectSeekerError, match=rf"{file} cannot be read as weights: write it with"):
+            load(f"torchvision:head,weights={file}")
+    torch.save([1, 2], "list.pt")
+    with pytest.raises(ObjectSeekerError, match=r"list\.pt holds no weights by name"):
+        load("torchvision:head,weights=list.pt")
+    for change, problem in (
+        ({"cls.weight": torch.ones(13, 4)}, "lacks the layer that tells classes apart"),
+        ({"body.weight": torch.ones(5, 4)}, "size mismatch for body.weight"),
+        ({"more": torch.ones(1)}, "0 weights are missing, 1 unknown, as more"),
+    ):
+        torch.save(own.state_dict() | change, "other.pt")
+        with pytest.raises(ObjectSeekerError, match=rf"do not fit torchvision's head: .*{problem}"):
+            load("torchvision:head,weights=other.pt")
+
+
+def test_without_a_connection_torchvision_says_what_to_do(heads):
+    with pytest.raises(ObjectSeekerError, match=r"be downloaded here: download https://x/head\.pth .*weights=FILE"):
+        load("torchvision:head")
+
+
+def test_a_defence_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeypatch):
+    Defence.default("torchvision:head,weights=own.pt").save("release/defence.json")
+    assert '"torchvision:head,weights=../own.pt"' in Path("release/defence.json").read_text()
+    monkeypatch.chdir(tmp_path / "release")
+    loaded = Defence.load("defence.json")
+    assert loaded.detector == "torchvision:head,weights=../own.pt"
+    assert loaded.sha256 == Defence.default("torchvision:head,weights=elsewhere/own.pt").sha256
+    assert loaded.sha256 != Defence.default("torchvision:head").sha256
+
+
 # --- transformers ------------------------------------------------------------------------------------------------
 
 
@@ -238,3 +332,15 @@ def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path):
 def test_a_folder_that_holds_no_transformers_model_is_named(yolos, tmp_path):
     with pytest.raises(ObjectSeekerError, match="transformers cannot load an object detector from"):
         load(f"transformers:{tmp_path}")
+
+
+def test_without_a_connection_transformers_says_what_to_do(yolos, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def unreachable(name, timeout):
+        raise OSError("[Errno -2] Name or service not known")
+
+    monkeypatch.setattr(hub, "model_info", unreachable)
+    with pytest.raises(ObjectSeekerError, match=r"'owner/detr': it is no folder.*give transformers:DIR") as refused:
+        load("transformers:owner/detr")
+    assert "Errno" not in str(refused.value)

@@ -20,6 +20,7 @@ from objectseeker.core.image import GREY
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.recipes import Recipe, parse
 from objectseeker.core.threats import parse_area
+from objectseeker.detectors.network.names import MOST_CLASSES
 
 if TYPE_CHECKING:
     from objectseeker.evaluation import Settings, Threat
@@ -56,7 +57,9 @@ class DetectorOptions:
     precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
     names: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Class names of an onnx or python detector, one a line, by label."),
+        typer.Option(
+            metavar="FILE", help="Class names of an onnx, python or torchvision detector: a line each, by label."
+        ),
     ] = None
 
     def given(self) -> tuple[str | None, dict[str, Any]]:
@@ -145,6 +148,12 @@ CleanRecall = Annotated[
     float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")]
+TrustDetector = Annotated[
+    bool,
+    typer.Option(
+        "--trust-detector", help="Your word that the detector gives the same boxes on this CPU as on the defence's own."
+    ),
+]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -271,10 +280,14 @@ def read_names(file: Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ObjectSeekerError(f"{file} is no text: write one class name a line, in UTF-8") from None
     names = tuple(line.strip() for line in lines)
+    if not 0 < len(names) <= MOST_CLASSES:
+        raise ObjectSeekerError(f"{file} has {len(names)} lines: write one class name a line, by label")
+    before: set[str] = set()
     for number, name in enumerate(names, 1):
-        if not name or names.index(name) != number - 1:
-            what = f"repeats {name!r}" if name else "is empty"
+        if not name or name in before:
+            what = f"repeats {name[:80]!r}" if name else "is empty"
             raise ObjectSeekerError(f"line {number} of {file} {what}: write every class name once, by label")
+        before.add(name)
     return names
 
 

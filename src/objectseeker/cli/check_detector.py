@@ -9,8 +9,8 @@ import typer
 
 from objectseeker import Defence, ObjectSeekerError, Rule, detectors
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed
-from objectseeker.cli._options import DetectorOptions, Device, Json, grouped, refuse_beside
+from objectseeker.cli._console import escape, print_json, printed, progress, warn
+from objectseeker.cli._options import DetectorOptions, Device, Json, TrustDetector, grouped, refuse_beside
 from objectseeker.core.recipes import parse
 
 
@@ -27,6 +27,7 @@ def check_detector(
     ] = None,
     masks: Annotated[str | None, typer.Option(help="Masks to check the views of. Default: halves:4.")] = None,
     device: Device = None,
+    trust_detector: TrustDetector = False,
     as_json: Json = False,
 ) -> None:
     """Verify what the certificates rest on: a detector that is a pure function of the pixels it may see.
@@ -53,13 +54,16 @@ def check_detector(
     else:
         named, given = options.given()
         checked = Defence(detector=str(spec or named), rule=Rule(), masks=parse(masks or "halves:4"), **given)
-    seeker = checked.seeker(device)
+    seeker = checked.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
+    if getattr(loaded, "unverified", None):
+        warn(loaded.unverified)
     picture = load_image(image if image is not None else samples()[0].path)
     findings = []
     if not as_json:
         printed.print(f"[bold]{escape(loaded.identity)}[/]")
-    for finding in run(loaded, picture, masks=checked.masks, batch=getattr(loaded, "batch", seeker.batch)):
+    batch = getattr(loaded, "batch", seeker.batch)
+    for finding in run(loaded, picture, masks=checked.masks, batch=batch, value=checked.fill, watch=progress):
         findings.append(finding)
         if not as_json:
             mark = {True: "[green]pass[/]", False: "[bold red]FAIL[/]", None: "[dim]info[/]"}[finding.passed]

@@ -1,7 +1,25 @@
-"""The defended detector: look at the image and at every masked view of it, then prune."""
+"""The defended detector: look at the image and at every masked view of it, then prune.
+
+A detector may fail on a view: raise, or return boxes that are none. The attacker decides what the views show that show
+the patch, so nothing of that may reach the others. The rule, which `observe` and `detect` share:
+
+- A batch that raises, or that does not return one `Detections` for each of its images, is taken apart: each of its
+  views is run again in a batch of the same shape, at its own place, that holds nothing but copies of that view. A view
+  that fails there has no boxes.
+- A box whose label is no class of the detector (negative, or not below the number of its `names`) is dropped.
+- An image whose views all fail, or all of whose boxes have such labels, is an error: the detector is broken, or named
+  wrongly, and must not look like one that sees nothing.
+
+Guarantee: the rule takes no certificate away. Let a box in view v prove an object, and let v remove the patch: v shows
+the same pixels in deployment as when it was observed. It did not fail then, so copies of it do not fail now; a detector
+that is pure gives it the same boxes at this batch shape, beside whatever else and beside itself; and which of its boxes
+are dropped is a function of that box alone. So v has its boxes, and for the same reason neither error is raised. A
+batch that is taken apart costs `batch` passes more, whatever the attacker draws.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +40,9 @@ from objectseeker.errors import ObjectSeekerError, require_count
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
+LARGEST_LABEL = 2**31  # labels from here on are no classes, whatever the detector
+log = logging.getLogger("objectseeker")
+
 UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everything
 
 
@@ -31,7 +52,8 @@ class ViewDetector(Protocol):
 
     `removed` is N x R x 4: view i does not show the R rectangles x1, y1, x2, y2 of `removed[i]`; an empty rectangle
     removes nothing. Guarantee asked of it: entry i of the result depends only on the pixels of `image` outside all
-    of them (and on the image's size), whatever the other views are.
+    of them (and on the image's size), whatever the other views are. It must not raise because of what a view shows:
+    the views of an image come from one call, which cannot be taken apart.
     """
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]: ...
@@ -185,10 +207,8 @@ def detect_all_views(
     else:
         rows = (_detect_filled(detector, image, removed, value, batch) for image, removed in given())
     for row in rows:
-        found, views = list(row), counts.popleft() if counts else 0
-        if len(found) != views:
-            raise ObjectSeekerError(f"the detector returned {len(found)} results for {views} views")
-        yield found
+        found = _require_results(row, counts.popleft() if counts else 0, "views")
+        yield _only_classes(found, getattr(detector, "names", ()))
     if counts:
         raise ObjectSeekerError(f"the detector returned no results for the last {len(counts)} images")
 
@@ -200,19 +220,75 @@ def removed_of(masks: Masks) -> Ints:
 
 
 def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch: int) -> list[Detections]:
-    found = []
+    """Every view from a full batch; what happens to one that fails is said at the top of this module."""
+    found: list[Detections] = []
+    failures: list[Exception] = []
     for start in range(0, len(removed), batch):
         views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
         padded = views + [np.full_like(image, value)] * (batch - len(views))
-        found += _detect(detector, padded)[: len(views)]
+        try:
+            found += _detect(detector, padded)[: len(views)]
+        except Exception as error:
+            _raise_fatal(error)
+            for place, view in enumerate(views):
+                found.append(_detect_alone(detector, view, place, batch, failures))
+    if len(failures) == len(removed):
+        raise failures[0]
+    if failures:
+        reason = (str(failures[0]) or type(failures[0]).__name__).splitlines()[0]
+        log.warning(
+            "the detector failed on %d of %d views of an image, which count as empty: %s",
+            len(failures), len(removed), reason[:200],
+        )  # fmt: skip
     return found
 
 
+def _detect_alone(detector: Detector, view: Image, place: int, batch: int, failures: list[Exception]) -> Detections:
+    """The boxes of a view that has only copies of itself beside it; none, and one failure more, if that fails too."""
+    try:
+        return _detect(detector, [view.copy() for _ in range(batch)])[place]
+    except Exception as error:
+        _raise_fatal(error)
+        failures.append(error)
+        return Detections.empty()
+
+
+def _raise_fatal(error: Exception) -> None:
+    """What says nothing about a view is not swallowed: the machine has too little memory for any of them."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        raise error
+
+
 def _detect(detector: Detector, images: list[Image]) -> list[Detections]:
-    found = list(detector(images))
-    if len(found) != len(images):
-        raise ObjectSeekerError(f"the detector returned {len(found)} results for {len(images)} images")
+    return _require_results(detector(images), len(images), "images")
+
+
+def _require_results(results: Sequence[Detections], count: int, of: str) -> list[Detections]:
+    """What a detector returned for `count` images or views; refused if it is not one `Detections` for each."""
+    if isinstance(results, Detections) or not isinstance(results, Iterable):
+        raise ObjectSeekerError(
+            f"the detector must return one Detections for each of its {of}, got {type(results).__name__}"
+        )
+    found = list(results)
+    if len(found) != count:
+        raise ObjectSeekerError(f"the detector returned {len(found)} results for {count} {of}")
     for entry in found:
         if not isinstance(entry, Detections):
             raise ObjectSeekerError(f"the detector must return Detections, got {type(entry).__name__}")
     return found
+
+
+def _only_classes(found: list[Detections], names: object) -> list[Detections]:
+    """The boxes of all views without those whose label is no class; an error if that leaves none of them."""
+    known = len(names) if isinstance(names, tuple | list) else 0
+    end = known or LARGEST_LABEL
+    every = np.concatenate([boxes.label for boxes in found]) if found else np.empty(0, np.int64)
+    labels = every[(every < 0) | (every >= end)]  # of all views at once: most images have none
+    if not len(labels):
+        return found
+    what = f"labels {labels.min()} to {labels.max()}, but its classes are 0 to {end - 1}"
+    what += ", one for each of its names" if known else ""
+    if len(labels) == len(every):
+        raise ObjectSeekerError(f"the detector returned {what}")
+    log.warning("dropped %d boxes of an image: the detector returned %s", len(labels), what)
+    return [boxes[(boxes.label >= 0) & (boxes.label < end)] for boxes in found]

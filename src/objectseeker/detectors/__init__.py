@@ -2,14 +2,15 @@
 
     embedded                  the detector that comes with the package
     onnx:FILE                 an ONNX graph
-    torchvision:NAME          a detection model of torchvision, with its default weights
-    transformers:NAME         an object detection model of Hugging Face transformers: a name or a folder
+    torchvision:NAME          a detection model of torchvision, with its default weights; NAME,weights=FILE: with yours
+    transformers:NAME         an object detection model of Hugging Face transformers: a folder, or a name on the hub
     ultralytics:FILE          a model file of ultralytics (an AGPL package: you install it, we only call it)
-    python:MODULE:FUNCTION    your own callable
+    python:MODULE:FUNCTION    your own callable; naming one executes its code
 
 Everything loaded has `names` (class names by label, empty where unknown) and `identity` (a readable name and a
-SHA-256). Those that resize themselves also have `detect_views`, which masks after the resize, provably without a
-leak; for the others the caller masks raw pixels.
+SHA-256); one whose identity may miss a change of its weights has `unverified`, a sentence that says why. Those that
+resize themselves also have `detect_views`, which masks after the resize, provably without a leak; for the others the
+caller masks raw pixels.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 
-__all__ = ["OPTIONS", "SPECS", "LoadedDetector", "load", "require_spec"]
+__all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load", "require_spec"]
 
 # What `load` takes beside a spec and a device, and what a defence therefore says about its detector.
 OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_by", "precision")
+
+WEIGHTS = ",weights="  # in a spec of torchvision: what follows is a file
 
 
 class _Kind(NamedTuple):
@@ -44,7 +47,7 @@ _NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_by", "workers"}
 _KINDS = {
     "embedded": _Kind("", "embedded", "load_embedded", _NETWORK | {"precision"}),
     "onnx": _Kind("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
-    "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK),
+    "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
     "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK),
     "ultralytics": _Kind("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
     "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset({"class_names"})),
@@ -69,10 +72,10 @@ def load(spec: str, **options: Any) -> LoadedDetector:
     """The detector that `spec` names. An option left out, or None, takes the detector's own default.
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
-    and `class_names` the classes of one, or of a python detector; boxes scored below `score_floor` are not returned;
-    `device` is cpu or cuda; `mask_by` is fill or crop (`network.views`); `precision` is float32, float16 or bfloat16
-    on a GPU; `workers` is how many views run at a time on a CPU. `batch` is how many views run together: a detector
-    that leaves batches to its caller ignores it.
+    and `class_names` the classes of one, of a python or of a torchvision detector; boxes scored below `score_floor` are
+    not returned; `device` is cpu, cuda or cuda:1; `mask_by` is fill or crop (`network.views`); `precision` is float32,
+    float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU. `batch` is how many views run
+    together: a detector that leaves batches to its caller ignores it.
     """
     kind, name = require_spec(spec)
     _, module, function, accepted = _KINDS[kind]

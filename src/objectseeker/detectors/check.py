@@ -8,9 +8,10 @@ that; they can catch every usual way of breaking it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,29 +44,49 @@ def check_detector(
     batch: int = 8,
     value: int = GREY,
     seed: int = 0,
+    watch: Watch = lambda name, runs: nullcontext(_Unwatched()),
 ) -> Iterator[Finding]:
     """Check `detector` on one image, finding by finding.
 
     `masks` are those whose views are checked, `batch` is the batch shape of detectors that do not batch by themselves.
     Those that do may run several images of a smaller batch at the same time, and are checked with more than one anyway.
+    `watch` is told the name of each check before it begins, and how often it runs the detector.
     """
     image = as_image(image)
     require_recipe(masks)
     rng = np.random.default_rng(seed)
     given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
-    trial = _Trial(detector, image, given, rng)
-    for name, test in (
-        ("returns valid boxes", trial.valid),
-        ("deterministic", trial.deterministic),
-        ("no memory of earlier images", trial.stateless),
-        ("independent of the other images in a batch", trial.batch_mates),
-        ("independent of the place in a batch", trial.order),
-        ("boxes are x1, y1, x2, y2 in raw pixels", trial.raw_pixels),
-        ("blind to removed pixels", partial(check_views, detector, image, masks, batch=batch, value=value, rng=rng)),
-    ):
-        yield _judge(name, test)
+    trial = _Trial(detector, image, given, rng, _Unwatched())
+    views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
+    checks: list[tuple[str, int, Callable[[_Trial], str]]] = [
+        ("returns valid boxes", 1, _Trial.valid),
+        ("deterministic", 4, _Trial.deterministic),
+        ("no memory of earlier images", 7, _Trial.stateless),
+        ("independent of the other images in a batch", 5, _Trial.batch_mates),
+        ("independent of the place in a batch", given, _Trial.order),
+        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _Trial.raw_pixels),
+        ("blind to removed pixels", views, partial(_Trial.blind, masks=masks, batch=batch, value=value)),
+    ]
+    for name, runs, test in checks:
+        with watch(name, runs) as bar:
+            finding = _judge(name, partial(test, replace(trial, bar=bar)))
+        yield finding
     for size in sorted({1, 2, 2 * batch} - {batch}):
         yield _judge(f"another batch size ({size})", partial(trial.other_batch, size), informs=True)
+
+
+class Step(Protocol):
+    """What is told of every run of the detector."""
+
+    def advance(self) -> None: ...
+
+
+class _Unwatched:
+    def advance(self) -> None:
+        pass
+
+
+Watch = Callable[[str, int], AbstractContextManager[Step]]
 
 
 class _BrokenError(Exception):
@@ -90,9 +111,11 @@ class _Trial:
     image: Image
     batch: int
     rng: np.random.Generator
+    bar: Step
 
     def run(self, images: Sequence[Image]) -> list[Detections]:
         results = list(self.detector(images))
+        self.bar.advance()
         if len(results) != len(images):
             raise _BrokenError(f"{len(results)} results for {len(images)} images")
         return results
@@ -105,6 +128,10 @@ class _Trial:
         outside = (boxes.xyxy < -0.5).any() or (boxes.xyxy > np.array([width, height, width, height]) + 0.5).any()
         if outside:
             raise _BrokenError(f"boxes reach outside the {width}x{height} image, up to {boxes.xyxy.max():.1f}")
+        names = tuple(getattr(self.detector, "names", ()))
+        if len(boxes) and names and not 0 <= boxes.label.min() <= boxes.label.max() < len(names):
+            seen = f"labels {boxes.label.min()} to {boxes.label.max()}"
+            raise _BrokenError(f"{seen}, but its {len(names)} names are for 0 to {len(names) - 1}")
         return f"{len(boxes)} boxes, {int((boxes.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
 
     def deterministic(self) -> str:
@@ -159,6 +186,9 @@ class _Trial:
                 raise _BrokenError(f"only {followed:.0%} of {len(before)} boxes follow when the image is {change}")
         return f"{len(before)} boxes follow when the image is moved or enlarged"
 
+    def blind(self, *, masks: Recipe, batch: int, value: int) -> str:
+        return check_views(self.detector, self.image, masks, batch=batch, value=value, rng=self.rng, bar=self.bar)
+
     def other_batch(self, size: int) -> str:
         first = self.run([self.image] * self.batch)[0]
         resized = _with_batch(self.detector, size)
@@ -179,7 +209,14 @@ class _Trial:
 
 
 def check_views(
-    detector: Detector, image: Image, recipe: Recipe, *, batch: int, value: int, rng: np.random.Generator
+    detector: Detector,
+    image: Image,
+    recipe: Recipe,
+    *,
+    batch: int,
+    value: int,
+    rng: np.random.Generator,
+    bar: Step,
 ) -> str:
     """Rewrite what a mask removes, run all views as in use, and compare the view of that mask; raises if it changed.
 
@@ -190,16 +227,20 @@ def check_views(
     masks = recipe.masks(image.shape[1], image.shape[0])
     strips = masks.strips
     beside = _beside_lines(strips)
-    clean = detect_views(detector, image, masks, value=value, batch=batch)
+
+    def seen(shown: Image) -> list[Detections]:
+        views = detect_views(detector, shown, masks, value=value, batch=batch)
+        bar.advance()
+        return views
+
+    clean = seen(image)
     for number, members in enumerate(masks.members):
         for rectangles in (strips.removed[members], beside[members].reshape(-1, 4)):
-            changed = _rewritten(image, rectangles, rng)
-            view = detect_views(detector, changed, masks, value=value, batch=batch)[number + 1]
+            view = seen(_rewritten(image, rectangles, rng))[number + 1]
             removed = " and ".join(dict.fromkeys(_named(strips, member) for member in members))
             what = f"the view without {removed}, after pixels changed in there"
             _require_equal([clean[number + 1]], [view], what)
-    again = detect_views(detector, image, masks, value=value, batch=batch)
-    _require_equal(clean, again, "the same views, run again after others")
+    _require_equal(clean, seen(image), "the same views, run again after others")
     how = "masked in network space" if isinstance(detector, ViewDetector) else "raw pixels masked"
     return f"{len(masks)} masks, what each removes rewritten in two ways, equal to the last bit ({how})"
 

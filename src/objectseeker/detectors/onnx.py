@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,10 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": ("CPUExecutionProvider", {}),
     "cuda": ("CUDAExecutionProvider", {"cudnn_conv_algo_search": "DEFAULT"}),
 }
+DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
 BATCH_ON = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
+
+log = logging.getLogger("objectseeker")
 
 
 def load_onnx(
@@ -34,17 +39,21 @@ def load_onnx(
     """The detector in an ONNX file; its layout is recognised from the graph unless given.
 
     `options` are those of `NetworkOptions`. A graph with a fixed batch or size is run at it. Otherwise the batch is
-    `batch` and the size `input_size`, by default what its layout usually takes. Graphs that list their boxes do not say
-    how many classes they have: unless their metadata or `class_names` names them, they are taken for COCO's.
+    `batch` and the size `input_size`, by default what its layout usually takes. Its classes are those of `class_names`,
+    or of its metadata; else they are guessed from their number, which is logged. Graphs that list their boxes do not
+    say how many classes they have: they are then taken for COCO's.
 
     On a CPU, `workers` views run at the same time, by default as many as there are cores, on one thread each. One view
     a batch is then as fast as many. With fewer workers a view gets several threads; results are only promised to be the
     same at the same number of these, so it is part of the identity.
     """
     path, asked = Path(path), NetworkOptions(**options)
-    on_cpu = asked.device == "cpu"
+    kind, _ = parse_device(asked.device)
+    on_cpu = kind == "cpu"
     workers = (usable_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
     threads = max(usable_cores() // workers, 1)
+    require_file(path)
+    beside = external_files(path)  # refused before anything is loaded from them
     graph = Graph.of(path, open_session(path, asked.device, threads=threads))
     layout = graph.choose_layout(asked.layout)
     outputs, classes = graph.outputs_for(layout)
@@ -52,12 +61,13 @@ def load_onnx(
     dtype = graph.input_type
     if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
         raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
-    batch = 1 if not layout.batched else graph.batch or asked.batch or BATCH_ON[asked.device]
-    settings = f"{asked.describe(layout, size, batch)} {asked.device}"
+    batch = graph.choose_batch(asked.batch, layout) or BATCH_ON[kind]
+    settings = asked.describe(layout, size, batch)
     settings += f" threads={threads}" * (on_cpu and threads > 1)
+    settings += f" {identity.on_cpu() if on_cpu else kind}"
     return NetworkDetector(
-        names=tuple(class_names or names.from_metadata(graph.metadata) or _usual_names(classes, layout)),
-        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *external_files(path))}",
+        names=graph.choose_names(class_names, classes, layout),
+        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *beside)}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
@@ -142,26 +152,59 @@ class Graph:
             raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: leave out the input size")
         return size
 
+    def choose_batch(self, wanted: int | None, layout: Layout) -> int | None:
+        """How many views run together; None where neither the graph nor the caller says so."""
+        fixed = self.batch if layout.batched else 1
+        if fixed is not None and wanted not in (None, fixed):
+            log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
+        return fixed or wanted
+
+    def choose_names(self, wanted: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
+        """A name for every label that the graph can give."""
+        labels = None if classes is None else classes + layout.label_offset
+        if wanted is not None:
+            if labels is not None and len(wanted) != labels:
+                raise ObjectSeekerError(
+                    f"{self.path} has {labels} classes, but {len(wanted)} names were given: give one for each, by label"
+                )
+            return tuple(wanted)
+        own = names.from_metadata(self.metadata)
+        if own:
+            return own + names.numbered(len(own), labels or 0)
+        return _guessed(self.path, labels, layout)
+
+
+def require_file(path: Path) -> None:
+    if not path.is_file():
+        raise ObjectSeekerError(f"there is no file {path}: give the path of an ONNX file")
+
+
+def parse_device(device: str) -> tuple[str, int]:
+    """`cpu`, `cuda` or `cuda:1` as its kind and number."""
+    match = DEVICE.fullmatch(device)
+    if match is None:
+        raise ObjectSeekerError(f"device must be cpu, cuda or cuda:NUMBER, got {device!r}")
+    return match[1], int(match[2] or 0)
+
 
 def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     """An ONNX Runtime session without telemetry whose runs take `threads` cores each."""
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()
-    if not path.is_file():
-        raise ObjectSeekerError(f"there is no file {path}: give the path of an ONNX file")
-    if device not in PROVIDERS:
-        raise ObjectSeekerError(f"device must be one of {', '.join(PROVIDERS)}, got {device!r}")
-    provider, _ = PROVIDERS[device]
+    require_file(path)
+    kind, number = parse_device(device)
+    provider, settings = PROVIDERS[kind]
     no_provider = f"this onnxruntime cannot use {device}: pip install onnxruntime-gpu, or use cpu"
     if provider not in onnxruntime.get_available_providers():
         raise ObjectSeekerError(no_provider)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.use_deterministic_compute = True
-    options.log_severity_level = 3  # errors only: they are raised anyway, warnings are about the exporter
+    options.log_severity_level = 4  # nothing: errors are raised anyway, warnings are about the exporter
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=[PROVIDERS[device]])
+        chosen = (provider, settings | ({} if kind == "cpu" else {"device_id": str(number)}))
+        session = onnxruntime.InferenceSession(str(path), options, providers=[chosen])
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise ObjectSeekerError(f"onnxruntime cannot load {path}, export it again: {reason}") from None
@@ -180,10 +223,16 @@ def _tensor(entry: Any) -> GraphTensor:
     return GraphTensor(entry.name, shape, "int" in entry.type)
 
 
-def _usual_names(classes: int | None, layout: Layout) -> tuple[str, ...]:
-    if classes is not None:
-        return names.by_count(classes)
-    return names.COCO_91 if layout.name == "torchvision" else names.COCO_80
+def _guessed(path: Path, labels: int | None, layout: Layout) -> tuple[str, ...]:
+    """The classes of the dataset that has that many, said aloud, or numbered ones."""
+    count = (91 if layout.name == "torchvision" else 80) if labels is None else labels
+    if count not in names.BY_COUNT:
+        return names.numbered(0, count)
+    which = "its classes, which it does not count," if labels is None else f"its {count} classes"
+    dataset = "PASCAL VOC" if count == len(names.VOC_20) else "COCO"
+    taken = f"{which} are taken for those of {dataset}"
+    log.warning("%s does not name its classes: %s; --names FILE (class_names) gives others", path.name, taken)
+    return names.BY_COUNT[count]
 
 
 def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:

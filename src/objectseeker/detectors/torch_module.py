@@ -68,7 +68,7 @@ def torch_detector(
         share=share,
     )
     settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
-    settings += f"{'shared ' if share else ''}{device_name(asked.device)}"
+    settings += f"{'shared ' if share else ''}{identity.of_device(asked.device)}"
     predict = BoxesAndScores(module, decode).rest
     return NetworkDetector(
         names=tuple(names),
@@ -134,14 +134,6 @@ def import_torch(what: str) -> Any:
     except ImportError:
         raise ObjectSeekerError(f"{what} needs PyTorch: pip install 'objectseeker[torch]'") from None
     return torch
-
-
-def device_name(device: str) -> str:
-    """The kind of device, and the model of a GPU: another model may round differently, its number does not matter."""
-    import torch
-
-    kind = torch.device(device).type
-    return f"{kind} {torch.cuda.get_device_name(device)}" if kind == "cuda" else kind
 
 
 def can_compile() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from objectseeker.core.image import Image
@@ -12,20 +13,47 @@ from objectseeker.detectors.network.results import SCORE_FLOOR, Found
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
 
+LONGEST_REASON = 300  # characters of what transformers says
+ANSWER_WITHIN = 20.0  # seconds
+
 
 def load_transformers(name: str, **options: Any) -> OneByOneDetector:
-    """A model by its name on the Hugging Face hub, or by the folder it was saved to."""
+    """A model by the folder that `save_pretrained` wrote, your own or any, or by its name on the Hugging Face hub.
+
+    Weights and settings are read, code that may lie beside them is not run.
+    """
     try:
         from transformers import AutoImageProcessor, AutoModelForObjectDetection
     except ImportError:
         raise ObjectSeekerError(f"transformers:{name} needs pip install 'objectseeker[transformers]'") from None
-    try:
-        processor = AutoImageProcessor.from_pretrained(name)
-        model = AutoModelForObjectDetection.from_pretrained(name)
-    except (OSError, ValueError, ImportError) as error:
-        reason = str(error).splitlines()[0]
-        raise ObjectSeekerError(f"transformers cannot load an object detector from {name!r}: {reason}") from None
+    failed = f"transformers cannot load an object detector from {name!r}"
+    here = True  # a folder, or what was downloaded before: then nothing needs a connection, and nothing changes
+    while True:
+        try:
+            processor = AutoImageProcessor.from_pretrained(name, local_files_only=here)
+            model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=here)
+            break
+        except Exception as error:  # of the hub, of the file, of a setting: there is no end to them
+            if Path(name).is_dir() or not here:
+                reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0][:LONGEST_REASON]
+                raise ObjectSeekerError(f"{failed}: {reason}") from None
+        _require_on_hub(name, failed)
+        here = False
     return transformers_detector(model, processor, **options)
+
+
+def _require_on_hub(name: str, failed: str) -> None:
+    """Ask once: transformers itself would try for minutes, file by file."""
+    import huggingface_hub
+
+    try:
+        huggingface_hub.model_info(name, timeout=ANSWER_WITHIN)
+    except Exception as error:
+        raise ObjectSeekerError(
+            f"{failed}: it is no folder here, and the hub has no such model or cannot be reached "
+            f"({type(error).__name__}); elsewhere, save the model and its image processor with save_pretrained(DIR), "
+            "and give transformers:DIR"
+        ) from None
 
 
 def transformers_detector(

@@ -50,6 +50,7 @@ def ultralytics_detector(
         (seen,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
         return Found(seen.boxes.xyxy, seen.boxes.conf, seen.boxes.cls)
 
-    settings = f"{width}x{height} floor={score_floor:g} {device}"
+    where = identity.on_cpu() if device == "cpu" else identity.of_device(device)
+    settings = f"{width}x{height} floor={score_floor:g} {where}"
     named = f"{weights.name} ({settings}) sha256:{identity.of_files(weights)}"
     return OneByOneDetector(names=from_mapping(model.names), identity=named, find=find, score_floor=score_floor)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.network.names import VOC_20
 from objectseeker.errors import ObjectSeekerError
 
 ONNX_FILE = Path(__file__).with_name("seeker.onnx")
@@ -29,7 +30,6 @@ def load_embedded(*, precision: str = "float32", workers: int | None = None, **o
     options = USUAL | options
     if options.get("device", "cpu") != "cpu" and find_spec("torch") is not None:
         from objectseeker.detectors.embedded.weights import load_torch
-        from objectseeker.detectors.network.names import VOC_20
         from objectseeker.detectors.torch_module import torch_detector
 
         return torch_detector(load_torch(), names=VOC_20, precision=precision, **options)
@@ -37,4 +37,4 @@ def load_embedded(*, precision: str = "float32", workers: int | None = None, **o
         raise ObjectSeekerError(f"precision {precision} needs torch and a GPU: leave it out on the CPU")
     from objectseeker.detectors.onnx import load_onnx
 
-    return load_onnx(ONNX_FILE, workers=workers, **options)
+    return load_onnx(ONNX_FILE, class_names=VOC_20, workers=workers, **options)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
@@ -15,7 +15,15 @@ from objectseeker.core.image import Image, as_image
 from objectseeker.detectors.network.layouts import Array, Layout, normalise
 from objectseeker.detectors.network.nms import nms
 from objectseeker.detectors.network.preprocess import Placement, Size, prepare
-from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR, clean, finish
+from objectseeker.detectors.network.results import (
+    MOST_BOXES,
+    SCORE_FLOOR,
+    Found,
+    clean,
+    count_broken,
+    finish,
+    say_broken,
+)
 from objectseeker.detectors.network.views import MaskBy, Views, known_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
@@ -23,6 +31,8 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
 Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x A x 4, scores N x A x classes
+
+MOST_BATCH_BYTES = 2**32  # of network input at a time
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -67,6 +77,13 @@ class NetworkDetector:
         require_fraction(self.score_floor, "score_floor")
         require_mask_by(self.mask_by)
         require_strides(self.input_size, self.layout)
+        width, height = self.input_size
+        taken = self.batch * 3 * width * height * np.dtype(self.dtype).itemsize
+        if taken > MOST_BATCH_BYTES:
+            raise ObjectSeekerError(
+                f"a batch of {self.batch} views of {width}x{height} takes {taken / 2**30:.1f} GB, more than "
+                f"{MOST_BATCH_BYTES / 2**30:g}: choose a smaller batch"
+            )
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
         """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
@@ -85,7 +102,7 @@ class NetworkDetector:
         def write(slot: Array, number: int) -> None:
             slot[...] = self._prepare(images[number], placements[number])
 
-        def decode(outputs: Sequence[Array], number: int) -> Detections:
+        def decode(outputs: Sequence[Array], number: int) -> _Decoded:
             return self._decode(outputs, placements[number], sizes[number], whole=True)
 
         return self._run(groups, write, decode)
@@ -111,7 +128,7 @@ class NetworkDetector:
             for x1, y1, x2, y2 in filled[view]:
                 slot[:, max(y1 - top, 0) : max(y2 - top, 0), max(x1 - left, 0) : max(x2 - left, 0)] = filling
 
-        def decode(outputs: Sequence[Array], view: int) -> Detections:
+        def decode(outputs: Sequence[Array], view: int) -> _Decoded:
             left, top, right, bottom = window[view]
             return self._decode(outputs, placement, (right - left, bottom - top), (left, top), whole=whole[view])
 
@@ -149,7 +166,7 @@ class NetworkDetector:
         self,
         groups: Sequence[tuple[Size, Ints]],
         write: Callable[[Array, int], None],
-        decode: Callable[[Sequence[Array], int], Detections],
+        decode: Callable[[Sequence[Array], int], _Decoded],
     ) -> list[Detections]:
         """The boxes of every view; `groups` lists the views of each size, `write` draws one into its slot."""
         batches = [
@@ -163,7 +180,7 @@ class NetworkDetector:
         for _ in range(workers):
             buffers.put(np.empty(self.batch * 3 * largest, self.dtype))
 
-        def run(task: tuple[Size, list[int]]) -> list[tuple[int, Detections]]:
+        def run(task: tuple[Size, list[int]]) -> list[tuple[int, _Decoded]]:
             (width, height), members = task
             buffer = buffers.get()
             try:
@@ -176,8 +193,9 @@ class NetworkDetector:
             finally:
                 buffers.put(buffer)  # whatever happened: others wait for it
 
-        boxes = dict(entry for entries in _map(run, batches, workers) for entry in entries)
-        return [boxes[view] for view in range(len(boxes))]
+        decoded = dict(entry for entries in _map(run, batches, workers) for entry in entries)
+        say_broken(sum(entry.broken for entry in decoded.values()))
+        return [decoded[view].boxes for view in range(len(decoded))]
 
     def _decode(
         self,
@@ -187,14 +205,37 @@ class NetworkDetector:
         corner: tuple[int, int] = (0, 0),
         *,
         whole: bool,
-    ) -> Detections:
+    ) -> _Decoded:
         """The boxes in the outputs of a view of `size` whose top left lies at `corner` of the network input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
-            found = self.layout.decode(outputs, size, self.score_floor, whole and self.layout.every_class)
+            found = self._read(outputs, size, whole and self.layout.every_class)
+            broken = count_broken(found, floor=self.score_floor)
             boxes = clean(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
-        return finish(boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2))), most=self.most_boxes)
+        raw = boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2)))
+        return _Decoded(finish(raw, most=self.most_boxes), broken)
+
+    def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> Found:
+        try:
+            found = self.layout.decode(outputs, size, self.score_floor, every_class)
+            if found.xyxy.shape != (*found.score.shape, 4) or found.label.shape != found.score.shape:
+                raise ValueError
+            return found
+        except (IndexError, ValueError, TypeError) as error:  # by the shapes of the outputs, never by what is in them
+            if isinstance(error, ObjectSeekerError):
+                raise
+            shapes = ", ".join("x".join(map(str, np.shape(output))) for output in outputs)
+            raise ObjectSeekerError(
+                f"layout {self.layout.name} cannot read outputs of {shapes}: choose another layout"
+            ) from None
+
+
+class _Decoded(NamedTuple):
+    """The boxes of a view, and how many others were none."""
+
+    boxes: Detections
+    broken: int
 
 
 def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:

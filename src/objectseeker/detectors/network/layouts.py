@@ -154,7 +154,8 @@ def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_cla
 
 def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     dets, labels = outputs
-    return Found(dets[:, :4], dets[:, 4], labels)
+    x1, y1, x2, y2, score = dets.T
+    return Found(np.stack([x1, y1, x2, y2], axis=1), score, labels)
 
 
 def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> Found:

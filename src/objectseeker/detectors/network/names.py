@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+from objectseeker.errors import ObjectSeekerError
+
+MOST_CLASSES = 65_536
+LONGEST_TEXT = 2**22  # of characters, which name that many classes
 
 VOC_20 = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
@@ -35,25 +40,38 @@ COCO_91 = _with_gaps()
 BY_COUNT = {len(names): names for names in (VOC_20, COCO_80, COCO_91)}
 
 
-def by_count(count: int) -> tuple[str, ...]:
-    """The dataset with that many classes, or numbered names."""
-    return BY_COUNT.get(count) or tuple(f"class_{number}" for number in range(count))
+def numbered(first: int, end: int) -> tuple[str, ...]:
+    """Names for the labels from `first` on, before `end`."""
+    return tuple(f"class_{label}" for label in range(first, end))
 
 
 def from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names a graph carries: `classes`, separated by commas or blanks, or `names`, a Python dict or list."""
-    classes = metadata.get("classes", "")
+    """The names a graph carries: `classes`, separated by commas or blanks, or `names`, a Python dict or list.
+
+    Whoever made the file chose what is in it: names in a form we do not know, and far too many, are as good as absent.
+    """
+    classes, names = metadata.get("classes", ""), metadata.get("names", "()")
+    if max(len(classes), len(names)) > LONGEST_TEXT:
+        return ()
     if classes.strip():
         parts = classes.split(",") if "," in classes else classes.split()
-        return tuple(part.strip() for part in parts)
+        return tuple(part.strip() for part in parts) if len(parts) <= MOST_CLASSES else ()
     try:
-        names = ast.literal_eval(metadata.get("names", "()"))
-        return from_mapping(names if isinstance(names, dict) else dict(enumerate(names)))
+        read = ast.literal_eval(names)
+        return () if isinstance(read, str | bytes) else from_any(read)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return ()  # not in a form we know: as good as absent
+        return ()
+
+
+def from_any(names: Mapping[int, str] | Iterable[str]) -> tuple[str, ...]:
+    """Names by label, or in the order of the labels."""
+    return from_mapping(names if isinstance(names, Mapping) else dict(enumerate(names)))
 
 
 def from_mapping(names: Mapping[int, str]) -> tuple[str, ...]:
     """{label: name} as a tuple indexed by label; labels without a name get a numbered one."""
-    numbered = {int(label): str(name) for label, name in names.items() if int(label) >= 0}
-    return tuple(numbered.get(label, f"class_{label}") for label in range(max(numbered, default=-1) + 1))
+    by_label = {int(label): str(name) for label, name in names.items() if int(label) >= 0}
+    last = max(by_label, default=-1)
+    if last >= MOST_CLASSES:
+        raise ObjectSeekerError(f"classes are named beyond label {MOST_CLASSES:,}: no detector has that many")
+    return tuple(by_label.get(label, f"class_{label}") for label in range(last + 1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image, as_image
-from objectseeker.detectors.network.results import Found, on_image
+from objectseeker.detectors.network.results import Found, count_broken, on_image, say_broken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -23,4 +23,7 @@ class OneByOneDetector:
     score_floor: float
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
-        return [on_image(self.find(image), image, floor=self.score_floor) for image in map(as_image, images)]
+        images = [as_image(image) for image in images]
+        found = [self.find(image) for image in images]
+        say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in found))
+        return [on_image(entry, image, floor=self.score_floor) for entry, image in zip(found, images, strict=True)]

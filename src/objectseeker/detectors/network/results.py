@@ -1,7 +1,12 @@
-"""What a network found, on its way to `Detections`: every step is a function of that one image's own boxes."""
+"""What a network found, on its way to `Detections`: every step is a function of that one view's own boxes.
+
+What is no box is dropped and the others of the view stay. An attacker can therefore spoil the views that show the
+patch, and no other: a view that removes it gives what it gave when the object was certified.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +18,8 @@ from objectseeker.detectors.network.nms import by_score
 SCORE_FLOOR = 0.01  # boxes below are never returned
 MOST_BOXES = 300  # per image
 LARGEST_LABEL = 2**31  # anything above is not a class
+
+log = logging.getLogger("objectseeker")
 
 
 class Found(NamedTuple):
@@ -43,6 +50,19 @@ def clean(found: Found, *, floor: float) -> Clean:
     xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
     good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & has_area(xyxy)
     return Clean(xyxy[good], score[good], label[good].astype(np.int64))
+
+
+def count_broken(found: Found, *, floor: float) -> int:
+    """How many of the boxes that `clean` drops are a sign of trouble: not finite, or turned inside out."""
+    xyxy, score = as_array(found.xyxy).reshape(-1, 4), as_array(found.score).reshape(-1)
+    broken = ~np.isfinite(xyxy).all(axis=1) | (xyxy[:, 2:] < xyxy[:, :2]).any(axis=1)
+    return int((~np.isfinite(score) | (broken & (score >= floor))).sum())
+
+
+def say_broken(count: int) -> None:
+    """One line for all views of an image: what was dropped never goes unsaid."""
+    if count:
+        log.warning("dropped from what the detector returned, not finite or inverted: %d boxes", count)
 
 
 def finish(boxes: Clean, *, most: int) -> Detections:
