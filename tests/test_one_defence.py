@@ -163,7 +163,7 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     assert Defence.load(workplace / f"found-{name}" / "defence.json").sha256 == bound.sha256
     by_image: dict = {}
     for row in rows:
-        by_image.setdefault(row["image_id"], []).append(row)
+        by_image.setdefault(row["image"], []).append(row)
     lost = [
         file for file, (box, names) in wanted.items() if not found_in(by_image.get(file, ()), box, names, bool(rule))
     ]

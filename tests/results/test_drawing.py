@@ -12,14 +12,19 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.results.drawing import (
     BASE,
     CERTIFIED,
-    RECOVERED,
+    MOST_CAPTIONS,
+    ORANGE,
+    PARTLY,
     TRUTH,
     VULNERABLE,
+    Key,
     Layer,
     annotate,
     captions,
+    colour_of,
     draw,
     truth_layers,
+    with_legend,
 )
 
 RED = (255, 0, 0)
@@ -65,7 +70,7 @@ def test_lines_grow_with_the_image_and_with_width() -> None:
         picture = annotate(image, [Layer(boxes((0.1 * size, 0.1 * size, 0.9 * size, 0.9 * size)), width=width)])
         return int(changed(image, picture)[size // 2, : size // 2].sum())
 
-    assert [thickness(size, 1) for size in (100, 400, 2000)] == [1, 2, 10]
+    assert [thickness(size, 1) for size in (100, 250, 400, 2000)] == [1, 2, 2, 10]
     assert [thickness(2000, width) for width in (0, 0.5, 2)] == [0, 5, 20]
 
 
@@ -107,12 +112,56 @@ def test_draw_gives_each_kind_of_box_its_look() -> None:
     truth = Detections(boxes((20, 200, 280, 280)), [1], [0])
     pixels = np.asarray(draw(image, base, ["cat", "dog"], recovered=recovered, truth=truth))
     assert (pixels[159, 20:120] == BASE).all()
-    assert set(map(tuple, pixels[159, 160:280].tolist())) == {RECOVERED, (50, 50, 50)}
+    assert set(map(tuple, pixels[159, 160:280].tolist())) == {
+        ORANGE,
+        (50, 50, 50),
+    }  # dashed, in the colour of its class
     assert (pixels[279, 20:280] == TRUTH).all()
     assert (pixels[45:60, 20:60] == BASE).all(axis=2).any()  # a caption above the base box ...
     assert (pixels[180:200] == 50).all()  # ... and none above the ground truth
-    only_base = draw(image, base, ["cat"])
-    assert extent(changed(image, only_base))[2] <= 160
+    only_base = np.asarray(draw(image, base, ["cat"]))[:300]
+    assert extent((only_base != image).any(axis=2))[2] <= 160
+
+
+def test_certificates_are_told_by_colour_and_label() -> None:
+    image = blank(300, 300)
+    three = Detections(boxes((20, 60, 90, 160), (110, 60, 180, 160), (200, 60, 280, 160)), [0.9] * 3, [0] * 3)
+    places = [["far", "close", "over", "anywhere"], ["far", "close"], []]
+    pixels = np.asarray(draw(image, three[:2], ["cat"], recovered=three[2:], proven=places, against="a patch of 1%"))
+    assert [tuple(pixels[100, x]) for x in (20, 110)] == [CERTIFIED, PARTLY]
+    assert set(map(tuple, pixels[60:160, 200].tolist())) == {VULNERABLE, (50, 50, 50)}  # dashed
+    legend = pixels[300:]
+    assert {CERTIFIED, PARTLY, VULNERABLE} <= set(map(tuple, legend.reshape(-1, 3).tolist()))
+
+
+def test_a_legend_lies_below_the_image_and_leaves_it_as_it_is() -> None:
+    picture = annotate(blank(300, 200), [])
+    keys = [Key("person (3)", CERTIFIED), Key("a name that needs a line of its own", VULNERABLE), Key("a remark", None)]
+    page = with_legend(picture, keys)
+    assert np.array_equal(np.asarray(page)[:200], np.asarray(picture))
+    one_line = with_legend(picture, keys[:1])
+    assert page.width == 300
+    assert page.height > one_line.height > 200  # it wraps
+    strip = np.asarray(one_line)[200:]
+    assert (strip == CERTIFIED).all(axis=2).any()
+    assert (strip.sum(axis=2) < 100).any()  # letters
+    long = with_legend(annotate(blank(120, 90), []), [Key("an endless name " * 9, CERTIFIED)])
+    assert (np.asarray(long)[90:, -1] == 255).all()  # cut within the strip
+    for size in ((1, 500), (10, 10)):
+        narrow = annotate(blank(*size), [])
+        assert with_legend(narrow, keys) is narrow
+    assert with_legend(picture, []) is picture
+
+
+def test_classes_have_colours_of_their_own() -> None:
+    assert len({colour_of(label) for label in range(80)}) == 80
+    assert colour_of(-1) == colour_of(-1)
+
+
+def test_any_number_of_boxes_is_drawn_and_only_so_many_are_labelled() -> None:
+    count = 3 * MOST_CAPTIONS
+    many = Detections(np.tile([[5, 5, 90, 90]], (count, 1)), [0.5] * count, [0] * count)
+    assert draw(blank(100, 100), many[:2], ["cat"], recovered=many[2:]).width == 100
 
 
 @pytest.mark.parametrize("value", [0, 255])

@@ -2,97 +2,290 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from objectseeker import Defence, ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, notes, print_json, printed, progress
-from objectseeker.cli._options import DetectorOptions, Device, Json, MaskOptions, RuleOptions, defence_of, grouped, say
+from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
+from objectseeker.cli._options import (
+    DetectorOptions,
+    Device,
+    Json,
+    MaskOptions,
+    RuleOptions,
+    ThreatOptions,
+    defence_of,
+    grouped,
+    note_masks,
+    read_class_map,
+    say,
+)
+
+if TYPE_CHECKING:
+    from objectseeker.datasets import Dataset
+    from objectseeker.evaluation import Threat
+    from objectseeker.results.detections import Looked, Totals
+    from objectseeker.results.sources import Categories, Id, Source
 
 
 @app.command()
 @grouped
 def detect(
-    inputs: Annotated[list[Path], typer.Argument(metavar="IMAGE|FOLDER...", help="Images, or folders of images.")],
-    out: Annotated[Path, typer.Option(help="Folder for detections.json and the annotated images.")],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="IMAGE|FOLDER|DATASET...", help="Images and folders, or one data set.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one is continued.")],
     rule: RuleOptions,
     detector: DetectorOptions,
     masks: MaskOptions,
-    device: Device = None,
-    annotate: Annotated[bool, typer.Option(help="Write annotated images.")] = True,
+    threat: ThreatOptions,
+    certify: Annotated[
+        bool, typer.Option("--certify", help="Certify the boxes that are output, against --patch and its like.")
+    ] = False,
     alert: Annotated[
         bool, typer.Option("--alert", help="Flag images that may be under attack, in alerts.json.")
     ] = False,
+    class_map: Annotated[
+        str | None,
+        typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
+    ] = None,
+    outside: Annotated[
+        bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")
+    ] = False,
+    device: Device = None,
+    trust_detector: Annotated[
+        bool,
+        typer.Option(
+            "--trust-detector",
+            help="Your word that the detector gives the same boxes as before, where another CPU or unknown weights "
+            "leave that open.",
+        ),
+    ] = False,
+    annotate: Annotated[bool, typer.Option(help="Write annotated images.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Robust detections of images, as COCO results and annotated images.
+    """Robust detections of images, as COCO results, CSV and annotated images.
 
     Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". The defence
     that was used lies beside them, in defence.json: certificates hold for these detections if they are about this file.
     Without --defence and scores the rule is the one that all commands share, printed in full.
 
+    It may be stopped at any moment: the same command goes on where it was. One image that fails is named, and the
+    others go on.
+
+    With --certify every box says where a patch could not hide it (far, close, over, anywhere) on this image as it is.
+    An image that is already attacked may hide objects that are not among its boxes: no certificate speaks of them.
+
     With --alert an image is flagged when masking finds what the base boxes do not explain. If an attacker hides a
     certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).
 
     Example:  objectseeker detect photos/ --out found
-    Example:  objectseeker detect photos/ --defence tuned/defence.json --out found --alert
+    Example:  objectseeker detect photos/ --defence tuned/defence.json --out found --certify --patch 1% --alert
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --masks halves:10 --out found
+    Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
     """
-    from objectseeker.files.images import find_images
-    from objectseeker.files.saving import save_json
     from objectseeker.results import detections as job
+    from objectseeker.results.journal import journal_in
 
     defence = defence_of(detector, masks, rule)
-    paths = find_images(inputs)
-    names = job.output_names(paths)
-    seeker = defence.seeker(device)
+    against = _threat(threat, certify)
+    data, sources, ids = _given(inputs, outside)
+    pairs = None if class_map is None else read_class_map(class_map)
+    seeker = defence.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
-    bound = defence.bound_to(loaded.identity)
-    out.mkdir(parents=True, exist_ok=True)
-    bound.save(out / "defence.json")
-    say(bound)
-    results: list[dict[str, Any]] = []
-    alerts: list[dict[str, Any]] = []
-    failed: dict[str, str] = {}
-    with progress("detecting", len(paths)) as bar:
-        for name, (path, defended) in zip(names, job.defend_files(seeker, paths), strict=True):
-            if isinstance(defended, job.Unreadable):
-                failed[str(path)] = defended.reason
-            else:
-                results += job.coco_results(name, defended, loaded.names)
-                alerts.append(job.alert_row(name, defended))
-                if annotate:
-                    job.save_annotated(out / "annotated" / f"{name}.jpg", defended, loaded.names)
-            bar.advance()
-    save_json(out / "detections.json", [row | {"defence": bound.sha256} for row in results])
-    if alert:
-        save_json(out / "alerts.json", [row | {"defence": bound.sha256} for row in alerts])
-    recovered = sum(row["found_by"] == "masks" for row in results)
-    flagged = [row["image_id"] for row in alerts if row["alert"]]
+    categories, warnings = _categories(data, ids, loaded.names, pairs)
+    bound = defence.bound_to(defence.identity or loaded.identity)
+    doubt = None if trust_detector else getattr(loaded, "unverified", None)
+    about = None if against is None else _about(against, bound)
+    with journal_in(out, {"defence": _decides(bound), "certified": about}) as journal:
+        before = sum(source.name in journal.images for source in sources)
+        known = len(journal.images)
+        if doubt and known and before < len(sources):
+            raise ObjectSeekerError(
+                f"{out} has {known:,} finished images, and {doubt}; if this is the detector they were made with, say "
+                "so with --trust-detector, else use another folder"
+            )
+        bound.save(out / "defence.json")
+        say(bound)
+        for sentence in (*(() if data is None else data.warnings), *warnings):
+            warn(sentence)
+        if doubt and not known:
+            warn(f"{doubt}; once stopped, the same command goes on only with --trust-detector")
+        if certify:
+            note_masks(bound.masks, threat.patches)
+        _say_cost(bound, before, len(sources))
+        stream = job.look_at_all(
+            seeker,
+            sources,
+            journal,
+            threat=against,
+            pictures=out / "annotated" if annotate else None,
+            names=loaded.names,
+            only_known=doubt if known else None,
+        )
+        done: list[tuple[Source, str]] = []
+        with _keeping(done, len(sources), out):
+            failed, without_picture = _go_through(stream, len(sources), done)
+            totals = job.Results(journal, done, categories, bound.sha256, about).save(out, alerts=alert)
     if as_json:
         print_json(
             {
-                "images": len(paths) - len(failed),
-                "detections": len(results),
-                "found_by_masks_only": recovered,
-                **({"alerts": flagged} if alert else {}),
-                "unreadable": failed,
+                "images": totals.images,
+                "detections": totals.boxes,
+                "found_by_masks_only": totals.recovered,
+                **({"alerts": totals.flagged} if alert else {}),
+                **({} if about is None else {"certificates": _counts(totals) | about, "about": job.ABOUT}),
+                "left_out": dict(totals.left_out),
+                "failed": failed,
+                "without_picture": without_picture,
                 "out": str(out),
                 "defence": bound.sha256,
             }
         )
     else:
-        printed.print(
-            f"{len(results)} boxes in {len(paths) - len(failed)} images, {recovered} of them found by masking only"
-        )
-        printed.print(f"Written to {out / 'detections.json'}" + (f" and {out / 'annotated'}" if annotate else ""))
-        if alert:
-            printed.print(f"{len(flagged)} of {len(alerts)} images flagged, see {out / 'alerts.json'}")
-            for name in flagged[:20]:
-                printed.print(f"[bold red]alert:[/] {escape(name)}")
+        _print_totals(totals, out, against, about["threshold"] if about else 0.0, pictures=annotate, alert=alert)
     for reason in failed.values():
         notes.print(f"[bold yellow]skipped:[/] {escape(reason)}")
     if failed:
-        raise typer.Exit(1 if len(failed) < len(paths) else 2)
+        raise typer.Exit(1 if len(failed) < len(sources) else 2)
+
+
+def _threat(options: ThreatOptions, certify: bool) -> Threat | None:
+    if certify:
+        return options.threat()
+    if options != ThreatOptions():
+        raise ObjectSeekerError(
+            "--patch, --aspect, --patches, --threshold and --bound say what --certify certifies: add it"
+        )
+    return None
+
+
+def _given(inputs: list[str], outside: bool) -> tuple[Dataset | None, list[Source], tuple[Id, ...]]:
+    """The data set, where one is given; the images; and the ids of a data set's categories."""
+    from objectseeker.datasets import open_dataset
+    from objectseeker.results.sources import is_dataset, sources_of_dataset, sources_of_files
+
+    named = [given for given in inputs if is_dataset(given)]
+    if not named:
+        return None, sources_of_files([Path(given) for given in inputs]), ()
+    if len(inputs) > 1:
+        raise ObjectSeekerError(f"{named[0]} is a data set: give it alone, or images and folders")
+    data = open_dataset(named[0], outside=outside)
+    return data, *sources_of_dataset(data)
+
+
+def _categories(
+    data: Dataset | None, ids: tuple[Id, ...], names: tuple[str, ...], class_map: dict[str, str] | None
+) -> tuple[Categories, tuple[str, ...]]:
+    """How results are listed, and sentences for the user on that."""
+    from objectseeker.results.sources import Categories, categories_of_dataset
+
+    if data is not None:
+        return categories_of_dataset(data, ids, names, class_map)
+    if class_map:
+        raise ObjectSeekerError("--class-map is about the classes of a data set: leave it out for images and folders")
+    return Categories.of_detector(names), ()
+
+
+def _decides(defence: Defence) -> dict[str, Any]:
+    """Everything that two defences of one sha256 have in common."""
+    from objectseeker.defence import without_folder
+
+    return defence.to_json() | {"detector": without_folder(defence.detector), "follow": None}
+
+
+def _about(threat: Threat, defence: Defence) -> dict[str, Any]:
+    """What is certified against, for files."""
+    from objectseeker.evaluation.settings import threshold_of
+
+    return {
+        "patch_area": threat.area,
+        "patch_aspect": threat.aspect,
+        "patch_count": threat.count,
+        "threshold": threshold_of(defence.rule, threat.threshold),
+        "bound": threat.bound,
+    }
+
+
+def _say_cost(defence: Defence, before: int, total: int) -> None:
+    from objectseeker.runs.observing import Observing
+
+    views, why = Observing(defence.masks).cost()
+    done = f"{before:,} of {total:,} images done before; " if before else ""
+    left = total - before
+    notes.print(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
+
+
+def _go_through(
+    stream: Iterable[Looked], total: int, done: list[tuple[Source, str]]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Note every image that is done; which failed, and which have no picture, with reasons."""
+    failed: dict[str, str] = {}
+    without_picture: dict[str, str] = {}
+    with progress("detecting", total) as bar:
+        for one in stream:
+            if one.found is None:
+                failed[str(one.source.path)] = one.failure
+            else:
+                done.append((one.source, one.found.sha256))
+            if one.changed:
+                warn(f"{one.source.name} is not the image it was before: looked at again")
+            if one.no_picture:
+                warn(f"no picture of {one.source.name}: {one.no_picture}")
+                without_picture[one.source.name] = one.no_picture
+            bar.advance()
+    return failed, without_picture
+
+
+@contextmanager
+def _keeping(done: list[tuple[Source, str]], total: int, out: Path) -> Iterator[None]:
+    """Whatever ends it early, a sentence says what is kept."""
+
+    def kept() -> str:
+        return f"{len(done):,} of {total:,} images are kept in {out}, the same command goes on from there"
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{kept()}.") from None  # said on the way out, with exit code 130
+    except ObjectSeekerError as error:  # a full disk
+        raise ObjectSeekerError(f"{error}; {kept()}") from None
+
+
+def _counts(totals: Totals) -> dict[str, int]:
+    from objectseeker.results.detections import CERTIFICATE
+
+    return {name: totals.certified[name] for name in CERTIFICATE[:-1]}
+
+
+def _print_totals(
+    totals: Totals, out: Path, threat: Threat | None, threshold: float, *, pictures: bool, alert: bool
+) -> None:
+    from objectseeker.core.threats import WHERES
+    from objectseeker.results.detections import ABOUT, patch_words
+
+    printed.print(f"{totals.boxes} boxes in {totals.images} images, {totals.recovered} of them found by masking only")
+    if totals.left_out:
+        named = ", ".join(f"{name} {count}" for name, count in totals.left_out.most_common())
+        warn(f"boxes left out, of classes that the data set does not have: {totals.left_out.total()} ({named})")
+    if threat is not None:
+        for where in WHERES:
+            printed.print(f"certified {where}: {totals.certified[where]} of {totals.boxes} boxes")
+        printed.print(
+            f"{totals.certified['vacuous_far']} boxes have no far position and count as certified there; all against "
+            f"{patch_words(threat)}, T = {threshold:g}"
+        )
+        printed.print(ABOUT)
+    written = ["detections.json", "images.json", "boxes.csv", *(["annotated/"] if pictures else [])]
+    printed.print(f"Written to {escape(str(out))}: {', '.join(written)}")
+    if alert:
+        printed.print(
+            f"{len(totals.flagged)} of {totals.images} images flagged, see {escape(str(out / 'alerts.json'))}"
+        )
+        for name in totals.flagged[:20]:
+            printed.print(f"[bold red]alert:[/] {escape(name)}")
