@@ -21,6 +21,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Settings
+from objectseeker.results.report import write_report
 
 BASE_SCORE = 0.1
 VOCABULARY = evaluation_cases.VOCABULARY
@@ -41,11 +42,17 @@ IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
 
 @dataclass(frozen=True)
 class Run:
-    """What a report is written of."""
+    """What a report is written of. If it is not `labelled`, the objects of `images` are what is output on them."""
 
     images: list[ObservedImage]
     settings: Settings
     vocabulary: Vocabulary = VOCABULARY
+    labelled: bool = True
+
+    def report(self, out: Path) -> Path:
+        images = self.images if self.labelled else [without_objects(image) for image in self.images]
+        write_report(out, images, self.vocabulary, self.settings, labelled=self.labelled)
+        return out
 
     @property
     def rule(self) -> AnyRule:
@@ -58,7 +65,7 @@ class Run:
 
 
 def run_of(name: str) -> Run:
-    """Awkward images and larger ones: half masks under each rule, bands, a sum, and labels that share a class."""
+    """Awkward images and larger ones: half masks under each rule, bands, a sum, labels that share a class, and none."""
 
     def halves() -> list[ObservedImage]:
         return awkward() + evaluation_cases.noisy(4, 12)
@@ -71,6 +78,11 @@ def run_of(name: str) -> Run:
         "bands": lambda: Run(seen_under(Bands(0.04, aspect=2.0, spacing=0.7)), EVIDENCE),
         "bands_paper": lambda: Run(seen_under(Bands(0.02)), PAPER),
         "sum": lambda: Run(seen_under(Halves(4) + Bands(0.03)), EVIDENCE),
+        "unlabelled": lambda: Run(
+            [output_on(image, EVIDENCE.rule) for image in awkward(count=8) + evaluation_cases.noisy(4, 3)],
+            EVIDENCE,
+            labelled=False,
+        ),
         "labels": lambda: Run([hesitating(image) for image in halves()], EVIDENCE, TWO_CATS),
     }
     return make[name]()
@@ -111,6 +123,16 @@ def hesitating(image: ObservedImage) -> ObservedImage:
     return replace(image, observation=Observation(seen.width, seen.height, seen.masks, relabelled(seen.base), masked))
 
 
+def output_on(image: ObservedImage, rule: AnyRule) -> ObservedImage:
+    """The image, and as its objects what the defended detector outputs."""
+    boxes = rule.prune(image.observation)
+    return replace(image, truth=boxes, ignore=np.zeros(len(boxes), bool), crowd=np.zeros(len(boxes), bool))
+
+
+def without_objects(image: ObservedImage) -> ObservedImage:
+    return replace(image, truth=Detections.empty(), ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))
+
+
 def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]:
     """Images of 100 x 100 pixels whose photographs lie in `folder`."""
     rng = np.random.default_rng(seed)
@@ -131,9 +153,10 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 def columns_of(page: str) -> dict[str, np.ndarray]:
+    texts = dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
     return {
-        name: np.frombuffer(base64.b64decode(column["data"]), TYPES[column["type"]])
-        for name, column in data_of(page)["columns"].items()
+        name: np.frombuffer(base64.b64decode(texts[name]), TYPES[kind])
+        for name, kind in data_of(page)["columns"].items()
     }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import html
 import io
 import json
 import re
+import resource
 from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -16,6 +19,7 @@ import numpy as np
 import PIL.Image
 import pytest
 from cases import pairs
+from command import photographs
 from command import run as run_cli
 from report_cases import (
     BASE_SCORE,
@@ -24,6 +28,7 @@ from report_cases import (
     PAPER,
     TWO_CATS,
     VOCABULARY,
+    Run,
     awkward,
     columns_of,
     data_of,
@@ -35,6 +40,7 @@ from report_cases import (
 )
 
 from objectseeker import Defence, Detections, Halves, ObjectSeekerError, Rule, halves
+from objectseeker.core import boxes
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.certification import escape_lines, provable
 from objectseeker.core.evidence import weights
@@ -43,7 +49,8 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import neighbours
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Scene, Settings, Threat, evaluate
-from objectseeker.results.report import write_report
+from objectseeker.results.report import certificates, write_report
+from objectseeker.results.report.text import placeless
 
 NAMES = evaluation_cases.NAMES
 
@@ -248,7 +255,10 @@ def test_a_missing_photograph_and_one_of_another_size_are_named(tmp_path):
     assert re.findall(r'id="view-(\d)"', page) == ["0", "3"]
 
 
-HOSTILE = "</script><script>window.hacked = 1</script><!-- \" ' & é 猫 \u2028"
+HOSTILE = (
+    "</script><script>window.hacked = 1</script><!-- \" ' & é 猫 [/foo] \u2028\u202eevil\x1b[31m\n\udcff می\u200cروم"
+)
+SHOWN = HOSTILE.translate({0x2028: "\\u2028", 0x202E: "\\u202e", 0x1B: "\\x1b", 0x0A: "\\n", 0xDCFF: "\\udcff"})
 
 
 class Scripts(HTMLParser):
@@ -292,7 +302,76 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
     (program,) = (text for kind, text in hostile.found if kind == "script")
     assert "hacked" not in program
     found = data_of(page)
-    assert found["names"][0] == found["image_ids"][0] == found["title"] == found["provenance"][HOSTILE] == HOSTILE
+    assert found["names"][0] == found["detector_names"][0] == found["title"] == found["provenance"][SHOWN] == SHOWN
+    assert found["image_ids"] == [SHOWN, f"{SHOWN} (2)"]
+    assert html.escape(SHOWN) in re.search("<title>(.*)</title>", page)[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("coco:/home/alice/data/val.json:/home/alice/photos", "coco:val.json:photos"),
+        ("coco:data/val.json:data/photos", "coco:data/val.json:data/photos"),
+        ("coco:a.json:ftp://bob:p@ss@host/photos", "coco:a.json:ftp://host/photos"),
+        ("ftp://bob:p/w@host/deep/photos", "ftp://host/.../photos"),
+        ("https://bob@host:8080/deep/x.jpg?key=s3cret#top", "https://host/.../x.jpg"),
+        ("list:s3://bucket/a/b/list.txt?X-Amz-Signature=s3cret", "list:s3://bucket/.../list.txt"),
+        ("zip://b.png::file:///home/alice/c.zip", "zip://b.png::file:c.zip"),
+        ("torchvision:net,weights=/home/alice/w.pt", "torchvision:net,weights=w.pt"),
+        ("onnx:../../home/alice/m.onnx", "onnx:m.onnx"),
+        ("onnx:~/m.onnx", "onnx:m.onnx"),
+        (r"onnx:C:\Users\alice\m.onnx", "onnx:m.onnx"),
+        (r"\\server\alice\x.png", "x.png"),
+        ("/x.png", "x.png"),
+        ("cam1/alley 1.jpg", "cam1/alley 1.jpg"),
+        ("transformers:owner/name", "transformers:owner/name"),
+        ("python:mine:see", "python:mine:see"),
+    ],
+)
+def test_a_place_is_told_by_its_last_name(text, wanted):
+    assert placeless(text) == wanted
+
+
+def test_the_file_can_be_passed_on(tmp_path):
+    """No folder, user, password or key, whatever ids, paths, data set, detector and photographs hold."""
+    where = tmp_path / "alice"
+    where.mkdir()
+    images = photographed(where, 4)
+    exif = PIL.Image.Exif()
+    exif[0x013B] = "alice"
+    PIL.Image.open(images[3].path).save(where / "3.jpg", exif=exif)
+    images[0] = replace(images[0], id=str(images[0].path))
+    gone = tmp_path / "gone"
+    images[1] = replace(images[1], id="ftp://alice:s3cret@host/deep/1.jpg", path=gone / "1.jpg")
+    images[2] = replace(images[2], id="s3://bucket/2.jpg?key=s3cret", path=gone / "2.jpg")
+    images[3] = replace(images[3], id="../alice/3.jpg", path=where / "3.jpg")
+    defence = Defence(detector=f"onnx:{where}/m.onnx", rule=PAPER.rule, masks=Halves(6)).bound_to("net sha256:77")
+    page = written(tmp_path, images, defence=defence)
+    found = data_of(page)
+    assert found["image_ids"] == ["photo 0.png", "ftp://host/.../1.jpg", "s3://bucket/2.jpg", "3.jpg"]
+    assert found["image_files"] == ["photo 0.png", "1.jpg", "2.jpg", "3.jpg"]
+    assert found["settings"]["detector"] == "onnx:m.onnx"
+    pictures = [b64decode(content) for content in re.findall(r'id="(?:view|thumbnail)-\d">(.*?)</script>', page)]
+    for secret in ("alice", "s3cret", str(tmp_path), "gone"):
+        assert secret not in page
+        assert not any(secret.encode() in picture for picture in pictures)
+    assert len(pictures) == 4
+
+
+@pytest.mark.parametrize("photos", ["embed", "beside"])
+def test_a_full_disk_is_a_sentence_that_names_the_file(tmp_path, photos):
+    """The system refuses to make any file larger than a limit; what a full disk does, but only to this process."""
+    images = photographed(tmp_path, 2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
+    try:
+        with pytest.raises(ObjectSeekerError) as caught:
+            written(tmp_path, images, photos=photos)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    file = tmp_path / ("report.html" if photos == "embed" else "report-photos/thumbnail-0.jpg")
+    assert str(caught.value) == f"cannot write {file}: File too large"
+    assert not (tmp_path / "report.html").exists()
 
 
 def test_the_page_names_no_address(tmp_path):
@@ -320,6 +399,84 @@ def test_a_run_without_annotations_is_one_sentence(tmp_path):
     ]
     with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
         written(tmp_path, images)
+
+
+# --- without labels ---------------------------------------------------------------------------------------------------
+
+
+def test_without_labels_the_objects_are_what_is_output(tmp_path):
+    run = run_of("unlabelled")
+    page = run.report(tmp_path / "report.html").read_text()
+    found, column = data_of(page), columns_of(page)
+    outputs = [run.rule.prune(image.observation) for image in run.images]
+    assert (column["box"].reshape(-1, 4) == np.concatenate([boxes.xyxy for boxes in outputs])).all()
+    assert column["label"].tolist() == [label for boxes in outputs for label in boxes.label.tolist()]
+    assert found["objects"] == len(column["label"]) > found["base_boxes"] > 0
+    assert not found["labelled"]
+    assert found.keys().isdisjoint({"undefended", "defended"})
+    assert [row.keys() for row in found["per_class"]] == [{"label"}] * 2
+    assert (
+        "not recall: an image that is already attacked may hide objects that are not among its" in found["remarks"][0]
+    )
+
+
+def test_without_labels_another_operating_point_has_other_objects(tmp_path):
+    run = run_of("unlabelled")
+    high = replace(run, settings=replace(run.settings, base_score=0.8))
+    found = data_of(high.report(tmp_path / "report.html").read_text())
+    rule = high.settings.rule_at(0.8)
+    assert found["objects"] == sum(len(rule.prune(image.observation)) for image in run.images)
+    assert found["settings"]["base_score"] == "0.8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (replace(PAPER, clean_recall=0.5), "a clean recall of 0.5 cannot be found without labels"),
+        (replace(settings_of(Follow(alpha=1.0)), base_score=1.0), "outputs no box on any of the 2 images"),
+    ],
+)
+def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        replace(run_of("unlabelled"), images=photographed(tmp_path, 2), settings=settings).report(tmp_path / "r.html")
+
+
+def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
+    nameless = Vocabulary((), (), np.arange(2**15))
+    found = data_of(replace(run_of("unlabelled"), vocabulary=nameless).report(tmp_path / "report.html").read_text())
+    assert found["names"] == ["0", "1"]
+
+
+# --- as much as memory and a page can hold ----------------------------------------------------------------------------
+
+
+def test_a_few_objects_at_a_time_give_the_same_page(tmp_path, monkeypatch):
+    run = Run([hesitating(image) for image in awkward(count=6)], EVIDENCE, TWO_CATS)
+    page = run.report(tmp_path / "report.html").read_text()
+    monkeypatch.setattr(boxes, "MOST_CELLS", 300)
+    assert run.report(tmp_path / "report.html").read_text() == page
+
+
+@pytest.mark.parametrize(("name", "most"), [("MOST_TOGETHER", 40), ("MOST_BYTES", 6_000)])
+def test_of_too_many_views_only_those_that_decide_alone_are_kept(tmp_path, monkeypatch, name, most):
+    """Whoever draws many weak boxes makes a page show less of the object, and nothing of others."""
+    run = Run(awkward(count=8), EVIDENCE)
+    whole = columns_of(run.report(tmp_path / "report.html").read_text())
+    monkeypatch.setattr(certificates, name, most)
+    page = run.report(tmp_path / "report.html").read_text()
+    found = columns_of(page)
+    partly = found["target_partly"].astype(bool)
+    assert not whole["target_partly"].any()
+    assert 0 < partly.sum() < len(partly)
+    rows, before = (np.diff(column["together_first"].astype(int)) for column in (found, whole))
+    assert (rows == np.where(partly, 0, before)).all()
+    assert before[partly].min() > before[~partly].max()
+    if name == "MOST_TOGETHER":
+        assert (partly == (before > most)).all()
+    else:
+        assert sum(found[f"together_{column}"].nbytes for column in ("mask", "share", "weight")) < most
+    assert (found["alone_share"] == whole["alone_share"]).all()
+    assert f"Of {partly.sum()} objects more views add up than a page can hold" in data_of(page)["remarks"][0]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +533,7 @@ def test_report_on_the_command_line(tmp_path):
         tmp_path, "observe", "coco:truth.json:photos", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
     )
     answer = json.loads(run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
-    assert answer == {"out": "report.html", "images": 1, "missing_photographs": []}
+    assert answer == {"out": "report.html", "images": 1, "objects_are": "labelled", "missing_photographs": []}
     found = data_of((tmp_path / "report.html").read_text())
     assert found["title"] == "objectseeker report: run"
     assert found["provenance"]["dataset"] == "coco:truth.json:photos"
@@ -390,3 +547,20 @@ def test_report_on_the_command_line(tmp_path):
     assert "Report: o/r.html" in done.stdout
     done = run_cli(tmp_path, "report", "run", "--photos", "cloud", code=2)
     assert done.stderr.splitlines()[-1] == "error: photos must be one of embed, beside, got 'cloud'"
+
+
+def test_data_without_labels_on_the_command_line(tmp_path):
+    """A plain folder: certify and report speak of the boxes that are output, and say so."""
+    photographs(tmp_path, [(20, 15, 40, 30)])
+    run_cli(tmp_path, "observe", tmp_path / "photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:3")
+    done = run_cli(tmp_path, "certify", "run", "--mask-score", 0.5, "--out", "boxes.csv")
+    assert "certified far: 1 of 1 boxes that it outputs" in done.stdout
+    assert "no recall: an image that is already attacked may hide objects" in done.stdout
+    (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
+    assert (row["object_is"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
+    answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-score", 0.5, "--json").stdout)
+    assert answer["objects_are"] == "output"
+    page = (tmp_path / "report.html").read_text()
+    assert data_of(page)["objects"] == 1
+    assert data_of(page)["provenance"]["dataset"] == "photos"
+    assert str(tmp_path) not in page

@@ -13,9 +13,21 @@ from pathlib import Path
 import evaluation_cases
 import numpy as np
 import pytest
-from report_cases import IOU, LABEL_FREE, PAPER, TWO_CATS, VOCABULARY, Run, photographed, run_of
+from report_cases import (
+    EVIDENCE,
+    IOU,
+    LABEL_FREE,
+    PAPER,
+    TWO_CATS,
+    VOCABULARY,
+    Run,
+    awkward,
+    output_on,
+    photographed,
+    run_of,
+)
 
-from objectseeker import Bands, Detections, Observation, Patch, Rule
+from objectseeker import Bands, Defence, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
 from objectseeker.core.certification import ObjectProof, provable
 from objectseeker.core.evidence import stars_of
@@ -25,6 +37,7 @@ from objectseeker.core.threats import WHERES
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Scene, Settings
 from objectseeker.evaluation.certified import certified_objects, find_proofs
+from objectseeker.results import tables
 from objectseeker.results.report import write_report
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
@@ -90,14 +103,12 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "label_free", "iou"],
+    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "label_free", "iou", "unlabelled"],
 )
 def certificates(request, tmp_path_factory):
     """Awkward images and larger ones under one rule, masks and labels: the file, and what it is about."""
     run = run_of(request.param)
-    out = tmp_path_factory.mktemp("certificates") / "report.html"
-    write_report(out, run.images, run.vocabulary, run.settings)
-    return out, run
+    return run.report(tmp_path_factory.mktemp("certificates") / "report.html"), run
 
 
 GRID = [
@@ -314,6 +325,16 @@ def test_it_opens_with_the_overview(opened, photographs):
     assert "mask_score" in page.locator("#settings").inner_text()
 
 
+def test_figures_are_rounded_as_evaluate_rounds_them(opened, photographs):
+    """53 of 80 is 66.25 %: halfway, where Python takes the even digit."""
+    page = opened(photographs[0])
+    values = [100 * (count / objects) for objects in range(1, 130) for count in range(objects + 1)]
+    for digits in (1, 2):
+        found = page.evaluate("([values, n]) => values.map((v) => objectseeker.percent(v, n))", [values, digits])
+        assert found == [f"{value:.{digits}f}" for value in values]
+    assert page.evaluate("objectseeker.percent(66.25)") == tables.percent(66.25) == "66.2"
+
+
 def test_sliders_recompute_the_certificates(opened, photographs):
     file, images = photographs
     page = opened(file)
@@ -506,7 +527,7 @@ def test_boxes_have_the_detectors_names_and_objects_the_data_sets(opened, tmp_pa
     page.locator(DONE).wait_for()
     assert page.locator("#objects button .mark").first.inner_text() == "✗ cat"
     page.get_by_label("boxes of the undefended detector").check()
-    assert page.locator("#layer-base title").text_content() == "kitten 0.9"
+    assert page.locator("#layer-base title").text_content() == "\u2068kitten\u2069 0.9"
     chosen = page.locator("#chosen").inner_text()
     assert "Chosen: cat" in chosen
     assert "cat, of 2 labels that stand for it" in chosen
@@ -638,16 +659,75 @@ def test_light_and_dark(opened, photographs):
 
 
 def test_names_stay_text(opened, tmp_path):
-    hostile = "</script><img src=x onerror='window.hacked=1'>\"&"
-    images = [replace(image, id=hostile) for image in photographed(tmp_path, 3)]
+    """Markup, quotes, brackets, control codes and characters that turn the direction of writing, wherever names go."""
+    hostile = "</script><img src=x onerror='window.hacked=1'>\"& [/foo] \u202egpj.exe\u2066\x1b[31m\n\udcff שלום"
+    shown = "</script><img src=x onerror='window.hacked=1'>\"& [/foo] \\u202egpj.exe\\u2066\\x1b[31m\\n\\udcff שלום"
+    images = [replace(image, id=hostile, path=Path(hostile)) for image in photographed(tmp_path, 3)]
     out = tmp_path / "report.html"
-    hostile_names = Vocabulary.same((hostile, "dog"))
-    write_report(out, images, hostile_names, PAPER, title=hostile, remarks=[hostile])
+    vocabulary = Vocabulary((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
+    told = {"remarks": [hostile], "provenance": {hostile: hostile}}
+    defence = Defence(detector=f"python:{hostile}:see", rule=PAPER.rule, masks=Halves(6), class_names=(hostile,))
+    write_report(out, images, vocabulary, PAPER, title=hostile, defence=defence, photos="beside", **told)
     page = opened(out)
-    assert hostile in page.locator("#classes").inner_text()
-    assert page.title() == hostile
-    for part in ("#images", "#image/0"):
-        page.goto(out.as_uri() + part)
-        assert hostile in page.locator("main").inner_text()
+    page.evaluate("document.addEventListener('securitypolicyviolation', () => { window.hacked = 2; })")
+    assert page.title() == page.locator("h1").inner_text() == shown
+    for place in ("#classes", "#remarks", "#settings", "#provenance"):
+        assert shown in page.locator(place).inner_text()
+    page.evaluate("location.hash = 'images'")
+    assert shown in page.locator(".thumbnail .words").first.inner_text()
+    assert shown in page.locator("#filter-class").inner_text()
+    number = next(n for n, image in enumerate(images) if image.observation.base.label[0] == 0)
+    page.evaluate("n => { location.hash = `image/${n}`; }", number)
+    page.get_by_label("boxes of the undefended detector").check()
+    assert page.locator("#layer-base title").text_content().startswith(f"\u2068{shown}\u2069 0.")
+    for place in ("#image-title", "#objects", "#chosen"):
+        assert page.locator(f"{place} bdi").first.inner_text() == shown
+    unseen = r"/[\p{Cc}\p{Cs}\u202a-\u202e\u2066-\u2069]/u"
+    found = page.evaluate(f"[...document.body.innerText].filter((letter) => {unseen}.test(letter))")
+    assert set(found) <= {"\n", "\t"}
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0
+
+
+# --- without labels ------------------------------------------------------------------------------------------------
+
+
+def test_without_labels_nothing_is_called_recall(opened, tmp_path):
+    images = [output_on(image, PAPER.rule) for image in photographed(tmp_path, 3)]
+    run = Run(images, PAPER, labelled=False)
+    page = opened(run.report(tmp_path / "report.html"))
+    boxes = sum(len(image.truth) for image in images)
+    assert "not recall: an image that is already attacked may hide" in page.locator("#remarks").inner_text()
+    assert page.locator("#cards .value").all_inner_texts() == [str(boxes), "3 images"]
+    assert page.locator("#recalls .card").first.inner_text().count(f"of {boxes} boxes it outputs") == 1
+    for place in ("h3", "figcaption", "th", "label", "#cards", "#recalls"):
+        words = " ".join(page.locator(f"{place}:visible").all_inner_texts())
+        assert words
+        assert "AP" not in words
+        assert "recall" not in words.lower()
+    assert page.locator("#classes th").all_inner_texts()[1] == "boxes it outputs"
+    assert "recall" not in page.locator("#chart svg").get_attribute("aria-label")
+    page.evaluate("location.hash = 'images'")
+    assert page.locator("#found").inner_text() == f"{boxes} boxes in 3 images"
+    page.evaluate("location.hash = 'image/0'")
+    assert "What an attack has already hidden in this image is not among them" in page.locator(".side").inner_text()
+    assert page.locator("#layer-truth .box").count() == len(images[0].truth)
+    page.evaluate("location.hash = 'meaning'")
+    assert "already attacked may hide objects" in page.locator("#part-meaning").inner_text()
+    assert "Certified recall" not in page.locator("#part-meaning").inner_text()
+
+
+def test_of_too_many_views_the_page_certifies_less_and_says_so(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr("objectseeker.results.report.certificates.MOST_TOGETHER", 20)
+    run = Run(awkward(count=8), EVIDENCE)
+    page = opened(run.report(tmp_path / "report.html"), "#image/0")
+    mine, theirs = all_verdicts(page, 0.0), pythons_verdicts(run, 0.0)
+    partly = np.array(page.evaluate("Array.from(objectseeker.certificates.target_partly)"), bool)
+    for ours, wanted in (mine[0], theirs[0]), (mine[2], theirs[2]):
+        assert (ours[..., ~partly] == wanted[..., ~partly]).all()
+        assert (ours[..., partly] <= wanted[..., partly]).all()
+        assert (ours[..., partly] < wanted[..., partly]).any()
+    n = int(np.flatnonzero(partly)[0])
+    page.evaluate("n => { location.hash = 'image/' + objectseeker.certificates.image[n]; }", n)
+    page.locator(f"[data-object='{n}']").click()
+    assert "more than this page can hold" in page.locator("#chosen").inner_text()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import print_json, printed, progress
+from objectseeker.cli._console import escape, print_json, printed, progress
 from objectseeker.cli._options import (
     Json,
     RuleOptions,
@@ -32,35 +32,45 @@ def certify(
 ) -> None:
     """The certificate of every object of a run, under the rule of a defence.
 
+    Of data without labels the objects are the boxes that the defended detector outputs (object_is: output): what would
+    remain of each under an attack on the image as it is. An image that is already attacked may hide objects that are
+    not among its boxes, and no certificate speaks of them.
+
     Example:  objectseeker certify runs/voc --defence tuned/defence.json --patch 1% --out certificates.csv
     Example:  objectseeker certify runs/voc --mask-score 0.7
     """
     from objectseeker.core.threats import WHERES
-    from objectseeker.evaluation import certify_images
+    from objectseeker.evaluation.object_rows import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
     from objectseeker.files.saving import save_text
     from objectseeker.results import tables
 
     stored = open_run(run)
     defence = defence_of_run(stored, rule)
     note_masks(defence.masks, threat.patches)
-    rows: list[dict[str, Any]] = []
+    labelled = stored.labelled
+    certify = certify_images if labelled else certify_outputs
+    rows: list[ObjectRow] = []
     with progress("certifying", len(stored.parts)) as bar:
-        for of_image in certify_images(stored.images(), stored.vocabulary, defence.rule, threat.threat()):
-            rows += [row.to_json() for row in of_image]
+        for of_image in certify(stored.images(), stored.vocabulary, defence.rule, threat.threat()):
+            rows += of_image
             bar.advance()
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_text(out, tables.as_csv([{key: str(value) for key, value in row.items()} for row in rows]))
+        save_text(out, tables.as_csv([row.to_cells() for row in rows]))
         defence.save(out.with_name(f"{out.stem}.defence.json"))
     if as_json:
-        print_json({"defence": defence.to_json() | {"sha256": defence.sha256}, "objects": rows})
+        objects_are = "labelled" if labelled else "output"
+        about = {"defence": defence.described(), "objects_are": objects_are}
+        print_json(about | {"objects": [row.to_json() for row in rows]})
         return
-    counted = [row for row in rows if not row["ignored"]]
+    counted = [row for row in rows if not row.ignored]
+    things = "objects" if labelled else "boxes that it outputs"
     for where in WHERES:
-        number = sum(row[where] for row in counted)
-        printed.print(f"certified {where}: {number} of {len(counted)} objects")
-    printed.print(
-        f"{sum(row['vacuous_far'] for row in counted)} objects have no far position and count as certified there"
-    )
+        number = sum(row.certified[where] for row in counted)
+        printed.print(f"certified {where}: {number} of {len(counted)} {things}")
+    vacuous = sum(row.vacuous_far for row in counted)
+    printed.print(f"{vacuous} {things} have no far position and count as certified there")
+    if not labelled:
+        printed.print(f"There are no labels, so this is no recall: {ATTACKED_ALREADY}.")
     if out is not None:
-        printed.print(f"Every object: {out}")
+        printed.print(f"Every {'object' if labelled else 'box'}: {escape(str(out))}")

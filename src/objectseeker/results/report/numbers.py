@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.masks import MaskSet
+from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import WHERES
+from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.evaluation.object_rows import ATTACKED_ALREADY, name_of_label, with_outputs
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings, ioa_of, threshold_of
 from objectseeker.evaluation.summary import Totals
 from objectseeker.evaluation.sweeps import SIZE_BINS
-from objectseeker.runs.run import Run
+from objectseeker.results.report.text import placeless
+
+if TYPE_CHECKING:
+    from objectseeker.runs.run import Run
 
 # The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.
 AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)
@@ -27,41 +35,80 @@ OFFERED_THRESHOLDS = tuple(t / 20 for t in range(20))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shown:
-    """The rule that the report shows, what it costs, and what must be said about the choice."""
+    """What the report shows: the images with their objects, the rule, its figures, and what must be said of them."""
 
+    scene: Scene
     rule: AnyRule
     figures: dict[str, Any]
     remarks: list[str]
 
 
-def shown(scene: Scene, settings: Settings) -> Shown:
+def shown(images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings) -> Shown:
     """The defended detector where the settings ask for it, in the figures of `evaluate`."""
-    totals = Totals(scene.vocabulary, [settings])
+    scene = Scene.of(images, vocabulary)
+    totals = Totals(vocabulary, [settings])
     totals.add(scene)
     undefended, ours = totals.undefended(), totals.outcome(0)
     remark = ours.remark()
     if ours.point is None:
         raise ObjectSeekerError(remark or "there is no such operating point")
-    return Shown(
-        ours.point.rule,
-        {
-            "images": totals.images,
-            "objects": int(totals.objects.sum()),
-            "ignored": totals.ignored,
-            "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
-            "defended": {"ap50": ours.ap50, "clean_recall": ours.clean_recall},
-            "per_class": [
-                {
-                    "label": c,
-                    "undefended_ap50": float(undefended.curve.ap50[c]),
-                    "ap50": float(ours.curve.ap50[c]),
-                    "clean_recall": ours.recall(c),
-                }
-                for c in totals.objects.nonzero()[0].tolist()
-            ],
-        },
-        [] if remark is None else [f"{remark[0].upper()}{remark[1:]}."],
+    figures = {
+        "labelled": True,
+        "images": totals.images,
+        "objects": int(totals.objects.sum()),
+        "ignored": totals.ignored,
+        "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
+        "defended": {"ap50": ours.ap50, "clean_recall": ours.clean_recall},
+        "per_class": [
+            {
+                "label": c,
+                "undefended_ap50": float(undefended.curve.ap50[c]),
+                "ap50": float(ours.curve.ap50[c]),
+                "clean_recall": ours.recall(c),
+            }
+            for c in totals.objects.nonzero()[0].tolist()
+        ],
+    }
+    return Shown(scene, ours.point.rule, figures, [] if remark is None else [f"{remark[0].upper()}{remark[1:]}."])
+
+
+def shown_without_labels(images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings) -> Shown:
+    """The boxes that the defended detector outputs as objects. They are no recall, and there is no AP."""
+    rule = settings.fixed_rule
+    if rule is None:
+        raise ObjectSeekerError(
+            f"a clean recall of {settings.clean_recall:g} cannot be found without labels: give a base score instead"
+        )
+    found = [with_outputs(image, rule) for image in images]
+    names = _names(vocabulary, found)
+    scene = Scene.part(found, Vocabulary.same(names))
+    if not len(scene.truth):
+        raise ObjectSeekerError(
+            f"the defended detector outputs no box on any of the {len(found)} images, so there is nothing to certify: "
+            f"its base_score is {rule.base_score:g}"
+        )
+    base = sum(len(image.observation.base.at_least(rule.base_score)) for image in found)
+    figures = {
+        "labelled": False,
+        "images": len(found),
+        "objects": len(scene.truth),
+        "ignored": 0,
+        "base_boxes": base,
+        "per_class": [{"label": c} for c in scene.objects_per_class.nonzero()[0].tolist()],
+    }
+    remark = (
+        "There are no labels here: the objects are the boxes that the defended detector outputs, and every figure is a "
+        f"share of these boxes. That is not recall: {ATTACKED_ALREADY}, and nothing here speaks of them."
     )
+    return Shown(scene, rule, figures, [remark])
+
+
+def _names(vocabulary: Vocabulary, images: Sequence[ObservedImage]) -> tuple[str, ...]:
+    """The detector's class names; one that has none may use any label, and each label is its own name."""
+    boxes = [one for image in images for one in (image.observation.base, image.observation.boxes)]
+    used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
+    known = vocabulary.detector_names
+    return tuple(name_of_label(known, label) for label in range(max(len(known), used)))
 
 
 def controls(settings: Settings) -> dict[str, Any]:
@@ -86,7 +133,8 @@ def described(settings: Settings, rule: AnyRule, defence: Defence | None) -> dic
         values["defence"] = f"sha256:{deployed.sha256}"
         if deployed != defence:
             values["on the curve of"] = f"sha256:{defence.sha256}"
-        values |= {"detector": defence.detector, "detector identity": defence.identity or "not recorded"}
+        identity = defence.identity or "not recorded"
+        values |= {"detector": placeless(defence.detector), "detector identity": placeless(identity)}
         values |= defence.options | {"masks": str(defence.masks), "fill": defence.fill}
     ioa = ioa_of(rule)
     name = "the paper's: one masked box decides" if ioa.low_score is None else "evidence: views add up"
@@ -102,7 +150,7 @@ def provenance_of(run: Run) -> dict[str, str]:
     return {
         "run": run.folder.resolve().name,
         "run identity": f"sha256:{run.identity}",
-        "dataset": manifest.dataset,
+        "dataset": placeless(manifest.dataset),
         "dataset identity": manifest.dataset_identity,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
         "boxes stored from": f"{observing.base_floor!r} (untouched), {observing.mask_floor!r} (masked)",

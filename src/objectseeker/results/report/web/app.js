@@ -131,6 +131,7 @@ window.objectseeker = {
   certificates,
   attack,
   view,
+  percent,
   verdicts(area, aspect, where, threshold) {
     const sizes = Array.from({ length: certificates.count }, (_, n) => certificates.sizeFor(n, { area, aspect }));
     return {

@@ -8,9 +8,16 @@
 // A target is an object as one of the detector's labels that stand for its class. Each has masked boxes of its own, and
 // an object is certified if one of its targets is.
 
-const COLUMN_TYPES = { u1: Uint8Array, u2: Uint16Array, u4: Uint32Array, i4: Int32Array, f8: Float64Array };
+const COLUMN_TYPES = {
+  u1: Uint8Array,
+  u2: Uint16Array,
+  u4: Uint32Array,
+  i4: Int32Array,
+  f4: Float32Array,
+  f8: Float64Array,
+};
 
-function decodeColumn({ type, data }) {
+function decodeColumn(type, data) {
   const text = atob(data);
   const bytes = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
@@ -103,8 +110,9 @@ function gaps(strips, length, first, last) {
 }
 
 class Certificates {
-  constructor(data) {
-    for (const [name, packed] of Object.entries(data.columns)) this[name] = decodeColumn(packed);
+  // `read` gives the text of a column by its name.
+  constructor(data, read) {
+    for (const [name, type] of Object.entries(data.columns)) this[name] = decodeColumn(type, read(name));
     this.count = this.label.length;
     this.masks = data.masks.map(withReach);
     this.margin = data.margin;

@@ -69,7 +69,7 @@ function updateGallery() {
   const images = new Set(everything ? data.image_ids.keys() : [...gallery.matching].map((n) => certificates.image[n]));
   gallery.images = [...images].sort((a, b) => a - b);
   byId("found").textContent =
-    `${plural(gallery.matching.size, "object")} in ${plural(gallery.images.length, "image")}` +
+    `${countWords(gallery.matching.size)} in ${plural(gallery.images.length, "image")}` +
     (everything ? "" : ` of ${data.images}`);
   const before = Math.max(gallery.shown, CARDS_AT_ONCE);
   gallery.shown = 0;
@@ -118,7 +118,7 @@ function thumbnailCard(i) {
             { class: `mark ${held === kinds.length ? "certified" : "open"}` },
             `${held === kinds.length ? "✓" : "✗"} ${held} of ${kinds.length} certified`,
           )
-        : "no objects",
+        : `no ${things}`,
       words ? make("span", { class: "soft" }, ` ${words}`) : "",
     ),
   );

@@ -14,7 +14,7 @@ function drawBoxes() {
       name,
       (view.details?.[name] ?? []).map(([x1, y1, x2, y2, score, label]) => {
         const box = drawBox([x1, y1, x2, y2], `box ${name}`);
-        box.append(draw("title", {}, `${detectorName(label)} ${score}`));
+        box.append(draw("title", {}, `\u2068${detectorName(label)}\u2069 ${score}`)); // a title holds no elements
         return box;
       }),
     );
@@ -54,7 +54,7 @@ function drawProof(proof) {
     }
     const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
     proof.views.forEach(({ row }, k) => {
-      const box = view.details?.[proof.kind][row - first];
+      const box = view.details?.[proof.kind].subarray(4 * (row - first), 4 * (row - first) + 4);
       if (box) boxes.push(drawBox(box, k === 0 ? "seen" : "seen weak"));
     });
   }
@@ -109,10 +109,10 @@ function listObjects(size, proofs) {
       "strong",
       { class: `mark ${hidden ? "open" : "certified"}` },
       !real.length
-        ? "No objects here."
+        ? `No ${things} here.`
         : hidden
-          ? `✗ It may hide ${hidden} of ${plural(real.length, "object")}.`
-          : `✓ It cannot hide ${real.length === 1 ? "the object" : `any of the ${real.length} objects`}.`,
+          ? `✗ It may hide ${hidden} of ${countWords(real.length)}.`
+          : `✓ It cannot hide ${real.length === 1 ? `the ${thing}` : `any of the ${countWords(real.length)}`}.`,
     ),
   );
   const focused = document.activeElement?.dataset?.object;
@@ -133,7 +133,7 @@ function listObjects(size, proofs) {
             "data-proven": String(proof !== null),
             click: () => chooseObject(n),
           },
-          make("span", { class: `mark ${kind}` }, `${KINDS[kind].symbol} ${data.names[certificates.label[n]]}`),
+          make("span", { class: `mark ${kind}` }, `${KINDS[kind].symbol} `, apart(data.names[certificates.label[n]])),
           make(
             "span",
             { class: "soft" },
@@ -175,11 +175,14 @@ function describeChosen(target, size) {
     if (data.evidence) rows.push(["groups of views that add up", String(stars.length)]);
     if (labels > 1) {
       const shown = detectorName(certificates.target_label[target]);
-      rows.push(["as the detector calls it", `${shown}, of ${labels} labels that stand for it`]);
+      const words = make("span", {}, apart(shown), `, of ${labels} labels that stand for it`);
+      rows.push(["as the detector calls it", words]);
     }
+    if (certificates.target_partly[target])
+      rows.push(["views that add up", "more than this page can hold: only what one mask alone proves is shown"]);
   }
   byId("chosen").replaceChildren(
-    ...(n >= 0 ? [make("h3", {}, `Chosen: ${data.names[certificates.label[n]]}`)] : []),
+    ...(n >= 0 ? [make("h3", {}, "Chosen: ", apart(data.names[certificates.label[n]]))] : []),
     make("dl", {}, ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])),
   );
 }

@@ -12,7 +12,7 @@ function share(objects, where) {
     yes += certified[n];
     empty += vacuous[n];
   }
-  return { yes, empty, recall: (100 * yes) / objects.length };
+  return { yes, empty, recall: 100 * (yes / objects.length) }; // in the order of evaluation.replayed.shares
 }
 
 function card(title, value, ...words) {
@@ -25,11 +25,18 @@ function card(title, value, ...words) {
   );
 }
 
-function fillOverview() {
+// What there is to say of the detector: without labels neither AP nor recall.
+function headlines() {
+  if (!data.labelled) {
+    const more = data.objects - data.base_boxes;
+    return [
+      card("Boxes it outputs", String(data.objects), `${more} of them only found by masking`),
+      card("Seen", plural(data.images, "image"), "without labels: nobody says what should be found"),
+    ];
+  }
   const { undefended, defended } = data;
-  byId("remarks").replaceChildren(...data.remarks.map((line) => make("p", { class: "notice" }, line)));
   const loss = undefended.ap50 - defended.ap50;
-  byId("cards").replaceChildren(
+  return [
     card("Undefended, clean AP50", `${percent(undefended.ap50)} %`, `COCO's AP50: ${percent(undefended.ap50_coco)} %`),
     card(
       "Defended, clean AP50",
@@ -38,14 +45,20 @@ function fillOverview() {
     ),
     card("Clean recall", `${percent(defended.clean_recall)} %`, "mean over classes, defended, where it is certified"),
     card("Seen", plural(data.images, "image"), `${plural(data.objects, "object")}, ${data.ignored} more ignored`),
-  );
+  ];
+}
+
+function fillOverview() {
+  byId("remarks").replaceChildren(...data.remarks.map((line) => make("p", { class: "notice" }, line)));
+  byId("cards").replaceChildren(...headlines());
   const list = (id, pairs) =>
     byId(id).replaceChildren(
       ...Object.entries(pairs).flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)]),
     );
   list("settings", data.settings);
   byId("of-class").hidden = !data.classwise;
-  for (const words of document.querySelectorAll(data.by_iou ? ".by-ioa" : ".by-iou")) words.hidden = true;
+  const unsaid = [data.by_iou ? ".by-ioa" : ".by-iou", data.labelled ? ".of-boxes" : ".of-labels"];
+  for (const words of document.querySelectorAll(unsaid)) words.hidden = true;
   list("provenance", { ...data.provenance, "report written by": `objectseeker ${data.version}` });
 }
 
@@ -59,7 +72,7 @@ function showRecalls() {
         draw("path", { class: `series series-${where}`, d: "M0 8H36" }),
         marker(where, 18, 8),
       );
-      const words = [`${yes} of ${plural(counted.length, "object")}`];
+      const words = [`${yes} of ${countWords(counted.length)}${data.labelled ? "" : " it outputs"}`];
       if (where === "far" || empty) words.push(`${empty} of them vacuous: no position is ${where}`);
       const shown = card("", `${percent(recall)} %`, ...words);
       shown.firstChild.append(key, capital(where));
@@ -78,24 +91,24 @@ function showRecalls() {
         String(recalls[0].empty),
       ];
     });
-  const certifiedColumns = [...wheres, "vacuous far"];
+  const whose = data.labelled ? things : `${things} it outputs`;
+  const certifiedColumns = [...wheres.map((where) => (data.labelled ? where : `certified ${where}`)), "vacuous far"];
+  const figures = data.labelled ? ["undefended AP50", "AP50", "clean recall"] : [];
   byId("classes").replaceChildren(
     table(
-      ["class", "objects", "undefended AP50", "AP50", "clean recall", ...certifiedColumns],
+      ["class", whose, ...figures, ...certifiedColumns],
       groups(
         data.per_class.map((row) => [
           data.names[row.label],
           counted.filter((n) => certificates.label[n] === row.label),
-          percent(row.undefended_ap50),
-          percent(row.ap50),
-          percent(row.clean_recall),
+          ...(data.labelled ? [row.undefended_ap50, row.ap50, row.clean_recall].map((value) => percent(value)) : []),
         ]),
       ),
     ),
   );
   byId("sizes").replaceChildren(
     table(
-      ["share of the image", "objects", ...certifiedColumns],
+      ["share of the image", whose, ...certifiedColumns],
       groups(sizeBins.slice(1).map((_, bin) => [sizeWords(bin), counted.filter((n) => binOf(n) === bin)])),
     ),
   );
@@ -180,7 +193,7 @@ function drawChart() {
   const known = areas.map((area, at) => ({ area, found: chart.points[at] })).filter((point) => point.found !== null);
   const ends = [];
   for (const where of known.length ? wheres : []) {
-    const at = known.map(({ area, found }) => [chartX(area), chartY((100 * found[where]) / counted.length)]);
+    const at = known.map(({ area, found }) => [chartX(area), chartY(100 * (found[where] / counted.length))]);
     parts.push(
       draw("path", { class: `series series-${where}`, d: "M" + at.map((point) => point.join(" ")).join("L") }),
       ...at.filter((_, i) => i % 3 === 0).map(([x, y]) => marker(where, x, y)),
@@ -202,7 +215,9 @@ function drawChart() {
       viewBox: `0 0 ${width} ${height}`,
       role: "img",
       click: chooseArea,
-      "aria-label": "Certified recall in percent against patch area; the table below has the values",
+      "aria-label":
+        (data.labelled ? "Certified recall" : "Certified share of the boxes it outputs") +
+        " in percent against patch area; the table below has the values",
     },
     ...parts,
   );
@@ -222,7 +237,7 @@ function fillChartTable() {
       ["patch area", ...wheres],
       areas.map((area, at) => [
         areaWords(area),
-        ...wheres.map((where) => percent((100 * chart.points[at][where]) / counted.length)),
+        ...wheres.map((where) => percent(100 * (chart.points[at][where] / counted.length))),
       ]),
     ),
   );

@@ -1,11 +1,11 @@
 // What every part of the page uses: the data, the state, the verdicts at the chosen attack, and how elements are made.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const certificates = new Certificates(data);
+const byId = (id) => document.getElementById(id);
+const data = JSON.parse(byId("data").textContent);
+const certificates = new Certificates(data, (name) => byId(`column-${name}`).textContent);
 const { areas, aspects, thresholds, wheres, start, size_bins: sizeBins } = data.controls;
 const attack = { ...start };
 
-const byId = (id) => document.getElementById(id);
 const SVG = byId("photo").namespaceURI;
 
 // Text always goes in as text: no name of a class or a file can become markup.
@@ -31,8 +31,18 @@ function table(head, rows) {
 }
 
 const capital = (word) => word[0].toUpperCase() + word.slice(1);
-const percent = (value, digits = 1) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
-const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+// Rounded as Python rounds: a tie goes to the even digit, where toFixed goes up. Only whole multiples of a power of two
+// can lie halfway, and scaling by that power is exact.
+function percent(value, digits = 1) {
+  if (!Number.isFinite(value)) return "–";
+  const up = value.toFixed(digits);
+  const tie = (Math.abs(value) * 2 ** (digits + 1)) % 2 === 1;
+  return tie && up.at(-1) % 2 === 1 ? (value - 0.25 / 10 ** digits).toFixed(digits) : up;
+}
+const plural = (count, word, words = word + "s") => `${count.toLocaleString("en")} ${count === 1 ? word : words}`;
+// Without labels the objects are the boxes that the defended detector outputs, and are called so.
+const [thing, things] = data.labelled ? ["object", "objects"] : ["box", "boxes"];
+const countWords = (count) => plural(count, thing, things);
 const areaWords = (area) => `${+(100 * area).toPrecision(3)} %`;
 function aspectWords(aspect) {
   if (aspect === 1) return "square";
@@ -49,7 +59,7 @@ function stored(id) {
 const missing = new Set(data.image_missing);
 function photoAddress(kind, i) {
   if (missing.has(i)) return null;
-  if (data.photos !== null) return `${encodeURIComponent(data.photos)}/${kind}-${i}.jpg`;
+  if (data.photos !== null) return `${data.photos}/${kind}-${i}.jpg`;
   const content = stored(`${kind}-${i}`);
   return content === null ? null : "data:image/jpeg;base64," + content;
 }
@@ -121,8 +131,10 @@ const KINDS = {
   ignored: { symbol: "·", words: "ignored, counts neither way" },
 };
 
-// Objects have the data set's class names, boxes the detector's.
+// Objects have the data set's class names, boxes the detector's. A name is written in its own direction, whatever
+// stands around it.
 const detectorName = (label) => data.detector_names[label] ?? String(label);
+const apart = (name) => make("bdi", {}, name);
 
 function boxOf(n) {
   return Array.from(certificates.box.subarray(4 * n, 4 * n + 4));

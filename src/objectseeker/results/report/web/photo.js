@@ -1,7 +1,7 @@
 // One image: its boxes, the positions from which the patch may hide the chosen object, and the patch itself to drag.
 
 const LAYERS = [
-  ["truth", "objects", "box certified", true],
+  ["truth", data.labelled ? things : `${things} it outputs`, "box certified", true],
   ["base", "boxes of the undefended detector", "box base", false],
   ["recovered", "boxes only masking found", "box recovered", false],
   ["positions", "where the patch may hide the chosen object", "positions", true],
@@ -51,8 +51,8 @@ function openImage(i, object) {
   view.object = object ?? preferred;
   view.details = null;
   const { width, height } = data.masks[data.image_masks[i]];
-  byId("image-title").textContent =
-    data.image_ids[i] + (data.image_files[i] === data.image_ids[i] ? "" : ` (${data.image_files[i]})`);
+  const file = data.image_files[i] === data.image_ids[i] ? [] : [" (", apart(data.image_files[i]), ")"];
+  byId("image-title").replaceChildren(apart(data.image_ids[i]), ...file);
   byId("photo").setAttribute("viewBox", `0 0 ${width} ${height}`);
   for (const [name, value] of Object.entries({ width, height })) byId("pixels").setAttribute(name, value);
   const size = patchSize(attack.area, attack.aspect, width, height);
@@ -75,6 +75,8 @@ function loadPhoto() {
     });
   }
   view.details = details === null ? null : JSON.parse(details);
+  for (const kind of view.details ? ["alone", "together"] : [])
+    view.details[kind] = decodeColumn("f4", view.details[kind]);
   byId("no-photo").hidden = !missing.has(i);
   byId("no-photo").textContent =
     "The photograph could not be read when this report was written, or had changed; " +
