@@ -14,6 +14,7 @@ SOURCE = Path(objectseeker.__file__).parent
 ORDER = (
     "errors",
     "core",
+    "interchange",
     "files",
     "detectors",
     "defence",
@@ -52,10 +53,10 @@ def imported(file: Path):
         yield from (name.removeprefix("objectseeker.") for name in names if name.startswith("objectseeker."))
 
 
-def test_the_root_holds_packages_and_three_modules():
-    assert {file.name for file in SOURCE.glob("*.py")} == {"__init__.py", "errors.py", "defence.py"}
+def test_the_root_holds_packages_and_four_modules():
+    assert {file.name for file in SOURCE.glob("*.py")} == {"__init__.py", "errors.py", "interchange.py", "defence.py"}
     folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir() and folder.name[0] not in "_."}
-    assert folders | {"errors", "defence"} == set(ORDER)
+    assert folders | {"errors", "interchange", "defence"} == set(ORDER)
 
 
 @pytest.mark.parametrize("package", ORDER)

@@ -1,12 +1,24 @@
-"""The one exception class of the package."""
+"""The one exception class of the package, and how values are required and shown."""
 
 from __future__ import annotations
 
 import math
+import re
+
+# What a terminal obeys instead of showing: control characters, marks that turn or break a line, halves of characters.
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class ObjectSeekerError(ValueError):
     """Something the caller handed in cannot be used; the message names the value and says what to do."""
+
+
+def one_line(text: str) -> str:
+    """Text that is not ours, to print: what a terminal would obey is shown as Python writes it, such as \\x1b.
+
+    So a name can neither colour what follows, nor turn its direction, nor begin a new line.
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def require_fraction(value: float, name: str) -> float:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from platform import platform, python_version
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import objectseeker
-from objectseeker.cli._console import printed
+from objectseeker.cli._console import be_quiet, be_verbose, log, printed
+
+EVERYWHERE = ("quiet", "verbose")  # may stand before the verb and after it
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. Typer would answer a KeyboardInterrupt itself, and in every version otherwise."""
+
+
+class Program(TyperGroup):
+    """All verbs, and how Ctrl-C leaves them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as pressed:
+            raise Interrupted(*pressed.args) from None
+
 
 app = typer.Typer(
+    cls=Program,
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -21,10 +41,50 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed against the naive 
 app.add_typer(bench, name="bench")
 
 
+def _quiet(given: bool) -> None:
+    if given:
+        be_quiet()
+
+
+def _verbose(given: bool) -> None:
+    if given:
+        be_verbose()
+        log.info("objectseeker %s, Python %s, %s", objectseeker.__version__, python_version(), platform())
+
+
 @app.callback(invoke_without_command=True)
 def _root(
     version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", expose_value=False, callback=_quiet, help="Print results and errors only."),
+    ] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option("--verbose", "-v", expose_value=False, callback=_verbose, help="Print what is done, with times."),
+    ] = False,
 ) -> None:
     if version:
         printed.print(f"objectseeker {objectseeker.__version__}")
         raise typer.Exit
+
+
+def program() -> Any:
+    """The command line, ready to be called: flags show no type in the help, and what is for all verbs follows them."""
+    root = typer.main.get_command(app)
+    shared = [option for option in root.params if option.name in EVERYWHERE]
+    for command in _below(root):
+        command.params += shared
+    context = root.context_class(root, **root.context_settings)
+    for command in (root, *_below(root)):
+        for option in command.get_params(command.context_class(command, parent=context)):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return root
+
+
+def _below(group: Any) -> Iterator[Any]:
+    for command in group.commands.values():
+        yield command
+        if hasattr(command, "commands"):
+            yield from _below(command)

@@ -1,8 +1,13 @@
-"""What the commands print with: results on the output stream, notes and progress on the error stream."""
+"""What the commands print with: results on the output stream; notes, progress and errors on the error stream.
+
+Text that is not ours (paths, names, messages) goes through `escape` before it is printed with markup.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -23,10 +28,17 @@ from rich.progress import (
 )
 from rich.text import Text
 
-LOG_EVERY = 60.0  # seconds between lines of progress where there is no terminal
+from objectseeker.errors import one_line
 
-printed = Console(soft_wrap=True, highlight=False)
-notes = Console(stderr=True, soft_wrap=True, highlight=False)
+LOG_EVERY = 60.0  # seconds between lines of progress where there is no terminal
+LONGEST_SENTENCE = 1000  # characters; a message may quote what it was given
+
+printed = Console(soft_wrap=True, highlight=False, emoji=False)
+notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+errors = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)  # what --quiet does not silence
+log = logging.getLogger("objectseeker")
+
+_BRACKETS = re.compile(r"(\\*)(\[|$)")
 
 
 class Bar:
@@ -81,8 +93,10 @@ def progress(what: str, total: int) -> Iterator[Bar]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as bar:
+    began = time.monotonic()
+    with Progress(*columns, console=notes, transient=True, disable=notes.quiet or not notes.is_terminal) as bar:
         yield Bar(bar, bar.add_task(what, total=total))
+    log.debug("%s: %.3f s", what, time.monotonic() - began)
 
 
 class Rate(ProgressColumn):
@@ -92,21 +106,50 @@ class Rate(ProgressColumn):
         return Text(f"{task.speed:.1f}/s" if task.speed >= 1 else f"{1 / task.speed:.1f} s each")
 
 
+class Notes(logging.Handler):
+    """What the package logs, as notes; with --verbose also what is no warning, with the time since the start."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            warn(record.getMessage())
+        else:
+            notes.print(f"[dim]{record.relativeCreated / 1000:8.3f} s  {escape(record.getMessage())}[/]")
+
+
+def be_quiet() -> None:
+    """No notes and no progress from here on: only results and errors."""
+    notes.quiet = True
+
+
+def be_verbose() -> None:
+    """Everything that is logged, and how long it took."""
+    log.setLevel(logging.DEBUG)
+
+
 def warn(sentence: str) -> None:
     notes.print(f"[bold yellow]note:[/] {escape(sentence)}")
 
 
 def mark(cell: Any) -> str:
-    return ("[green]yes[/]" if cell else "[red]no[/]") if isinstance(cell, bool) else str(cell)
+    return ("[green]yes[/]" if cell else "[red]no[/]") if isinstance(cell, bool) else escape(str(cell))
 
 
-def fail(sentence: str) -> NoReturn:
-    notes.print(f"[bold red]error:[/] {escape(sentence)}")
-    sys.exit(2)
+def fail(sentence: str, code: int = 2) -> NoReturn:
+    """End the program with one sentence on one line."""
+    cut = sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:LONGEST_SENTENCE]}..."
+    errors.print(f"[bold red]error:[/] {escape(cut)}")
+    sys.exit(code)
 
 
 def escape(text: str) -> str:
-    return text.replace("[", "\\[")
+    """Text that is not ours, on one line and for markup: brackets and backslashes are shown as they are."""
+    return _BRACKETS.sub(_literal, one_line(text))
+
+
+def _literal(found: re.Match[str]) -> str:
+    """Backslashes count double before a tag and only there, so they get a tag that does nothing."""
+    backslashes, bracket = found[1], found[2]
+    return (f"{backslashes * 2}[none][/none]" if backslashes else "") + (f"\\{bracket}" if bracket else "")
 
 
 def print_json(content: Any) -> None:

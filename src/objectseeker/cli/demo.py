@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import mark, print_json, printed, progress
+from objectseeker.cli._console import escape, mark, print_json, printed, progress
 from objectseeker.cli._options import Json
 from objectseeker.core.threats import parse_area
 
@@ -58,7 +58,7 @@ def demo(
     small = sum(row["share_of_image"] < 0.01 for row in rows)
     printed.print(f"{len(rows)} objects in {count} photographs; {small} smaller than 1 % are in the report only.")
     printed.print(", ".join(f"certified {where}: {number}" for where, number in summary.items()))
-    printed.print(f"Report: {out / 'report.html'}")
+    printed.print(f"Report: {escape(str(out / 'report.html'))}")
 
 
 def _cells(row: dict[str, Any], columns: list[str]) -> list[Any]:

@@ -1,0 +1,94 @@
+"""How the program ends: whatever happens becomes one sentence and an exit code, never a traceback.
+
+2: what the user can mend. 70: a fault of this package. 130: Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from objectseeker.cli._app import Interrupted, program
+from objectseeker.cli._console import Notes, errors, escape, fail, log, notes
+from objectseeker.errors import ObjectSeekerError
+
+FAULT, INTERRUPTED = 70, 130
+NO_MEMORY = "there is not enough memory: ask for less at once (a smaller --batch, fewer --processes or --workers)"
+SHOW_CURSOR = b"\x1b[?25h"
+
+
+def main() -> None:
+    """Run the command line."""
+    signal.signal(signal.SIGINT, _first_interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter gets its number, not an exception
+            stream.reconfigure(errors="backslashreplace")
+    if not log.handlers:
+        log.addHandler(Notes())
+    try:
+        try:
+            program()()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a full disk or a closed pipe is still answered
+    except Interrupted as pressed:
+        errors.print(escape(f"Stopped by Ctrl-C. {str(pressed) or 'Files that were finished are kept.'}"))
+        _leave(INTERRUPTED)
+    except BrokenPipeError:  # whoever reads the output has seen enough
+        _leave(1)
+    except ObjectSeekerError as error:
+        fail(str(error))
+    except OSError as error:  # a folder that is a file, a full disk, no permission
+        errors.print(f"[bold red]error:[/] {escape(_of_system(error))}")
+        _leave(2)
+    except MemoryError:
+        fail(NO_MEMORY)
+    except Exception as error:
+        _fail_by_fault(error)
+
+
+def _first_interrupt(signum: int, frame: Any) -> NoReturn:
+    """Ctrl-C: stop in order. Whoever presses it again does not want to wait for that."""
+    signal.signal(signal.SIGINT, _second_interrupt)
+    raise KeyboardInterrupt
+
+
+def _second_interrupt(signum: int, frame: Any) -> NoReturn:
+    cursor = SHOW_CURSOR if notes.is_terminal else b""  # a progress bar hides it
+    os.write(2, cursor + b"Stopped at once.\n")
+    os._exit(INTERRUPTED)
+
+
+def _leave(code: int) -> NoReturn:
+    """Exit without a second complaint about output that nobody takes: Python would flush it again."""
+    try:
+        sys.stdout.flush()
+    except (OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
+
+
+def _of_system(error: OSError) -> str:
+    what = error.strerror or str(error) or type(error).__name__
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what += ", make room or write elsewhere"
+    return f"cannot use {error.filename}: {what}" if error.filename else f"cannot read or write: {what}"
+
+
+def _fail_by_fault(error: Exception) -> NoReturn:
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU
+        fail(NO_MEMORY)
+    for line in traceback.format_exc().splitlines():
+        log.debug("%s", line)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    fail(
+        f"this should not have happened, please report it with what --verbose prints: {type(error).__name__} in "
+        f"{where}: {error}",
+        FAULT,
+    )

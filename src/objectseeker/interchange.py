@@ -1,0 +1,157 @@
+"""`Detections` as other tools hold them, and back: supervision, COCO results (pycocotools), FiftyOne.
+
+None of these is needed to import this module. Boxes stay in raw image pixels unless a function says otherwise; what a
+format cannot hold is said where it is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Detections, Floats
+from objectseeker.errors import ObjectSeekerError, one_line, require_count
+
+__all__ = ["of_coco", "of_fiftyone", "of_supervision", "to_coco", "to_fiftyone", "to_supervision"]
+
+
+def to_supervision(detections: Detections, names: Sequence[str] | None = None) -> Any:
+    """`supervision.Detections` with the same boxes, bit for bit; `names` become its class_name."""
+    try:
+        from supervision import Detections as Theirs
+    except ImportError:
+        raise ObjectSeekerError("supervision is not installed: pip install supervision") from None
+    named: dict[str, Any] = (
+        {} if names is None else {"class_name": np.array([_name(label, names) for label in detections.label], str)}
+    )
+    return Theirs(
+        xyxy=detections.xyxy.copy(),
+        confidence=detections.score.copy(),
+        class_id=detections.label.copy(),
+        data=named,
+    )
+
+
+def of_supervision(theirs: Any) -> Detections:
+    """The boxes of anything with xyxy, confidence and class_id, as `supervision.Detections` has them.
+
+    Lost: masks, tracks and whatever else lies beside the boxes. Without confidence, as in ground truth, scores are 1.
+    """
+    boxes, labels = theirs.xyxy, theirs.class_id
+    if labels is None and len(boxes):
+        raise ObjectSeekerError("the boxes have no class_id: a label each is needed")
+    scores = np.ones(len(boxes)) if theirs.confidence is None else theirs.confidence
+    return Detections(boxes, scores, [] if labels is None else labels)
+
+
+def to_coco(
+    detections: Detections, image_id: Hashable, category_ids: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """Rows of COCO results, as `COCO.loadRes` takes them.
+
+    `category_ids` are the ids of the labels in the data set; without them label 0 is category 1, as COCO counts.
+    """
+    ids = None if category_ids is None else list(category_ids)
+    return [
+        {"image_id": image_id, "category_id": _category(label, ids), "bbox": box, "score": score}
+        for box, score, label in zip(
+            _corner_and_size(detections.xyxy).tolist(),
+            detections.score.tolist(),
+            detections.label.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def of_coco(rows: Iterable[Mapping[str, Any]], category_ids: Sequence[int] | None = None) -> dict[Hashable, Detections]:
+    """The boxes of each image, by its id, of COCO results or annotations; `category_ids` as in `to_coco`.
+
+    Widths and heights were rounded when they were written: the right and the lower side may differ in the last digit.
+    Lost: every entry but image_id, category_id, bbox and score; without a score, as in annotations, it is 1.
+    """
+    labels = None if category_ids is None else {number: label for label, number in enumerate(category_ids)}
+    images: dict[Hashable, list[tuple[Any, float, int]]] = {}
+    for row in rows:
+        try:
+            image, category, box = row["image_id"], row["category_id"], row["bbox"]
+        except (KeyError, TypeError, IndexError):
+            raise ObjectSeekerError(f"a row needs image_id, category_id and bbox, got {_shown(row)}") from None
+        if labels is not None and category not in labels:
+            raise ObjectSeekerError(f"category {_shown(category)} is not among the category_ids")
+        label = require_count(category, "category_id") - 1 if labels is None else labels[category]
+        images.setdefault(image, []).append((box, row.get("score", 1.0), label))
+    return {
+        image: Detections(_corners([box for box, _, _ in boxes]), [s for _, s, _ in boxes], [at for _, _, at in boxes])
+        for image, boxes in images.items()
+    }
+
+
+def to_fiftyone(detections: Detections, width: int, height: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The fields of one `fiftyone.Detection` per box: `[fo.Detection(**fields) for fields in to_fiftyone(...)]`.
+
+    FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels.
+    """
+    boxes = _corner_and_size(detections.xyxy) / _sides(width, height)
+    return [
+        {"label": _name(label, names), "bounding_box": box, "confidence": score}
+        for box, score, label in zip(boxes.tolist(), detections.score.tolist(), detections.label.tolist(), strict=True)
+    ]
+
+
+def of_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) -> Detections:
+    """The boxes of a `fiftyone.Detections`, or of a list of `fiftyone.Detection` or of their fields.
+
+    Pixels come back up to rounding: shares of the image were stored. Lost: every other field; without a confidence, as
+    in ground truth, the score is 1.
+    """
+    labels = {name: label for label, name in enumerate(names)}
+    boxes, scores, found = [], [], []
+    for one in getattr(theirs, "detections", theirs):
+        label, box, score = (_field(one, name) for name in ("label", "bounding_box", "confidence"))
+        if label not in labels:
+            raise ObjectSeekerError(f"class {_shown(label)} is not among the names")
+        boxes.append(box)
+        scores.append(1.0 if score is None else score)
+        found.append(labels[label])
+    return Detections(_corners(boxes, _sides(width, height)), scores, found)
+
+
+def _field(one: Any, name: str) -> Any:
+    return one.get(name) if isinstance(one, Mapping) else getattr(one, name, None)
+
+
+def _corner_and_size(xyxy: Floats) -> Floats:
+    return np.concatenate([xyxy[:, :2], xyxy[:, 2:] - xyxy[:, :2]], axis=1)
+
+
+def _corners(boxes: list[Any], scale: Floats | float = 1.0) -> Floats:
+    try:
+        rows = np.array(boxes, np.float64).reshape(len(boxes), 4) * scale
+    except (TypeError, ValueError):
+        raise ObjectSeekerError(f"a box is four numbers, x, y, width and height, got {_shown(boxes)}") from None
+    return np.concatenate([rows[:, :2], rows[:, :2] + rows[:, 2:]], axis=1)
+
+
+def _sides(width: int, height: int) -> Floats:
+    return np.array([require_count(width, "width"), require_count(height, "height")] * 2, np.float64)
+
+
+def _name(label: int, names: Sequence[str]) -> str:
+    if not 0 <= label < len(names):
+        raise ObjectSeekerError(f"label {label} has no name: there are {len(names)} names")
+    return names[label]
+
+
+def _category(label: int, ids: list[int] | None) -> int:
+    if ids is None:
+        return label + 1
+    if not 0 <= label < len(ids):
+        raise ObjectSeekerError(f"label {label} has no category id: there are {len(ids)}")
+    return ids[label]
+
+
+def _shown(value: object) -> str:
+    text = one_line(repr(value))
+    return text if len(text) <= 80 else f"{text[:80]}..."
