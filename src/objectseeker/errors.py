@@ -9,8 +9,15 @@ import re
 _OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+MOST_CHARACTERS = 1000  # of a message: whatever was handed in, it is one sentence
+
+
 class ObjectSeekerError(ValueError):
-    """Something the caller handed in cannot be used; the message names the value and says what to do."""
+    """Something the caller handed in cannot be used; the message names the value and says what to do, in one line."""
+
+    def __init__(self, message: str) -> None:
+        text = one_line(" ".join(str(message).splitlines()))
+        super().__init__(text if len(text) <= MOST_CHARACTERS else f"{text[:700]} ... {text[-200:]}")
 
 
 def one_line(text: str) -> str:

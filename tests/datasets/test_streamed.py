@@ -170,6 +170,10 @@ def test_lists_that_cannot_be_used(tmp_path):
         ({"path": ["a.png", "b.png"], "id": [1, None]}, "row 2 has the id None"),
         ({"path": ["a.png"], "id": [1.5]}, "row 1 has the id 1.5"),
         ({"path": ["x" * 9999], "id": [b"y" * 9999]}, "row 1 has the id b'yyy"),
+        ({"path": ["x" * 9999] * 2}, r"lists the image 'x{79}\.\.\. \(10001 characters\) twice"),
+        ({"path": pa.array([280922266305830136], pa.timestamp("ns"))}, "no Parquet file with a column path of text"),
+        ({"path": pa.array([4466431480812464300], pa.duration("ns"))}, "no Parquet file with a column path of text"),
+        ({"path": pa.array([2**62], pa.duration("s"))}, "no Parquet file with a column path of text"),
     ],
 )
 def test_parquet_cells_that_name_no_file(tmp_path, columns, words):

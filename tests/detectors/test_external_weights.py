@@ -45,10 +45,19 @@ def test_every_file_is_found_by_its_name(tmp_path, location):
     assert external_files(save(tmp_path / "m.onnx", location)) == [tmp_path / location]
 
 
-def test_a_graph_without_any_has_none_and_no_graph_at_all_is_left_to_others(tmp_path):
+def test_what_is_no_graph_is_refused(tmp_path):
+    """It cannot be known what weights it has: onnxruntime may read it differently."""
     for name, content in (("empty.onnx", b""), ("text.onnx", b"not a graph"), ("bits.onnx", bytes(range(256)) * 9)):
         (tmp_path / name).write_bytes(content)
-        assert external_files(tmp_path / name) == []
+        with pytest.raises(ObjectSeekerError, match="no ONNX file that can be read: export it again"):
+            external_files(tmp_path / name)
+
+
+def test_a_group_behind_the_graph_hides_no_weights(tmp_path):
+    """Protocol buffers may hold groups, which ONNX never uses and its readers skip."""
+    file = save(tmp_path / "m.onnx", "weights.bin")
+    file.write_bytes(file.read_bytes() + b"\xa3\x06\xa4\x06")
+    assert external_files(file) == [tmp_path / "weights.bin"]
 
 
 def test_weights_outside_the_folder_are_refused(tmp_path):

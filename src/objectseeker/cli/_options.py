@@ -219,7 +219,7 @@ def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path |
         refuse_beside(file, detector, masks)
         return Defence.load(file)
     spec, options = detector.given()
-    spec = spec or "embedded"
+    spec = "embedded" if spec is None else spec
     return Defence.default(
         spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
     )

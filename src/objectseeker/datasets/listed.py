@@ -54,10 +54,12 @@ def _rows(file: str) -> Iterator[tuple[str, str]]:
                     row += 1
                     text = _known(path, "path", file, row, (str,))
                     yield _known(identity, "id", file, row, (str, int)), text
+        except ObjectSeekerError:
+            raise
         except UnicodeDecodeError:
             raise ObjectSeekerError(f"{file} has a path or id that is not UTF-8; write the list anew") from None
-        except (pa.ArrowException, KeyError, OSError):  # pyarrow raises an OSError for damaged content
-            raise ObjectSeekerError(f"{file} is no Parquet file with a column path; give {FORM}") from None
+        except (pa.ArrowException, KeyError, OSError, ValueError, OverflowError):  # damaged, or times beyond Python's
+            raise ObjectSeekerError(f"{file} is no Parquet file with a column path of text; give {FORM}") from None
 
 
 def _known(value: object, name: str, file: str, row: int, types: tuple[type, ...]) -> str:
@@ -94,7 +96,7 @@ def _refuse_repeats(file: str, lines: Callable[[str], Iterator[tuple[str, str]]]
     seen: set[str] = set()
     for identity, _ in lines(file):
         if identity in seen:
-            raise ObjectSeekerError(f"{file} lists the image {identity!r} twice; remove one")
+            raise ObjectSeekerError(f"{file} lists the image {shown(identity)} twice; remove one")
         if _hash(identity) in suspicious:
             seen.add(identity)
 

@@ -204,7 +204,8 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     options.log_severity_level = 4  # nothing: errors are raised anyway, warnings are about the exporter
     try:
         chosen = (provider, settings | ({} if kind == "cpu" else {"device_id": str(number)}))
-        session = onnxruntime.InferenceSession(str(path), options, providers=[chosen])
+        # Without the fallback it neither tries another device nor says so on the output stream.
+        session = onnxruntime.InferenceSession(str(path), options, providers=[chosen], enable_fallback=0)
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise ObjectSeekerError(f"onnxruntime cannot load {path}, export it again: {reason}") from None

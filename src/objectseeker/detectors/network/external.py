@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from objectseeker.errors import ObjectSeekerError
 
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+VARINT, FIXED64, LENGTH, START, END, FIXED32 = 0, 1, 2, 3, 4, 5
 LOCATION = 13  # of a tensor: pairs of a key (1) and a value (2)
 
 # By kind of message: which fields hold messages that may hold a tensor, and of what kind these are.
@@ -32,8 +32,8 @@ def external_files(path: Path) -> list[Path]:
         try:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             locations = sorted(set(_locations(content, "model")))
-        except (ValueError, IndexError):  # empty, or no protocol buffer: onnxruntime says what is wrong with it
-            return []
+        except (ValueError, IndexError, RecursionError):  # what cannot be read to its end may have weights elsewhere
+            raise ObjectSeekerError(f"{path} is no ONNX file that can be read: export it again") from None
     for location in locations:
         parts = PurePosixPath(location.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts:
@@ -68,7 +68,7 @@ def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
                 raise ValueError("a field is longer than its message")
             yield tag >> 3, message[place : place + length]
             place += length
-        else:
+        elif wire not in (START, END):  # what is in a group is looked at as if it were beside it: rather too much
             raise ValueError(f"unknown wire type {wire}")
 
 

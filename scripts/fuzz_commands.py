@@ -1,0 +1,134 @@
+"""Command lines: real verbs and options with usual and unusual values, on a small data set, a run and a defence."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+
+import typer.main
+from fuzz_kinds import Kind
+from fuzz_mutations import TEXTS, Rng, pick, read_tree, write_tree
+
+from objectseeker import Defence, Halves, ObjectSeekerError
+from objectseeker.cli import app, main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from command import photographs
+
+# Left out: what runs for long by design, and what reaches beyond the folder.
+LEFT_OUT = {"demo", "bench", "serve"}
+NEVER = {"--address", "--engine", "--help", "--version", "--install-completion", "--show-completion", "--workers"}
+SLOW = {"tune", "figures", "compare"}  # seconds even on two small images: seldom
+NUMBERS = ("-1", "0", "1", "2", "0.5", "1.5", "nan", "inf", "-inf", "1e-8", "1e400", "99999999999999999999", "x", "")
+FEW = ("-1", "0", "1", "x", "", "nan")  # for options that say how long to work
+LONG_WORK = {"--steps", "--restarts", "--positions", "--bootstrap", "--seeds", "--budget", "--images", "--repeats"}
+USUAL: dict[str, tuple[str, ...]] = {
+    "run": ("run",),
+    "runs": ("run",),
+    "dataset": ("coco:truth.json:photos", "photos", "list:list.txt", "photos/0.png"),
+    "inputs": ("photos", "photos/0.png"),
+    "image": ("photos/0.png",),
+    "spec": ("python:mine:detect",),
+    "out": ("out", "out.html"),
+    "detector": ("python:mine:detect", "python:mine:broken"),
+    "defence": ("defence.json",),
+    "masks": ("halves:2", "pairs:2", "bands:4%", "halves:1+bands:4%"),
+    "names": ("names.txt",),
+    "class_map": ("bright=bright", "names.txt"),
+    "where": ("far", "over"),
+    "patch": ("1%", "0.02"),
+    "layout": ("yolox",),
+    "precision": ("float32",),
+    "mask_by": ("fill", "crop"),
+    "device": ("cpu", "cuda"),
+    "bound": ("exact", "paper"),
+}
+DETECTOR = ("--detector", "python:mine:detect")
+NAMES = ("nothing", "truth.json", "run/run.json", "photos", "/dev/null", "run/parts", ".", "..", "out[test]", "\udcff")
+
+UNUSUAL = (*NAMES, *(text for text in TEXTS if "\0" not in text))  # a process cannot be given that one
+
+
+class Commands(Kind):
+    """The command line in this process: one sentence and exit status 2, or a result."""
+
+    name = "commands"
+    turns = 1
+    seconds = 300.0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder.absolute() / "one" / "deep")  # so that .. stays inside
+        os.chdir(self.folder)
+        photographs(self.folder, [(20, 10, 12, 9), (2, 2, 9, 9)], size=(48, 32))
+        (self.folder / "names.txt").write_text("bright\n")
+        (self.folder / "list.txt").write_text("photos/0.png\n")
+        status, _, told = _call(["observe", "coco:truth.json:photos", *DETECTOR, "--masks", "halves:2", "--out", "run"])
+        if status:
+            raise RuntimeError(f"the run to spoil was not made: {told}")
+        Defence.default("python:mine:detect", masks=Halves(2)).save(self.folder / "defence.json")
+        self._files = read_tree(self.folder)
+        self._verbs = {
+            name: command
+            for name, command in typer.main.get_command(app).commands.items()  # type: ignore[attr-defined]
+            if name not in LEFT_OUT
+        }
+
+    def write(self, rng: Rng) -> list[str]:
+        write_tree(self.folder, self._files)
+        name = pick(rng, sorted(self._verbs.keys() - (SLOW if rng.random() < 0.98 else set())))
+        words, arguments = [name], [one for one in self._verbs[name].params if one.param_type_name == "argument"]
+        for argument in arguments:
+            if argument.required or rng.random() < 0.3:
+                words.append(self._value(rng, argument.name, "", 0.85))
+        options = [one for one in self._verbs[name].params if one.param_type_name == "option"]
+        options = [one for one in options if not NEVER & set(one.opts)]
+        needed = [one for one in options if one.required or "--detector" in one.opts]
+        for option in needed + [pick(rng, options) for _ in range(int(rng.integers(0, 4)))]:
+            flag = pick(rng, [*option.opts, *option.secondary_opts])
+            words += [flag] if option.is_flag else [flag, self._value(rng, option.name, option.opts[0], 0.7)]
+        (self.folder / "command.json").write_text(json.dumps(words))
+        return words
+
+    def judge(self, made: list[str]) -> str | None:
+        os.chdir(self.folder)
+        (self.folder / "command.json").unlink()
+        status, _, told = _call(made)
+        if status not in (0, 1, 2):
+            raise RuntimeError(f"exit status {status}: {told[-500:]}")
+        if status == 2:
+            raise ObjectSeekerError(_sentence(told) or f"no message from {made}\n")
+        return None
+
+    def _value(self, rng: Rng, name: str, flag: str, usually: float) -> str:
+        if flag in LONG_WORK:
+            return str(pick(rng, FEW))
+        if name in USUAL:
+            return str(pick(rng, USUAL[name] if rng.random() < usually else UNUSUAL))
+        return str(pick(rng, NUMBERS))
+
+
+def _call(words: list[str]) -> tuple[int, str, str]:
+    """Exit status and both streams of a command line."""
+    printed, told = io.StringIO(), io.StringIO()
+    logging.getLogger("objectseeker").handlers.clear()  # every call adds its own
+    sys.argv, status = ["objectseeker", *words], 0
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(told):
+        try:
+            main()
+        except SystemExit as left:
+            status = left.code if isinstance(left.code, int) else 1
+    return status, printed.getvalue(), told.getvalue()
+
+
+def _sentence(told: str) -> str:
+    """The message, without the notes before it; what click says of wrong usage is a box of its own."""
+    if told.startswith("Usage:"):
+        return "wrong usage"
+    _, mark, sentence = told.rpartition("error: ")
+    return sentence.rstrip("\n") if mark else ""

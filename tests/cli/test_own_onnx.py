@@ -1,0 +1,154 @@
+"""An own ONNX graph and own annotations, from the first command to the report, through the real command line."""
+
+import json
+import signal
+
+import numpy as np
+import onnx
+import PIL.Image
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from pycocotools.coco import COCO
+
+from objectseeker.cli import main
+
+SIDE = 64
+NAMES = ("car", "bicycle", "person")  # the graph's, by colour: red, green, blue
+CATEGORIES = {7: "Mensch", 21: "Pkw", 900: "Rad"}  # ids and names that are not the graph's
+CLASS_MAP = "car=Pkw,bicycle=Rad,person=Mensch"
+LABEL_OF = {21: 0, 900: 1, 7: 2}
+
+
+def write_graph(path):
+    """Finds the blob of each pure colour: where it begins and ends along both axes, scored 0.9 if there is one."""
+    nodes, constants = [], []
+
+    def constant(values, dtype=np.float32):
+        constants.append(numpy_helper.from_array(np.asarray(values, dtype), f"c{len(constants)}"))
+        return constants[-1].name
+
+    def add(kind, *inputs, name=None, **attributes):
+        nodes.append(helper.make_node(kind, inputs, [name or f"t{len(nodes)}"], **attributes))
+        return nodes[-1].output[0]
+
+    def axes(*values):
+        return constant(values, np.int64)
+
+    bright = add("Cast", add("Greater", "images", constant(180)), to=TensorProto.FLOAT)
+    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # grey and white are no colours
+    pure = add("Mul", bright, add("Cast", add("Equal", alone, constant(1)), to=TensorProto.FLOAT))
+    ends = []
+    for other in (2, 3):  # the axis that is not asked about
+        seen = add("ReduceMax", pure, axes=[other], keepdims=0)  # N x 3 x side
+        last = add("ReduceMax", add("Mul", seen, constant(np.arange(1, SIDE + 1))), axes=[2], keepdims=1)
+        room = add("ReduceMax", add("Mul", seen, constant(np.arange(SIDE, 0, -1))), axes=[2], keepdims=1)
+        ends.append((add("Min", add("Sub", constant(SIDE), room), last), last))
+    (left, right), (top, bottom) = ends
+    add("Concat", left, top, right, bottom, name="boxes", axis=2)
+    there = add("ReduceMax", pure, axes=[2, 3], keepdims=0)
+    scored = add("Mul", add("Unsqueeze", there, axes(2)), constant(0.9 * np.eye(3)[None]))
+    add("Identity", scored, name="scores")
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 3, size])
+        for name, size in (("boxes", 4), ("scores", 3))
+    ]
+    inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, ["n", 3, SIDE, SIDE])]
+    graph = helper.make_graph(nodes, "blobs", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+
+
+def write_data(folder):
+    """Six photographs with one or two blobs and one without, and annotations that name them in their own way."""
+    (folder / "photos").mkdir()
+    rng = np.random.default_rng(0)
+    images, annotations = [], []
+    for image_id in (7, 21, 900, 3, 22, 901, 902):
+        image = np.full((SIDE, SIDE, 3), 60, np.uint8)
+        categories = [] if image_id == 902 else rng.choice(list(CATEGORIES), rng.integers(1, 3), replace=False).tolist()
+        for place, category in enumerate(categories):
+            x, y = rng.integers(2, 12, 2) + np.array([0, 30 * place])
+            width, height = rng.integers(14, 24, 2)
+            image[y : y + height, x : x + width] = 0
+            image[y : y + height, x : x + width, LABEL_OF[category]] = 255
+            box = [int(x), int(y), int(width), int(height)]
+            annotations.append(
+                {"id": len(annotations) + 50, "image_id": image_id, "category_id": category, "bbox": box}
+            )
+        PIL.Image.fromarray(image).save(folder / "photos" / f"{image_id}.png")
+        images.append({"id": image_id, "file_name": f"{image_id}.png", "width": SIDE, "height": SIDE})
+    annotations.append({"id": 1, "image_id": 7, "category_id": 21, "bbox": [3, 3, 5, 0]})
+    for annotation in annotations:
+        annotation |= {"iscrowd": 0, "area": annotation["bbox"][2] * annotation["bbox"][3]}
+    categories = [{"id": key, "name": name} for key, name in CATEGORIES.items()]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (folder / "own.json").write_text(json.dumps(content))
+    return annotations[:-1]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """The command line in this process, in a folder of its own: what it printed, and what it noted."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+
+    def call(*words, code=0):
+        monkeypatch.setattr("sys.argv", ["objectseeker", *words])
+        try:
+            main()
+            left = 0
+        except SystemExit as end:
+            left = end.code or 0
+        printed, noted = capsys.readouterr()
+        assert left == code, printed + noted
+        return printed, noted
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
+def test_from_check_detector_to_report(tmp_path, call):
+    write_graph(tmp_path / "blobs.onnx")
+    truth = write_data(tmp_path)
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    graph = ("onnx:blobs.onnx", "--names", "names.txt")
+    data, masks = "coco:own.json:photos", ("--masks", "halves:6")
+
+    checked = json.loads(call("check-detector", *graph, "photos/7.png", "--json")[0])
+    assert checked["passed"]
+
+    observe = ("observe", data, "--detector", *graph, *masks, "--out", "run")
+    assert "knows none of the dataset's classes" in call(*observe, code=2)[1]
+    noted = call(*observe, "--class-map", CLASS_MAP)[1]
+    assert "1 box without area left out" in noted
+
+    few = ("--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
+    call("tune", "run", *few, "--out", "tuned")
+    tuned = ("--defence", "tuned/defence.json")
+    answer = json.loads(call("evaluate", "run", *tuned, "--json")[0])
+    assert (answer["images"], answer["objects"]) == (7, len(truth))
+    assert {row["class"] for row in answer["per_class"]} == set(CATEGORIES.values())
+    assert answer["vanilla"]["ap50"] == answer["objectseeker"]["ap50"] == pytest.approx(100)
+    assert answer["objectseeker"]["certified_recall"]["far"] > 90
+
+    rows = json.loads(call("certify", "run", *tuned, "--json")[0])["objects"]
+    assert sorted({row["class"] for row in rows}) == sorted(CATEGORIES.values())
+
+    call("detect", data, *tuned, "--class-map", CLASS_MAP, "--certify", "--out", "found")
+    boxes = json.loads((tmp_path / "found" / "detections.json").read_text())
+    assert placed(boxes) == placed(truth)
+    # This detector finds every object exactly: its boxes have the certificates of the objects.
+    assert proven((row["category_name"], row) for row in boxes) == proven((row["class"], row) for row in rows)
+    assert len(COCO("own.json").loadRes("found/detections.json").getAnnIds()) == len(truth)
+
+    call("report", "run", *tuned, "--out", "report.html")
+    assert "Mensch" in (tmp_path / "report.html").read_text()
+
+
+def proven(rows):
+    return sorted((name, row["far"], row["close"], row["over"]) for name, row in rows)
+
+
+def placed(rows):
+    return sorted((row["image_id"], row["category_id"], *np.rint(row["bbox"]).astype(int).tolist()) for row in rows)
