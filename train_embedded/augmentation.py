@@ -1,4 +1,4 @@
-"""Training batches made on the device: mosaic, scale, crop, flip, colour, mixup and the half masks of the product.
+"""Training batches made on the device: mosaic, scale, crop, flip, colour, mixup and the masks of the product.
 
 All images live in device memory, at full and at half size, and every output pixel is looked up there: making a batch
 of 256 costs a few kernels and no copy.
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from objectseeker.core.image import GREY
-from objectseeker.training.masked_batches import draw_halves, kept_parts, mask_and_move, visible_targets
-from objectseeker.training.masking import Masking, inside, still_target
+from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
+from objectseeker.training.masking import Masking, area_of, inside, still_target
 from train_embedded.packs import CROWD, Pack, Pixels
 
 TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
@@ -29,9 +29,9 @@ BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
 class SampleMasking(Masking):
     """How samples are masked: as the product does, with two variants of its own.
 
-    `through` is the share of the lines that are drawn through an object instead of anywhere. With `paired`, half of a
-    batch are whole samples and the other half the same ones masked. All samples have one size, so by="crop" moves the
-    cut to the border of the sample, as a detector sees it that is given the kept half alone.
+    `through` is the share of the masks of which a line is drawn through an object instead of anywhere. With `paired`,
+    half of a batch are whole samples and the other half the same ones masked. All samples have one size, so by="crop"
+    moves the cut of a half mask to the border of the sample, as a detector sees it that is given the kept half alone.
     """
 
     through: float = 0.0
@@ -141,15 +141,15 @@ class Augmentation:
 
         pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
         pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
-        masked, side, line = self._halves(boxes, present, masking)
+        masked, axis, start, end = self._strips(boxes, present, masking)
         if masking.paired:
             masked = torch.cat([torch.zeros_like(masked), masked])
-            side, line, pixels, boxes, labels, present = (
-                torch.cat([x, x]) for x in (side, line, pixels, boxes, labels, present)
+            axis, start, end, pixels, boxes, labels, present = (
+                torch.cat([x, x]) for x in (axis, start, end, pixels, boxes, labels, present)
             )
-        kept = kept_parts(masked, side, line, self.size, self.size)
+        kept = kept_parts(masked, axis, start, end, self.size, self.size)
         boxes, present = visible_targets(boxes, present, kept, masking.visible)
-        shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, :2])
+        shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, 0, :2])
         boxes = (boxes - torch.cat([shift, shift], 1)[:, None]) * present[..., None]
         return Batch(self._finish(pixels, kept, shift, masking.fill), boxes, labels * present, present)
 
@@ -237,21 +237,35 @@ class Augmentation:
         placed = torch.stack([x1, y1 * scale_y + top, x2, y2 * scale_y + top], -1)
         cut = inside(placed, tiles[:, :, None])
         large = (cut[..., 2:] - cut[..., :2] > LEAST_VISIBLE_SIDE).all(-1)
-        present = (labels >= 0) & still_target(cut, placed, LEAST_VISIBLE_SHARE) & large
+        present = (labels >= 0) & still_target(area_of(cut), area_of(placed), LEAST_VISIBLE_SHARE) & large
         count = len(images)
         return cut.view(count, -1, 4), labels.view(count, -1), present.view(count, -1)
 
-    def _halves(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> tuple[Tensor, Tensor, Tensor]:
-        """Masks as `draw_halves` gives them, some of their lines moved so that they cut an object."""
+    def _strips(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Masks as `draw_strips` gives them, some of them moved so that a line of theirs cuts an object."""
         count = len(boxes)
-        masked, side, line = draw_halves(count, self.size, self.size, self.generator, probability=masking.probability)
+        masked, axis, start, end = draw_strips(
+            count,
+            self.size,
+            self.size,
+            self.generator,
+            probability=masking.probability,
+            bands=masking.bands,
+            band_widths=masking.band_widths,
+        )
         aim = (self._uniform(present.shape) * present).argmax(1)  # some object, where there is one
         target = boxes[torch.arange(count, device=boxes.device), aim]
-        axis = (side % 2)[:, None]
-        low, high = target.gather(1, axis)[:, 0], target.gather(1, axis + 2)[:, 0]
+        entry = axis.long()[:, None]
+        low, high = target.gather(1, entry)[:, 0], target.gather(1, entry + 2)[:, 0]
         aimed = self._chance((count,), masking.through) & present.any(1)
-        across = (low + self._uniform((count,)) * (high - low)).round().clamp(1, self.size - 1)
-        return masked, side, torch.where(aimed, across, line)
+        line = (low + self._uniform((count,)) * (high - low)).round().clamp(1, self.size - 1)
+        # A half mask has one line, and still reaches its border; of a band one line is moved, and the other with it.
+        at_start, at_end = start == 0, end == self.size
+        is_end = at_start | (~at_end & self._chance((count,), 0.5))
+        wide = torch.where(at_start | at_end, self.size, end - start)
+        moved_start = torch.where(is_end, line - wide, line).clamp(min=0)
+        moved_end = torch.where(is_end, line, line + wide).clamp(max=self.size)
+        return masked, axis, torch.where(aimed, moved_start, start), torch.where(aimed, moved_end, end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +296,9 @@ def largest_targets(boxes: Tensor, labels: Tensor, present: Tensor) -> tuple[Ten
 
 
 def cut_to_border(kept: Tensor, size: int) -> Tensor:
-    """N,2: how far a sample moves left and up so that the line its mask ends at lies on the border."""
-    return kept[:, :2] + kept[:, 2:] - size
+    """N,2: how far a sample moves left and up so that the line of a half mask lies on the border; a band stays."""
+    start, end = kept[:, 0, 2:], kept[:, 1, :2]  # of the strip; along the other axis the last and the first pixel
+    return torch.where(start == 0, end, 0) + torch.where(end == size, start - size, 0)
 
 
 def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, colour: Tensor, size: int) -> Tensor:

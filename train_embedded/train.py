@@ -24,6 +24,7 @@ from PIL import Image
 
 from objectseeker.detectors.embedded.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.training.strips import BAND_WIDTHS
 from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder
@@ -99,6 +100,8 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
     masking = SampleMasking(
         probability=arguments.mask_probability,
+        bands=arguments.mask_bands,
+        band_widths=arguments.mask_band_widths,
         visible=arguments.mask_visible,
         by="crop" if arguments.mask_crop else "fill",
         through=arguments.mask_through,
@@ -279,11 +282,22 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--warm-up", type=int, default=1000, help="steps")
     parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")
     parser.add_argument("--closing", type=float, default=0.85, help="share of the schedule before mosaic and mixup end")
-    masks = parser.add_argument_group("half-plane masks")
+    masks = parser.add_argument_group("masks")
     masks.add_argument("--mask-probability", type=float, default=0.5, help="late in training; early 0.6 of it")
+    masks.add_argument("--mask-bands", type=float, default=0.0, metavar="SHARE", help="of masks that are bands")
+    masks.add_argument(
+        "--mask-band-widths",
+        type=float,
+        nargs=2,
+        default=BAND_WIDTHS,
+        metavar=("NARROWEST", "WIDEST"),
+        help="of bands, as shares of the axis",
+    )
     masks.add_argument("--mask-visible", type=float, default=0.2, help="share of a box that must remain of a target")
-    masks.add_argument("--mask-through", type=float, default=0.0, help="share of lines drawn through an object")
-    masks.add_argument("--mask-crop", action="store_true", help="move the cut to the border of the sample")
+    masks.add_argument("--mask-through", type=float, default=0.0, help="share of masks with a line through an object")
+    masks.add_argument(
+        "--mask-crop", action="store_true", help="move the cut to the border of the sample; bands are filled"
+    )
     masks.add_argument("--mask-paired", action="store_true", help="whole and masked samples side by side, consistent")
     return parser
 

@@ -19,7 +19,7 @@ NAMES_FILE = "names.json"  # beside the weights
 
 LEARNING_RATE = 3e-3
 
-MASKING = 0.7  # from this share on: half-plane masks at their full probability
+MASKING = 0.7  # from this share on: masks at their full probability
 EARLY_MASK_SHARE = 0.6  # before that, this much of it
 LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a sample
 

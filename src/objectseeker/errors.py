@@ -16,7 +16,7 @@ class ObjectSeekerError(ValueError):
     """Something the caller handed in cannot be used; the message names the value and says what to do, in one line."""
 
     def __init__(self, message: str) -> None:
-        text = one_line(" ".join(str(message).splitlines()))
+        text = one_line(str(message))
         super().__init__(text if len(text) <= MOST_CHARACTERS else f"{text[:700]} ... {text[-200:]}")
 
 

@@ -8,17 +8,35 @@ import numpy as np
 import pytest
 
 from objectseeker.core.image import GREY
-from objectseeker.core.masks import SIDES
+from objectseeker.core.recipes import Bands
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.training import HalfMask, apply_half, draw_half, mask_half
+from objectseeker.training import Strip, apply_strip, draw_strip, mask_strip
 from objectseeker.training.formats import from_corners, require_format, to_corners
+from objectseeker.training.strips import BAND_WIDTHS
 
 HEIGHT, WIDTH = 17, 23
 NOTHING = np.zeros((0, 4))
 
 
-def every_mask(width: int = WIDTH, height: int = HEIGHT) -> list[HalfMask]:
-    return [HalfMask(side, line) for side in SIDES for line in range(1, width if side in ("left", "right") else height)]
+def half_masks(width: int = WIDTH, height: int = HEIGHT) -> list[Strip]:
+    lines = [(axis, line) for axis, length in enumerate((width, height)) for line in range(1, length)]
+    return [Strip(axis, 0, line) for axis, line in lines] + [
+        Strip(axis, line, (width, height)[axis]) for axis, line in lines
+    ]
+
+
+def every_band(width: int = WIDTH, height: int = HEIGHT) -> list[Strip]:
+    return [
+        Strip(axis, start, end)
+        for axis, length in enumerate((width, height))
+        for start in range(1, length)
+        for end in range(start + 1, length)
+    ]
+
+
+def every_mask() -> list[Strip]:
+    """All half masks, and bands of every width and at every place, but not both at once: that would take too long."""
+    return half_masks() + every_band()[::7]
 
 
 def noise(seed: int = 0) -> np.ndarray:
@@ -32,17 +50,12 @@ def some_boxes(count: int = 30, seed: int = 0) -> np.ndarray:
     return np.concatenate([corner, corner + rng.integers(4, 12, (count, 2))], axis=1).astype(float)
 
 
-def removed_pixels(half: HalfMask) -> np.ndarray:
-    """Pixel by pixel, from the words: everything left of (above, right of, below) the line."""
+def removed_pixels(strip: Strip) -> np.ndarray:
+    """Pixel by pixel, from the words: everything between two columns or two rows."""
     removed = np.zeros((HEIGHT, WIDTH), bool)
     for y in range(HEIGHT):
         for x in range(WIDTH):
-            removed[y, x] = {
-                "left": x < half.line,
-                "top": y < half.line,
-                "right": x >= half.line,
-                "bottom": y >= half.line,
-            }[half.side]
+            removed[y, x] = strip.start <= (x, y)[strip.axis] < strip.end
     return removed
 
 
@@ -58,9 +71,9 @@ def box_around(bitmap: np.ndarray) -> list[float]:
     return [columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]
 
 
-def rasterised(boxes: np.ndarray, half: HalfMask, visible: Fraction) -> tuple[list[list[float]], list[bool]]:
+def rasterised(boxes: np.ndarray, strip: Strip, visible: Fraction) -> tuple[list[list[float]], list[bool]]:
     """The target rule by counting pixels."""
-    removed = removed_pixels(half)
+    removed = removed_pixels(strip)
     targets, keep = [], []
     for box in boxes:
         before, after = painted(box), painted(box) & ~removed
@@ -73,35 +86,35 @@ def rasterised(boxes: np.ndarray, half: HalfMask, visible: Fraction) -> tuple[li
 @pytest.mark.parametrize("visible", [Fraction(0), Fraction(1, 5), Fraction(1, 2), Fraction(1)])
 def test_targets_are_those_of_a_bitmap(visible):
     boxes = some_boxes()
-    for half in every_mask():
-        masked = apply_half(noise(), boxes, half, visible=float(visible))
-        targets, keep = rasterised(boxes, half, visible)
+    for strip in every_mask():
+        masked = apply_strip(noise(), boxes, strip, visible=float(visible))
+        targets, keep = rasterised(boxes, strip, visible)
         assert masked.keep.tolist() == keep
         np.testing.assert_array_equal(masked.boxes, np.reshape(targets, (-1, 4)))
 
 
 def test_visible_shares_are_those_of_a_bitmap():
     boxes = some_boxes(10, seed=1)
-    for half in every_mask():
-        shares = [(painted(box) & ~removed_pixels(half)).sum() / painted(box).sum() for box in boxes]
-        np.testing.assert_allclose(apply_half(noise(), boxes, half).share, shares)
+    for strip in every_mask():
+        shares = [(painted(box) & ~removed_pixels(strip)).sum() / painted(box).sum() for box in boxes]
+        np.testing.assert_allclose(apply_strip(noise(), boxes, strip).share, shares)
 
 
 def test_pixels_are_those_of_a_bitmap_and_the_input_is_not_changed():
     image, original = noise(), noise()
-    for half in every_mask():
-        masked = apply_half(image, NOTHING, half).image
-        np.testing.assert_array_equal(masked, np.where(removed_pixels(half)[..., None], GREY, original))
+    for strip in every_mask():
+        masked = apply_strip(image, NOTHING, strip).image
+        np.testing.assert_array_equal(masked, np.where(removed_pixels(strip)[..., None], GREY, original))
     np.testing.assert_array_equal(image, original)
 
 
 def test_a_crop_is_what_is_left_and_boxes_lie_where_their_pixels_do():
     image, boxes = noise(), some_boxes(12, seed=2)
-    for half in every_mask():
-        filled = apply_half(image, boxes, half)
-        cropped = apply_half(image, boxes, half, by="crop")
-        x, y, right, bottom = half.kept(WIDTH, HEIGHT)
-        np.testing.assert_array_equal(cropped.image, image[~removed_pixels(half)].reshape(bottom - y, right - x, 3))
+    for strip in half_masks():
+        filled = apply_strip(image, boxes, strip)
+        cropped = apply_strip(image, boxes, strip, by="crop")
+        x, y, right, bottom = strip.window(WIDTH, HEIGHT)
+        np.testing.assert_array_equal(cropped.image, image[~removed_pixels(strip)].reshape(bottom - y, right - x, 3))
         np.testing.assert_array_equal(cropped.keep, filled.keep)
         for in_crop, in_image in zip(cropped.boxes.astype(int), filled.boxes.astype(int), strict=True):
             a = cropped.image[in_crop[1] : in_crop[3], in_crop[0] : in_crop[2]]
@@ -109,15 +122,36 @@ def test_a_crop_is_what_is_left_and_boxes_lie_where_their_pixels_do():
             np.testing.assert_array_equal(a, b)
 
 
+def test_a_band_is_filled_by_crop_too():
+    image, boxes = noise(), some_boxes(12, seed=2)
+    for strip in every_band()[::19]:
+        filled, cropped = (apply_strip(image, boxes, strip, by=by) for by in ("fill", "crop"))
+        for name in ("image", "boxes", "keep", "share"):
+            np.testing.assert_array_equal(getattr(cropped, name), getattr(filled, name))
+
+
+def test_a_band_through_an_object_leaves_its_box_and_one_over_its_end_shortens_it():
+    boxes = [[4.0, 2, 12, 10]]
+    assert apply_strip(noise(), boxes, Strip(0, 6, 9)).boxes.tolist() == boxes
+    assert apply_strip(noise(), boxes, Strip(0, 6, 9)).share == 5 / 8
+    assert apply_strip(noise(), boxes, Strip(0, 2, 6)).boxes.tolist() == [[6, 2, 12, 10]]
+    assert apply_strip(noise(), boxes, Strip(1, 6, 14)).boxes.tolist() == [[4, 2, 12, 6]]
+    assert apply_strip(noise(), boxes, Strip(0, 5, 11)).share == 2 / 8  # both of its ends are left
+    least = [[4.0, 2, 12.01, 3]]  # of its last column a hundredth is left
+    assert apply_strip(noise(), least, Strip(0, 6, 12)).boxes.tolist() == least
+    assert not apply_strip(noise(), boxes, Strip(0, 5, 11), visible=0.26).keep.any()
+    assert not apply_strip(noise(), boxes, Strip(0, 4, 12), visible=0).keep.any()
+
+
 def test_a_crop_is_a_copy():
     image = noise()
-    apply_half(image, NOTHING, HalfMask("left", 3), by="crop").image[:] = 7
+    apply_strip(image, NOTHING, Strip(0, 0, 3), by="crop").image[:] = 7
     np.testing.assert_array_equal(image, noise())
 
 
 def test_no_mask_leaves_everything_alone():
     image, boxes = noise(), some_boxes()
-    masked = apply_half(image, boxes, None)
+    masked = apply_strip(image, boxes, None)
     assert masked.image is image
     assert masked.boxes is boxes
     assert masked.keep.all()
@@ -130,10 +164,10 @@ def test_labels_keep_step_with_boxes():
     lost = 0
     for _ in range(50):
         state = rng.bit_generator.state
-        image, targets, labels = mask_half(noise(), boxes, np.arange(8), rng=rng, probability=1)
+        image, targets, labels = mask_strip(noise(), boxes, np.arange(8), rng=rng, probability=1)
         again = np.random.default_rng()
         again.bit_generator.state = state
-        masked = apply_half(noise(), boxes, draw_half(WIDTH, HEIGHT, again, probability=1))
+        masked = apply_strip(noise(), boxes, draw_strip(WIDTH, HEIGHT, again, probability=1))
         np.testing.assert_array_equal(labels, np.flatnonzero(masked.keep))
         np.testing.assert_array_equal(targets, masked.boxes)
         np.testing.assert_array_equal(image, masked.image)
@@ -142,16 +176,22 @@ def test_labels_keep_step_with_boxes():
 
 
 def test_labels_may_be_a_list():
-    _, boxes, labels = mask_half(noise(), [[0, 0, 2, 2], [20, 14, 23, 17]], ["a", "b"], rng=np.random.default_rng(0))
+    _, boxes, labels = mask_strip(noise(), [[0, 0, 2, 2], [20, 14, 23, 17]], ["a", "b"], rng=np.random.default_rng(0))
     assert len(labels) == len(boxes)
     assert set(labels) <= {"a", "b"}
 
 
 def test_every_side_and_every_line_is_drawn_equally_often():
     rng = np.random.default_rng(0)
-    drawn = [draw_half(5, 4, rng, probability=1) for _ in range(7200)]
-    for side, lines in (("left", 4), ("right", 4), ("top", 3), ("bottom", 3)):
-        own = [half.line for half in drawn if half.side == side]
+    drawn = [draw_strip(5, 4, rng, probability=1) for _ in range(7200)]
+    lengths = [(5, 4)[strip.axis] for strip in drawn]
+    sides = {(0, "left"): 4, (0, "right"): 4, (1, "left"): 3, (1, "right"): 3}
+    for (axis, side), lines in sides.items():
+        own = [
+            strip.end if side == "left" else strip.start
+            for strip, length in zip(drawn, lengths, strict=True)
+            if strip.axis == axis and (strip.start == 0 if side == "left" else strip.end == length)
+        ]
         assert 1650 < len(own) < 1950
         expected = len(own) / lines
         for line in range(1, lines + 1):
@@ -161,47 +201,99 @@ def test_every_side_and_every_line_is_drawn_equally_often():
 
 def test_probability():
     rng = np.random.default_rng(4)
-    assert all(draw_half(9, 9, rng, probability=0) is None for _ in range(200))
-    masked = sum(draw_half(9, 9, rng, probability=0.3) is not None for _ in range(2000))
+    assert all(draw_strip(9, 9, rng, probability=0) is None for _ in range(200))
+    masked = sum(draw_strip(9, 9, rng, probability=0.3) is not None for _ in range(2000))
     assert 500 < masked < 700
 
 
 def test_the_same_numbers_are_drawn_whatever_comes_of_them():
     masked, unmasked = np.random.default_rng(5), np.random.default_rng(5)
-    draw_half(9, 9, masked, probability=1)
-    draw_half(1, 1, unmasked, probability=0)
+    draw_strip(9, 9, masked, probability=1)
+    draw_strip(1, 1, unmasked, probability=0)
+    assert masked.random() == unmasked.random()
+    draw_strip(9, 9, masked, probability=1, bands=1)
+    draw_strip(9, 9, unmasked, probability=1, bands=0)
     assert masked.random() == unmasked.random()
 
 
-def test_an_image_of_one_pixel_has_no_line():
-    assert all(draw_half(1, 1, np.random.default_rng(seed), probability=1) is None for seed in range(20))
+@pytest.mark.parametrize("bands", [0, 1])
+def test_an_image_of_one_pixel_has_no_line(bands):
+    assert all(draw_strip(1, 1, np.random.default_rng(seed), probability=1, bands=bands) is None for seed in range(20))
+
+
+def test_of_every_width_and_at_every_place_bands_are_drawn_equally_often():
+    rng = np.random.default_rng(0)
+    drawn = [draw_strip(12, 12, rng, probability=1, bands=1, band_widths=(0.2, 0.5)) for _ in range(6000)]
+    assert 2800 < sum(strip.axis for strip in drawn) < 3200
+    widths = [strip.end - strip.start for strip in drawn]
+    assert set(widths) == {3, 4, 5, 6}  # 0.2 and 0.5 of eleven pixels, rounded down, and one
+    for width in (4, 5):
+        starts = [strip.start for strip in drawn if strip.end - strip.start == width]
+        expected = len(starts) / (13 - width)
+        assert expected > 100
+        for start in range(13 - width):
+            assert abs(starts.count(start) - expected) < 5 * expected**0.5
+        assert set(starts) == set(range(13 - width))
+
+
+def test_the_share_of_bands():
+    rng = np.random.default_rng(1)
+    drawn = [draw_strip(100, 100, rng, probability=0.5, bands=0.3) for _ in range(4000)]
+    masks = [strip for strip in drawn if strip is not None]
+    assert 1850 < len(masks) < 2150
+    inside = [strip for strip in masks if strip.start > 0 and strip.end < 100]
+    assert 0.25 < len(inside) / len(masks) < 0.34
+    assert all(0.1 <= (strip.end - strip.start) / 100 <= 0.3 for strip in inside)
+
+
+def test_without_bands_a_seed_gives_the_half_masks_that_the_words_say():
+    rng = np.random.default_rng(2)
+    for _ in range(200):
+        state = rng.bit_generator.state
+        chance, direction, place, end = rng.random(4)
+        axis = int(direction >= 0.5)
+        length = (WIDTH, HEIGHT)[axis]
+        line = 1 + int(place * (length - 1))
+        expected = Strip(axis, 0, line) if end < 0.5 else Strip(axis, line, length)
+        rng.bit_generator.state = state
+        assert draw_strip(WIDTH, HEIGHT, rng, probability=0.7) == (expected if chance < 0.7 else None)
+
+
+@pytest.mark.parametrize("spacing", [0.5, 1])
+@pytest.mark.parametrize("size", [(500, 375), (375, 500), (640, 480), (416, 416), (1280, 720)])
+def test_the_bands_of_a_recipe_for_one_percent_are_among_those_drawn(size, spacing):
+    masks = Bands(0.01, spacing=spacing).masks(*size)
+    inside = (masks.start > 0) & (masks.end < masks.limit[masks.axis])
+    shares = ((masks.end - masks.start) / masks.limit[masks.axis])[inside]
+    assert shares.min() > BAND_WIDTHS[0]
+    assert shares.max() < BAND_WIDTHS[1]
 
 
 def test_grey_is_in_the_range_of_the_image():
-    half = HalfMask("left", 4)
-    whole = apply_half(np.ones((9, 9), np.uint8), NOTHING, half).image
-    fractions = apply_half(np.ones((9, 9)), NOTHING, half).image
+    strip = Strip(0, 0, 4)
+    whole = apply_strip(np.ones((9, 9), np.uint8), NOTHING, strip).image
+    fractions = apply_strip(np.ones((9, 9)), NOTHING, strip).image
     assert set(np.unique(whole)) == {1, GREY}
     assert set(np.unique(fractions)) == {GREY / 255, 1.0}
-    assert set(np.unique(apply_half(np.ones((9, 9)), NOTHING, half, fill=-2.0).image)) == {-2.0, 1.0}
+    assert set(np.unique(apply_strip(np.ones((9, 9)), NOTHING, strip, fill=-2.0).image)) == {-2.0, 1.0}
 
 
 def test_a_picture_stays_a_picture():
     pil = pytest.importorskip("PIL.Image")
-    half = HalfMask("top", 5)
+    strip = Strip(1, 0, 5)
     for mode in ("RGB", "L", "P"):
         picture = pil.fromarray(noise()).convert(mode)
-        masked = apply_half(picture, [[0, 0, 9, 9]], half)
+        masked = apply_strip(picture, [[0, 0, 9, 9]], strip)
         assert masked.image.mode == ("L" if mode == "L" else "RGB")
         shown = np.asarray(masked.image)
         assert (shown[:5] == GREY).all()
         np.testing.assert_array_equal(shown[5:], np.asarray(picture.convert(masked.image.mode))[5:])
-        assert apply_half(picture, NOTHING, half, by="crop").image.size == (WIDTH, HEIGHT - 5)
+        assert apply_strip(picture, NOTHING, strip, by="crop").image.size == (WIDTH, HEIGHT - 5)
 
 
 def test_an_empty_box_is_no_target():
-    for half in every_mask():
-        assert not apply_half(noise(), [[5, 5, 5, 9]], half).keep.any()
+    for strip in every_mask():
+        assert not apply_strip(noise(), [[5, 5, 5, 9]], strip).keep.any()
 
 
 @pytest.mark.parametrize("form", ["pascal_voc", "albumentations", "coco", "yolo", "cxcywh"])
@@ -227,6 +319,11 @@ def test_formats_as_their_makers_describe_them():
         ({"image": [[1, 2], [3, 4]]}, "list"),
         ({"probability": 1.5}, r"1\.5"),
         ({"visible": -1}, "-1"),
+        ({"bands": 2}, "bands.*2"),
+        ({"band_widths": (0.3, 0.1)}, r"\(0\.3, 0\.1\)"),
+        ({"band_widths": (0.3, 1)}, "below 1"),
+        ({"band_widths": 0.2}, "two shares"),
+        ({"band_widths": (0.1, "wide")}, "'wide'"),
         ({"by": "blur"}, "blur"),
         ({"labels": [1]}, "one label per box"),
     ],
@@ -234,16 +331,24 @@ def test_formats_as_their_makers_describe_them():
 def test_bad_input_is_named(arguments, message):
     complete = {"image": noise(), "boxes": NOTHING, "labels": [], **arguments}
     with pytest.raises(ObjectSeekerError, match=message):
-        mask_half(rng=np.random.default_rng(0), **complete)
+        mask_strip(rng=np.random.default_rng(0), **complete)
 
 
 def test_bad_masks_and_formats_are_named():
     with pytest.raises(ObjectSeekerError, match="middle"):
-        HalfMask("middle", 3)
+        Strip("middle", 0, 3)
     with pytest.raises(ObjectSeekerError, match="0"):
-        HalfMask("left", 0)
+        Strip(0, 0, 0)
+    with pytest.raises(ObjectSeekerError, match="width of a strip must be at least 1, got -2"):
+        Strip(1, 5, 3)
+    with pytest.raises(ObjectSeekerError, match=r"whole number, got 2\.5"):
+        Strip(1, 0.5, 3)
+    with pytest.raises(ObjectSeekerError, match="at least 0, got -1"):
+        Strip(0, -1, 3)
+    with pytest.raises(ObjectSeekerError, match="up to 18 does not fit an image of 23x17"):
+        apply_strip(noise(), NOTHING, Strip(1, 3, HEIGHT + 1))
     with pytest.raises(ObjectSeekerError, match="23"):
-        apply_half(noise(), NOTHING, HalfMask("left", WIDTH))
+        apply_strip(noise(), NOTHING, Strip(0, 0, WIDTH))
     with pytest.raises(ObjectSeekerError, match="voc2"):
         require_format("voc2")
 
@@ -265,9 +370,9 @@ class TestTensors:
         array = tensor.permute(1, 2, 0).double().numpy()  # as bfloat16 rounds it
         array = array.astype(np.uint8) if kind == "uint8" else array
         given = torch.from_numpy(boxes).float()
-        for half in every_mask()[::3]:
-            ours = apply_half(tensor, given, half, by=by)
-            theirs = apply_half(array, given.double().numpy(), half, by=by)
+        for strip in every_mask()[::3]:
+            ours = apply_strip(tensor, given, strip, by=by)
+            theirs = apply_strip(array, given.double().numpy(), strip, by=by)
             assert ours.image.dtype == dtype
             assert ours.boxes.dtype == torch.float32
             np.testing.assert_array_equal(ours.keep, theirs.keep)
@@ -278,10 +383,10 @@ class TestTensors:
 
     def test_boxes_of_any_type(self, torch):
         boxes = some_boxes(8, seed=7)
-        half = HalfMask("right", 12)
-        expected = apply_half(noise(), boxes, half)
+        strip = Strip(0, 12, WIDTH)
+        expected = apply_strip(noise(), boxes, strip)
         for dtype in (torch.bfloat16, torch.float64, torch.int64):
-            masked = apply_half(torch.zeros(3, HEIGHT, WIDTH), torch.tensor(boxes).to(dtype), half)
+            masked = apply_strip(torch.zeros(3, HEIGHT, WIDTH), torch.tensor(boxes).to(dtype), strip)
             assert masked.boxes.dtype == dtype
             assert masked.boxes.tolist() == expected.boxes.tolist()  # whole numbers below 256 fit all of them
 
@@ -289,12 +394,12 @@ class TestTensors:
         tensor = torch.from_numpy(noise()).permute(2, 0, 1)
         before = tensor.clone()
         for by in ("fill", "crop"):
-            apply_half(tensor, torch.zeros(0, 4), HalfMask("left", 5), by=by).image.zero_()
+            apply_strip(tensor, torch.zeros(0, 4), Strip(0, 0, 5), by=by).image.zero_()
         assert torch.equal(tensor, before)
 
     def test_a_torch_generator_decides(self, torch):
         drawn = [
-            [draw_half(50, 40, torch.Generator().manual_seed(seed), probability=1) for _ in range(2)]
+            [draw_strip(50, 40, torch.Generator().manual_seed(seed), probability=1) for _ in range(2)]
             for seed in range(20)
         ]
         assert all(first == second for first, second in drawn)
@@ -302,10 +407,10 @@ class TestTensors:
 
     def test_the_global_generator_decides_without_one(self, torch):
         torch.manual_seed(8)
-        first = draw_half(50, 40, None, probability=1)
-        other = [draw_half(50, 40, None, probability=1) for _ in range(9)]
+        first = draw_strip(50, 40, None, probability=1)
+        other = [draw_strip(50, 40, None, probability=1) for _ in range(9)]
         torch.manual_seed(8)
-        assert draw_half(50, 40, None, probability=1) == first
+        assert draw_strip(50, 40, None, probability=1) == first
         assert len({first, *other}) > 5
 
     def test_labels_of_tensors(self, torch):
@@ -313,10 +418,10 @@ class TestTensors:
         boxes = torch.tensor(some_boxes(6, seed=9))
         generator = torch.Generator().manual_seed(1)
         for _ in range(20):
-            _, targets, labels = mask_half(image, boxes, torch.arange(6), rng=generator, probability=1)
+            _, targets, labels = mask_strip(image, boxes, torch.arange(6), rng=generator, probability=1)
             assert len(targets) == len(labels)
             assert labels.dtype == torch.int64
 
     def test_bad_tensor_is_named(self, torch):
         with pytest.raises(ObjectSeekerError, match=r"\(7,\)"):
-            apply_half(torch.zeros(7), torch.zeros(0, 4), HalfMask("left", 1))
+            apply_strip(torch.zeros(7), torch.zeros(0, 4), Strip(0, 0, 1))

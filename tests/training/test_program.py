@@ -10,7 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.training.masked_batches import mask_and_move, visible_targets  # noqa: E402
+from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets  # noqa: E402
+from train_embedded.ablation import changed  # noqa: E402
 from train_embedded.augmentation import (  # noqa: E402
     NO_MASKS,
     Augmentation,
@@ -21,7 +22,7 @@ from train_embedded.augmentation import (  # noqa: E402
 )
 from train_embedded.loss import anchors, detection_loss  # noqa: E402
 from train_embedded.packs import decode, halve  # noqa: E402
-from train_embedded.train import Log, noise_pack, train  # noqa: E402
+from train_embedded.train import Log, detector_parser, noise_pack, settings_of, train  # noqa: E402
 from train_embedded.trainer import Settings, Trainer  # noqa: E402
 
 SIZE = 64
@@ -58,7 +59,7 @@ def test_what_a_mask_hides_is_grey_and_no_target_reaches_into_it(bank):
 def test_targets_are_the_visible_parts_of_what_is_visible_enough():
     boxes = torch.tensor([[[0.0, 0, 40, 40], [20, 0, 60, 40], [30, 0, 60, 40]]]).repeat(2, 1, 1)
     present = torch.ones(2, 3, dtype=torch.bool)
-    kept = torch.tensor([[0.0, 0, 32, 64], [0, 10, 64, 64]])
+    kept = torch.tensor([[[0.0, 0, 32, 64], [64, 0, 64, 64]], [[0, 0, 64, 0], [0, 10, 64, 64]]])
 
     cut, still = visible_targets(boxes, present, kept, 0.2)
 
@@ -69,7 +70,7 @@ def test_targets_are_the_visible_parts_of_what_is_visible_enough():
 
 def test_a_cropped_sample_has_its_cut_on_the_border():
     image = torch.arange(SIZE).float().expand(2, 3, SIZE, SIZE).contiguous()  # a column shows its own number
-    kept = torch.tensor([[24.0, 0, SIZE, SIZE], [0, 0, 24, SIZE]])
+    kept = torch.tensor([[[0.0, 0, 0, SIZE], [24, 0, SIZE, SIZE]], [[0, 0, 24, SIZE], [SIZE, 0, SIZE, SIZE]]])
     shift = cut_to_border(kept, SIZE)
 
     moved = mask_and_move(image, kept, shift.long())
@@ -80,22 +81,62 @@ def test_a_cropped_sample_has_its_cut_on_the_border():
     assert torch.isclose(moved[0, 0, 0, 40:], torch.tensor(114 / 255)).all()
 
 
-def test_lines_through_objects_cut_one(bank):
+def test_only_half_masks_move_their_sample():
+    halves = [[0, 0, 8], [0, 40, SIZE], [1, 0, 8], [1, 40, SIZE]]
+    axis, start, end = torch.tensor([*halves, [0, 8, 40], [1, 8, 40], [1, 0, 9]]).T
+    masked = torch.tensor([True] * 6 + [False])  # the last one is none
+
+    shift = cut_to_border(kept_parts(masked, axis, start, end, SIZE, SIZE), SIZE)
+
+    assert shift.tolist() == [[8, 0], [-24, 0], [0, 8], [0, -24], [0, 0], [0, 0], [0, 0]]
+
+
+@pytest.mark.parametrize("bands", [0.0, 1.0])
+def test_lines_through_objects_cut_one(bank, bands):
     augmentation = Augmentation(bank, SIZE, seed=0, compiled=False)
     boxes = torch.tensor([[[0.0, 0, 9, 9], [40, 20, 64, 30]]]).repeat(200, 1, 1)
     present = torch.tensor([[True, True], [False, True]]).repeat(100, 1)
 
-    masked, side, line = augmentation._halves(boxes, present, SampleMasking(probability=1.0, through=1.0))
+    masking = SampleMasking(probability=1.0, bands=bands, band_widths=(0.1, 0.2), through=1.0)
+    masked, axis, start, end = augmentation._strips(boxes, present, masking)
 
     for number in range(200):
-        low, high = boxes[number, :, side[number] % 2], boxes[number, :, side[number] % 2 + 2]
-        assert ((low <= line[number]) & (line[number] <= high) & present[number]).any()
+        lines = [int(line) for line in (start[number], end[number]) if 0 < line < SIZE]
+        low, high = boxes[number, :, int(axis[number])], boxes[number, :, int(axis[number]) + 2]
+        assert any(((low <= line) & (line <= high) & present[number]).any() for line in lines)
     assert masked.all()
-    assert 1 <= line.min() <= line.max() <= SIZE - 1
+    assert ((start >= 0) & (start < end) & (end <= SIZE) & (end - start < SIZE)).all()
+    bands_left = (start > 0) & (end < SIZE)
+    assert (bands_left.sum() > 100) == (bands > 0) == bands_left.any()
+    assert (end - start)[bands_left].unique().tolist() in ([], [7, 8, 9, 10, 11, 12, 13])  # a tenth to a fifth of SIZE
+
+
+def test_masks_that_are_aimed_at_nothing_are_those_drawn(bank):
+    masking = SampleMasking(probability=1.0, bands=0.5, through=1.0)
+    augmentation = Augmentation(bank, SIZE, seed=3, compiled=False)
+    boxes, nothing = torch.zeros(50, 2, 4), torch.zeros(50, 2, dtype=torch.bool)
+
+    ours = augmentation._strips(boxes, nothing, masking)
+
+    generator = torch.Generator().manual_seed(3)
+    theirs = draw_strips(50, SIZE, SIZE, generator, probability=1.0, bands=0.5)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_what_bands_are_comes_from_the_command_line_and_from_a_plan():
+    given = ["--check", "--out", "runs", "--mask-bands", "0.5", "--mask-band-widths", "0.1", "0.2"]
+    options = detector_parser(None).parse_args(given)
+    data = argparse.Namespace(pack=range(12), names=("a",))
+    masking = settings_of(options, data).masking
+    assert (masking.bands, masking.band_widths) == (0.5, (0.1, 0.2))
+    plan = {"name": "bands", "mask_bands": 1, "mask_band_widths": [0.15, 0.25]}
+    masking = settings_of(changed(options, plan), data).masking
+    assert (masking.bands, masking.band_widths) == (1, (0.15, 0.25))
+    assert settings_of(detector_parser(None).parse_args(given[:3]), data).masking == SampleMasking()
 
 
 def test_paired_batches_show_every_sample_whole_and_masked(bank):
-    batch = draw(bank, SampleMasking(probability=1.0, paired=True), count=8)
+    batch = draw(bank, SampleMasking(probability=1.0, bands=0.5, paired=True), count=8)
     whole, masked = batch.images[:4], batch.images[4:]
 
     same = torch.isclose(whole, masked).all(1)
@@ -146,7 +187,7 @@ def settings(**changes):
                 "seconds": None,
                 "steps": 3,
                 "images": 12,
-                "masking": SampleMasking(probability=0.5),
+                "masking": SampleMasking(probability=0.5, bands=0.5),
                 "batch": 4,
                 "size": SIZE,
             }

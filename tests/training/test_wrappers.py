@@ -1,4 +1,4 @@
-"""The augmentation in other people's pipelines: every wrapper does what `apply_half` does, and keeps things in step."""
+"""The augmentation in other people's pipelines: all wrappers do what `apply_strip` does, and keep things in step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import (
     AlbumentationsMask,
-    HalfMask,
     MaskedDataset,
     MaskedDetection,
+    Strip,
     TorchvisionMask,
-    apply_half,
-    draw_half,
+    apply_strip,
+    draw_strip,
 )
 from objectseeker.training.formats import from_corners
 from objectseeker.training.torchvision_transform import PER_OBJECT
@@ -32,20 +32,21 @@ def noise(seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(115, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
 
 
-def expected(seed: int, **options) -> tuple[HalfMask | None, object]:
+def expected(seed: int, bands: float = 0, **options) -> tuple[Strip | None, object]:
     """What a wrapper whose generator starts from `seed` must give."""
-    half = draw_half(*SIZE, np.random.default_rng(seed), probability=1)
-    return half, apply_half(noise(), BOXES, half, **options)
+    strip = draw_strip(*SIZE, np.random.default_rng(seed), probability=1, bands=bands)
+    return strip, apply_strip(noise(), BOXES, strip, **options)
 
 
 class TestAlbumentations:
     @pytest.mark.parametrize("form", ["pascal_voc", "albumentations", "coco", "yolo"])
-    @pytest.mark.parametrize("by", ["fill", "crop"])
-    def test_boxes_in_every_format(self, form, by):
+    @pytest.mark.parametrize(("by", "bands"), [("fill", 0), ("crop", 0), ("crop", 0.5)])
+    def test_boxes_in_every_format(self, form, by, bands):
         lost = 0
         for seed in range(12):
-            _, masked = expected(seed, by=by)
-            transform = AlbumentationsMask(probability=1, by=by, format=form, rng=np.random.default_rng(seed))
+            _, masked = expected(seed, bands, by=by)
+            rng = np.random.default_rng(seed)
+            transform = AlbumentationsMask(probability=1, bands=bands, by=by, format=form, rng=rng)
             given = from_corners(BOXES, form, SIZE)
             sample = transform(image=noise(), bboxes=given.tolist(), class_labels=LABELS.tolist())
             np.testing.assert_array_equal(sample["image"], masked.image)
@@ -164,9 +165,9 @@ class TestTorchvision:
     def test_everything_about_an_object_keeps_step(self, torch, by):
         image, target = torch.from_numpy(noise()).permute(2, 0, 1), plain_target(torch)
         for seed in range(20):
-            half = draw_half(*SIZE, np.random.default_rng(seed), probability=1)
-            masked = apply_half(image, target["boxes"], half, by=by)
-            got, changed = TorchvisionMask(by=by).mask(image, target, half)
+            strip = draw_strip(*SIZE, np.random.default_rng(seed), probability=1)
+            masked = apply_strip(image, target["boxes"], strip, by=by)
+            got, changed = TorchvisionMask(by=by).mask(image, target, strip)
             assert torch.equal(got, masked.image)
             assert torch.equal(changed["boxes"], masked.boxes)
             keep = torch.from_numpy(masked.keep)
@@ -182,21 +183,36 @@ class TestTorchvision:
         assert torch.equal(target["boxes"], torch.tensor(BOXES).float())  # the given target is not changed
         assert target["masks"].sum() == target["area"].sum()
 
+    @pytest.mark.parametrize("by", ["fill", "crop"])
+    def test_boxes_lie_around_what_a_band_leaves_of_their_masks(self, torch, by):
+        image, target = noise_tensor(torch), plain_target(torch)
+        through = 0
+        for start in range(1, WIDTH - 6, 2):
+            got, changed = TorchvisionMask(by=by).mask(image, target, Strip(0, start, start + 5))
+            assert got.shape == image.shape
+            assert (got[..., start : start + 5] == GREY).all()
+            for box, mask, area in zip(changed["boxes"].int(), changed["masks"], changed["area"], strict=True):
+                columns, rows = mask.any(0).nonzero(), mask.any(1).nonzero()
+                assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+                assert mask.sum() == area
+                through += bool(area < (box[2:] - box[:2]).prod())
+        assert through > 5  # a band that leaves both ends leaves the box
+
     def test_areas_without_masks_follow_the_visible_share(self, torch):
         target = plain_target(torch)
-        counted = TorchvisionMask().mask(noise_tensor(torch), target, HalfMask("left", 10))[1]["area"]
+        counted = TorchvisionMask().mask(noise_tensor(torch), target, Strip(0, 0, 10))[1]["area"]
         del target["masks"]
-        estimated = TorchvisionMask().mask(noise_tensor(torch), target, HalfMask("left", 10))[1]["area"]
+        estimated = TorchvisionMask().mask(noise_tensor(torch), target, Strip(0, 0, 10))[1]["area"]
         torch.testing.assert_close(estimated, counted)  # equal, since these objects fill their boxes
         target["area"] = target["area"].long()
-        whole = TorchvisionMask().mask(noise_tensor(torch), target, HalfMask("left", 10))[1]["area"]
+        whole = TorchvisionMask().mask(noise_tensor(torch), target, Strip(0, 0, 10))[1]["area"]
         assert whole.dtype == torch.int64
         torch.testing.assert_close(whole, counted.long())
 
     def test_an_image_without_objects(self, torch):
         target = {name: values[:0] for name, values in plain_target(torch).items() if name in PER_OBJECT}
         _, changed = TorchvisionMask(by="crop").mask(
-            noise_tensor(torch), {**target, "boxes": torch.zeros(0, 4)}, HalfMask("left", 10)
+            noise_tensor(torch), {**target, "boxes": torch.zeros(0, 4)}, Strip(0, 0, 10)
         )
         assert changed["boxes"].shape == (0, 4)
         assert changed["masks"].shape == (0, HEIGHT, WIDTH - 10)
@@ -211,9 +227,9 @@ class TestTorchvision:
         target = plain_target(torch)
         target["boxes"] = kinds["boxes"](torch.tensor(given), format=form, canvas_size=(HEIGHT, WIDTH))
         target["masks"] = kinds["mask"](target["masks"])
-        half = HalfMask("top", 11)
-        masked = apply_half(noise(), BOXES, half, by=by)
-        got, changed = TorchvisionMask(by=by).mask(image, target, half)
+        strip = Strip(1, 0, 11)
+        masked = apply_strip(noise(), BOXES, strip, by=by)
+        got, changed = TorchvisionMask(by=by).mask(image, target, strip)
         assert type(got) is kinds["image"]
         assert type(changed["masks"]) is kinds["mask"]
         assert type(changed["boxes"]) is kinds["boxes"]
@@ -225,7 +241,7 @@ class TestTorchvision:
         from PIL.Image import fromarray
 
         target = {"boxes": kinds["boxes"](torch.tensor(BOXES), format=Format.XYXY, canvas_size=(HEIGHT, WIDTH))}
-        got, changed = TorchvisionMask(by="crop").mask(fromarray(noise()), target, HalfMask("left", 10))
+        got, changed = TorchvisionMask(by="crop").mask(fromarray(noise()), target, Strip(0, 0, 10))
         assert got.size == (WIDTH - 10, HEIGHT)
         assert tuple(changed["boxes"].canvas_size) == (HEIGHT, WIDTH - 10)
 
@@ -275,12 +291,13 @@ def removed(images) -> list[tuple[int, ...]]:
 
 
 class TestPlainDataset:
-    def test_items_are_masked(self, torch):
-        dataset = MaskedDataset(Pairs(torch), probability=1, seed=4)
+    @pytest.mark.parametrize("bands", [0, 1])
+    def test_items_are_masked(self, torch, bands):
+        dataset = MaskedDataset(Pairs(torch), probability=1, bands=bands, seed=4)
         assert len(dataset) == 12
         for index, (image, target) in enumerate(dataset):
-            half = draw_half(*SIZE, np.random.default_rng((4, 0, index)), probability=1)
-            assert torch.equal(image, apply_half(noise_tensor(torch), BOXES, half).image)
+            strip = draw_strip(*SIZE, np.random.default_rng((4, 0, index)), probability=1, bands=bands)
+            assert torch.equal(image, apply_strip(noise_tensor(torch), BOXES, strip).image)
             assert target["image_id"] == index
             assert len(target["boxes"]) == len(target["labels"])
         assert torch.equal(dataset[-1][0], dataset[11][0])
@@ -350,14 +367,15 @@ class Coco:
 class TestTransformersDataset:
     @pytest.mark.parametrize("by", ["fill", "crop"])
     @pytest.mark.parametrize("as_picture", [False, True])
-    def test_annotations(self, torch, by, as_picture):
+    @pytest.mark.parametrize("bands", [0, 1])
+    def test_annotations(self, torch, by, as_picture, bands):
         from PIL.Image import fromarray
 
         image = fromarray(noise()) if as_picture else noise()
-        dataset = MaskedDetection(Coco(image), probability=1, seed=1, by=by)
+        dataset = MaskedDetection(Coco(image), probability=1, bands=bands, seed=1, by=by)
         for index, item in enumerate(dataset):
-            half = draw_half(*SIZE, np.random.default_rng((1, 0, index)), probability=1)
-            masked = apply_half(noise(), BOXES, half, by=by)
+            strip = draw_strip(*SIZE, np.random.default_rng((1, 0, index)), probability=1, bands=bands)
+            masked = apply_strip(noise(), BOXES, strip, by=by)
             np.testing.assert_array_equal(np.asarray(item["image"]), masked.image)
             assert item["annotations"]["image_id"] == 9
             rows = item["annotations"]["annotations"]
@@ -367,8 +385,11 @@ class TestTransformersDataset:
             np.testing.assert_allclose(
                 np.reshape([row["bbox"] for row in rows], (-1, 4)), from_corners(masked.boxes, "coco", SIZE)
             )
-            sides = from_corners(masked.boxes, "coco", SIZE)[:, 2:]
-            np.testing.assert_allclose([row["area"] for row in rows], sides.prod(axis=1) / 2)
+            seen = (BOXES[:, 2:] - BOXES[:, :2]).prod(axis=1) * masked.share
+            np.testing.assert_allclose([row["area"] for row in rows], seen[kept] / 2)
+            if not bands:
+                sides = from_corners(masked.boxes, "coco", SIZE)[:, 2:]
+                np.testing.assert_allclose([row["area"] for row in rows], sides.prod(axis=1) / 2)
             assert all(row["iscrowd"] == 0 and row["image_id"] == 9 for row in rows)
 
     def test_what_may_be_missing(self, torch):

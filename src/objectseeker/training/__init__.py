@@ -1,33 +1,34 @@
-"""Training for certification: half-plane masks as an augmentation for any training pipeline.
+"""Training for certification: the masks of the defence as an augmentation for any training pipeline.
 
 A detector that never saw half an image sees things in it, and the defence pays for that with precision. Trained on
-images of which one side of a random line is removed, it does not.
+images of which one side of a random line is removed, or a band between two lines, it does not.
 
-`masking` is the augmentation itself, on one image as an array, a tensor or a picture; `masked_batches` is the same for
-whole batches on a device; the other modules fit it into the pipelines people use. No framework is imported before it is
-needed.
+`strips` draws masks; `masking` is the augmentation itself, on one image as an array, a tensor or a picture;
+`masked_batches` is the same for whole batches on a device; the other modules fit it into the pipelines people use. No
+framework is imported before it is needed.
 """
 
 from __future__ import annotations
 
 from objectseeker.training.albumentations_transform import AlbumentationsMask
-from objectseeker.training.masked_batches import draw_halves, kept_parts, mask_and_move, visible_targets
+from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masked_datasets import MaskedDataset, MaskedDetection
-from objectseeker.training.masking import HalfMask, Masked, apply_half, draw_half, mask_half
+from objectseeker.training.masking import Masked, apply_strip, mask_strip
+from objectseeker.training.strips import Strip, draw_strip
 from objectseeker.training.torchvision_transform import TorchvisionMask
 
 __all__ = [
     "AlbumentationsMask",
-    "HalfMask",
     "Masked",
     "MaskedDataset",
     "MaskedDetection",
+    "Strip",
     "TorchvisionMask",
-    "apply_half",
-    "draw_half",
-    "draw_halves",
+    "apply_strip",
+    "draw_strip",
+    "draw_strips",
     "kept_parts",
     "mask_and_move",
-    "mask_half",
+    "mask_strip",
     "visible_targets",
 ]

@@ -39,11 +39,11 @@ class AlbumentationsMask(Masking):
         for name in UNSUPPORTED:
             if name in entries:
                 raise ObjectSeekerError(f"the entry {name!r} cannot be masked; mask images with boxes and labels only")
-        half = self.draw(image, self.rng or np.random.default_rng(random.getrandbits(64)))
-        if half is None:
+        strip = self.draw(image, self.rng or np.random.default_rng(random.getrandbits(64)))
+        if strip is None:
             return {"image": image, "bboxes": bboxes, **entries}
         numbers = np.array([tuple(box)[:4] for box in bboxes], dtype=np.float64).reshape(-1, 4)
-        masked = self.apply(image, to_corners(numbers, self.format, size_of(image)), half)
+        masked = self.apply(image, to_corners(numbers, self.format, size_of(image)), strip)
         cut = from_corners(masked.boxes, self.format, size_of(masked.image))
         kept = {name: select(entries[name], masked.keep) for name in self.label_fields if name in entries}
         return {"image": masked.image, "bboxes": _boxes_like(cut, select(bboxes, masked.keep)), **entries, **kept}

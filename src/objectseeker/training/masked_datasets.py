@@ -16,7 +16,8 @@ import numpy as np
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.formats import from_corners, to_corners
-from objectseeker.training.masking import HalfMask, Masking, as_boxes, select
+from objectseeker.training.masking import Masking, as_boxes, select
+from objectseeker.training.strips import Strip
 from objectseeker.training.torchvision_transform import PER_OBJECT, TorchvisionMask
 
 
@@ -39,7 +40,7 @@ class _Wrapper:
         """Other masks for the same `seed`."""
         self._epoch.fill_(epoch)
 
-    def _draw(self, image: Any, index: int) -> HalfMask | None:
+    def _draw(self, image: Any, index: int) -> Strip | None:
         if self._seed is None:
             return self._masking.draw(image, None)
         index = index + len(self) if index < 0 else index
@@ -85,9 +86,9 @@ class MaskedDetection(_Wrapper):
         item = self.dataset[index]
         objects = _columns(item["objects"])
         corners = to_corners(as_boxes(objects["bbox"]), "coco", (1, 1))
-        half = self._draw(item["image"], index)
-        masked = self._masking.apply(item["image"], corners, half)
-        boxes = objects["bbox"] if half is None else from_corners(masked.boxes, "coco", (1, 1)).tolist()
+        strip = self._draw(item["image"], index)
+        masked = self._masking.apply(item["image"], corners, strip)
+        boxes = objects["bbox"] if strip is None else from_corners(masked.boxes, "coco", (1, 1)).tolist()
         whole = [float(width * height) for _, _, width, height in objects["bbox"]]
         areas = np.array(objects.get("area", whole), dtype=np.float64) * masked.share
         columns = {

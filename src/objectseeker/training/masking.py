@@ -1,11 +1,11 @@
-"""The augmentation: draw a half mask, apply it to an image and to the boxes in it.
+"""The augmentation: apply a mask to an image and to the boxes in it.
 
-Drawing and applying are apart, so that one mask can be applied to an array, to a tensor and to everything else that
-belongs to the image. Images are NumPy arrays (H, W) or (H, W, channels), torch tensors (..., H, W) on any device, or
-Pillow images.
+Drawing a mask (`strips`) and applying it are apart, so that one mask can be applied to an array, to a tensor and to
+everything else that belongs to the image. Images are NumPy arrays (H, W) or (H, W, channels), torch tensors (..., H, W)
+on any device, or Pillow images.
 
-How a mask is drawn from random numbers (`half_of`) and what is a target still (`inside`, `still_target`) are written
-once, with operations that plain numbers, arrays and tensors share: `masked_batches` calls them for whole batches.
+What is seen of a box and whether it is a target still (`visible_part`, `still_target`) are written once, with
+operations that arrays and tensors share: `masked_batches` calls them for whole batches.
 """
 
 from __future__ import annotations
@@ -15,56 +15,48 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Floats, area
+from objectseeker.core.boxes import Bools, Floats
 from objectseeker.core.image import GREY
-from objectseeker.core.masks import SIDES, Side
-from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
+from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.training.strips import (
+    BAND_WIDTHS,
+    BANDS,
+    PROBABILITY,
+    Rectangle,
+    Strip,
+    draw_strip,
+    require_band_widths,
+)
 
 By = Literal["fill", "crop"]
-PROBABILITY, VISIBLE = 0.5, 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class HalfMask:
-    """Everything on one side of a line: `side` is removed, up to (or from) column or row `line`."""
-
-    side: Side
-    line: int
-
-    def __post_init__(self) -> None:
-        if self.side not in SIDES:
-            raise ObjectSeekerError(f"side must be one of {', '.join(SIDES)}, got {self.side!r}")
-        require_count(self.line, "line")
-
-    def kept(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """What is left of an image, as x1, y1, x2, y2."""
-        kept, moved = [0, 0, width, height], SIDES.index(self.side)  # side i moves entry i to the line
-        if self.line >= (width, height)[moved % 2]:
-            raise ObjectSeekerError(f"the line at {self.line} does not cross an image of {width}x{height} pixels")
-        kept[moved] = self.line
-        x1, y1, x2, y2 = kept
-        return x1, y1, x2, y2
+VISIBLE = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """How training images are masked: what `draw_half` and `apply_half` are called with."""
+    """How training images are masked: what `draw_strip` and `apply_strip` are called with."""
 
     probability: float = PROBABILITY
+    bands: float = BANDS
+    band_widths: tuple[float, float] = BAND_WIDTHS
     visible: float = VISIBLE
     fill: float | None = None
     by: By = "fill"
 
     def __post_init__(self) -> None:
-        require_fraction(self.probability, "probability")
-        require_fraction(self.visible, "visible")
+        for name in ("probability", "bands", "visible"):
+            require_fraction(getattr(self, name), name)
+        object.__setattr__(self, "band_widths", require_band_widths(self.band_widths))  # a list will do, too
         _require_by(self.by)
 
-    def draw(self, image: Any, rng: Any) -> HalfMask | None:
-        return draw_half(*size_of(image), rng, probability=self.probability)
+    def draw(self, image: Any, rng: Any) -> Strip | None:
+        width, height = size_of(image)
+        return draw_strip(
+            width, height, rng, probability=self.probability, bands=self.bands, band_widths=self.band_widths
+        )
 
-    def apply(self, image: Any, boxes: Any, half: HalfMask | None) -> Masked:
-        return apply_half(image, boxes, half, visible=self.visible, fill=self.fill, by=self.by)
+    def apply(self, image: Any, boxes: Any, strip: Strip | None) -> Masked:
+        return apply_strip(image, boxes, strip, visible=self.visible, fill=self.fill, by=self.by)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,65 +69,35 @@ class Masked:
     share: Floats
 
 
-def mask_half(
+def mask_strip(
     image: Any,
     boxes: Any,
     labels: Any,
     *,
     rng: Any,
     probability: float = PROBABILITY,
+    bands: float = BANDS,
+    band_widths: tuple[float, float] = BAND_WIDTHS,
     visible: float = VISIBLE,
     fill: float | None = None,
     by: By = "fill",
 ) -> tuple[Any, Any, Any]:
-    """Remove, with this probability, one side of a random vertical or horizontal line from a training image.
+    """Remove, with this probability, one side of a random line, or a band between two, from a training image.
 
-    Returns the image and the boxes and labels that are still targets; nothing that was given is changed. `rng` is a
-    NumPy or a torch generator. The rest is as in `apply_half`.
+    Returns the image and the boxes and labels that are still targets; nothing that was given is changed. How masks are
+    drawn is as in `draw_strip`, where `rng` is a NumPy or a torch generator; the rest is as in `apply_strip`.
     """
-    masking = Masking(probability=probability, visible=visible, fill=fill, by=by)
+    masking = Masking(probability=probability, bands=bands, band_widths=band_widths, visible=visible, fill=fill, by=by)
     masked = masking.apply(image, boxes, masking.draw(image, rng))
     if len(labels) != len(masked.keep):
         raise ObjectSeekerError(f"there must be one label per box, got {len(labels)} for {len(masked.keep)} boxes")
     return masked.image, masked.boxes, select(labels, masked.keep)
 
 
-def draw_half(width: int, height: int, rng: Any, *, probability: float = PROBABILITY) -> HalfMask | None:
-    """With this probability a half mask of an image: every side is as likely, and so is every line inside the image.
-
-    `rng` is a NumPy generator, a torch generator on any device, or None for torch's global one. Four numbers are drawn
-    from it whatever comes of them, so an image's mask does not depend on what happened to the images before it.
-    """
-    require_fraction(probability, "probability")
-    masked, side, line = half_of(_uniform(rng), width, height, probability)
-    return HalfMask(SIDES[side], int(line)) if masked else None
-
-
-def half_of(numbers: Any, width: int, height: int, probability: float) -> tuple[Any, Any, Any]:
-    """What four random numbers from [0, 1) stand for: is there a mask, its side as an index into SIDES, and its line.
-
-    The numbers are single ones, or four arrays or tensors, and so is what is returned.
-    """
-    chance, direction, place, end = numbers
-    across = direction >= 0.5
-    length = width + (height - width) * across
-    masked = (chance < probability) & (length > 1)  # a line lies inside the image: a single row or column has none
-    return masked, across + 2 * (end >= 0.5), 1 + place * (length - 1) // 1
-
-
-def _uniform(rng: Any) -> list[float]:
-    if isinstance(rng, np.random.Generator):
-        return [float(number) for number in rng.random(4)]
-    import torch
-
-    device = "cpu" if rng is None else rng.device
-    return [float(number) for number in torch.rand(4, generator=rng, device=device, dtype=torch.float32).tolist()]
-
-
-def apply_half(
+def apply_strip(
     image: Any,
     boxes: Any,
-    half: HalfMask | None,
+    strip: Strip | None,
     *,
     visible: float = VISIBLE,
     fill: float | None = None,
@@ -144,50 +106,54 @@ def apply_half(
     """Mask an image and its boxes (N, 4: x1, y1, x2, y2 in pixels), both arrays or both tensors. None masks nothing.
 
     The target rule: an object of whose box less than the share `visible` remains is no target any more, since nothing
-    is left to recognise. Of the others the target is the visible part, as the masked views of the defence show nothing
-    else.
+    is left to recognise. Of the others the target is the box around what is visible, as the masked views of the defence
+    show nothing else: a mask over the end of an object shortens its box, a band across its middle leaves it as it is.
 
     Removed pixels get the value `fill`: by default grey, 114 where pixels are whole numbers and 114 / 255 where they
     are not. Images in another range need a `fill` of their own. With by="crop" only what is left is returned, and
-    boxes count from its corner: for a defence that cuts masked pixels away.
+    boxes count from its corner: for a defence that cuts masked pixels away. A band leaves no single rectangle: it is
+    filled, as that defence fills it.
     """
     require_fraction(visible, "visible")
     _require_by(by)
     targets = as_boxes(boxes)
-    if half is None:
+    if strip is None:
         return Masked(image, boxes, np.ones(len(targets), np.bool_), np.ones(len(targets)))
     size = size_of(image)
-    kept = half.kept(*size)
-    seen = inside(targets, np.array(kept))
-    whole = inside(targets, np.array((0, 0, *size)))  # what lies outside the image is hidden by no mask
-    keep = still_target(seen, whole, visible)
-    share = np.divide(area(seen), area(whole), out=np.zeros(len(seen)), where=area(whole) > 0)
+    seen, seen_area = visible_part(targets, np.array(strip.kept(*size)))
+    whole_area = area_of(inside(targets, np.array((0, 0, *size))))  # what lies outside the image is hidden by no mask
+    keep = still_target(seen_area, whole_area, visible)
+    share = np.divide(seen_area, whole_area, out=np.zeros(len(seen)), where=whole_area > 0)
     if by == "crop":
-        seen = seen - np.tile(kept[:2], 2)
-    return Masked(mask_pixels(image, half, fill=fill, by=by), like(seen[keep], boxes), keep, share)
+        seen = seen - np.tile(strip.window(*size)[:2], 2)
+    return Masked(mask_pixels(image, strip, fill=fill, by=by), like(seen[keep], boxes), keep, share)
 
 
-def mask_pixels(image: Any, half: HalfMask, *, fill: float | None = None, by: By = "fill") -> Any:
-    """What `apply_half` makes of the image: always a copy."""
+def mask_pixels(image: Any, strip: Strip, *, fill: float | None = None, by: By = "fill") -> Any:
+    """What `apply_strip` makes of the image: always a copy."""
     if is_picture(image):
         from PIL.Image import fromarray
 
         picture = image if image.mode in ("RGB", "L") else image.convert("RGB")
-        return fromarray(mask_pixels(np.asarray(picture), half, fill=fill, by=by))
-    x1, y1, x2, y2 = half.kept(*size_of(image))
-    rows, columns = slice(y1, y2), slice(x1, x2)
-    if isinstance(image, np.ndarray):
-        if by == "crop":
-            return image[rows, columns].copy()
-        result = np.full_like(image, grey(np.issubdtype(image.dtype, np.inexact), fill))
-        result[rows, columns] = image[rows, columns]
-        return result
-    if by == "crop":
-        return image[..., rows, columns].clone()
-    result = image.clone()  # of a tensor's subclass, the same subclass
-    result[...] = grey(image.is_floating_point(), fill)
-    result[..., rows, columns] = image[..., rows, columns]
-    return result
+        return fromarray(mask_pixels(np.asarray(picture), strip, fill=fill, by=by))
+    size = size_of(image)
+    window = strip.window(*size)
+    if by == "crop" and window != (0, 0, *size):
+        return _copy(_part(image, window))
+    masked = _copy(image)  # of a tensor's subclass, the same subclass
+    fractions = np.issubdtype(image.dtype, np.inexact) if isinstance(image, np.ndarray) else image.is_floating_point()
+    _part(masked, strip.removed(*size))[...] = grey(fractions, fill)
+    return masked
+
+
+def _part(image: Any, rectangle: Rectangle) -> Any:
+    """A view of a part of an array or a tensor."""
+    x1, y1, x2, y2 = rectangle
+    return image[y1:y2, x1:x2] if isinstance(image, np.ndarray) else image[..., y1:y2, x1:x2]
+
+
+def _copy(image: Any) -> Any:
+    return image.copy() if isinstance(image, np.ndarray) else image.clone()
 
 
 def _require_by(by: str) -> None:
@@ -206,10 +172,30 @@ def inside(boxes: Any, rectangles: Any) -> Any:
     return corners.clip(rectangles[..., None, :2], rectangles[..., None, 2:]).reshape(boxes.shape)
 
 
-def still_target(seen: Any, whole: Any, visible: float) -> Any:
-    """The target rule: whether enough of every box is seen. Boxes (..., 4) as arrays or tensors, best in float64."""
-    seen_area, whole_area = ((b[..., 2] - b[..., 0]) * (b[..., 3] - b[..., 1]) for b in (seen, whole))
+def visible_part(boxes: Any, kept: Any) -> tuple[Any, Any]:
+    """The box around what is seen of every box (..., 4), of no area where nothing is; and the area that is seen.
+
+    `kept` (..., 2, 4) is what a mask leaves before and behind its strip. Arrays or tensors, best in float64.
+    """
+    before, behind = inside(boxes, kept[..., 0, :]), inside(boxes, kept[..., 1, :])
+    before_area, behind_area = area_of(before), area_of(behind)
+    # The first corner lies before the strip if anything does, the last one behind it if anything does.
+    first = (before_area > 0)[..., None]
+    last = first & (behind_area <= 0)[..., None]
+    around = behind
+    around[..., :2] = before[..., :2] * first + behind[..., :2] * ~first
+    around[..., 2:] = before[..., 2:] * last + behind[..., 2:] * ~last
+    return around, before_area + behind_area
+
+
+def still_target(seen_area: Any, whole_area: Any, visible: float) -> Any:
+    """The target rule: whether enough of every box is seen."""
     return (seen_area > 0) & (seen_area >= visible * whole_area)
+
+
+def area_of(boxes: Any) -> Any:
+    """The area of every box (..., 4), as arrays or tensors."""
+    return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 def size_of(image: Any) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from typing import Any
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.formats import Format, from_corners, to_corners
-from objectseeker.training.masking import HalfMask, Masking, as_boxes, as_floats, is_tensor, like, mask_pixels, select
+from objectseeker.training.masking import Masking, as_boxes, as_floats, is_tensor, like, mask_pixels, select
+from objectseeker.training.strips import Strip
 
 FORMATS: dict[str, Format] = {"XYXY": "pascal_voc", "XYWH": "coco", "CXCYWH": "cxcywh"}
 PER_OBJECT = ("labels", "masks", "area", "iscrowd")
@@ -34,12 +35,12 @@ class TorchvisionMask(Masking):
     def __call__(self, image: Any, target: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         return self.mask(image, target, self.draw(image, self.generator))
 
-    def mask(self, image: Any, target: dict[str, Any], half: HalfMask | None) -> tuple[Any, dict[str, Any]]:
+    def mask(self, image: Any, target: dict[str, Any], strip: Strip | None) -> tuple[Any, dict[str, Any]]:
         """Apply a mask that was drawn."""
         boxes, form = _boxes_of(target)
-        if half is None:
+        if strip is None:
             return image, target
-        masked = self.apply(image, to_corners(as_boxes(boxes), form, (1, 1)), half)
+        masked = self.apply(image, to_corners(as_boxes(boxes), form, (1, 1)), strip)
         changed = dict(target)
         for name in self.per_object:
             if name in target:
@@ -49,7 +50,7 @@ class TorchvisionMask(Masking):
             height, width = masked.image.shape[-2:] if is_tensor(masked.image) else masked.image.size[::-1]
             changed["boxes"] = type(boxes)(changed["boxes"], format=boxes.format, canvas_size=(height, width))
         if "masks" in target:
-            seen = mask_pixels(changed["masks"], half, fill=0, by=self.by)
+            seen = mask_pixels(changed["masks"], strip, fill=0, by=self.by)
             changed["masks"] = _again(seen, target["masks"])
         if "area" in target:
             # Counted where there are masks, otherwise estimated from the visible share of the box.
