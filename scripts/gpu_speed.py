@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
 from objectseeker import Halves, Observation, Rule, halves
-from objectseeker.detectors.check import check_views
+from objectseeker.detectors.check import Unwatched, check_views
 from objectseeker.detectors.embedded.model import Predictor, PyramidPooling
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
@@ -267,7 +267,8 @@ def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
     begin = time.perf_counter()
     masks = Halves(rig.lines if rig.cuda else 1)
     try:
-        verdict = check_views(detector, image, masks, batch=1, value=114, rng=np.random.default_rng(0))
+        rng = np.random.default_rng(0)
+        verdict = check_views(detector, image, masks, batch=1, value=114, rng=rng, bar=Unwatched())
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

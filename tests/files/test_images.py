@@ -364,7 +364,10 @@ def test_a_small_file_costs_no_more_memory_than_its_pixels(tmp_path: Path) -> No
 @pytest.mark.parametrize("mode", ["1", "L", "P", "PA", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "F"])
 def test_strips_give_what_the_whole_gives(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 4), dtype=np.uint8)
-    numbers = {"I;16": values[..., 0].astype(np.uint16) * 257, "F": values[..., 0].astype(np.float32) / 255}
+    numbers: dict[str, Any] = {
+        "I;16": values[..., 0].astype(np.uint16) * 257,
+        "F": values[..., 0].astype(np.float32) / 255,
+    }
     colours = values if mode in ("RGBA", "LA", "PA") else values[..., :3]
     image = PIL.Image.fromarray(numbers.get(mode, colours)).convert(mode)
     monkeypatch.setattr(images, "STRIP", 10**9)

@@ -71,7 +71,8 @@ def check_detector(
     failed = [finding for finding in findings if finding.passed is False]
     if as_json:
         rows = [{"name": f.name, "passed": f.passed, "detail": f.detail} for f in findings]
-        print_json({"detector": loaded.identity, "passed": not failed, "findings": rows})
+        about = {"detector": loaded.identity, "masks": str(checked.masks), "fill": checked.fill}
+        print_json(about | {"passed": not failed, "findings": rows})
     elif failed:
         printed.print(f"{len(failed)} checks failed: certificates for this detector would not hold.")
     else:

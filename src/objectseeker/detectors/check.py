@@ -44,7 +44,7 @@ def check_detector(
     batch: int = 8,
     value: int = GREY,
     seed: int = 0,
-    watch: Watch = lambda name, runs: nullcontext(_Unwatched()),
+    watch: Watch = lambda name, runs: nullcontext(Unwatched()),
 ) -> Iterator[Finding]:
     """Check `detector` on one image, finding by finding.
 
@@ -56,7 +56,7 @@ def check_detector(
     require_recipe(masks)
     rng = np.random.default_rng(seed)
     given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
-    trial = _Trial(detector, image, given, rng, _Unwatched())
+    trial = _Trial(detector, image, given, rng, Unwatched())
     views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
     checks: list[tuple[str, int, Callable[[_Trial], str]]] = [
         ("returns valid boxes", 1, _Trial.valid),
@@ -81,7 +81,9 @@ class Step(Protocol):
     def advance(self) -> None: ...
 
 
-class _Unwatched:
+class Unwatched:
+    """Nobody is told."""
+
     def advance(self) -> None:
         pass
 

@@ -1,0 +1,388 @@
+"""The whole way: observe, tune, gate, verify; and evidence files that somebody touched."""
+
+import contextlib
+import csv
+import io
+import json
+import re
+import shlex
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command import photographs
+
+import objectseeker.cli.gate  # registers the verb
+import objectseeker.cli.verify  # noqa: F401
+from objectseeker import Defence, Halves, Rule
+from objectseeker.cli._app import program
+from objectseeker.core.follow import Follow
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.evaluation.policy import parse_policy
+from objectseeker.results.evidence_file import MANIFEST, json_bytes, write_archive
+from objectseeker.runs.findings import decode, encode
+from objectseeker.runs.run import checksum, open_run
+
+POLICY = """
+format = 1
+samples = 200
+[[require]]
+figure = "certified_recall"
+where = "over"
+patch = "{patch}"
+at_least = "{certified} %"
+[[require]]
+figure = "clean_ap50_loss"
+at_most = "40 points"
+[[require]]
+figure = "false_alerts"
+at_most = "50 %"
+slice = "light"
+[[require]]
+figure = "clean_recall"
+no_worse_than_baseline_by = "30 points"
+[[require]]
+figure = "check_detector"
+"""
+
+
+def call(*arguments, code=0):
+    """The command line in this process, what it printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            found = program()([str(one) for one in arguments], standalone_mode=False) or 0
+        except SystemExit as left:
+            found = left.code
+    assert found == code, out.getvalue()
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """Twelve photographs with one bright box each, a run, a tuned defence, a transcript, and tags."""
+    rng = np.random.default_rng(0)
+    boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
+    folder = photographs(tmp_path_factory.mktemp("gate"), boxes)
+    with contextlib.chdir(folder):
+        observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3"]
+        call(*observe, "--out", "run")
+        few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--where", "over"]
+        call("tune", "run", "--clean-recall", 0.5, *few, "--out", "tuned")
+        said = call("check-detector", "--defence", "tuned/defence.json", "photos/0.png", "--json")
+        (folder / "check.json").write_text(said)
+        rows = "".join(f"{n}.png,{'night' if n % 2 else 'day'}\n" for n in range(12))
+        (folder / "tags.csv").write_text("image,light\n" + rows)
+        for name, patch, certified in (("easy", "2%", 10), ("hard", "80%", 30), ("unsure", "2%", 45)):
+            (folder / f"{name}.toml").write_text(POLICY.format(patch=patch, certified=certified))
+        yield folder
+
+
+GATE = ["--defence", "tuned/defence.json", "--baseline", "run", "--check", "check.json", "--tags", "tags.csv"]
+
+
+@pytest.fixture(scope="module")
+def evidence(workplace):
+    out = ["--out", "gate", "--evidence", "evidence.zip"]
+    printed = call("gate", "run", "--policy", "easy.toml", *GATE, *out)
+    assert "pass: 5 of 5 requirements pass" in printed
+    return workplace / "evidence.zip"
+
+
+def test_a_release_passes_and_leaves_what_people_and_servers_read(workplace, evidence):
+    folder = workplace / "gate"
+    assert {file.name for file in folder.iterdir()} == {"gate.json", "junit.xml", "gate.md", "gate.html"}
+    found = json.loads((folder / "gate.json").read_text())
+    assert found["verdict"] == "pass"
+    assert [one["outcome"] for one in found["requirements"]] == ["pass"] * 5
+    assert [one["slice"] for one in found["requirements"][2]["slices"]] == ["light=day", "light=night"]
+    assert (
+        found["defence"]["sha256"]
+        == Defence.load(workplace / "tuned" / "defence.json").bound_to(found["defence"]["detector"]).sha256
+    )
+    assert 'tests="6" failures="0"' in (folder / "junit.xml").read_text()
+    assert (folder / "gate.md").read_text().startswith("## Release gate: pass")
+
+
+def test_runs_that_fail_or_are_undecided_exit_with_1(workplace):
+    printed = call("gate", "run", "--policy", "unsure.toml", *GATE, "--json", code=1)
+    found = json.loads(printed)
+    assert found["verdict"] == "undecided"
+    assert found["requirements"][0]["more_images"] > 0
+    call("gate", "run", "--policy", "unsure.toml", *GATE, "--allow-undecided")
+    assert "fail: 4 of 5 requirements pass, 1 fail" in call("gate", "run", "--policy", "hard.toml", *GATE, code=1)
+    assert "no baseline was given" in call("gate", "run", "--policy", "easy.toml", "--tags", "tags.csv", code=1)
+
+
+def test_the_example_is_a_policy(workplace):
+    text = call("gate", "--example")
+    assert parse_policy(text).confidence == 0.95
+
+
+def attack_json(folder, survived):
+    """An attack file on the tuned defence, of the first object."""
+    run = open_run(folder / "run")
+    defence = run.bind(Defence.load(folder / "tuned" / "defence.json"))
+    image = run.images()[0]
+    row = {
+        "image": image.id,
+        "object": 0,
+        "class": "bright",
+        "box": image.truth.xyxy[0].tolist(),
+        "certified": True,
+        "vacuous": False,
+        "found_by_detector": True,
+        "found_by_defence": True,
+        "undefended_survived": False,
+        "defence_survived": survived,
+        "broken": not survived,
+    }
+    content = {
+        "defence": defence.to_json() | {"sha256": defence.sha256},
+        "patch": {"area": 0.02, "aspect": 1.0, "where": "over", "count": 1},
+        "threshold": 0.0,
+        "objects": [row],
+    }
+    (folder / "attack.json").write_text(json.dumps(content))
+
+
+def test_a_refuted_certificate_exits_with_3(workplace):
+    attack_json(workplace, True)
+    arguments = ["gate", "run", "--policy", "easy.toml", *GATE, "--attacks", "attack.json"]
+    call(*arguments)
+    attack_json(workplace, False)
+    printed = call(*arguments, "--out", "refuted", "--evidence", "refuted.zip", code=3)
+    assert "refuted" in printed
+    assert 'errors="1"' in (workplace / "refuted" / "junit.xml").read_text()
+    assert "The verdict is refuted" in call("verify", "refuted.zip")
+
+
+def test_bad_input_is_refused_before_anything_is_judged(workplace):
+    (workplace / "wrong.toml").write_text("format = 1\n[[require]]\nfigure = 'colour'\n")
+    for arguments, message in (
+        (["gate"], "name a run and a policy"),
+        (["gate", "run", "--policy", "none.toml"], "gate --example"),
+        (["gate", "run", "--policy", "wrong.toml"], "'colour'"),
+        (["gate", "run", "--policy", "easy.toml", "--attacks", "tags.csv"], "no attack.json"),
+        (["gate", "run", "--policy", "easy.toml", "--check", "truth.json"], "no transcript"),
+        (["gate", "run", "--policy", "easy.toml", "--baseline-defence", "tuned/defence.json"], "--baseline RUN"),
+        (["verify", "truth.json"], "not an evidence file"),
+        (["verify", "none.zip"], "cannot read"),
+    ):
+        with pytest.raises(ObjectSeekerError, match=message):
+            call(*arguments)
+
+
+def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
+    """The rule itself looks from 0.5 on, its curve from 0.05 on: below 0.1 the run has no masked boxes."""
+    follow = Follow(alpha=0.05, beta=0.0)
+    Defence(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
+        "low.json"
+    )
+    (workplace / "ap.toml").write_text('format = 1\n[[require]]\nfigure = "clean_ap50"\nat_least = "10 %"\n')
+    (workplace / "recall.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
+    call("gate", "run", "--policy", "recall.toml", "--defence", "low.json")
+    with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.05 on and run keeps them from 0\.1 on"):
+        call("gate", "run", "--policy", "ap.toml", "--defence", "low.json")
+
+
+def test_an_unfinished_run_is_not_judged(workplace, tmp_path):
+    shutil.copytree(workplace / "run", tmp_path / "run")
+    next((tmp_path / "run" / "parts").iterdir()).unlink()
+    with pytest.raises(ObjectSeekerError, match=r"unfinished \(11 of 12 images\)"):
+        call("gate", tmp_path / "run", "--policy", "easy.toml")
+
+
+def members_of(file):
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_evidence_gives_the_same_verdict_without_detector_or_images(workplace, evidence, tmp_path):
+    shutil.copy(evidence, tmp_path / "evidence.zip")
+    with contextlib.chdir(tmp_path):
+        assert "recomputed to the last bit. The verdict is pass" in call("verify", "evidence.zip")
+        found = json.loads(call("verify", "evidence.zip", "--json"))
+    assert found["verified"] is True
+    assert found["requirements"] == json.loads((workplace / "gate" / "gate.json").read_text())["requirements"]
+    call("gate", "run", "--policy", "easy.toml", *GATE, "--evidence", tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == evidence.read_bytes()
+
+
+def test_evidence_holds_what_a_safety_case_asks_for(workplace, evidence):
+    inside = members_of(evidence)
+    said = json.loads(inside["verification.json"])
+    assert {"deterministic", "incomplete", "closed_box", "arithmetic", "input_domain"} <= said.keys()
+    assert len(said["assumptions"]) == 5
+    assert "every check passed" in said["assumptions"][0]["how"]
+    certificates = list(csv.DictReader(io.StringIO(inside["certificates.csv"].decode())))
+    assert len(certificates) == 12
+    assert {"far", "close", "over", "anywhere", "class", "patch_area"} <= certificates[0].keys()
+    images = list(csv.DictReader(io.StringIO(inside["images.csv"].decode())))
+    assert len({one["file_hash"] for one in images}) > 8
+    assert json.loads(inside["software.json"])["numpy"] == np.__version__
+    assert str(workplace) not in inside["verdict.json"].decode() + inside["defence.json"].decode()
+    assert json.loads(inside[MANIFEST])["members"].keys() == inside.keys() - {MANIFEST}
+
+
+def rewritten(file, change, place, *, honest=False):
+    """The file with members changed; `honest` leaves the manifest as it was, else it is made to fit."""
+    members = members_of(file)
+    manifest = members.pop(MANIFEST)
+    change(members)
+    write_archive(place, members)
+    if honest:
+        with zipfile.ZipFile(place) as archive:
+            inside = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(place, "w") as archive:
+            for name, content in inside.items():
+                archive.writestr(name, manifest if name == MANIFEST else content)
+    return place
+
+
+def first_part(members):
+    return min(name for name in members if name.startswith("run/parts/"))
+
+
+def touched(content, column, value):
+    """A part with one number changed."""
+    found = decode(content)
+    boxes = found.boxes
+    xyxy, score = boxes.xyxy.copy(), boxes.score.copy()
+    if column == "score":
+        score[3] += value
+    else:
+        xyxy[3, 2] += value
+    changed = type(boxes)(xyxy, score, boxes.label)
+    return encode(type(found)(found.image, found.mask, changed, found.sizes, found.hashes, found.broken))
+
+
+def moved(members, column, value, *, renamed):
+    name = first_part(members)
+    content = touched(members.pop(name), column, value)
+    number = int(name.split("/")[-1].split("-")[0])
+    if renamed:
+        identity = json.loads(members["verdict.json"])["run"]["identity"]
+        name = f"run/parts/{number:06d}-{checksum(identity, number, content)}.parquet"
+    members[name] = content
+
+
+@pytest.mark.parametrize(("column", "value"), [("x2", 1e-9), ("score", 1e-12)])
+def test_one_box_or_one_score_is_noticed(evidence, tmp_path, column, value):
+    """In spite of a manifest that fits, a name that fits, or both."""
+    plain = rewritten(
+        evidence, lambda members: moved(members, column, value, renamed=False), tmp_path / "a.zip", honest=True
+    )
+    assert "the manifest says" in call("verify", plain, code=1)
+    fitting = rewritten(evidence, lambda members: moved(members, column, value, renamed=False), tmp_path / "b.zip")
+    assert "parquet is not what its name says" in call("verify", fitting, code=1)
+    renamed = rewritten(evidence, lambda members: moved(members, column, value, renamed=True), tmp_path / "c.zip")
+    printed = call("verify", renamed, code=1)
+    assert "verdict.json run digest says" in printed
+
+
+def test_one_byte_on_the_disk_is_noticed(evidence, tmp_path):
+    content = evidence.read_bytes()
+    with zipfile.ZipFile(evidence) as archive:
+        entry = next(one for one in archive.infolist() if one.filename.startswith("run/parts/"))
+    place = entry.header_offset + 30 + len(entry.filename) + entry.file_size // 2
+    (tmp_path / "e.zip").write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    assert f"{entry.filename} is damaged" in call("verify", tmp_path / "e.zip", code=1)
+
+
+def test_one_hash_or_one_verdict_is_noticed(evidence, tmp_path):
+    def another_hash(members):
+        members["images.csv"] = members["images.csv"].replace(b"0", b"1", 1)
+
+    def better(members):
+        verdict = json.loads(members["verdict.json"])
+        verdict["requirements"][0]["low"] += 1
+        members["verdict.json"] = json_bytes(verdict)
+
+    def missing(members):
+        del members["certificates.csv"]
+
+    def defence(members):
+        content = json.loads(members["defence.json"])
+        content["rule"]["filter_ioa"] -= 0.01
+        members["defence.json"] = json_bytes(content)
+
+    for change, said in (
+        (another_hash, "images.csv line"),
+        (better, "verdict.json requirements 1 low says"),
+        (missing, "certificates.csv is missing"),
+        (defence, "was edited"),
+    ):
+        file = rewritten(evidence, change, tmp_path / "t.zip")
+        answer = json.loads(call("verify", file, "--json", code=1))
+        assert answer["verified"] is False
+        assert said in " ".join(answer["differences"])
+
+
+@pytest.mark.parametrize("name", ["../outside.json", "/tmp/outside.json", "run/parts/../../x.json", "run/lock", "x/"])
+def test_members_that_do_not_belong_are_refused_before_they_are_written(evidence, tmp_path, name):
+    shutil.copy(evidence, tmp_path / "e.zip")
+    with zipfile.ZipFile(tmp_path / "e.zip", "a") as archive:
+        archive.writestr(name, b"{}")
+    with pytest.raises(ObjectSeekerError, match="no evidence file has that"):
+        call("verify", tmp_path / "e.zip")
+
+
+def test_a_member_that_comes_twice_is_refused(evidence, tmp_path):
+    shutil.copy(evidence, tmp_path / "e.zip")
+    with zipfile.ZipFile(tmp_path / "e.zip", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("README.md", b"twice")
+    with pytest.raises(ObjectSeekerError, match="twice or on top"):
+        call("verify", tmp_path / "e.zip")
+
+
+def test_what_unpacks_to_more_than_it_is_is_refused(evidence, tmp_path):
+    members = members_of(evidence)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, b"0" * 10**6 if name == "README.md" else content)
+    with pytest.raises(ObjectSeekerError, match="compressed"):
+        call("verify", tmp_path / "bomb.zip")
+    content = evidence.read_bytes()
+    (tmp_path / "cut.zip").write_bytes(content[: len(content) // 2])
+    with pytest.raises(ObjectSeekerError, match="not an evidence file, or is damaged"):
+        call("verify", tmp_path / "cut.zip")
+
+
+def commands_in_docs():
+    """The commands of each example for a build server."""
+    text = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        yield [
+            line.strip().removeprefix("- run: ").removeprefix("- ") for line in re.findall(r".*objectseeker .*", block)
+        ]
+
+
+def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
+    examples = list(commands_in_docs())
+    assert len(examples) == 2
+    assert [line for line in examples[0] if "pip" not in line] == [line for line in examples[1] if "pip" not in line]
+    shutil.copytree(workplace / "photos", tmp_path / "data" / "images")
+    shutil.copy(workplace / "truth.json", tmp_path / "data")
+    shutil.copy(workplace / "tuned" / "defence.json", tmp_path)
+    shutil.copy(workplace / "mine.py", tmp_path)
+    (tmp_path / "policy.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
+    with contextlib.chdir(tmp_path):
+        for line in examples[0]:
+            program_name, *words = shlex.split(line)
+            if program_name != "objectseeker":
+                continue
+            name = words[words.index(">") + 1] if ">" in words else None
+            printed = call(*(words[: words.index(">")] if name else words))
+            if name is not None:
+                (tmp_path / name).write_text(printed)
+        assert (tmp_path / "gate" / "junit.xml").is_file()
+        assert "verified" in call("verify", "evidence.zip")
+
+
+def test_the_policy_of_the_guide_is_one():
+    text = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
+    (policy,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    assert len(parse_policy(policy).requirements) == 4
