@@ -70,12 +70,7 @@ def results(tmp_path_factory):
     return home
 
 
-# Each needs its writer mended: the defence with an absolute path of its detector, and the folder of a compared run.
-KNOWN = ("found", "certified", "evaluated", "drawn", "compared", "attacked")
-FOLDERS = [pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name in KNOWN else name for name in MADE]
-
-
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", MADE)
 def test_no_file_names_where_it_was_made(results, folder):
     written = [file for file in (results / folder).rglob("*") if file.is_file()]
     assert {*MADE[folder]} <= {file.name for file in written}

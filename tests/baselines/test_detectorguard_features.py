@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from detectorguard_network import write_network
@@ -123,7 +121,7 @@ def test_features_are_added_once_and_read_back(run, network):
     before = {file.name: file.read_bytes() for file in (run.folder / FOLDER).iterdir()}
     assert add_features(run, network) == 0
     stored = list(read_features(run))
-    (run.folder / FOLDER / "000002.npz").unlink()
+    (run.folder / FOLDER / "000002.features").unlink()
     told = []
     assert add_features(run, network, on_progress=lambda done, total: told.append((done, total))) == 1
     assert told == [(3, 4), (4, 4)]
@@ -166,19 +164,55 @@ def test_missing_damaged_and_foreign_features_are_told(run, network):
     with pytest.raises(ObjectSeekerError, match="no features"):
         list(read_features(run))
     add_features(run, network)
-    file = run.folder / FOLDER / "000001.npz"
-    content = file.read_bytes()
-    for damaged in (content[:-30], b"", content[:200] + b"?" + content[201:]):
-        file.write_bytes(damaged)
-        with pytest.raises(ObjectSeekerError, match=r"000001\.npz is missing or damaged"):
+    folder = run.folder / FOLDER
+    one, two, description = (folder / name for name in ("000001.features", "000002.features", "features.json"))
+    content, other = one.read_bytes(), two.read_bytes()
+    for damaged in (content[:-30], b"", content[:200] + b"?" + content[201:], other, *flipped(content, 60)):
+        one.write_bytes(damaged)
+        with pytest.raises(ObjectSeekerError, match=r"000001\.features is damaged or belongs to another image"):
             list(read_features(run))
-    np.savez(file, features=np.zeros((2, 2, 1), np.uint16))
-    with pytest.raises(ObjectSeekerError, match="does not hold features"):
+    one.unlink()
+    with pytest.raises(ObjectSeekerError, match=r"000001\.features .*run observe --baseline detectorguard again"):
         list(read_features(run))
-    description = run.folder / FOLDER / "features.json"
-    description.write_text(json.dumps(json.loads(description.read_text()) | {"run": "another"}))
+    one.write_bytes(content)
+    before = [features.tolist() for features in read_features(run)]
+    text = description.read_bytes()
+    for damaged in flipped(text, 60):
+        description.write_bytes(damaged)
+        if damaged.split() == text.split():  # only white space was hit
+            assert [features.tolist() for features in read_features(run)] == before
+            continue
+        with pytest.raises(ObjectSeekerError, match=r"features\.json is damaged"):
+            list(read_features(run))
+    for broken in ("[]", "{}", "7", "[" * 20_000, '{"checksum": 1}'):
+        description.write_text(broken)
+        for use in (lambda: list(read_features(run)), lambda: add_features(run, network)):
+            with pytest.raises(ObjectSeekerError, match=r"features\.json is damaged"):
+                use()
+
+
+def flipped(content: bytes, count: int):
+    """The content with one bit turned, at places all over it."""
+    rng = np.random.default_rng(0)
+    for place, bit in zip(rng.integers(0, len(content), count), rng.integers(0, 8, count), strict=True):
+        changed = bytearray(content)
+        changed[place] ^= 1 << bit
+        yield bytes(changed)
+
+
+def test_features_of_another_run_or_image_are_refused(run, network, tmp_path):
+    """Files that are whole, but not where they belong."""
+    add_features(run, network)
+    data = open_dataset(make_dataset(tmp_path / "data", 4))
+    other = observe(data, Spots(), tmp_path / "other", Observing(Halves(3)))
+    add_features(other, network)
+    mine, theirs = run.folder / FOLDER, other.folder / FOLDER
+    (mine / "000001.features").write_bytes((theirs / "000001.features").read_bytes())
+    with pytest.raises(ObjectSeekerError, match=r"000001\.features is damaged or belongs to another"):
+        list(read_features(run))
+    (mine / "features.json").write_bytes((theirs / "features.json").read_bytes())
     with pytest.raises(ObjectSeekerError, match="another run"):
-        describe(run)
+        list(read_features(run))
 
 
 def test_a_network_with_another_view_is_refused(tmp_path):

@@ -43,3 +43,8 @@ def test_both_halves_say_so(workplace):
 def test_mistakes_are_told_in_one_sentence(workplace):
     assert "nowhere" in run(workplace, "compare", "nowhere", code=2).stderr
     assert "sometimes" in run(workplace, "compare", "k2", "--rule", "sometimes", code=2).stderr
+    for command in (["tune", "k2"], ["attack", "k2"]):
+        told = run(workplace, *command, "--seed", -1, code=2).stderr
+        assert "seed must be a whole number of at least 0, got -1" in " ".join(told.split())
+    told = run(workplace, "compare", "k2", "--bootstrap", 10**9, code=2).stderr
+    assert "from 0 to 10000, got 1000000000" in " ".join(told.split())

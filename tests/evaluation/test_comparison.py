@@ -15,7 +15,7 @@ from objectseeker import Halves, ObjectSeekerError
 from objectseeker.evaluation import BASE_SCORES, Choices, Scene, Search, sweeps, tune
 from objectseeker.evaluation.comparison import RunFigures, compare, measure
 from objectseeker.evaluation.curves import NO_BOXES, undefended_curve
-from objectseeker.evaluation.estimates import BootstrapEstimate, held_out_figures, plain
+from objectseeker.evaluation.estimates import BootstrapEstimate, Options, held_out_figures, plain
 from objectseeker.evaluation.replayed import Replayed
 from objectseeker.evaluation.resampling import NO_ROW, Tally, resamples, spurious
 from objectseeker.results import compared as comparison
@@ -333,3 +333,50 @@ class TestCompared:
         file.write_text("nonsense")
         with pytest.raises(ObjectSeekerError, match=r"x\.json"):
             comparison.read_measured(file)
+
+
+@pytest.mark.parametrize("bad", [{"seed": -1}, {"seed": 0.5}, {"bootstrap": -1}, {"bootstrap": 10_001}])
+def test_seeds_and_samples_that_cannot_be_drawn_are_refused(bad):
+    ((name, value),) = bad.items()
+    with pytest.raises(ObjectSeekerError, match=f"{name}.* must be .*, got {value}"):
+        Options(**bad)
+
+
+def test_malformed_measurements_are_told_in_one_sentence(measured, tmp_path):
+    """Whatever is taken out of the file, or put in its place, it is refused; or it is a number like any other."""
+    rng = np.random.default_rng(0)
+    file = tmp_path / "one.measured.json"
+    refused = 0
+    for odd in (None, "x", -1, 10**400, float("nan"), [], {}, True, [[]], "drop"):
+        for _ in range(4):
+            content = json.loads(json.dumps(measured))
+            damage(content, odd, rng)
+            file.write_text(json.dumps(content))
+            try:
+                read = comparison.read_measured(file)
+            except ObjectSeekerError as error:
+                refused += str(file) in str(error)
+                continue
+            found = compare([read, read])
+            assert comparison.for_terminal(found)
+            assert comparison.curve_plot(found)
+    assert refused > 25
+    for text in ("", "[]", "7", "null", "[" * 100_000, "{}", '{"run": 1}', "\x00"):
+        file.write_text(text)
+        with pytest.raises(ObjectSeekerError, match="measurements"):
+            comparison.read_measured(file)
+
+
+def damage(content, odd, rng) -> None:
+    """Replace something, anywhere in it."""
+    while True:
+        keys = sorted(content) if isinstance(content, dict) else list(range(len(content)))
+        key = keys[rng.integers(len(keys))]
+        if isinstance(content[key], dict | list) and content[key] and rng.random() < 0.7:
+            content = content[key]
+        elif odd == "drop":
+            del content[key]
+            return
+        else:
+            content[key] = odd
+            return

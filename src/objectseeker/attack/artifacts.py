@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
 from objectseeker.files.saving import save_text, write_whole
 from objectseeker.results.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
+from objectseeker.results.tables import as_csv
 
 GAP = 8  # pixels between panels
 LONGEST_NAME = 150  # of a file, before its object's number and ending
@@ -158,11 +157,7 @@ def save_curves(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     rows = curve_rows(outcomes)
     if not rows:
         return []
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    save_text(out / "curves.csv", text.getvalue())
+    save_text(out / "curves.csv", as_csv(rows))
     try:
         from matplotlib.figure import Figure
     except ImportError:

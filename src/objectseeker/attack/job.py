@@ -22,6 +22,7 @@ from objectseeker.core.threats import Patch
 from objectseeker.defence import Defence
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.evaluation.settings import require_seed
 from objectseeker.files.images import load_image
 from objectseeker.files.saving import save_json
 
@@ -114,7 +115,7 @@ def targets_of_run(pipeline: Pipeline, run: Run, most: int, seed: int) -> Iterat
     """
     vocabulary, images = run.vocabulary, run.manifest.images
     count = 0
-    for index in np.random.default_rng(seed).permutation(len(images)).tolist():
+    for index in np.random.default_rng(require_seed(seed)).permutation(len(images)).tolist():
         if index in run.unreadable:
             continue
         entry = images[index]
@@ -149,6 +150,7 @@ def run_attack(
     on_progress: Progress = lambda done, total: None,
 ) -> dict[str, Any]:
     """Attack the targets, write everything to `out`; what is also in attack.json."""
+    require_seed(seed)
     out.mkdir(parents=True, exist_ok=True)
     size = OBJECTS_AT_ONCE.get((attacked.device or "cpu").partition(":")[0], 1)
     parts = [targets[start : start + size] for start in range(0, len(targets), size)]
@@ -167,7 +169,7 @@ def run_attack(
     artifacts.save_curves(out, outcomes)
     rows = [row_of(outcome) for outcome in outcomes]
     content = {
-        "defence": attacked.defence.to_json() | {"sha256": attacked.defence.sha256},
+        "defence": attacked.defence.described(),
         "device": attacked.device,
         "mode": attacked.mode,
         "patch": asdict(patch),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from objectseeker import ObjectSeekerError
-from objectseeker.cli._console import print_json, printed, progress
+from objectseeker.cli._console import escape, print_json, printed, progress
 
 if TYPE_CHECKING:
     from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
@@ -71,7 +71,7 @@ def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | No
     title = "AP50, clean recall, false alerts and certified recall, in percent"
     printed.print(tables.table(title, beside.terminal_rows()))
     for line in remarks:
-        printed.print(line)
+        printed.print(escape(line))
 
 
 def guarded_way(name: str, detector: Any, network: ObjectnessFeatures) -> Any:

@@ -127,4 +127,4 @@ def print_attack(results: dict[str, Any], out: Path) -> None:
         rate = results["summary"][key]
         interval = f" ({rate['low']:.0%} to {rate['high']:.0%} at 95 %)" if rate["of"] else ""
         printed.print(f"{what}: {rate['count']} of {rate['of']}{interval}")
-    printed.print(f"Images, pictures, loss curves and attack.json: {out}")
+    printed.print(f"Images, pictures, loss curves and attack.json: {escape(str(out))}")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import print_json, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, open_run
 from objectseeker.core.threats import parse_area
 
@@ -25,7 +25,9 @@ def compare(
         str | None,
         typer.Option(help="Search where this detector reaches the recall: defended (default) or undefended."),
     ] = None,
-    bootstrap: Annotated[int | None, typer.Option(help="Samples behind each interval; default: 1000.")] = None,
+    bootstrap: Annotated[
+        int | None, typer.Option(help="Samples behind each interval, at most 10,000; default: 1000.")
+    ] = None,
     patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%",
     both_halves: Annotated[
         bool, typer.Option("--both-halves", help="Search on each half in turn, measure on the other, give the mean.")
@@ -70,5 +72,5 @@ def compare(
     if as_json:
         print_json(comparison.to_json())
         return
-    for table in compared.for_terminal(comparison):
-        printed.print(table)
+    for part in compared.for_terminal(comparison):
+        printed.print(escape(part) if isinstance(part, str) else part)

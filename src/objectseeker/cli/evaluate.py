@@ -9,7 +9,7 @@ import typer
 
 from objectseeker.cli._app import app
 from objectseeker.cli._baseline import Baseline, evaluate_baseline
-from objectseeker.cli._console import print_json, printed
+from objectseeker.cli._console import escape, print_json, printed
 from objectseeker.cli._options import (
     CleanRecall,
     Json,
@@ -75,5 +75,5 @@ def evaluate(
     if as_json:
         print_json(evaluated.to_json() | ({} if under_attack is None else {"under_attack": under_attack}))
         return
-    for table in tables.for_terminal(evaluated, under_attack):
-        printed.print(table)
+    for part in tables.for_terminal(evaluated, under_attack):
+        printed.print(escape(part) if isinstance(part, str) else part)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import print_json, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     CleanRecall,
     Json,
@@ -67,4 +67,4 @@ def figures(
     if as_json:
         print_json({"out": str(out), "files": [str(file) for file in files], "defence": named.sha256})
     else:
-        printed.print(f"{len(files)} files in {out}")
+        printed.print(f"{len(files)} files in {escape(str(out))}")

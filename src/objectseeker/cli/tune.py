@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from objectseeker.cli._app import app
-from objectseeker.cli._console import print_json, printed, progress, warn
+from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, RunFolder, ThreatOptions, grouped, open_run, say
 
 
@@ -69,10 +69,10 @@ def tune(
         if note is not None:
             warn(note)
     if as_json:
-        print_json(tuning.to_json() | {"defence": defence.to_json() | {"sha256": defence.sha256}})
+        print_json(tuning.to_json() | {"defence": defence.described()})
         return
-    for table in tuned.for_terminal(tuning):
-        printed.print(table)
+    for part in tuned.for_terminal(tuning):
+        printed.print(escape(part) if isinstance(part, str) else part)
     if out is not None:
-        printed.print(f"The rule for at most {loss:g} points of AP: {out / 'defence.json'}")
+        printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defence.json'))}")
     say(defence)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
 from objectseeker.core.certification import ObjectProof, decide
 from objectseeker.core.evidence import stars_of
 from objectseeker.core.iou_variant import AnyRule, IouRule, clear_of_mask, iou_lower_bound
@@ -40,6 +40,7 @@ class Proofs:
 
     scene: Scene
     rule: AnyRule  # what it has of SAME_PROOFS holds for the rows
+    floor: float  # the lowest masked score that was looked at
     object: Ints  # of each target, ascending: a position in `scene.counted`
     label: Ints  # of each target: the detector's; -1 where labels play no part and none stands for its class
     first: Ints  # each target's first row, and the end of the last target
@@ -67,8 +68,8 @@ class Proofs:
         return self.scene.vocabulary.any_of(verdicts, self.object, len(self.scene.counted))
 
 
-def find_proofs(scene: Scene, rule: AnyRule, bound: Bound) -> Proofs:
-    """What every rule that shares SAME_PROOFS with `rule` needs to certify."""
+def find_proofs(scene: Scene, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> Proofs:
+    """What every rule that shares SAME_PROOFS with `rule` needs to certify, for masked scores from `floor` on."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
     columns = max(image.observation.masks.members.shape[1] for image in scene.images)
@@ -76,22 +77,18 @@ def find_proofs(scene: Scene, rule: AnyRule, bound: Bound) -> Proofs:
     for image in scene.images:
         observation, counted = image.observation, image.truth[~image.ignore]
         truth, n = scene.vocabulary.in_detector(counted, classwise=rule.classwise)
-        share = _shares(rule, observation, truth, bound)
-        target, box = np.nonzero((share > MARGIN).T)
-        masks = observation.masks
+        score, masks = _scores(rule, observation), observation.masks
+        target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
         strip = masks.members[observation.mask_of[box]]
         strip = np.broadcast_to(strip, (len(strip), columns))
-        score = _scores(rule, observation)[box]
         targets.append((n + objects, truth.label))
-        rows.append(
-            (target + start, box, share[box, target], score, masks.strips.side[strip], masks.strips.line[strip])
-        )
+        rows.append((target + start, box, share, score[box], masks.strips.side[strip], masks.strips.line[strip]))
         objects += len(counted)
         start += len(truth)
     which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
     of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
     first = np.searchsorted(of_row, np.arange(start + 1))
-    return Proofs(scene, rule, which, label, first, of_row, box, share, score, side, line)
+    return Proofs(scene, rule, floor, which, label, first, of_row, box, share, score, side, line)
 
 
 def certified_objects(
@@ -110,7 +107,7 @@ def certified_targets(
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
     threshold = require_fraction(threshold_of(rule, threshold), "threshold")
-    _check(rule, proofs.rule)
+    _check(rule, proofs)
     by_views = isinstance(rule, Rule) and rule.low_score is not None
     evidence = np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
     truth, width, height = proofs.targets()
@@ -137,13 +134,32 @@ def certified_targets(
     return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
 
 
-def _shares(rule: AnyRule, observation: Observation, truth: Detections, bound: Bound) -> Floats:
-    """The bound of every masked box for every object: (boxes, objects); 0 where no score would make it prove it."""
-    boxes = observation.boxes
+def _proving(
+    rule: AnyRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
+) -> tuple[Ints, Ints, Floats]:
+    """Which of the masked boxes `among` could prove which targets, target by target, and the bound of each such pair.
+
+    Only clear boxes prove anything under an `IouRule`, and only boxes of the target's label where labels play a part.
+    """
+    if rule.classwise:
+        among = among[np.isin(observation.boxes.label[among], truth.label)]
     if isinstance(rule, IouRule):
-        clear = clear_of_mask(boxes.xyxy, observation.mask_of, observation.masks)
-        share = np.zeros((len(boxes), len(truth)))
-        share[clear] = iou_lower_bound(boxes.xyxy[clear], truth.xyxy, rule.tau_iou, bound)
+        xyxy, mask_of = observation.boxes.xyxy[among], observation.mask_of[among]
+        among = among[clear_of_mask(xyxy, mask_of, observation.masks)]
+    boxes = observation.boxes[among]
+    pairs: list[tuple[Ints, Ints, Floats]] = []
+    for some in list(blocks(len(truth), len(boxes))) or [slice(0, 0)]:
+        share = _shares(rule, boxes, truth[some], bound)
+        target, box = np.nonzero((share > MARGIN).T)
+        pairs.append((target + some.start, among[box], share[box, target]))
+    target, box, share = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return target, box, share
+
+
+def _shares(rule: AnyRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
+    """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
+    if isinstance(rule, IouRule):
+        share = iou_lower_bound(boxes.xyxy, truth.xyxy, rule.tau_iou, bound)
     else:
         share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
     if rule.classwise:
@@ -182,7 +198,8 @@ def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
     return lines
 
 
-def _check(rule: AnyRule, prepared: AnyRule) -> None:
+def _check(rule: AnyRule, proofs: Proofs) -> None:
+    prepared = proofs.rule
     if type(rule) is not type(prepared):
         raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")
     for name in SAME_PROOFS[type(rule)]:
@@ -190,3 +207,5 @@ def _check(rule: AnyRule, prepared: AnyRule) -> None:
             raise ObjectSeekerError(
                 f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"
             )
+    if rule.floor < proofs.floor:
+        raise ObjectSeekerError(f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.floor!r}")

@@ -7,6 +7,7 @@ samples hold the same images, too, and what the images have to do with a figure 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,7 @@ import numpy as np
 
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.evaluation.estimates import (
+    BETAS,
     BetaPoint,
     CleanFigures,
     Options,
@@ -25,6 +27,7 @@ from objectseeker.evaluation.estimates import (
     UndefendedFigures,
     clean_figures,
     combined,
+    estimates_in,
     plain,
     read,
     tuned_figures,
@@ -62,7 +65,19 @@ class RunFigures(Compared):
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> RunFigures:
-        return read(cls, content)  # type: ignore[no-any-return]
+        """What `to_json` gave; ValueError or TypeError for anything else."""
+        figures = read(cls, content)
+        if not isinstance(figures, cls):
+            raise TypeError(f"{type(content).__name__} instead of figures")
+        options = figures.options
+        parts = {"curve": len(BETAS), "tuned": len(options.rules) * len(options.recalls) * len(options.losses)}
+        if any(len(getattr(figures, name)) != count for name, count in parts.items()) or any(
+            len(point.at_recall) != len(options.recalls) for point in figures.curve
+        ):
+            raise ValueError("there are more or fewer figures than were asked for")
+        if any(len(one.samples) != options.bootstrap for one in estimates_in(figures)):
+            raise ValueError(f"an estimate has not {options.bootstrap} samples")
+        return figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +142,7 @@ def measure(
             advance(task)
     else:
         # Each process reads the run anew: that takes a second, and nothing large travels between them.
-        with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
+        with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn"), _leave_interrupts) as pool:
             waiting = [pool.submit(_part_of_folder, run.folder, chosen, task) for task in tasks]
             for future in waiting:
                 future.add_done_callback(advance)
@@ -139,7 +154,7 @@ def measure(
     rows: list[TunedFigures] = [row for part in tuned for row in part]
     observing = run.manifest.observing
     return RunFigures(
-        run=str(run.folder),
+        run=run.folder.resolve().name,
         detector=run.manifest.detector,
         masks=str(observing.masks),
         mask_floor=observing.mask_floor,
@@ -147,6 +162,11 @@ def measure(
         **{each.name: getattr(clean, each.name) for each in fields(CleanFigures)},
         tuned=tuple(sorted(rows, key=lambda row: (order[row.rule], row.clean_recall, row.most_loss))),
     )
+
+
+def _leave_interrupts() -> None:
+    """Ctrl-C is for the process that waits for this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _part_of_folder(folder: Path, options: Options, task: Task) -> Any:

@@ -6,9 +6,8 @@ makes its contributions: a numerator and a denominator for every image, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,8 +24,7 @@ from objectseeker.evaluation.replayed import Replayed
 from objectseeker.evaluation.resampling import Tally
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
-
-TOGETHER = 128  # images that are in memory at a time
+from objectseeker.evaluation.summary import scenes
 
 
 class Figure(Protocol):
@@ -181,7 +179,7 @@ def measure(
 ) -> Measured:
     """All that a policy can ask for, at the settings' own rule; the images are gone through once."""
     threats = list(dict.fromkeys(threats))
-    parts = [_part(scene, settings, threats, curves) for scene in _scenes(images, vocabulary, on_image)]
+    parts = [_part(scene, settings, threats, curves) for scene in scenes(_counted(images, on_image), vocabulary)]
     starts = np.cumsum([0, *(len(part.ids) for part in parts)])
     plain = ("flagged", "wrong", "number", "label", "box", "size", "found")
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in plain}
@@ -197,12 +195,10 @@ def measure(
     )
 
 
-def _scenes(images: Sequence[ObservedImage], vocabulary: Vocabulary, on_image: Callable[[], None]) -> Iterator[Scene]:
-    remaining = iter(images)
-    while some := list(islice(remaining, TOGETHER)):
-        yield Scene.part(some, vocabulary)
-        for _ in some:
-            on_image()
+def _counted(images: Iterable[ObservedImage], on_image: Callable[[], None]) -> Iterator[ObservedImage]:
+    for image in images:
+        yield image
+        on_image()
 
 
 def _part(scene: Scene, settings: Settings, threats: Sequence[Threat], curves: bool) -> Measured:

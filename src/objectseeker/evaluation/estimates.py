@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from objectseeker.errors import ObjectSeekerError, require_fraction, require_num
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.curves import NO_BOXES
 from objectseeker.evaluation.replayed import Replayed
-from objectseeker.evaluation.resampling import NO_ROW, Tally, ratios_at_rows, resamples, spurious
+from objectseeker.evaluation.resampling import NO_ROW, Tally, ratios_at_rows, require_samples, resamples, spurious
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, ioa_of
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, ioa_of, require_seed
 from objectseeker.evaluation.sweeps import split
 from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Search, Tuned, tune
 
@@ -53,6 +54,8 @@ class Options:
             object.__setattr__(self, name, tuple(sorted({check(value, name) for value in values})))
         if not self.rules or not set(self.rules) <= set(FAMILIES):
             raise ObjectSeekerError(f"rules must be some of {', '.join(FAMILIES)}, got {list(self.rules)!r}")
+        require_seed(self.seed)
+        require_samples(self.bootstrap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,13 +351,39 @@ def plain(part: Any, *, samples: bool = True) -> Any:
 
 
 def read(kind: Any, content: Any) -> Any:
-    """A record of this type from the plain values that it was written as."""
+    """A record of this type from the plain values that it was written as; TypeError for any others."""
     if isinstance(content, Mapping) and (record := _record_in(kind)) is not None:
         hints = get_type_hints(record)
         return record(**{name: read(hints[name], value) for name, value in content.items()})
-    if isinstance(content, list):
+    if isinstance(content, list) and get_origin(kind) is tuple:
         return tuple(read(get_args(kind)[0], one) for one in content)
+    _require_plain(kind, content)
     return content
+
+
+def _require_plain(kind: Any, content: Any) -> None:
+    """Refuse a value that is none of the type's."""
+    kinds = get_args(kind) if get_origin(kind) is UnionType else (kind,)
+    if any(get_origin(one) is Literal and content in get_args(one) for one in kinds):
+        return
+    plain_kinds = tuple(get_origin(one) or one for one in kinds)
+    is_number = isinstance(content, int | float) and not isinstance(content, bool)
+    if is_number and not math.isfinite(content):
+        raise TypeError(f"{content!r} is no number")
+    if not ((is_number and float in plain_kinds) or type(content) in plain_kinds):
+        raise TypeError(f"{content!r} is no {kind}")
+
+
+def estimates_in(part: Any) -> Iterator[BootstrapEstimate]:
+    """All that there are in a record."""
+    if isinstance(part, BootstrapEstimate):
+        yield part
+    elif is_dataclass(part):
+        for each in fields(part):
+            yield from estimates_in(getattr(part, each.name))
+    elif isinstance(part, tuple):
+        for one in part:
+            yield from estimates_in(one)
 
 
 def _record_in(kind: Any) -> Any:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Floats, Ints, area
+from objectseeker.core.boxes import Floats, Ints, area, blocks
 from objectseeker.evaluation.scene import Boxes, Scene
 
 SMALLEST_OVERLAP = 0.5
@@ -31,15 +31,27 @@ def overlapping(boxes: Boxes, scene: Scene) -> Overlaps:
     """All pairs of a box and an object that could be matched."""
     classes = len(scene.names)
     truth = scene.truth
-    box, n = equal_keys(boxes.image * classes + boxes.detections.label, truth.image * classes + truth.detections.label)
-    a, b = boxes.detections.xyxy[box], truth.detections.xyxy[n]
+    of_box, of_object = (
+        each.image * classes + each.detections.label for each in (boxes, truth)
+    )  # boxes find objects of their image and class only
+    most = int(np.unique(of_object, return_counts=True)[1].max(initial=0))  # objects that a box is held against
+    several = list(blocks(len(boxes), most)) or [slice(0, 0)]
+    parts = [_overlapping(boxes, scene, some.start, *equal_keys(of_box[some], of_object)) for some in several]
+    box, n, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return Overlaps(box, n, overlap)
+
+
+def _overlapping(boxes: Boxes, scene: Scene, start: int, box: Ints, n: Ints) -> tuple[Ints, Ints, Floats]:
+    """The pairs of box start + box[i] and object n[i] that overlap enough, and by how much."""
+    box = start + box
+    a, b = boxes.detections.xyxy[box], scene.truth.detections.xyxy[n]
     width = np.minimum(a[:, 2], b[:, 2]) - np.maximum(a[:, 0], b[:, 0])
     height = np.minimum(a[:, 3], b[:, 3]) - np.maximum(a[:, 1], b[:, 1])
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     whole = np.where(scene.crowd[n], area(a), area(a) + area(b) - shared)
     overlap = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     enough = overlap >= SMALLEST_OVERLAP
-    return Overlaps(box[enough], n[enough], overlap[enough])
+    return box[enough], n[enough], overlap[enough]
 
 
 def match(score: Floats, pairs: Overlaps, scene: Scene) -> Ints:

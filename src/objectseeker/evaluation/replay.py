@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, Floats, Ints, ioa
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks, ioa
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import cluster_evidence, hulls, neighbours
+from objectseeker.core.pruning import cluster_evidence, clusters, hulls, neighbours
 from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.scene import Boxes
@@ -24,6 +24,10 @@ from objectseeker.evaluation.scene import Boxes
 SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
 NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
+
+# Pairs of boxes whose links are kept, a bit each: half a gigabyte. Whoever draws boxes chooses how many there are, so
+# images for which there is no room left are clustered anew at every setting: slower, and the same clusters.
+MOST_LINKS = 2**32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,28 +43,43 @@ class Candidates:
     mask_of: Ints
     masks: Ints  # how many masks the image of each box has
     explained: Floats  # the highest score of a base box that explains the box
-    linked: list[int]  # the box's neighbours: bit i stands for the image's i-th candidate
+    linked: list[list[int] | None]  # of each image: its boxes' neighbours, bit i being its i-th candidate, if kept
     first: list[int]  # each image's first candidate, and the end of the last image
     rule: Rule  # what it has of SAME_CANDIDATES holds for the candidates; scores and power are free
     floor: float  # the lowest masked score that was looked at
     reach: float
 
 
-def find_candidates(observations: Sequence[Observation], rule: Rule, floor: float, *, reach: float = 0.0) -> Candidates:
-    """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on."""
+def find_candidates(
+    observations: Sequence[Observation],
+    rule: Rule,
+    floor: float,
+    *,
+    reach: float = 0.0,
+    among: Sequence[Bools] | None = None,
+) -> Candidates:
+    """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on.
+
+    `among` tells which masked boxes of each observation are looked at, if not all.
+    """
     kept: list[Ints] = []
     boxes: list[Detections] = []
     explained: list[Floats] = []
-    linked: list[int] = []
-    for observation in observations:
-        score = rule.scores(observation)
-        best = explaining_score(rule, observation)
-        index = np.flatnonzero((best < np.maximum(score, reach)) & (score >= floor))
-        masked = observation.boxes
+    linked: list[list[int] | None] = []
+    room = MOST_LINKS
+    for number, observation in enumerate(observations):
+        score, masked = rule.scores(observation), observation.boxes
+        looked_at = score >= floor
+        index = np.flatnonzero(looked_at if among is None else looked_at & among[number])
+        best = explaining_score(rule, masked[index], observation.base)
+        possible = best < np.maximum(score[index], reach)
+        index = index[possible]
         kept.append(index)
-        boxes.append(Detections(masked.xyxy[index], score[index], masked.label[index]))
-        explained.append(best[index])
-        linked += neighbours_as_bits(rule, boxes[-1])
+        boxes.append(Detections._checked(masked.xyxy[index], score[index], masked.label[index]))
+        explained.append(best[possible])
+        links = len(index) ** 2
+        linked.append(neighbours_as_bits(rule, boxes[-1]) if links <= room else None)
+        room -= links if links <= room else 0
     counts = [len(index) for index in kept]
     return Candidates(
         boxes=Boxes.gather(boxes),
@@ -75,13 +94,19 @@ def find_candidates(observations: Sequence[Observation], rule: Rule, floor: floa
     )
 
 
-def explaining_score(rule: Rule, observation: Observation) -> Floats:
+def explaining_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
     """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
-    base, boxes = observation.base, observation.boxes
-    best = np.full(len(boxes), NO_BASE)
-    for masked, explaining in _groups(rule, boxes.label, base.label):
-        inside = ioa(boxes.xyxy[masked], base.xyxy[explaining]) > rule.filter_ioa
-        best[masked] = np.where(inside, base.score[explaining], NO_BASE).max(axis=1)
+    best = np.full(len(masked), NO_BASE)
+    for left, rest in _groups(rule, masked.label, base.label):
+        # The best base boxes come first: what one of them explains is not held against the others.
+        rest = rest[np.argsort(-base.score[rest], kind="stable")]
+        while len(left) and len(rest):
+            first = next(blocks(len(rest), len(left)))
+            some, rest = rest[first], rest[first.stop :]
+            inside = ioa(masked.xyxy[left], base.xyxy[some]) > rule.filter_ioa
+            found = inside.any(axis=1)
+            best[left[found]] = base.score[some[inside[found].argmax(axis=1)]]
+            left = left[~found]
     return best
 
 
@@ -89,11 +114,17 @@ def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
     linked = [0] * len(boxes)
     for group, _ in _groups(rule, boxes.label, boxes.label):
-        near = np.zeros((len(group), len(boxes)), np.bool_)
-        near[:, group] = neighbours(boxes.xyxy[group], boxes.xyxy[group], rule.cluster_distance)
-        for box, row in zip(group.tolist(), np.packbits(near, axis=1, bitorder="little"), strict=True):
-            linked[box] = int.from_bytes(row.tobytes(), "little")
+        for some in blocks(len(group), len(boxes)):
+            near = np.zeros((len(group[some]), len(boxes)), np.bool_)
+            near[:, group] = neighbours(boxes.xyxy[group[some]], boxes.xyxy[group], rule.cluster_distance)
+            for box, row in zip(group[some].tolist(), as_bits(near), strict=True):
+                linked[box] = row
     return linked
+
+
+def as_bits(flags: Bools) -> list[int]:
+    """Every row as one number, flag i being bit i."""
+    return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(flags, axis=1, bitorder="little")]
 
 
 def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
@@ -116,7 +147,12 @@ def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
         alive = (evidence > 0) & (candidates.explained < rule.base_score)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]
-            _join(candidates.linked, np.flatnonzero(alive[start:end]).tolist(), start, cluster)
+            members = np.flatnonzero(alive[start:end])
+            linked = candidates.linked[image]
+            if linked is None:
+                cluster[start + members] = start + members[_clusters(rule, boxes.detections[start + members])]
+            else:
+                _join(linked, members.tolist(), start, cluster)
         before = alive
         kept = np.flatnonzero(alive)
         if rule.low_score is not None:
@@ -134,12 +170,18 @@ def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> N
         reached = [seed]
         for member in reached:
             cluster[start + member] = start + seed
-            new = linked[start + member] & left
+            new = linked[member] & left
             left ^= new
             while new:
                 lowest = new & -new
                 reached.append(lowest.bit_length() - 1)
                 new ^= lowest
+
+
+def _clusters(rule: Rule, boxes: Detections) -> Ints:
+    """For every box the first box of its cluster, by `pruning` itself."""
+    number = clusters(boxes.xyxy, boxes.label if rule.classwise else np.zeros_like(boxes.label), rule.cluster_distance)
+    return np.asarray(np.unique(number, return_index=True)[1][number])
 
 
 def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints:

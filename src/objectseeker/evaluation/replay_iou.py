@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.iou_variant import IouRule, clear_of_mask, only
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
+from objectseeker.core.iou_variant import IouRule, clear_of_mask, unsuppressed
 from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.replay import NO_BASE, Candidates, find_candidates, replay
+from objectseeker.evaluation.replay import NO_BASE, Candidates, as_bits, find_candidates, replay
 from objectseeker.evaluation.scene import Boxes
+
+MOST_LINKS = 2**31  # as in `replay`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,14 +29,18 @@ class IouCandidates:
     boxes: Boxes
     repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_score
     by_score: list[Ints]  # for every image its boxes, best first
-    same: list[list[int]]  # in that order, which boxes each one suppresses: bit i stands for the i-th best
+    same: list[list[int] | None]  # in that order, which boxes each one suppresses: bit i is the i-th best; if kept
     first: list[int]  # each image's first box, and the end of the last image
     others: Candidates
-    tau_iou: float
+    rule: IouRule  # its tau_iou and classwise hold for the candidates
 
     def unsuppressed(self, image: int, alive: Bools) -> Ints:
         """`iou_variant.unsuppressed` among the boxes alive of one image."""
         order, same = self.by_score[image], self.same[image]
+        if same is None:
+            members = np.flatnonzero(alive)
+            boxes = self.boxes.detections[self.first[image] + members]
+            return np.asarray(members[unsuppressed(boxes.score, lambda i: self.rule.same(boxes[i], boxes)[0])])
         left = int.from_bytes(np.packbits(alive[order], bitorder="little").tobytes(), "little")
         best = []
         while left:
@@ -49,28 +55,46 @@ def find_iou_candidates(
 ) -> IouCandidates:
     """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_score, on."""
     clear = [clear_of_mask(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
-    rest = [only(seen, ~flags) for seen, flags in zip(observations, clear, strict=True)]
-    parts, repeated, by_score, same = [], [], [], []
+    parts: list[Detections] = []
+    repeated: list[Floats] = []
+    by_score: list[Ints] = []
+    same: list[list[int] | None] = []
+    room = MOST_LINKS
     for seen, flags in zip(observations, clear, strict=True):
         boxes = seen.boxes[flags].at_least(mask_floor)
-        best = np.where(rule.same(boxes, seen.base), seen.base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
+        best = _repeating_score(rule, boxes, seen.base)
         kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
         boxes = boxes[kept]
         order = np.argsort(-boxes.score, kind="stable")
-        rows = np.packbits(rule.same(boxes[order], boxes[order]), axis=1, bitorder="little")
         parts.append(boxes)
         repeated.append(best[kept])
         by_score.append(order)
-        same.append([int.from_bytes(row.tobytes(), "little") for row in rows])
+        links = len(boxes) ** 2
+        same.append(_suppressing(rule, boxes[order]) if links <= room else None)
+        room -= links if links <= room else 0
     return IouCandidates(
         boxes=Boxes.gather(parts),
         repeated=np.concatenate(repeated),
         by_score=by_score,
         same=same,
         first=[0, *np.cumsum([len(boxes) for boxes in parts]).tolist()],
-        others=find_candidates(rest, rule.ioa, floor, reach=reach),
-        tau_iou=rule.tau_iou,
+        others=find_candidates(observations, rule.ioa, floor, reach=reach, among=[~flags for flags in clear]),
+        rule=rule,
     )
+
+
+def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floats:
+    """For every box the highest score of a base box that repeats it."""
+    best = np.full(len(boxes), NO_BASE)
+    for some in blocks(len(boxes), len(base)):
+        same = rule.same(boxes[some], base)
+        best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
+    return best
+
+
+def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
+    """Which boxes each one suppresses, as the bits of one number."""
+    return [row for some in blocks(len(boxes), len(boxes)) for row in as_bits(rule.same(boxes[some], boxes))]
 
 
 def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[Boxes]:
@@ -79,8 +103,8 @@ def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[
     boxes, score = candidates.boxes, candidates.boxes.detections.score
     before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
     for rule, hulls in zip(rules, replay(candidates.others, [rule.ioa for rule in rules]), strict=True):
-        if rule.tau_iou != candidates.tau_iou:
-            raise ObjectSeekerError(f"the candidates were found for tau_iou={candidates.tau_iou!r}, not {rule!r}")
+        if rule.tau_iou != candidates.rule.tau_iou:
+            raise ObjectSeekerError(f"the candidates were found for tau_iou={candidates.rule.tau_iou!r}, not {rule!r}")
         alive = (score >= rule.ioa.mask_score) & (candidates.repeated < rule.base_score)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]

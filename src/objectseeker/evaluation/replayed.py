@@ -75,7 +75,7 @@ class Replayed:
 
     @cached_property
     def proofs(self) -> Proofs:
-        return find_proofs(self.scene, self.settings.rule, self.settings.threat.bound)
+        return find_proofs(self.scene, self.settings.rule, self.settings.threat.bound, floor=self.floor)
 
     def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
         return self._curve(base_scores, [settings.on_curve(score) for score in base_scores.tolist()])

@@ -7,12 +7,12 @@ recall is reached is found anew for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.boxes import Detections, Floats, Ints, blocks
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.average_precision import envelope_area
@@ -22,6 +22,7 @@ from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES
 
 NO_ROW = -1  # instead of the row of a base_score
+MOST_SAMPLES = 10_000  # an interval is no better for more, and all of them go into files
 
 
 def resamples(images: int, count: int, seed: int) -> Floats:
@@ -29,10 +30,14 @@ def resamples(images: int, count: int, seed: int) -> Floats:
 
     Equal arguments give equal samples, so two detectors on the same images are compared image by image.
     """
-    if count < 0:
-        raise ObjectSeekerError(f"the number of bootstrap samples must not be negative, got {count}")
+    require_samples(count)
     drawn = np.random.default_rng(seed).multinomial(images, np.full(images, 1 / images), size=count)
     return np.concatenate([np.ones((1, images)), drawn])
+
+
+def require_samples(count: int) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_SAMPLES:
+        raise ObjectSeekerError(f"bootstrap samples must be a number from 0 to {MOST_SAMPLES}, got {count!r}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +70,9 @@ class Tally:
 
     def ap50(self, weights: Floats) -> Floats:
         """The mean over the classes that have objects in the sample, in percent."""
+        return np.concatenate([self._ap50(weights[some]) for some in self._a_few(weights)])
+
+    def _ap50(self, weights: Floats) -> Floats:
         right, wrong = self._sums(self.right, weights), self._sums(self.wrong, weights)
         boxes = right + wrong
         precision = np.divide(right, boxes, out=np.zeros_like(boxes), where=boxes > 0)
@@ -73,7 +81,13 @@ class Tally:
 
     def clean_recall(self, weights: Floats) -> Floats:
         """The mean recall over classes, in percent: (rows, samples)."""
-        return np.asarray(np.nanmean(self._recall(self._sums(self.right, weights), weights), axis=2))
+        parts = [self._recall(self._sums(self.right, weights[some]), weights[some]) for some in self._a_few(weights)]
+        return np.concatenate([np.nanmean(part, axis=2) for part in parts], axis=1)
+
+    def _a_few(self, weights: Floats) -> Iterator[slice]:
+        """The samples, so many at a time as memory allows."""
+        _, rows, classes = self.right.shape
+        return blocks(len(weights), rows * classes)
 
     def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
         """The row of the highest base_score whose clean recall is at least this fraction, or NO_ROW."""

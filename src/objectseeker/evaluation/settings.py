@@ -157,3 +157,10 @@ def threshold_of(rule: AnyRule, threshold: float | None) -> float:
     if threshold is not None:
         return threshold
     return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0
+
+
+def require_seed(seed: int) -> int:
+    """A seed that random numbers can be drawn from."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {seed!r}")
+    return seed

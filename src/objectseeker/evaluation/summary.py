@@ -1,20 +1,20 @@
 """One run, one defence, one table.
 
-Images are looked at a few hundred at a time, twice: first for the curves, which say where the clean recall asked for is
-reached, then for the certificates there. Everything but COCO's AP is a sum over images; see `Judged` for that one.
+Images are looked at a few hundred at a time: for the curves and, where the rule is known beforehand, for its
+certificates. Where a clean recall is asked for, only the curves say which rule reaches it, and the images are looked at
+once more. Everything but COCO's AP is a sum over images; see `Judged` for that one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.core.iou_variant import IouRule
+from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import WHERES, Where
 from objectseeker.core.vocabulary import Vocabulary
@@ -26,7 +26,8 @@ from objectseeker.evaluation.replayed import OperatingPoint, Replayed, counted, 
 from objectseeker.evaluation.scene import NO_IMAGES, Boxes, Census, Scene, nothing_counts
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, threshold_of
 
-TOGETHER = 256  # images that are in memory at a time
+TOGETHER = 256  # images that are in memory at a time,
+BOXES_TOGETHER = 2**20  # or as few as have so many masked boxes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,7 +185,7 @@ class Evaluation:
             "objects": self.objects,
             "ignored_objects": self.ignored_objects,
             "classes": len(self.classes),
-            "defence": None if self.deployed is None else self.deployed.to_json() | {"sha256": self.deployed.sha256},
+            "defence": None if self.deployed is None else self.deployed.described(),
             "settings": settings.to_json(),
             "operating_point": {
                 "asked": "clean_recall" if settings.clean_recall is not None else asked,
@@ -255,7 +256,7 @@ def evaluate(
 
     If no base_score reaches the clean recall, all that depends on it is None; see highest_clean_recall.
 
-    The images are gone through twice and not kept, so those of a stored run may be more than memory holds.
+    The images are gone through, twice for a clean recall, and not kept: a stored run may be more than memory holds.
     """
     if not vocabulary.dataset_names:  # nobody said what there is to see
         raise ObjectSeekerError(nothing_counts(len(images)) if len(images) else NO_IMAGES)
@@ -263,17 +264,15 @@ def evaluate(
     if not isinstance(settings.rule, IouRule):
         ways += [way.by_iou() for way in ways]
     totals = Totals(vocabulary, ways)
-    for scene in _scenes(images, vocabulary):
+    for scene in scenes(images, vocabulary):
         totals.add(scene)
     if not totals.objects.any():
         raise ObjectSeekerError(nothing_counts(totals.images) if totals.images else NO_IMAGES)
     outcomes = [totals.outcome(number) for number in range(len(ways))]
-    for scene in _scenes(images, vocabulary):
-        for outcome in outcomes:
-            if outcome.point is not None:
-                verdicts = Replayed.of(scene, outcome.settings).certified(outcome.point.rule, outcome.settings.threat)
-                for total, holds in zip((outcome.point.certified, outcome.point.vacuous), verdicts, strict=True):
-                    total += counted(scene, holds)
+    open_points = [(one.settings, one.point) for one in outcomes if one.settings.fixed_rule is None and one.point]
+    for scene in scenes(images, vocabulary) if open_points else ():
+        for way, point in open_points:
+            _certify(Replayed.of(scene, way), point.rule, (point.certified, point.vacuous))
     ours, label_free, *by_iou = outcomes
     iou, iou_label_free = by_iou or (ours, label_free)
     return Evaluation(
@@ -314,8 +313,14 @@ class Sums:
         return Curve(Census(objects), self._base_scores[rows], self._right[rows], self._wrong[rows])
 
 
+def _certify(replayed: Replayed, rule: AnyRule, totals: Iterable[Ints]) -> None:
+    """Add the certified and the vacuous objects of a scene to totals of (WHERES, classes)."""
+    for total, holds in zip(totals, replayed.certified(rule, replayed.settings.threat), strict=True):
+        total += counted(replayed.scene, holds)
+
+
 class Totals:
-    """The first time through: what all detectors do at every base_score. Certificates come later."""
+    """The first time through: what all detectors do at every base_score, and what is certified of known rules."""
 
     def __init__(self, vocabulary: Vocabulary, ways: Sequence[Settings]) -> None:
         classes = len(vocabulary.dataset_names)
@@ -329,6 +334,7 @@ class Totals:
         for way, rules in zip(ways, self._rules, strict=True):
             rules += [] if way.fixed_rule is None else [way.fixed_rule]
         self._sums = [Sums(np.array([rule.base_score for rule in rules]), classes) for rules in self._rules]
+        self._certified = np.zeros((len(ways), 2, len(WHERES), classes), np.int64)
 
     def add(self, scene: Scene) -> None:
         self.images += len(scene.images)
@@ -336,8 +342,11 @@ class Totals:
         self.objects += scene.objects_per_class
         self._judged.append(Judged.of(scene))
         self._undefended.add(scene, [NO_BOXES] * len(BASE_SCORES))
-        for way, rules, sums in zip(self._ways, self._rules, self._sums, strict=True):
-            sums.add(scene, Replayed.of(scene, way).added(rules))
+        for way, rules, sums, totals in zip(self._ways, self._rules, self._sums, self._certified, strict=True):
+            replayed = Replayed.of(scene, way)
+            sums.add(scene, replayed.added(rules))
+            if way.fixed_rule is not None:
+                _certify(replayed, way.fixed_rule, totals)
 
     def undefended(self) -> Undefended:
         return Undefended(
@@ -345,19 +354,27 @@ class Totals:
         )
 
     def outcome(self, number: int) -> DefendedOutcome:
-        """One of the ways, at the point that it asks for; nothing is certified yet."""
+        """One of the ways, at the point that it asks for; at a clean recall nothing is certified yet."""
         way, rules, sums = self._ways[number], self._rules[number], self._sums[number]
         curve = sums.curve(self.objects, slice(len(BASE_SCORES)))
         row = len(BASE_SCORES) if way.fixed_rule is not None else row_asked_for(way, curve)
         if row is None:
             return DefendedOutcome(way, curve, None)
         there = sums.curve(self.objects, slice(row, row + 1))
-        counts = np.zeros((2, len(WHERES), len(self.objects)), np.int64)
-        point = OperatingPoint(rules[row], float(there.clean_recall[0]), there.recall[0], self.objects, *counts)
+        recall = float(there.clean_recall[0]), there.recall[0]
+        point = OperatingPoint(rules[row], *recall, self.objects, *self._certified[number])
         return DefendedOutcome(way, curve, point, int(sums.alerts[row]))
 
 
-def _scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
-    remaining = iter(images)
-    while some := list(islice(remaining, TOGETHER)):
+def scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
+    """Some images after the other, no more at a time than memory is sure to hold."""
+    some: list[ObservedImage] = []
+    boxes = 0
+    for image in images:
+        some.append(image)
+        boxes += len(image.observation.boxes)
+        if len(some) == TOGETHER or boxes >= BOXES_TOGETHER:
+            yield Scene.part(some, vocabulary)
+            some, boxes = [], 0
+    if some:
         yield Scene.part(some, vocabulary)

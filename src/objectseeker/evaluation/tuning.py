@@ -23,7 +23,7 @@ from objectseeker.errors import ObjectSeekerError, require_fraction, require_num
 from objectseeker.evaluation.curves import Curve, undefended_curve
 from objectseeker.evaluation.replayed import OperatingPoint, Replayed
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, require_seed
 from objectseeker.evaluation.summary import DefendedOutcome
 from objectseeker.evaluation.sweeps import split
 
@@ -201,6 +201,7 @@ class Search:
         _require_some(self.families, FAMILIES, "families")
         _require_some(self.wheres, WHERES, "wheres")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
+        require_seed(self.seed)
         if self.half not in (0, 1):
             raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
 

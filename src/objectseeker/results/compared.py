@@ -36,9 +36,9 @@ HELD_OUT: dict[str, Callable[[HeldOut], BootstrapEstimate]] = {
 
 
 def names_of(runs: Sequence[RunFigures]) -> list[str]:
-    """Short names of runs: their folders' names, or the whole paths where those are not enough."""
-    short = [Path(run.run).name for run in runs]
-    return short if len(set(short)) == len(short) else [run.run for run in runs]
+    """Short names of runs: their folders' names, numbered where those are not enough."""
+    names = [run.run for run in runs]
+    return [name if names.count(name) == 1 else f"{name} ({place})" for place, name in enumerate(names, start=1)]
 
 
 def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Cell]]]:
@@ -184,11 +184,13 @@ def read_measured(file: Path) -> RunFigures:
     """What `save` wrote for one run."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read measurements from {file}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise ObjectSeekerError(f"cannot read measurements from {file}: {error}") from None
     try:
         return RunFigures.of_json(content)
-    except (TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, IndexError, AttributeError, ValueError, OverflowError, RecursionError):
         raise ObjectSeekerError(
             f"{file} holds no measurements of a run; give a run folder or a {MEASURED} file of this version"
         ) from None

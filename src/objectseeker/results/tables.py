@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation.settings import Settings, threshold_of
+from objectseeker.errors import one_line
+from objectseeker.evaluation.settings import Settings, ioa_of, threshold_of
 from objectseeker.evaluation.summary import DefendedOutcome, Evaluation
 from objectseeker.files.saving import save_json, save_text
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defence, as `attack` writes it
+
+WORDS = (
+    "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; label-free: "
+    "the same defence without regard to labels; IoU: its variant that outputs boxes which fit; false alerts: the share "
+    "of these clean images to whose boxes masks add one; vacuous: objects that no position is far from"
+)
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
+NEGATIVE = re.compile(r"-(\d+(\.\d+)?(e[+-]?\d+)?)?", re.ASCII)  # a number, or the dash for one that is not there
 
 
 def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
@@ -96,6 +108,7 @@ def remarks(found: Evaluation) -> list[str]:
         f"{found.images} images, {found.objects} objects ({found.ignored_objects} more ignored), "
         f"{len(found.classes)} classes; {patch} of {threat.area:.2%}, aspect {threat.aspect:g}, "
         f"T = {threshold:g}, {threat.bound} bound",
+        _rest_of_rule(found),
         *found.remarks,
     ]
     if found.vacuous_far is not None:
@@ -111,7 +124,15 @@ def remarks(found: Evaluation) -> list[str]:
         other = found.deployed.sha256 != found.defence.sha256
         on_curve = f", on the curve of sha256:{found.defence.sha256}" if other else ""
         lines.append(f"defence sha256:{found.deployed.sha256}{on_curve}")
-    return lines
+    return [*lines, WORDS]
+
+
+def _rest_of_rule(found: Evaluation) -> str:
+    """What of the rule the table does not show."""
+    rule = found.settings.rule if found.ours.point is None else found.ours.point.rule
+    names = ("filter_ioa", "power", "edge_factor", "cluster_distance", "classwise")
+    values = [f"{name} {getattr(ioa_of(rule), name)}" for name in names]
+    return f"rule: {', '.join(values)}"
 
 
 def operating_point(settings: Settings) -> str:
@@ -167,21 +188,35 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None) -> None:
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
 
 
-def as_csv(rows: Sequence[Mapping[str, str]]) -> str:
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     buffer = io.StringIO()
     if rows:
-        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([harmless(column) for column in rows[0]])
+        for row in rows:
+            cells = [row[column] for column in rows[0]]
+            writer.writerow([harmless(cell) if isinstance(cell, str) else cell for cell in cells])
     return buffer.getvalue()
+
+
+def harmless(cell: str) -> str:
+    """Text for a CSV file that a spreadsheet does not take for a formula: it then begins with an apostrophe."""
+    computed = cell.startswith(FORMULA) and not NEGATIVE.fullmatch(cell)
+    return f"'{cell}" if computed else cell
 
 
 def as_markdown(rows: Sequence[Mapping[str, str]]) -> str:
     if not rows:
         return ""
     columns = list(rows[0])
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    return "\n".join(lines + ["| " + " | ".join(row[column] for column in columns) + " |" for row in rows])
+    lines = [columns, *([row[column] for column in columns] for row in rows)]
+    first, *rest = ["| " + " | ".join(map(_in_markdown, cells)) + " |" for cells in lines]
+    return "\n".join([first, "|" + "---|" * len(columns), *rest])
+
+
+def _in_markdown(cell: str) -> str:
+    """A name may hold what ends a cell, a row or a word of text."""
+    return one_line(cell).replace("|", "\\|").replace("<", "&lt;")
 
 
 def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -191,12 +226,14 @@ def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 
 
 def table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """Rows as a table for the terminal."""
-    made = Table(title=title, box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False)
+    """Rows as a table for the terminal. Names may look like markup, so all of it is plain text."""
+    made = Table(
+        title=Text(one_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
+    )
     for number, column in enumerate(rows[0] if rows else ()):
-        made.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        made.add_column(Text(one_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*row.values())
+        made.add_row(*(Text(one_line(cell)) for cell in row.values()))
     return made
 
 
@@ -206,4 +243,5 @@ def percent(value: float | None) -> str:
 
 
 def _score(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    """All digits: a rounded score is another rule than the one that is certified."""
+    return "-" if value is None else str(value)

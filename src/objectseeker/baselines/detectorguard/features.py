@@ -1,21 +1,22 @@
 """Features: made by the objectness network from an image, and kept beside the boxes of a run.
 
-    RUN/detectorguard/features.json    which network, run on which input size
-    RUN/detectorguard/000012.npz       the features of image 12
+    RUN/detectorguard/features.json      which network, run on which input size
+    RUN/detectorguard/000012.features    the features of image 12
 
-What is stored is what the defence works with: whole numbers, to the last bit. The folder can be added to a run at any
-time, and a job that was stopped goes on where it was.
+What is stored is what the defence works with: whole numbers, to the last bit. Every file begins or ends with a
+checksum; that of features is also about which image, run and network they belong to, so a file in another one's place
+is told from its own. The folder can be added to a run at any time, and a job that was stopped goes on where it was.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -35,6 +36,9 @@ FOLDER, DESCRIPTION = "detectorguard", "features.json"
 NETWORK = Path(__file__).with_name("objectness.onnx")
 DEFAULT_INPUT: Size = (416, 416)
 LARGEST_FEATURE = 2**16 - 1
+FORMAT = 2  # of the files
+CHECKSUM = "checksum"
+CHECKSUM_BYTES = hashlib.sha256().digest_size
 
 
 class ObjectnessFeatures:
@@ -84,15 +88,18 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
     """Make the features of every finished image of a run that has none yet; returns how many were made."""
     folder = run.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    _require_same(folder / DESCRIPTION, network.description | {"run": run.identity})
+    made_with = network.description | {"format": FORMAT, "run": run.identity}
+    _require_same(folder / DESCRIPTION, made_with)
     numbers = sorted(run.parts)
     todo = [number for number in numbers if not _file(folder, number).exists()]
     done = len(numbers) - len(todo)
     on_progress(done, len(numbers))
 
     def make(number: int, path: Any) -> None:
-        features = network(load_image(path))
-        write_whole(_file(folder, number), lambda stream: np.savez_compressed(stream, features=features))
+        stream = io.BytesIO()
+        np.savez_compressed(stream, features=network(load_image(path)))
+        content = stream.getvalue()
+        write_whole(_file(folder, number), lambda file: file.write(_checksum(made_with, number, content) + content))
 
     paths = [run.manifest.images[number].path for number in todo]  # read here: not for several threads
     with ThreadPoolExecutor(usable_cores()) as pool:
@@ -104,13 +111,14 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
 
 def describe(run: Run) -> dict[str, Any]:
     """Which network made the features of a run, and on which input size."""
-    try:
-        description: dict[str, Any] = json.loads((run.folder / FOLDER / DESCRIPTION).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    file = run.folder / FOLDER / DESCRIPTION
+    if not file.exists():
         raise ObjectSeekerError(
             f"{run.folder} has no features for DetectorGuard: add them with observe --baseline detectorguard"
-        ) from None
-    if description.get("run") != run.identity or description.get("step") != FEATURE_STEP:
+        )
+    description = _read_description(file)
+    expected = {"run": run.identity, "step": FEATURE_STEP, "format": FORMAT}
+    if any(description.get(key) != value for key, value in expected.items()):
         raise ObjectSeekerError(
             f"the features in {run.folder / FOLDER} belong to another run or version: remove that folder and add them "
             "again with observe --baseline detectorguard"
@@ -120,35 +128,67 @@ def describe(run: Run) -> dict[str, Any]:
 
 def read_features(run: Run, index: Ints | None = None) -> Iterator[Features]:
     """The features of the run's images in the order of `run.images()`: of all, or of those that `index` says."""
-    rows, columns = (positions(side) for side in describe(run)["input"][::-1])
+    made_with = describe(run)
+    shape = tuple(positions(side) for side in made_with["input"][::-1])
     numbers = sorted(run.parts)
     for number in numbers if index is None else [numbers[i] for i in index.tolist()]:
         file = _file(run.folder / FOLDER, number)
         try:
-            with np.load(file, allow_pickle=False) as stored:
-                features = stored["features"]
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error):
+            stored = file.read_bytes()
+        except OSError as error:
             raise ObjectSeekerError(
-                f"{file} is missing or damaged: remove it and run observe --baseline detectorguard again"
+                f"cannot read {file} ({error.strerror}): if it is missing, run observe --baseline detectorguard again"
             ) from None
-        if features.dtype != np.uint16 or features.ndim != 3 or features.shape[:2] != (rows, columns):
-            raise ObjectSeekerError(f"{file} does not hold features of {rows} x {columns} positions: remove it")
+        content = stored[CHECKSUM_BYTES:]
+        if stored[:CHECKSUM_BYTES] != _checksum(made_with, number, content):
+            raise ObjectSeekerError(
+                f"{file} is damaged or belongs to another image: remove it and run observe --baseline detectorguard "
+                "again"
+            )
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            features = arrays["features"]
+        if features.dtype != np.uint16 or features.ndim != 3 or features.shape[:2] != shape:
+            raise ObjectSeekerError(f"{file} does not hold features of {shape[0]} x {shape[1]} positions: remove it")
         yield features
 
 
 def _file(folder: Path, number: int) -> Path:
-    return folder / f"{number:06d}.npz"
+    return folder / f"{number:06d}.features"
+
+
+def _checksum(made_with: Mapping[str, Any], number: int, content: bytes) -> bytes:
+    """Of the features of image `number`: what they are, and what they are about."""
+    about = json.dumps([dict(made_with), number], sort_keys=True).encode()
+    return hashlib.sha256(hashlib.sha256(about).digest() + content).digest()
+
+
+def _seal(description: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(description), sort_keys=True).encode()).hexdigest()
+
+
+def _read_description(file: Path) -> dict[str, Any]:
+    """What `_require_same` wrote."""
+    try:
+        description = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        description = None
+    seal = description.pop(CHECKSUM, None) if isinstance(description, dict) else None
+    if seal is None or seal != _seal(description):
+        raise ObjectSeekerError(
+            f"{file} is damaged or of another version: remove {file.parent} and run observe --baseline detectorguard "
+            "again"
+        )
+    return dict(description)
 
 
 def _require_same(file: Path, description: dict[str, Any]) -> None:
     """Write what the features are made with, or refuse if those that are there were made with something else."""
     if not file.exists():
-        save_json(file, description)
+        save_json(file, description | {CHECKSUM: _seal(description)})
         return
-    try:
-        made_with = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        made_with = {}
+    made_with = _read_description(file)
     for key, value in description.items():
         if made_with.get(key) != value:
             raise ObjectSeekerError(

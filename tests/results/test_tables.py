@@ -1,0 +1,67 @@
+"""Tables hold names that others chose: none of them is markup, a formula or the end of a row."""
+
+import csv
+import io
+
+import pytest
+from evaluation_cases import EVIDENCE, image
+from rich.console import Console
+
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.evaluation import evaluate
+from objectseeker.results import tables
+from objectseeker.results.tables import as_csv, as_markdown, harmless
+
+NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
+
+
+@pytest.fixture(scope="module")
+def evaluation():
+    views = [[(10, 10, 50, 50, 0.9, 0)]] * 4
+    one = image([(10, 10, 50, 50, 0.9, 0), (60, 60, 90, 90, 0.9, 1)], [(10, 10, 50, 50, 0), (60, 60, 90, 90, 1)], views)
+    return evaluate([one], Vocabulary.same(NAMES), EVIDENCE)
+
+
+def shown(parts) -> str:
+    text = io.StringIO()
+    console = Console(file=text, width=200)
+    for part in parts:
+        if not isinstance(part, str):
+            console.print(part)
+    return text.getvalue()
+
+
+def test_class_names_are_shown_as_they_are_and_obeyed_by_nothing(evaluation):
+    printed = shown(tables.for_terminal(evaluation))
+    assert "[/foo]" in printed
+    assert "=1+1 | <b>\\x1b[31m\\n" in printed
+    assert "\x1b" not in printed
+
+
+def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
+    tables.save(tmp_path, evaluation)
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "evaluation.csv").read_text(), newline="")))
+    assert [row["class"] for row in rows] == ["[/foo]", "'" + NAMES[1]]
+    lines = [line for line in (tmp_path / "evaluation.md").read_text().splitlines() if line.startswith("|")]
+    assert any(r"=1+1 \| &lt;b>\x1b[31m\n" in line for line in lines)
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_scores_have_all_their_digits_and_the_rule_is_there_in_full(evaluation):
+    (defended,) = [row for row in tables.overview(evaluation) if row["detector"] == "defended"]
+    for name in ("base_score", "mask_score", "low_score"):
+        assert float(defended[name]) == getattr(evaluation.ours, name)
+    told = " ".join(tables.remarks(evaluation))
+    for words in ("filter_ioa 0.6", "power 1.5", "edge_factor 0.8", "cluster_distance 0.1"):
+        assert words in told
+    for column in ("COCO AP50", "clean recall", "label-free", "IoU", "false alerts", "vacuous"):
+        assert f"{column}: " in tables.WORDS
+
+
+def test_cells_that_a_spreadsheet_would_compute():
+    for formula in ("=1+1", "+1", "@x", "-x", "-1+cmd", "\t=1", "\r=1", "-1e"):
+        assert harmless(formula) == f"'{formula}"
+    for plain in ("", "cat", "a=b", "-", "-0.5", "-12", "-1e-07", "0.5", "[/foo]"):
+        assert harmless(plain) == plain
+    assert as_csv([{"=x": "-1.5", "b": -1.5, "c": None}]) == "'=x,b,c\n-1.5,-1.5,\n"
+    assert as_csv([]) == as_markdown([]) == ""
