@@ -13,7 +13,16 @@ from objectseeker.core.threats import WHERES
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation import Settings, Threat, evaluate
 from objectseeker.evaluation.contributions import FIGURES, measure
-from objectseeker.evaluation.gate import AttackFile, Release, Transcript, judge, needs_curves, normal, threats
+from objectseeker.evaluation.gate import (
+    AttackFile,
+    Release,
+    Transcript,
+    joint_threats,
+    judge,
+    needs_curves,
+    normal,
+    threats,
+)
 from objectseeker.evaluation.policy import parse_policy
 from objectseeker.evaluation.slices import Tags
 
@@ -29,7 +38,8 @@ def policy_of(*requirements, start="samples = 200"):
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
     asked = threats(policy, attacks)
-    return measure(images, VOCABULARY, settings, asked, curves=needs_curves(policy))
+    curves, jointly = needs_curves(policy), joint_threats(policy)
+    return measure(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
 
 
 def gate_of(images, *requirements, baseline=None, **others):
@@ -65,6 +75,7 @@ def test_figures_are_those_of_evaluate(rule):
         'figure = "clean_ap50"\nat_least = "1 %"',
         'figure = "clean_ap50_loss"\nat_most = "1 point"',
         'figure = "false_alerts"\nat_most = "1 %"',
+        'figure = "joint_recall"\npatch = "1%"\nat_least = "1 %"',
     )
     evaluated = evaluate(images, VOCABULARY, settings)
     own = replace(DEFENCE, rule=settings.rule)
@@ -76,7 +87,7 @@ def test_figures_are_those_of_evaluate(rule):
     values = [FIGURES[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
     ours = evaluated.ours
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
-    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours)]
+    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_recall]
     assert values == pytest.approx(wanted, abs=1e-9)
     wrong = FIGURES["wrong_boxes"](all_of, policy.requirements[0])
     right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]

@@ -21,7 +21,7 @@ from evaluation_cases import (
     run,
 )
 
-from objectseeker import Defence, IouRule, ObjectSeekerError, Rule
+from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule
 from objectseeker.core.follow import Follow
 from objectseeker.core.threats import WHERES
 from objectseeker.evaluation import Scene, Settings, Threat, evaluate
@@ -246,3 +246,24 @@ def test_a_result_names_the_defence_that_it_is_about():
     assert named.rule == own.rule_at(0.3) != defence.rule
     assert there.to_json()["defence"]["sha256"] == named.sha256 != defence.sha256
     assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_json()["defence"] is None
+
+
+@pytest.mark.parametrize("low_alpha", [None, 0.2])
+@pytest.mark.parametrize("clean_recall", [None, 0.3])
+def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clean_recall):
+    follow = Follow(alpha=0.4, beta=0.2, low_alpha=low_alpha, low_beta=None if low_alpha is None else 0.1)
+    images = noisy(3, 5) + run(5, 5)
+    settings = Settings.along(follow, Rule(base_score=0.3), clean_recall=clean_recall)
+    found = evaluate(images, VOCABULARY, settings)
+    point = found.ours.point
+    expected = sum(
+        point.rule.remaining(
+            image.observation, image.truth[~image.ignore], Patch(0.01, where="anywhere"), threshold=0.0
+        ).count
+        for image in images
+    )
+    assert point.remaining == expected
+    assert found.to_json()["objectseeker"]["joint_recall"] == pytest.approx(100 * expected / found.objects)
+    assert found.ours.joint_recall >= found.ours.certified_recall()["anywhere"]
+    assert found.label_free.joint_recall is None  # of what is deployed alone
+    assert evaluate(images, VOCABULARY, replace(settings, threat=Threat(count=2))).ours.joint_recall is None

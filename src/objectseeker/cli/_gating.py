@@ -41,7 +41,7 @@ class Files:
 def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[Gate, Measured]:
     """The verdict and what it was made from; refuses what does not belong together."""
     from objectseeker.evaluation.contributions import measure
-    from objectseeker.evaluation.gate import Release, judge, needs_curves, normal, threats
+    from objectseeker.evaluation.gate import Release, joint_threats, judge, needs_curves, normal, threats
     from objectseeker.evaluation.settings import Settings
     from objectseeker.evaluation.slices import NO_TAGS
 
@@ -55,7 +55,8 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
         curves = needs_curves(policy)
         if curves:
             _require_curve(run, settings)
-        return measure(run.images(), run.vocabulary, settings, asked, curves=curves, on_image=on_image)
+        jointly = joint_threats(policy)
+        return measure(run.images(), run.vocabulary, settings, asked, curves=curves, jointly=jointly, on_image=on_image)
 
     for run in (files.run, files.baseline):
         if run is not None:

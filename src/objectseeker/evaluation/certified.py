@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
-from objectseeker.core.certification import ObjectProof, decide
+from objectseeker.core.certification import ObjectProof, decide, visible_area
 from objectseeker.core.evidence import stars_of
 from objectseeker.core.iou_variant import AnyRule, IouRule, clear_of_mask, iou_lower_bound
+from objectseeker.core.joint import Remaining, remaining, require_anywhere
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
@@ -106,25 +108,11 @@ def certified_targets(
     proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
-    threshold = require_fraction(threshold_of(rule, threshold), "threshold")
-    _check(rule, proofs)
-    by_views = isinstance(rule, Rule) and rule.low_score is not None
-    evidence = np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
+    evidence = _evidence(proofs, rule, threshold)
     truth, width, height = proofs.targets()
     beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
-
-    def proof_of(target: int) -> ObjectProof:
-        observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
-        rows = rows[evidence[rows] > 0]
-        safe = np.zeros(len(observation.masks), dtype=np.bool_)
-        safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
-        if not by_views:
-            return ObjectProof(observation.masks, safe)
-        assert isinstance(rule, Rule)
-        stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
-        return ObjectProof(observation.masks, safe, stars)
-
-    if by_views:
+    proof_of = partial(_proof, proofs, rule, evidence)
+    if _by_views(rule):
         # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
         # are half masks, lines say which those are.
         once = [replace(patch, count=1) for patch in patches]
@@ -132,6 +120,50 @@ def certified_targets(
         beyond = beyond | decide(lines, truth, width, height, once, proof_of, beyond_lines=False)[0]
     lines = _escape_lines(proofs, evidence >= 1)
     return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
+
+
+def remaining_objects(
+    proofs: Proofs, rule: AnyRule, patch: Patch, *, threshold: float | None = None
+) -> list[Remaining]:
+    """The joint certificate of every image, over its counted objects: see `core.joint`."""
+    evidence = _evidence(proofs, rule, threshold)
+    scene, require = proofs.scene, require_anywhere(patch)
+    truth, width, height = proofs.targets()
+    visible = visible_area(truth, width, height) > 0
+    proven: list[list[list[ObjectProof]]] = [[] for _ in scene.images]
+    of_object: list[list[ObjectProof]] = []
+    for image in scene.truth.image[scene.counted].tolist():
+        of_object.append([])
+        proven[image].append(of_object[-1])
+    for target in np.flatnonzero(visible).tolist():
+        of_object[int(proofs.object[target])].append(_proof(proofs, rule, evidence, target))
+    return [
+        remaining(image.observation.masks, objects, require.size(image.observation.width, image.observation.height))
+        for image, objects in zip(scene.images, proven, strict=True)
+    ]
+
+
+def _evidence(proofs: Proofs, rule: AnyRule, threshold: float | None) -> Floats:
+    """What each row is worth towards a certificate of its target."""
+    threshold = require_fraction(threshold_of(rule, threshold), "threshold")
+    _check(rule, proofs)
+    return np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
+
+
+def _by_views(rule: AnyRule) -> bool:
+    return isinstance(rule, Rule) and rule.low_score is not None
+
+
+def _proof(proofs: Proofs, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
+    observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
+    rows = rows[evidence[rows] > 0]
+    safe = np.zeros(len(observation.masks), dtype=np.bool_)
+    safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
+    if not _by_views(rule):
+        return ObjectProof(observation.masks, safe)
+    assert isinstance(rule, Rule)
+    stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
+    return ObjectProof(observation.masks, safe, stars)
 
 
 def _proving(

@@ -128,6 +128,7 @@ class Measured:
     found: Bools
     certified: Mapping[Threat, Bools]  # (WHERES, objects)
     vacuous: Mapping[Threat, Bools]
+    remaining: Mapping[Threat, Ints]  # per image: objects that surely remain under one patch anywhere
     undefended: Tally | None
     defended: Tally | None
 
@@ -141,6 +142,7 @@ class Measured:
             ids=tuple(self.ids[n] for n in chosen.tolist()),
             flagged=self.flagged[chosen],
             wrong=self.wrong[chosen],
+            remaining={threat: count[chosen] for threat, count in self.remaining.items()},
             undefended=_of_images(self.undefended, chosen),
             defended=_of_images(self.defended, chosen),
         )
@@ -175,11 +177,13 @@ def measure(
     threats: Sequence[Threat],
     *,
     curves: bool,
+    jointly: Sequence[Threat] = (),
     on_image: Callable[[], None] = lambda: None,
 ) -> Measured:
     """All that a policy can ask for, at the settings' own rule; the images are gone through once."""
-    threats = list(dict.fromkeys(threats))
-    parts = [_part(scene, settings, threats, curves) for scene in scenes(_counted(images, on_image), vocabulary)]
+    threats, jointly = list(dict.fromkeys(threats)), list(dict.fromkeys(jointly))
+    each = scenes(_counted(images, on_image), vocabulary)
+    parts = [_part(scene, settings, threats, jointly, curves) for scene in each]
     starts = np.cumsum([0, *(len(part.ids) for part in parts)])
     plain = ("flagged", "wrong", "number", "label", "box", "size", "found")
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in plain}
@@ -189,6 +193,7 @@ def measure(
         image=np.concatenate([part.image + start for part, start in zip(parts, starts, strict=False)]),
         certified={threat: np.concatenate([part.certified[threat] for part in parts], axis=1) for threat in threats},
         vacuous={threat: np.concatenate([part.vacuous[threat] for part in parts], axis=1) for threat in threats},
+        remaining={threat: np.concatenate([part.remaining[threat] for part in parts]) for threat in jointly},
         undefended=_joined([part.undefended for part in parts]),
         defended=_joined([part.defended for part in parts]),
         **joined,
@@ -201,7 +206,9 @@ def _counted(images: Iterable[ObservedImage], on_image: Callable[[], None]) -> I
         on_image()
 
 
-def _part(scene: Scene, settings: Settings, threats: Sequence[Threat], curves: bool) -> Measured:
+def _part(
+    scene: Scene, settings: Settings, threats: Sequence[Threat], jointly: Sequence[Threat], curves: bool
+) -> Measured:
     rule = settings.rule
     replayed = Replayed.of(scene, settings)
     (added,) = replayed.added([rule])
@@ -236,6 +243,7 @@ def _part(scene: Scene, settings: Settings, threats: Sequence[Threat], curves: b
         found=found[counted],
         certified={threat: certified for threat, (certified, _) in verdicts.items()},
         vacuous={threat: vacuous for threat, (_, vacuous) in verdicts.items()},
+        remaining={threat: np.array([one.count for one in replayed.remaining(rule, threat)]) for threat in jointly},
         undefended=tallies[0],
         defended=tallies[1],
     )
@@ -268,6 +276,12 @@ def _certified_recall(measured: Measured, requirement: Requirement) -> Figure:
     return Ratio(_per_image(measured, holds)[:, None], _per_image(measured)[:, None])
 
 
+def _joint_recall(measured: Measured, requirement: Requirement) -> Figure:
+    """Of all objects, those that surely remain under any single patch: the joint certificate of each image."""
+    remaining = measured.remaining[threat_of(requirement)].astype(np.float64)
+    return Ratio(remaining[:, None], _per_image(measured)[:, None])
+
+
 def _clean_recall(measured: Measured, requirement: Requirement) -> Figure:
     """The mean over classes, as `evaluate` has it."""
     labels = np.unique(measured.label).tolist()
@@ -297,13 +311,14 @@ def _wrong_boxes(measured: Measured, requirement: Requirement) -> Figure:
 
 FIGURES: dict[str, Callable[[Measured, Requirement], Figure]] = {
     "certified_recall": _certified_recall,
+    "joint_recall": _joint_recall,
     "clean_recall": _clean_recall,
     "clean_ap50": _clean_ap50,
     "clean_ap50_loss": _clean_ap50_loss,
     "false_alerts": _false_alerts,
     "wrong_boxes": _wrong_boxes,
 }
-OVER_OBJECTS = ("certified_recall", "clean_recall")  # images without objects play no part in these
+OVER_OBJECTS = ("certified_recall", "joint_recall", "clean_recall")  # images without objects play no part in these
 
 
 def _per_image(measured: Measured, holds: Bools | None = None) -> Floats:

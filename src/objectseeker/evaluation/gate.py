@@ -192,8 +192,16 @@ def normal(policy: Policy, defence: Defence) -> Policy:
 
 def threats(policy: Policy, attacks: Sequence[AttackFile]) -> list[Threat]:
     """What must be certified against: what is asked for, and what was attacked."""
-    asked = [threat_of(one) for one in policy.requirements if one.figure == "certified_recall"]
-    return [*asked, *(attack.threat for attack in attacks)]
+    return [*_threats(policy, "certified_recall"), *(attack.threat for attack in attacks)]
+
+
+def joint_threats(policy: Policy) -> list[Threat]:
+    """What must be certified against jointly."""
+    return _threats(policy, "joint_recall")
+
+
+def _threats(policy: Policy, figure: str) -> list[Threat]:
+    return [threat_of(one) for one in policy.requirements if one.figure == figure]
 
 
 def needs_curves(policy: Policy) -> bool:
@@ -385,6 +393,10 @@ def _against(asked: Requirement, measured: Measured) -> list[Instance]:
         count = measured.wrong + measured.flagged if asked.figure == "wrong_boxes" else measured.flagged * 1
         worst = np.argsort(-count, kind="stable")[:MOST_SHOWN]
         return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if count[n] > 0]
+    if asked.figure == "joint_recall":
+        lost = np.bincount(measured.image, minlength=len(measured.ids)) - measured.remaining[threat_of(asked)]
+        worst = np.argsort(-lost, kind="stable")[:MOST_SHOWN]
+        return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if lost[n] > 0]
     holds: Bools = measured.found
     if asked.figure == "certified_recall":
         holds = measured.certified[threat_of(asked)][WHERES.index(asked.where)]

@@ -41,6 +41,7 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "certified_recall": Kind("certified recall", "at_least", "%", (*PATCH, *OBJECTS, *ENOUGH)),
+    "joint_recall": Kind("objects that surely remain, all at once,", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)),
     "clean_recall": Kind("clean recall", "at_least", "%", (*OBJECTS, *ENOUGH)),
     "clean_ap50": Kind("clean AP50", "at_least", "%", ("classes", "slice", *ENOUGH)),
     "clean_ap50_loss": Kind("AP50 lost against undefended", "at_most", "points", ("classes", "slice", *ENOUGH)),
@@ -308,6 +309,12 @@ where = "anywhere"          # far, close, over or anywhere
 patch = "1%"                # share of the image; aspect = 2.0 for one twice as wide as high
 at_least = "25 %"
 fewest_objects = 100        # behind this figure; with fewer it is undecided
+
+# Of all objects, how many surely remain under any one such patch? It lies at one place at a time, so that is more.
+# [[require]]
+# figure = "joint_recall"
+# patch = "1%"
+# at_least = "40 %"
 
 # The same for people that are large enough, and more of each than touched.
 # [[require]]

@@ -14,9 +14,10 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.iou_variant import AnyRule, IouRule
+from objectseeker.core.joint import Remaining
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import WHERES, Patch, Where
-from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs
+from objectseeker.evaluation.certified import Proofs, certified_objects, find_proofs, remaining_objects
 from objectseeker.evaluation.curves import Curve, curve_of
 from objectseeker.evaluation.replay import Candidates, find_candidates, replay
 from objectseeker.evaluation.replay_iou import IouCandidates, find_iou_candidates, replay_iou
@@ -34,6 +35,13 @@ class OperatingPoint:
     objects: Ints  # per class
     certified: Ints
     vacuous: Ints
+    remaining: int | None = None  # objects that surely remain under one patch, wherever it lies, where counted
+
+    @property
+    def joint_recall(self) -> float | None:
+        """The joint certificate: of all objects, how many percent surely remain under any single patch."""
+        objects = int(self.objects.sum())
+        return None if self.remaining is None or not objects else 100 * (self.remaining / objects)
 
     @property
     def ioa(self) -> Rule:
@@ -95,6 +103,10 @@ class Replayed:
         """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
         return certified_objects(self.proofs, rule, patches or threat.patches(), threshold=threat.threshold)
 
+    def remaining(self, rule: AnyRule, threat: Threat) -> list[Remaining]:
+        """The joint certificate of every image against the patch of a threat, anywhere."""
+        return remaining_objects(self.proofs, rule, threat.anywhere(), threshold=threat.threshold)
+
     def at(self, settings: Settings, rule: AnyRule) -> OperatingPoint:
         """Certify one rule, on the curve of these settings or not."""
         return self._point(settings, rule, self._curve(np.array([rule.base_score]), [rule]), 0)
@@ -115,10 +127,9 @@ class Replayed:
         return curve_of(self.scene, base_scores, self.additions(rules))
 
     def _point(self, settings: Settings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
-        counts = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
-        return OperatingPoint(
-            rule, float(curve.clean_recall[row]), curve.recall[row], self.scene.objects_per_class, *counts
-        )
+        certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
+        recall = float(curve.clean_recall[row]), curve.recall[row]
+        return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous)
 
 
 def row_asked_for(settings: Settings, curve: Curve) -> int | None:

@@ -45,6 +45,10 @@ class Threat:
         """The patch at every place, in the order of WHERES."""
         return [Patch(self.area, self.aspect, where, self.count) for where in WHERES]
 
+    def anywhere(self) -> Patch:
+        """The patch of a joint certificate, which is about a single one."""
+        return Patch(self.area, self.aspect, "anywhere")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:

@@ -86,6 +86,10 @@ class DefendedOutcome:
     def vacuous_far(self) -> int | None:
         return None if self.point is None else self.point.vacuous_far()
 
+    @property
+    def joint_recall(self) -> float | None:
+        return None if self.point is None else self.point.joint_recall
+
     def certified_recall(self, c: int | None = None) -> dict[Where, float | None]:
         """Of all objects, or of those of class `c`, where by where."""
         return dict.fromkeys(WHERES) if self.point is None else self.point.certified_recall(c)
@@ -210,6 +214,7 @@ class Evaluation:
             "ap50_label_free": free.ap50,
             **ours.operating_row(),
             "certified_recall": ours.certified_recall(),
+            "joint_recall": ours.joint_recall,
             "false_alerts": {"images": ours.alerts, "rate": self.alert_rate(ours)},
             "label_free": free.operating_row(),
             "certified_recall_label_free": free.certified_recall(),
@@ -251,6 +256,8 @@ def evaluate(
       the mean over classes.
     - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
       patches because no position is far from them.
+    - joint_recall: the share of all objects that surely remain, image by image and all in one output, under any single
+      patch of that size, wherever it lies; of `ours` alone. Never below the certified recall for anywhere.
     - alerts: how many of these clean images are flagged there, because masks add a box to the base boxes; as when it
       is deployed, of whatever class.
 
@@ -270,10 +277,15 @@ def evaluate(
         raise ObjectSeekerError(nothing_counts(totals.images) if totals.images else NO_IMAGES)
     outcomes = [totals.outcome(number) for number in range(len(ways))]
     open_points = [(one.settings, one.point) for one in outcomes if one.settings.fixed_rule is None and one.point]
+    remaining = 0
     for scene in scenes(images, vocabulary) if open_points else ():
         for way, point in open_points:
-            _certify(Replayed.of(scene, way), point.rule, (point.certified, point.vacuous))
+            replayed = Replayed.of(scene, way)
+            _certify(replayed, point.rule, (point.certified, point.vacuous))
+            remaining += _remaining(replayed, point.rule) if way is settings else 0
     ours, label_free, *by_iou = outcomes
+    if settings.fixed_rule is None and ours.point is not None and settings.threat.count == 1:
+        ours = replace(ours, point=replace(ours.point, remaining=remaining))
     iou, iou_label_free = by_iou or (ours, label_free)
     return Evaluation(
         names=vocabulary.dataset_names,
@@ -319,6 +331,12 @@ def _certify(replayed: Replayed, rule: AnyRule, totals: Iterable[Ints]) -> None:
         total += counted(replayed.scene, holds)
 
 
+def _remaining(replayed: Replayed, rule: AnyRule) -> int:
+    """Of a scene's objects, how many surely remain under a patch anywhere, image by image; two patches: nothing yet."""
+    threat = replayed.settings.threat
+    return sum(one.count for one in replayed.remaining(rule, threat)) if threat.count == 1 else 0
+
+
 class Totals:
     """The first time through: what all detectors do at every base_score, and what is certified of known rules."""
 
@@ -335,6 +353,7 @@ class Totals:
             rules += [] if way.fixed_rule is None else [way.fixed_rule]
         self._sums = [Sums(np.array([rule.base_score for rule in rules]), classes) for rules in self._rules]
         self._certified = np.zeros((len(ways), 2, len(WHERES), classes), np.int64)
+        self._remaining = 0  # of the first way
 
     def add(self, scene: Scene) -> None:
         self.images += len(scene.images)
@@ -347,6 +366,7 @@ class Totals:
             sums.add(scene, replayed.added(rules))
             if way.fixed_rule is not None:
                 _certify(replayed, way.fixed_rule, totals)
+                self._remaining += _remaining(replayed, way.fixed_rule) if way is self._ways[0] else 0
 
     def undefended(self) -> Undefended:
         return Undefended(
@@ -363,6 +383,8 @@ class Totals:
         there = sums.curve(self.objects, slice(row, row + 1))
         recall = float(there.clean_recall[0]), there.recall[0]
         point = OperatingPoint(rules[row], *recall, self.objects, *self._certified[number])
+        if number == 0 and way.fixed_rule is not None and way.threat.count == 1:
+            point = replace(point, remaining=self._remaining)
         return DefendedOutcome(way, curve, point, int(sums.alerts[row]))
 
 

@@ -108,6 +108,7 @@ def remarks(found: Evaluation) -> list[str]:
         f"{found.images} images, {found.objects} objects ({found.ignored_objects} more ignored), "
         f"{len(found.classes)} classes; {patch} of {threat.area:.2%}, aspect {threat.aspect:g}, "
         f"T = {threshold:g}, {threat.bound} bound",
+        *_jointly(found),
         _rest_of_rule(found),
         *found.remarks,
     ]
@@ -125,6 +126,17 @@ def remarks(found: Evaluation) -> list[str]:
         on_curve = f", on the curve of sha256:{found.defence.sha256}" if other else ""
         lines.append(f"defence sha256:{found.deployed.sha256}{on_curve}")
     return [*lines, WORDS]
+
+
+def _jointly(found: Evaluation) -> list[str]:
+    """The joint certificate in words."""
+    point = found.ours.point
+    if point is None or point.remaining is None:
+        return []
+    return [
+        f"under any single patch, wherever it lies, {point.remaining} of {found.objects} objects surely remain: "
+        f"{percent(point.joint_recall)} % (one by one, {percent(point.certified_recall()['anywhere'])} % are certified)"
+    ]
 
 
 def _rest_of_rule(found: Evaluation) -> str:
