@@ -207,7 +207,7 @@ def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     }
     try:
         values = {("area" if key == "patch" else key): read[key](item[key]) for key in kind.keys if key in item}
-        if "patch" in kind.keys and "where" not in item:
+        if "where" in kind.keys and "where" not in item:
             raise ObjectSeekerError(f"say where the patch may be: where = one of {', '.join(WHERES)}")
         limit = given[0] if given else None
         made = Requirement(figure=figure, limit=limit, **values)
