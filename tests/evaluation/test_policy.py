@@ -61,7 +61,7 @@ RECALL = 'figure = "certified_recall"\nwhere = "far"\n'
         ("format = 1\nseed = -1", "seed must be a whole number"),
         ("format = 1\nsamples = 10", "samples must lie within"),
         (policy('figure = "certified_recal"'), "did you mean certified_recall?"),
-        (policy('figure = "colour"'), "it knows certified_recall, clean_recall"),
+        (policy('figure = "colour"'), "it knows certified_recall, joint_recall, clean_recall"),
         (policy(RECALL + 'at_leest = "3 %"'), "did you mean at_least?"),
         (policy(RECALL + 'at_most = "3 %"'), "has no 'at_most'"),
         (policy(RECALL), "needs at_least or no_worse_than_baseline_by"),
