@@ -1,10 +1,14 @@
 """The command line as a user calls it, and a detector to call it with."""
 
+import atexit
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import PIL.Image
@@ -35,16 +39,31 @@ broken.names = names
 
 
 def run(folder: Path, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "objectseeker.cli", *map(str, arguments)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    """The command line in a process of its own."""
+    done = _ask(folder, [str(argument) for argument in arguments])
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     return done
+
+
+def _ask(folder: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Have the command run by a fork of `command_server`, of which every process of tests has one."""
+    server = _server()
+    with tempfile.TemporaryDirectory() as own:
+        streams = {name: str(Path(own) / name) for name in ("stdout", "stderr")}
+        server.stdin.write(json.dumps({"folder": str(folder), "arguments": arguments, **streams}) + "\n")
+        server.stdin.flush()
+        returned = json.loads(server.stdout.readline())
+        texts = {name: Path(file).read_text(encoding="utf-8") for name, file in streams.items()}
+    return subprocess.CompletedProcess(arguments, returned, **texts)
+
+
+@cache
+def _server() -> Any:
+    program = str(Path(__file__).with_name("command_server.py"))
+    server = subprocess.Popen([sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    atexit.register(server.kill)
+    return server
 
 
 def photographs(

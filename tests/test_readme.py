@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from typer.testing import CliRunner
+
 from objectseeker import Defence
+from objectseeker.cli import app
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -18,11 +21,8 @@ def test_the_python_example_runs_as_it_stands(tmp_path):
     assert Defence.load(tmp_path / "defence.json").detector == "embedded"
 
 
-def test_every_command_of_the_table_is_known(tmp_path):
+def test_every_command_of_the_table_is_known():
     """Verbs and options of README's commands exist: each is asked for its help."""
     for command in set(re.findall(r"`objectseeker ([a-z-]+(?: (?:core|evaluate|detect)\b)?)", README.read_text())):
         verb = command.split() if command.startswith("bench") else command.split()[:1]
-        done = subprocess.run(
-            [sys.executable, "-m", "objectseeker.cli", *verb, "--help"], cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == 0, command
+        assert CliRunner().invoke(app, [*verb, "--help"]).exit_code == 0, command

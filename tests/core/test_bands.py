@@ -40,7 +40,7 @@ def threats(seed, width, height):
 
 
 @pytest.mark.slow
-@settings(max_examples=1200, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(SEEDS, st.sampled_from([0.5, 0.75]), st.sampled_from([0.0, 0.25]), st.booleans())
 def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
     case = generate(seed, largest=20, make=banded(seed), sure=(0.5, 0.9, 1.0)[seed % 3])
@@ -56,7 +56,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
             assert (fast.certified[p, n], fast.vacuous[p, n]) == expected, (patch, n)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(SEEDS, st.sampled_from(WHERES), st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 0.25]))
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
@@ -68,7 +68,7 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SEEDS, st.sampled_from([None, 0.1]))
 def test_the_largest_square_equals_the_oracle(seed, low_score):
     case = generate(seed, largest=12, make=banded(seed), crowd=0.9, generous=1.0, sure=0.8)

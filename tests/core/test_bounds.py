@@ -21,7 +21,7 @@ def fast(m, g, filter_ioa, bound, margin=MARGIN):
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=1200, deadline=None)
 @given(boxes(), boxes(), FILTER)
 def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):
     if oracle.size(box_of(g)) <= Fraction(1, 10**9):
@@ -33,7 +33,7 @@ def test_bounds_never_exceed_the_exact_value(m, g, filter_ioa):
     assert fast(m, g, filter_ioa, "exact") >= fast(m, g, filter_ioa, "paper")
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(boxes(), boxes(), FILTER)
 def test_bounds_are_tight(m, g, filter_ioa):
     area_m, area_g = oracle.size(box_of(m)), oracle.size(box_of(g))

@@ -64,7 +64,7 @@ def by_pairs(observation, size):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([None, 0.1]))
 def test_the_fewest_over_all_pixel_positions(seed, patch, low_score):
     case = generate(seed, largest=10, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
@@ -96,7 +96,7 @@ def test_generated_cases_have_more_joint_than_single_certificates():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from(PATCHES[:6]), st.sampled_from([None, 0.1]))
 def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, low_score):
     """One position, all objects at once: what the strategies write against each is written together."""

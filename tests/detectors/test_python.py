@@ -192,3 +192,16 @@ def test_a_module_that_leaves_is_named(modules):
     modules.write(leaves="raise SystemExit(3)\n")
     with pytest.raises(ObjectSeekerError, match="importing leaves failed: SystemExit: 3"):
         modules.load("leaves:detect")
+
+
+def test_a_program_that_is_an_installed_module_reads_weights_like_any_other(modules, tmp_path):
+    """`python -m server`, or a test runner: its own import has not come to its end while it loads a detector."""
+    weigh("eager.npy", 0.5)
+    weigh("lazy.npy", 0.5)
+    modules.write(weighed=WEIGHED)
+    identities = []
+    installed = str(Path(np.__file__).parent / "server.py")  # the name of a file that could have been installed
+    program = "identities.append(modules.load('weighed:eager').identity)"
+    exec(compile(program, installed, "exec"), {"identities": identities, "modules": modules})
+    assert identities == [modules.load("weighed:eager").identity]
+    assert "eager.npy" in identities[0]

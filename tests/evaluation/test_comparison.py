@@ -56,7 +56,7 @@ def measured():
 @pytest.fixture
 def other(measured):
     """Another run of the same images: the same but for the objects certified against patches over them."""
-    changed = json.loads(json.dumps(measured | {"run": "runs/two"}))
+    changed = json.loads(json.dumps(measured | {"run": "two"}))
     certified = changed["tuned"][1]["held_out"]["certified_over"]
     certified["value"] += 2.5
     certified["samples"] = [one + 0.1 * place for place, one in enumerate(certified["samples"])]
@@ -321,9 +321,9 @@ class TestCompared:
         assert comparison.cell(BootstrapEstimate(3.0, None, None, 0, ())) == "3.00"
         assert comparison.cell(BootstrapEstimate(None, None, None, 0, ())) == comparison.cell(None) == "-"
 
-    def test_runs_of_one_name_are_told_by_their_paths(self, measured):
-        twins = [RunFigures.of_json({**measured, "run": f"{folder}/voc"}) for folder in "ab"]
-        assert comparison.names_of(twins) == ["a/voc", "b/voc"]
+    def test_runs_of_one_name_are_numbered(self, measured):
+        runs = [RunFigures.of_json({**measured, "run": name}) for name in ("voc", "voc", "coco")]
+        assert comparison.names_of(runs) == ["voc (1)", "voc (2)", "coco"]
 
     def test_files_that_are_no_measurements_are_refused(self, tmp_path):
         file = tmp_path / "x.json"

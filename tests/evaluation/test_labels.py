@@ -49,7 +49,7 @@ def halves(width, height, lines):
     return Halves(lines).masks(width, height)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     chosen=st.sampled_from([PAPER, EVIDENCE]),

@@ -236,7 +236,7 @@ def refused(path: Path | str, match: str) -> None:
         with pytest.raises(ObjectSeekerError, match=match) as caught:
             read(path)
         message = str(caught.value)
-        assert str(path) in message
+        assert str(path).replace("\0", "\\x00")[:300] in message
         assert "\n" not in message
 
 

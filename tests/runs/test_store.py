@@ -338,10 +338,13 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    with writing(tmp_path / "run", manifest()) as run:
-        monkeypatch.setattr("os.fsync", full)
-        with pytest.raises(ObjectSeekerError, match=r"cannot write .*000000-.*: No space left on device"):
+    def write():
+        with writing(tmp_path / "run", manifest()) as run:
+            monkeypatch.setattr("os.fsync", full)
             write_boxes(run, 0, Detections.empty(), [Detections.empty()] * 8)
+
+    with pytest.raises(ObjectSeekerError, match=r"cannot write .*000000-.*: No space left on device"):
+        write()
     assert open_run(tmp_path / "run").finished == 0
 
 

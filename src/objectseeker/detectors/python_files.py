@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 SYSTEM = ("/proc", "/sys", "/dev", "/etc")  # what is read there differs from machine to machine, and is no weight
 ACCESS = 3  # the bits of `open` flags that say whether a file is read or written
+LOADER = str(Path(__file__).with_name("python.py"))  # what imports detectors, and calls them for a first time
 LONGEST_NAME = 1000  # of a text that may name a file
 
 
@@ -48,21 +49,26 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
         return
     with suppress(Exception):  # what a hook raises would be raised by whoever opened the file
         path = Path(os.fsdecode(args[0])).absolute()
-        if path.suffix == ".pyc" or _installed(path) or _importing_installed():
+        if path.suffix == ".pyc" or _installed(path):
             return
         path = path.resolve()
+        if _importing_installed():
+            return
         for opened, others in _listening:
             if threading.get_ident() not in others:
                 (opened.written if args[2] & ACCESS == os.O_WRONLY else opened.read).add(path)
 
 
 def _importing_installed() -> bool:
-    """Whether an installed package is just being imported: the settings and caches that it reads are no weights."""
-    frame = sys._getframe()
-    while frame is not None:
+    """Whether the detector is just importing an installed package: settings and caches that it reads are no weights.
+
+    What loads the detector says nothing: a server or `python -m` is an installed module that has not come to its end.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename != LOADER:
         if frame.f_code.co_name == "<module>" and _installed(Path(frame.f_code.co_filename)):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 
