@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
+from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
 from objectseeker.core.iou_variant import TAU_IOU
 from objectseeker.core.masks import Masks
 
@@ -84,6 +84,17 @@ def _box(rng: np.random.Generator, width: int, height: int, step: float) -> np.n
 
 
 # --- a rule made, used and forgotten: for tests that try many settings ------------------------------------------------
+
+
+def banded(seed):
+    """A way to make masks with bands among them: of a patch of some size, alone or with a few half masks."""
+    rng = np.random.default_rng(seed)
+    recipe = Bands(
+        float(rng.choice([0.01, 0.05, 0.15])), float(rng.choice([0.5, 1.0, 2.0])), float(rng.choice([0.4, 1, 2]))
+    )
+    if rng.random() < 0.4:
+        recipe = Halves(int(rng.integers(1, 4))) + recipe
+    return lambda width, height, lines: recipe.masks(width, height)
 
 
 def one(box, score=0.9, label=0) -> Detections:

@@ -1,4 +1,6 @@
-"""Attack the certificates for a long time: python tests/soak.py --trials 1000000 [--rule evidence] [--patches 2]
+"""Attack the certificates for a long time.
+
+python tests/soak.py --trials 1000000 [--rule evidence] [--patches 2] [--masks bands]
 
 Exits 1 if a certified object was ever hidden.
 """
@@ -14,6 +16,7 @@ from functools import partial
 import adversary
 import adversary_two_patches
 from adversary import STRATEGIES, with_class_maximum, with_extra_nms
+from cases import banded
 
 CHUNK = 2000
 
@@ -25,8 +28,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rule", choices=("any", "paper", "evidence"), default="any")
     parser.add_argument("--patches", type=int, choices=(1, 2), default=1)
+    parser.add_argument("--masks", choices=("halves", "bands"), default="halves", help="bands: also with halves")
     options = parser.parse_args()
     campaign = (adversary if options.patches == 1 else adversary_two_patches).campaign
+    if options.masks == "bands":
+        if options.patches == 2:
+            parser.error("two patches are attacked under pairs of half masks")
+        campaign = partial(campaign, make=banded)
     evidence = {"any": None, "paper": False, "evidence": True}[options.rule]
     started = time.time()
     total = {name: dict.fromkeys(("certified", "certified hidden", "open", "open hidden"), 0) for name in STRATEGIES}
@@ -49,8 +57,9 @@ def main() -> int:
             f"{row['open hidden'] / max(row['open'], 1):8.1%}"
         )
     hidden = sum(row["certified hidden"] for row in total.values())
+    certified = sum(row["certified"] for row in total.values())
     played = sum(row["certified"] + row["open"] for row in total.values())
-    print(f"{played:,} trials in {time.time() - started:.0f} s; certified objects hidden: {hidden}")
+    print(f"{played:,} trials in {time.time() - started:.0f} s; of {certified:,} certified objects hidden: {hidden}")
     print("certified objects hidden when the defence is made unsound, of 20,000 trials:", broken)
     return 1 if hidden else 0
 

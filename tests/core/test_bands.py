@@ -6,27 +6,16 @@ import numpy as np
 import oracle
 import pytest
 from adversary import campaign, honest
-from cases import certify, generate
+from cases import banded, certify, generate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SEEDS
 
-from objectseeker import Bands, Detections, Halves, Observation, Patch, Rule
+from objectseeker import Bands, Detections, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
 from objectseeker.core.iou_variant import clear_of_mask
 from objectseeker.core.pruning import near_line
 from objectseeker.core.threats import WHERES
-
-
-def banded(seed):
-    """A way to make masks with bands among them: of a patch of some size, alone or with a few half masks."""
-    rng = np.random.default_rng(seed)
-    recipe = Bands(
-        float(rng.choice([0.01, 0.05, 0.15])), float(rng.choice([0.5, 1.0, 2.0])), float(rng.choice([0.4, 1, 2]))
-    )
-    if rng.random() < 0.4:
-        recipe = Halves(int(rng.integers(1, 4))) + recipe
-    return lambda width, height, lines: recipe.masks(width, height)
 
 
 def threats(seed, width, height):
