@@ -1,6 +1,7 @@
 """The defended detector: what it shows the detector, and end to end against a real patch."""
 
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -273,6 +274,64 @@ def test_too_little_memory_and_an_interrupt_are_not_swallowed(error):
 
     with pytest.raises(type(error)):
         ObjectSeeker(fails, Rule(), masks=Halves(2), batch=1).observe([scene()[0]])
+
+
+def in_place(images):
+    """Turns the channels in place, as careless code does, and raises on what an attacker draws."""
+    for image in images:
+        image[...] = image[..., ::-1]
+    return fragile(images)
+
+
+def dropping(images):
+    """Takes out of its list what it does not like."""
+    images[:] = [image for image in images if not (image == POISON).all(axis=2).any()]
+    return bright_box(images)
+
+
+def leaving(images):
+    try:
+        return fragile(images)
+    except ValueError:
+        sys.exit("not a number")
+
+
+@pytest.mark.parametrize("detector", [in_place, dropping, leaving])
+def test_what_a_detector_does_to_its_input_is_no_other_views_loss(detector):
+    image, _ = scene()
+    seeker = ObjectSeeker(detector, Rule(), masks=Halves(2), batch=4)
+    (before,) = seeker.observe([image])
+    attacked = image.copy()
+    attacked[0, 0] = POISON
+    (seen,) = seeker.observe([attacked])
+    shows = [(m[:2] > 0).any() for m in seen.masks.removed]
+    assert not all(shows)
+    for was, now, shown in zip(before.masked, seen.masked, shows, strict=True):
+        assert now == was or shown
+    assert any(len(view) for view in seen.masked)
+
+
+def test_a_detector_that_never_recovers_is_an_error():
+    """As a GPU after an assertion has failed on it: what comes after says nothing about the views."""
+    dead = []
+
+    def dies(images):
+        if dead or (images[0] == POISON).all(axis=2).any():
+            dead.append(True)
+            raise RuntimeError("device lost")
+        return bright_box(images)
+
+    image, _ = scene()
+    image[-1, -1] = POISON
+    masks = Halves(2)
+    assert len(ObjectSeeker(bright_box, Rule(), masks=masks, batch=1).observe([image])[0].masked) == 8
+
+    def later(images):
+        return dies(images) if len(shown) > 3 else (shown.append(True), bright_box(images))[1]
+
+    shown: list = []
+    with pytest.raises(RuntimeError, match="device lost"):
+        ObjectSeeker(later, Rule(), masks=masks, batch=1).observe([image])
 
 
 def test_a_detector_that_fails_on_every_view_is_broken_not_empty():

@@ -7,14 +7,17 @@ the patch, so nothing of that may reach the others. The rule, which `observe` an
   views is run again in a batch of the same shape, at its own place, that holds nothing but copies of that view. A view
   that fails there has no boxes.
 - A box whose label is no class of the detector (negative, or not below the number of its `names`) is dropped.
+- A view that fails alone for want of memory is an error: that says nothing about the view, and an answer that is not
+  there is better than a wrong one. (So a detector must not need more memory than there is, whatever a view shows.)
 - An image whose views all fail, or all of whose boxes have such labels, is an error: the detector is broken, or named
-  wrongly, and must not look like one that sees nothing.
+  wrongly, and must not look like one that sees nothing. So is one after which a view fails that had not.
 
 Guarantee: the rule takes no certificate away. Let a box in view v prove an object, and let v remove the patch: v shows
 the same pixels in deployment as when it was observed. It did not fail then, so copies of it do not fail now; a detector
 that is pure gives it the same boxes at this batch shape, beside whatever else and beside itself; and which of its boxes
-are dropped is a function of that box alone. So v has its boxes, and for the same reason neither error is raised. A
-batch that is taken apart costs `batch` passes more, whatever the attacker draws.
+are dropped is a function of that box alone. So v has its boxes, and for the same reason neither error is raised. The
+copies are drawn anew: a detector that writes into what it is given spoils nothing. A batch that is taken apart costs
+`batch` passes more for each view, whatever the attacker draws.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -40,7 +44,7 @@ from objectseeker.errors import ObjectSeekerError, require_count
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
-LARGEST_LABEL = 2**31  # labels from here on are no classes, whatever the detector
+LARGEST_LABEL = 2**15  # labels from here on are no classes, whatever the detector
 log = logging.getLogger("objectseeker")
 
 UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everything
@@ -221,46 +225,43 @@ def removed_of(masks: Masks) -> Ints:
 
 def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch: int) -> list[Detections]:
     """Every view from a full batch; what happens to one that fails is said at the top of this module."""
-    found: list[Detections] = []
-    failures: list[Exception] = []
+    found: list[Detections | BaseException] = []
+    alone = partial(_detect_alone, detector, image, removed, value, batch)
     for start in range(0, len(removed), batch):
         views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
-        padded = views + [np.full_like(image, value)] * (batch - len(views))
+        padded = views + [np.full_like(image, value) for _ in range(batch - len(views))]
         try:
             found += _detect(detector, padded)[: len(views)]
-        except Exception as error:
-            _raise_fatal(error)
-            for place, view in enumerate(views):
-                found.append(_detect_alone(detector, view, place, batch, failures))
-    if len(failures) == len(removed):
-        raise failures[0]
+        except (Exception, SystemExit):
+            found += [alone(start + place) for place in range(len(views))]
+    failures = [entry for entry in found if isinstance(entry, BaseException)]
     if failures:
+        worked = next((n for n, entry in enumerate(found) if isinstance(entry, Detections)), None)
+        if worked is None or isinstance(alone(worked), BaseException):
+            raise failures[0]
         reason = (str(failures[0]) or type(failures[0]).__name__).splitlines()[0]
         log.warning(
             "the detector failed on %d of %d views of an image, which count as empty: %s",
             len(failures), len(removed), reason[:200],
         )  # fmt: skip
-    return found
+    return [entry if isinstance(entry, Detections) else Detections.empty() for entry in found]
 
 
-def _detect_alone(detector: Detector, view: Image, place: int, batch: int, failures: list[Exception]) -> Detections:
-    """The boxes of a view that has only copies of itself beside it; none, and one failure more, if that fails too."""
+def _detect_alone(
+    detector: Detector, image: Image, removed: Ints, value: int, batch: int, number: int
+) -> Detections | BaseException:
+    """The boxes of a view that has only copies of itself beside it, or how that failed."""
     try:
-        return _detect(detector, [view.copy() for _ in range(batch)])[place]
-    except Exception as error:
-        _raise_fatal(error)
-        failures.append(error)
-        return Detections.empty()
-
-
-def _raise_fatal(error: Exception) -> None:
-    """What says nothing about a view is not swallowed: the machine has too little memory for any of them."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        raise error
+        return _detect(detector, [fill(image, removed[number], value) for _ in range(batch)])[number % batch]
+    except (Exception, SystemExit) as error:
+        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+            raise
+        return error
 
 
 def _detect(detector: Detector, images: list[Image]) -> list[Detections]:
-    return _require_results(detector(images), len(images), "images")
+    count = len(images)  # before the detector has the list
+    return _require_results(detector(images), count, "images")
 
 
 def _require_results(results: Sequence[Detections], count: int, of: str) -> list[Detections]:

@@ -23,6 +23,7 @@ from objectseeker.detectors.network.results import (
     count_broken,
     finish,
     say_broken,
+    say_failed,
 )
 from objectseeker.detectors.network.views import MaskBy, Views, known_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
@@ -168,7 +169,10 @@ class NetworkDetector:
         write: Callable[[Array, int], None],
         decode: Callable[[Sequence[Array], int], _Decoded],
     ) -> list[Detections]:
-        """The boxes of every view; `groups` lists the views of each size, `write` draws one into its slot."""
+        """The boxes of every view; `groups` lists the views of each size, `write` draws one into its slot.
+
+        A batch on which the network fails is taken apart as `core.seeker` says: each view alone, at its own slot.
+        """
         batches = [
             (size, members[start : start + self.batch].tolist())
             for size, members in groups
@@ -188,12 +192,30 @@ class NetworkDetector:
                 for slot, view in enumerate(members):
                     write(batch[slot], view)
                 batch[len(members) :] = 0
-                outputs = self.forward(batch)
+                try:
+                    outputs = self.forward(batch)
+                except Exception:
+                    return [(view, alone(batch, slot, view)) for slot, view in enumerate(members)]
                 return [(view, decode(outputs[slot], view)) for slot, view in enumerate(members)]
             finally:
                 buffers.put(buffer)  # whatever happened: others wait for it
 
+        def alone(batch: Array, slot: int, view: int) -> _Decoded:
+            for place in range(len(batch)):
+                write(batch[place], view)
+            try:
+                return decode(self.forward(batch)[slot], view)
+            except MemoryError:  # which says nothing about the view
+                raise
+            except Exception as error:
+                failures.append(error)
+                return _Decoded(Detections.empty(), 0)
+
+        failures: list[Exception] = []
         decoded = dict(entry for entries in _map(run, batches, workers) for entry in entries)
+        if failures and len(failures) == len(decoded):
+            raise failures[0]
+        say_failed(len(failures), len(decoded))
         say_broken(sum(entry.broken for entry in decoded.values()))
         return [decoded[view].boxes for view in range(len(decoded))]
 

@@ -65,6 +65,12 @@ def say_broken(count: int) -> None:
         log.warning("dropped from what the detector returned, not finite or inverted: %d boxes", count)
 
 
+def say_failed(count: int, views: int) -> None:
+    """Likewise of the views on which the network failed."""
+    if count:
+        log.warning("the network failed on %d of %d views of an image, which count as empty", count, views)
+
+
 def finish(boxes: Clean, *, most: int) -> Detections:
     """The best `most` boxes with area, best score first. `boxes` must be clipped to the raw image already."""
     boxes = boxes.take(has_area(boxes.xyxy))
