@@ -149,7 +149,7 @@ def test_a_token_stands_for_what_it_reads_and_the_source_still_counts(modules):
     modules.write(plain=PLAIN)
     before = modules.load("plain:vouched")
     assert before.unverified is None
-    assert before.identity.startswith("plain:vouched (identity release 7) sha256:")
+    assert before.identity.startswith(f"plain:vouched (identity release 7, cpu {instruction_set()}) sha256:")
     modules.write(plain=PLAIN.replace("release 7", "release 8"))
     assert modules.load("plain:vouched").identity != before.identity
     modules.write(plain=f"{PLAIN}vouched.identity = 7\n")
@@ -205,3 +205,22 @@ def test_a_program_that_is_an_installed_module_reads_weights_like_any_other(modu
     exec(compile(program, installed, "exec"), {"identities": identities, "modules": modules})
     assert identities == [modules.load("weighed:eager").identity]
     assert "eager.npy" in identities[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("import pyarrow.parquet", "pyarrow may read files where Python does not see it"),
+        ("import subprocess, sys; subprocess.run([sys.executable, '-c', ''], check=True)", "it starts another process"),
+        ("import ctypes; ctypes.CDLL(None)", "it loads a library"),
+    ],
+)
+def test_what_python_cannot_look_into_is_said(modules, line, why):
+    weigh("eager.npy", 0.5)
+    weigh("lazy.npy", 0.5)
+    modules.write(weighed=WEIGHED)
+    assert modules.load("weighed:lazy").unverified is None
+    modules.write(weighed=f"{line}\n{WEIGHED}")
+    assert why in modules.load("weighed:lazy").unverified
+    modules.write(weighed=f"{line}\n{WEIGHED}identity = 'release 8'\n")
+    assert modules.load("weighed:lazy").unverified is None

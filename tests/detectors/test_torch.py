@@ -81,6 +81,14 @@ def test_an_image_shown_whole_may_be_read_with_every_class():
     assert right == untouched[:1]
 
 
+def test_what_a_module_is_set_to_is_part_of_its_identity():
+    one, other = Corner(), Corner()
+    other.load_state_dict(one.state_dict())
+    assert torch_detector(one).identity == torch_detector(other).identity
+    other.norm.eps = 0.5  # no weight, and other boxes
+    assert torch_detector(one).identity != torch_detector(other).identity
+
+
 def test_the_identity_of_a_module_follows_its_weights():
     first, second = Corner(), Corner()
     assert torch_detector(first).identity == torch_detector(second).identity

@@ -36,6 +36,7 @@ class _Import(NamedTuple):
     read: frozenset[Path] = frozenset()
     written: frozenset[Path] = frozenset()
     brought: frozenset[str] = frozenset()
+    beyond: frozenset[str] = frozenset()
 
 
 _imports: dict[str, _Import] = {}  # by module
@@ -115,7 +116,7 @@ def _watched() -> Iterator[Opened]:
     with listening() as opened:
         yield opened
     brought = frozenset(set(sys.modules) - before)
-    happened = _Import(frozenset(data_files(opened.read)), frozenset(opened.written), brought)
+    happened = _Import(frozenset(data_files(opened.read)), frozenset(opened.written), brought, frozenset(opened.beyond))
     _imports.update(dict.fromkeys(brought, happened))
 
 
@@ -125,10 +126,8 @@ def _identify(target: str, module: ModuleType, function: Any) -> tuple[str, str 
     if token is not None:
         if not isinstance(token, str) or not token.isprintable() or not 0 < len(token) <= LONGEST_IDENTITY:
             raise ObjectSeekerError(f"the identity of python:{target} must be a short text, got {str(token)[:80]!r}")
-        return (
-            f"{target} (identity {token}) sha256:{identity.of_set(Program.of(module.__name__).modules.values())}",
-            None,
-        )
+        sources = identity.of_set(Program.of(module.__name__).modules.values())
+        return f"{target} (identity {token}, {identity.on_cpu()}) sha256:{sources}", None
     with _watched() as opened:
         failure = _try(function)
     program = _program(module)
@@ -138,7 +137,10 @@ def _identify(target: str, module: ModuleType, function: Any) -> tuple[str, str 
     named = (
         f"{target} ({_listed(read)}{identity.on_cpu()}) sha256:{identity.of_set({*read, *program.modules.values()})}"
     )
-    return named, _doubt(target, failure, [name for name in program.modules if name not in _imports], read)
+    unwatched = [name for name in program.modules if name not in _imports]
+    beyond = sorted(opened.beyond.union(*(one.beyond for one in imports)))
+    beyond += [f"{package} may read files where Python does not see it" for package in program.unseen]
+    return named, _doubt(target, failure, unwatched, read, beyond)
 
 
 def _program(module: ModuleType) -> Program:
@@ -158,11 +160,19 @@ def _try(function: Any) -> Exception | None:
     return None
 
 
-def _doubt(target: str, failure: Exception | None, unseen: Sequence[str], read: Iterable[Path]) -> str | None:
+def _doubt(
+    target: str,
+    failure: Exception | None,
+    unwatched: Sequence[str],
+    read: Iterable[Path],
+    beyond: Sequence[str],
+) -> str | None:
     if failure is not None:
         why = f"it failed on a grey image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
-    elif unseen:
-        why = f"{unseen[0]} had been imported before"
+    elif unwatched:
+        why = f"{unwatched[0]} had been imported before"
+    elif beyond:
+        why = beyond[0]
     elif not read:
         why = "Python sees it read no file"
     else:

@@ -21,7 +21,18 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
 
-SYSTEM = ("/proc", "/sys", "/dev", "/etc")  # what is read there differs from machine to machine, and is no weight
+SYSTEM = ("/proc", "/sys", "/etc")  # what is read there differs from machine to machine, and is no weight
+# What Python says of itself, and cannot look into.
+BEYOND = {
+    "subprocess.Popen": "it starts another process",
+    "os.posix_spawn": "it starts another process",
+    "os.system": "it starts another process",
+    "os.exec": "it starts another process",
+    "socket.connect": "it asks another machine",
+    "ctypes.dlopen": "it loads a library",
+}
+OPEN_BY_PYTHON = ("numpy", "PIL", "objectseeker")  # compiled packages that read files through Python
+COMPILED = (".so", ".pyd", ".dylib")
 ACCESS = 3  # the bits of `open` flags that say whether a file is read or written
 LOADER = str(Path(__file__).with_name("python.py"))  # what imports detectors, and calls them for a first time
 LONGEST_NAME = 1000  # of a text that may name a file
@@ -33,6 +44,7 @@ class Opened:
 
     read: set[Path] = field(default_factory=set)
     written: set[Path] = field(default_factory=set)
+    beyond: set[str] = field(default_factory=set)  # what else was done of which Python cannot tell what it brings in
 
 
 _listening: list[tuple[Opened, frozenset[int | None]]] = []  # who listens, and the threads that do not matter
@@ -45,9 +57,15 @@ def _hook() -> None:
 
 
 def _heard(event: str, args: tuple[Any, ...]) -> None:
-    if event != "open" or not _listening:
+    if not _listening or (event != "open" and event not in BEYOND):
         return
     with suppress(Exception):  # what a hook raises would be raised by whoever opened the file
+        if event in BEYOND:
+            if not _importing_installed():
+                for opened, others in _listening:
+                    if threading.get_ident() not in others:
+                        opened.beyond.add(BEYOND[event])
+            return
         path = Path(os.fsdecode(args[0])).absolute()
         if path.suffix == ".pyc" or _installed(path):
             return
@@ -100,12 +118,24 @@ class Program:
 
     modules: dict[str, Path]
     named: frozenset[Path]
+    installed: frozenset[str]  # the packages among what they import that do belong to one
+
+    @property
+    def unseen(self) -> list[str]:
+        """The packages that may open files where Python does not see it: compiled ones."""
+        loaded = [
+            name.partition(".")[0]
+            for name, module in list(sys.modules.items())
+            if str(getattr(module, "__file__", None) or "").endswith(COMPILED)
+        ]
+        return sorted(self.installed.intersection(loaded).difference(OPEN_BY_PYTHON, sys.stdlib_module_names))
 
     @classmethod
     def of(cls, name: str, *others: str) -> Program:
         """The program that begins with module `name`; what `others` of its package are installed counts with it."""
         modules: dict[str, Path] = {}
         named: set[Path] = set()
+        installed: set[str] = set()
         waiting = [*_with_parents(name), *others]
         top = name.partition(".")[0]
         while waiting:
@@ -114,13 +144,16 @@ class Program:
             if current in modules or module is None or file is None:
                 continue
             path = Path(file).resolve()
-            if not path.is_file() or (_installed(path) and current.partition(".")[0] != top):
+            if _installed(path) and current.partition(".")[0] != top:
+                installed.add(current.partition(".")[0])
+                continue
+            if not path.is_file():
                 continue
             modules[current] = path
             imports, texts = _read_source(path, module)
             waiting += imports
             named |= {found for text in texts for found in _named(text, path.parent)}
-        return cls(modules, frozenset(named - set(modules.values())))
+        return cls(modules, frozenset(named - set(modules.values())), frozenset(installed))
 
 
 def _read_source(path: Path, module: ModuleType) -> tuple[set[str], set[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+import json
 from typing import Any
 
 from objectseeker.core.image import Image
@@ -15,6 +16,9 @@ from objectseeker.errors import ObjectSeekerError
 
 LONGEST_REASON = 300  # characters of what transformers says
 ANSWER_WITHIN = 20.0  # seconds
+
+# Of a model's configuration, what is written when it is saved and decides nothing; types are those of the weights.
+BESIDE = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def load_transformers(name: str, **options: Any) -> OneByOneDetector:
@@ -74,7 +78,9 @@ def transformers_detector(
 
     # How the processor resizes and normalises decides the boxes as much as the weights do.
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
-    named = identity.of_model(model, score_floor, device, f"{type(processor).__name__} {settings}")
+    config = {key: value for key, value in model.config.to_dict().items() if key[0] != "_" and key not in BESIDE}
+    around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)}"
+    named = identity.of_model(model, score_floor, device, around)
     return OneByOneDetector(
         names=from_mapping(model.config.id2label), identity=named, find=find, score_floor=score_floor
     )

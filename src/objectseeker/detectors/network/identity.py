@@ -42,14 +42,31 @@ def of_set(paths: Iterable[Path]) -> str:
 
 
 def of_module(module: Any) -> str:
-    """SHA-256 of a PyTorch module's class and of every weight, name, type and shape included."""
+    """SHA-256 of a PyTorch module: every weight with its name, type and shape, and what its parts are set to.
+
+    Of each part that is its class and the plain values it holds: a threshold or a number of heads decides the boxes as
+    much as the weights do, and is not among them.
+    """
     import torch
 
-    digest = hashlib.sha256(f"{type(module).__module__}.{type(module).__qualname__}".encode())
+    digest = hashlib.sha256()
+    for name, part in module.named_modules():
+        digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
+        plain = sorted((key, value) for key, value in vars(part).items() if _is_plain(value))
+        digest.update(repr(plain).encode("utf-8", "backslashreplace"))
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is made of numbers and texts alone: it is then written alike in every process."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(entry) for key, entry in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def of_model(model: Any, score_floor: float, device: str, around: object = "") -> str:
