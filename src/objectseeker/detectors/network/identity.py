@@ -52,12 +52,16 @@ def of_module(module: Any) -> str:
     digest = hashlib.sha256()
     for name, part in module.named_modules():
         digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
-        plain = sorted((key, value) for key, value in vars(part).items() if _is_plain(value))
+        plain = sorted((key, value) for key, value in vars(part).items() if key not in BESIDE and _is_plain(value))
         digest.update(repr(plain).encode("utf-8", "backslashreplace"))
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+# What modules remember beside their settings: where transformers read them from, how, and whether they are trained.
+BESIDE = ("name_or_path", "training", "_use_kernels")
 
 
 def _is_plain(value: Any) -> bool:
