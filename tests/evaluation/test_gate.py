@@ -243,8 +243,12 @@ def test_recall_under_attack_is_that_of_the_attacked_objects():
     (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).judgements
     assert (other.outcome, other.interval.known) == ("undecided", False)
     twice = [attack_of(rows), attack_of([row(n, survived=n > 3) for n in range(40)])]
-    (both,) = gate_of(images[20:], ATTACK, attacks=twice).judgements
+    (both,) = gate_of(images, ATTACK, attacks=twice).judgements
     assert (both.interval.value, both.objects) == (85, 40)
+    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).judgements
+    assert (half.interval.value, half.objects) == (100, 20)  # the others are not of this run
+    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).judgements
+    assert (foreign.outcome, "none of the attacked objects" in foreign.reason) == ("undecided", True)
     none_left = [row(n, survived=False) for n in range(20, 40)]
     assert gate_of(images, ATTACK, attacks=[attack_of(none_left)]).verdict == "fail"
 

@@ -63,6 +63,7 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
             _require_whole(run)
     baseline = None
     if files.baseline is not None and files.baseline_defence is not None:
+        _require_comparable(files.run, files.baseline, files.defence, files.baseline_defence)
         baseline = measured(files.baseline, files.baseline_defence)
     release = Release(
         defence=files.defence,
@@ -139,6 +140,26 @@ def _described(run: Run) -> dict[str, Any]:
         "left_out": len(run.unreadable),
         "detector_unverified": run.manifest.detector_unverified,
     }
+
+
+def _require_comparable(run: Run, baseline: Run, defence: Defence, other: Defence) -> None:
+    """Refuse a baseline whose figures mean something else, or that saw other pixels."""
+    if type(defence.rule) is not type(other.rule):
+        raise ObjectSeekerError(
+            f"the baseline's rule is a {type(other.rule).__name__}, the release's a {type(defence.rule).__name__}: "
+            "they certify different things, compare rules of one kind"
+        )
+    known = _files_seen(baseline)
+    for image, file in _files_seen(run).items():
+        if known.get(image, file) != file:
+            raise ObjectSeekerError(f"the baseline saw another image {image}: observe both on the same files")
+
+
+def _files_seen(run: Run) -> dict[str, str]:
+    """The hash of every image's file, by the image's id."""
+    manifest = run.manifest
+    parts = range(-(-len(manifest.images) // manifest.images_per_part))
+    return {manifest.images[index].id: file for part in parts for index, file in run.hashes(part).items()}
 
 
 def _require_whole(run: Run) -> None:

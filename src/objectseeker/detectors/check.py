@@ -236,6 +236,8 @@ def check_views(
         return views
 
     clean = seen(image)
+    if not any(len(view) for view in clean[1:]):
+        raise _BrokenError("no box is found in any masked view, so nothing can be told: give an image with objects")
     for number, members in enumerate(masks.members):
         for rectangles in (strips.removed[members], beside[members].reshape(-1, 4)):
             view = seen(_rewritten(image, rectangles, rng))[number + 1]

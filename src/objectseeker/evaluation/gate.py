@@ -362,16 +362,16 @@ def _of_transcript(asked: Requirement, release: Release) -> Judgement:
 def _of_attack(asked: Requirement, policy: Policy, release: Release) -> Judgement:
     """Recall of the defended detector on the attacked objects, over their images: an upper bound on the worst patch.
 
-    An object that several files attack is kept if it survives all of them.
+    An object that several files attack is kept if it survives all of them. Objects that are not the run's say nothing
+    about it and are left out.
     """
-    rows = [
-        row
-        for attack in release.attacks
-        if attack.patch == asked.patch and attack.threshold == asked.threshold
-        for row in attack.rows
-    ]
+    attacks = [one for one in release.attacks if one.patch == asked.patch and one.threshold == asked.threshold]
+    ours = _objects(release.measured)
+    rows = [row for attack in attacks for row in attack.rows if _key(row) in ours]
     if not rows:
         reason = "no attack with this patch was given: add --attacks FILE, the attack.json of this defence"
+        if attacks:
+            reason = "none of the attacked objects is one of this run: attack the run that is judged"
         return Judgement(requirement=asked, outcome="undecided", reason=reason)
     kept: dict[Instance, bool] = {}
     for row in rows:
@@ -434,15 +434,24 @@ def _common(measured: Measured, baseline: Measured) -> tuple[Ints, Ints]:
     return mine, theirs
 
 
+def _objects(measured: Measured) -> dict[tuple[Any, ...], int]:
+    """The objects of a run by image, class and box: as rows of attack files name them."""
+    key_of = zip(measured.image.tolist(), measured.label.tolist(), measured.box.tolist(), strict=True)
+    return {(measured.ids[image], measured.names[label], *box): n for n, (image, label, box) in enumerate(key_of)}
+
+
+def _key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["image"], row["class"], *map(float, row["box"]))
+
+
 def _refuted(release: Release) -> list[str]:
     """Certificates that an attack file breaks, by its own account or by this run's."""
     measured, found = release.measured, []
-    key_of = zip(measured.image.tolist(), measured.label.tolist(), measured.box.tolist(), strict=True)
-    objects = {(measured.ids[image], measured.names[label], *box): n for n, (image, label, box) in enumerate(key_of)}
+    objects = _objects(measured)
     for attack in release.attacks:
         certified = measured.certified[attack.threat][WHERES.index(attack.patch.where)]
         for row in attack.rows:
-            n = objects.get((row["image"], row["class"], *map(float, row["box"])))
+            n = objects.get(_key(row))
             proven = n is not None and bool(certified[n])
             if row["broken"] or (proven and row["defence_survived"] is False):
                 found.append(f"{attack.name}: {plain(str(row['class']))} {row['object']} of {plain(str(row['image']))}")

@@ -149,7 +149,7 @@ def _shown(value: Any) -> str:
     text = "none" if value is None else value if isinstance(value, str) else repr(value)
     if isinstance(value, dict):
         text = ", ".join(f"{name} {_shown(one)}" for name, one in value.items())
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"  # hashes come last
 
 
 def _content(raw: bytes) -> dict[str, Any] | None:

@@ -71,7 +71,7 @@ def _of_dataset(run: Run, asked: Manifest) -> Iterator[str]:
     elif old.limit is None and len(asked.images) != len(old.images):
         yield f"the data set had {len(old.images):,} images, now {len(asked.images):,}"
     else:
-        yield "image files of the data set have changed, or there are others"
+        yield "annotations or image files of the data set have changed, or there are others"
 
 
 def _same_objects(before: Entry, now: Entry) -> bool:
