@@ -214,10 +214,32 @@ def test_a_detector_that_is_one_image_ahead_makes_the_same_run(photos, count, tm
     assert content(tmp_path / "ahead") == content(tmp_path / "one at a time")
 
 
-def test_a_failure_while_one_image_ahead_names_both(photos, tmp_path):
+def test_a_failure_while_one_image_ahead_names_the_one(photos, tmp_path):
     class Fails(Ahead):
         def detect_views(self, image, removed, value):
-            raise RuntimeError("out of memory")
+            raise RuntimeError("out of luck")
 
-    with pytest.raises(ObjectSeekerError, match=r"failed on .*png or .*png: out of memory"):
+    with pytest.raises(ObjectSeekerError, match=r"failed on [^ ]*0\.png: out of luck"):
         observe(open_dataset(photos), Fails(), tmp_path / "run", TWO_LINES)
+
+
+@pytest.mark.parametrize("kind", [Mean, Ahead])
+def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(photos, tmp_path, kind):
+    dataset = open_dataset(photos)
+    hostile = [dataset.entries[number].load() for number in (2, 4)]  # 3 is no image at all
+
+    class Fails(kind):
+        def detect_views(self, image, removed, value):
+            if any(np.array_equal(image, one) for one in hostile):
+                raise RuntimeError("out of luck")
+            return super().detect_views(image, removed, value)
+
+    told = []
+    run = observe(dataset, Fails(), tmp_path / "run", TWO_LINES, on_warning=told.append)
+    assert run.complete
+    assert [broken.id for broken in run.broken] == ["2.png", "3.png", "4.png"]
+    assert sum("the detector failed on" in sentence for sentence in told) == 2
+    whole = observe(dataset, kind(), tmp_path / "whole", TWO_LINES)
+    others = [image for image in whole.images() if image.id not in ("2.png", "4.png")]
+    for ours, theirs in zip(run.images(), others, strict=True):
+        assert (ours.id, ours.observation.base) == (theirs.id, theirs.observation.base)

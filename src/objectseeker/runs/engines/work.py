@@ -166,42 +166,66 @@ def observe_items(
 ) -> Generator[Findings, None, None]:
     """Show the detector every view of every image. What is found follows from the image, job and detector alone.
 
-    A detector that can begins with the next image before the boxes of the last are there.
+    A detector that can begins with the next image before the boxes of the last are there. An image on which it fails
+    altogether is left out, with the reason; but if that is the first of all, the detector is broken and the job ends.
     """
     observing = job.observing
-    begun: deque[tuple[Item, str, Masks]] = deque()
+    images = iter(images)
+    begun: deque[tuple[Item, Read, Masks]] = deque()
     broken: deque[Findings] = deque()
     unread: list[Exception] = []
+    seen = 0
 
     def given() -> Iterator[tuple[Image, Masks]]:
-        for item, future in images:
+        while True:
             try:
+                following = next(images, None)
+                if following is None:
+                    return
+                item, future = following
                 read = future.result()
-            except ObjectSeekerError as error:
+            except Exception as error:
                 unread.append(error)
                 raise
             if isinstance(read, Findings):
                 broken.append(read)
                 continue
             height, width = read.image.shape[:2]
-            masks = observing.masks.masks(width, height)
-            begun.append((item, read.file, masks))
-            yield read.image, masks
+            begun.append((item, read, observing.masks.masks(width, height)))
+            yield read.image, begun[-1][2]
 
-    # Without a batch the detector makes its own, and this is not looked at.
-    observed = detect_all_views(detector, given(), value=observing.fill, batch=observing.batch or 1)
+    def look(at: Iterable[tuple[Image, Masks]]) -> Iterator[list[Detections]]:
+        # Without a batch the detector makes its own, and this is not looked at.
+        return detect_all_views(detector, at, value=observing.fill, batch=observing.batch or 1)
+
+    def found(item: Item, read: Read, masks: Masks, views: Sequence[Detections]) -> Findings:
+        return kept(job, item.index, (masks.width, masks.height), views, read.file)
+
+    observed = look(given())
     while True:
         try:
             views = next(observed, None)
-        except Exception as error:  # foreign code: whatever it raises, say where
-            if error in unread:
+        except Exception as error:  # foreign code, whatever it raises: which of the images was it?
+            if error in unread or not begun:
                 raise
-            where = " or ".join(item.path for item, *_ in begun)
-            raise ObjectSeekerError(f"the detector failed on {where}: {str(error) or type(error).__name__}") from error
+            while begun:
+                item, read, masks = begun.popleft()
+                try:
+                    (views,) = look([(read.image, masks)])
+                except Exception as reason:
+                    said = f"the detector failed on {item.path}: {str(reason) or type(reason).__name__}"
+                    if not seen or isinstance(reason, MemoryError):
+                        raise ObjectSeekerError(said) from reason
+                    broken.append(Findings.unreadable(item.index, said))
+                else:
+                    seen += 1
+                    yield found(item, read, masks, views)
+            observed = look(given())
+            continue
         if views is None:
             break
-        item, file, masks = begun.popleft()
-        yield kept(job, item.index, (masks.width, masks.height), views, file)
+        seen += 1
+        yield found(*begun.popleft(), views)
         while broken:
             yield broken.popleft()
     yield from broken
