@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import PIL.Image
 import pytest
+from command import photographs, run
 from detector_graphs import build
 
 from objectseeker import Bands, Defence, Halves
@@ -115,3 +116,12 @@ def test_operations_follow_the_pixels_that_are_looked_at():
     assert detect._flops(plain, [image], defence("embedded", 30)) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
     flat = np.zeros((100, 300, 3), np.uint8)  # where the sides follow the image, so does the work
     assert detect._flops(plain, [flat], defence("embedded", 30)) < 0.97 * detect.PLAIN_PASSES * 5.197e9
+
+
+def test_observing_is_measured_against_the_views_alone(tmp_path):
+    folder = photographs(tmp_path, [(10, 10, 20, 15), (30, 20, 20, 15)])
+    words = ["bench", "observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:2", "--json"]
+    measured = json.loads(run(folder, *words).stdout)
+    assert (measured["images"], measured["sizes"], measured["views"]) == (2, 1, 9)
+    assert measured["of_the_rate"] == pytest.approx(measured["detect_ms"] / measured["observe_ms"])
+    assert "of the rate" in run(folder, *words[:-1]).stdout

@@ -1,4 +1,4 @@
-"""objectseeker bench: core, evaluate, detect"""
+"""objectseeker bench: core, evaluate, detect, observe"""
 
 from __future__ import annotations
 
@@ -88,6 +88,44 @@ def bench_detect(
     printed.print(table)
     for sentence in detecting.notes(measured):
         printed.print(sentence)
+
+
+@bench.command(name="observe")
+@grouped
+def bench_observe(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Images to observe, as observe takes them.")],
+    detector: DetectorOptions,
+    masks: MaskOptions,
+    images: Annotated[int, typer.Option(help="How many of them, at most.")] = 200,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """A data set from files to a finished run, against its views alone: what reading and storing leave of the rate.
+
+    Example:  objectseeker bench observe voc:VOCdevkit:val --device cuda --precision float16
+    """
+    from objectseeker.bench import throughput
+    from objectseeker.datasets import open_dataset
+    from objectseeker.runs.observing import Observing
+
+    defence = what_is_observed(detector, masks, None)
+    seeker = defence.seeker(device)
+    observing = Observing(masks=defence.masks, fill=defence.fill, batch=defence.batch)
+    loaded: Any = seeker.detector
+    measured = throughput.run(open_dataset(dataset), loaded, observing, images=images)
+    if as_json:
+        print_json(measured)
+        return
+    printed.print(f"{measured['images']} images of {measured['sizes']} sizes, {measured['views']} views each")
+    printed.print(
+        f"first image after {measured['first_image_seconds']:.1f} s, then at most "
+        f"{measured['longest_stall_seconds']:.1f} s for one; all new sizes together "
+        f"{measured['seconds_for_new_sizes']:.1f} s"
+    )
+    printed.print(
+        f"views alone {measured['detect_ms']:.1f} ms an image, observed {measured['observe_ms']:.1f} ms: "
+        f"{measured['of_the_rate']:.2f} of the rate"
+    )
 
 
 def print_bench(rows: list[dict[str, Any]], as_json: bool) -> None:
