@@ -60,7 +60,9 @@ def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
         assert starts < {trial.settings for trial in mine}
         at_start = [one.gain for one in mine if one.settings in starts and one.loss <= MOST_LOSS]
         assert tuned.searched.certified_mean >= max(at_start)
-        assert tuned.searched.certified_mean < max(one.gain for one in mine)  # more is to be had, at a price
+        beyond = [one for one in mine if one.loss > MOST_LOSS]
+        assert beyond
+        assert all(one.certified_mean is None for one in beyond)  # what cannot be chosen is not certified
     evidence, paper = tuning.families["evidence"], tuning.families["paper"]
     assert evidence.held_out.certified_mean > paper.held_out.certified_mean
     assert tuning.best is evidence
@@ -68,11 +70,12 @@ def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
 
 def test_searching_certifies_where_the_full_protocol_does(images, tuning):
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    for trial in tuning.trials[::40]:
+    tried = [trial for trial in tuning.trials if trial.loss <= MOST_LOSS][::30]
+    for trial in tried:
         ours = evaluated(part, trial.settings)["objectseeker"]
         assert trial.outcome.base_score == ours["base_score"]
         assert trial.outcome.certified_recall()["far"] == ours["certified_recall"]["far"]
-    assert any(round(100 * trial.outcome.base_score) % COARSE for trial in tuning.trials[::40])
+    assert any(round(100 * trial.outcome.base_score) % COARSE for trial in tried)
 
 
 def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, RunFolder, ThreatOptions, grouped, open_run, say
+
+if TYPE_CHECKING:
+    from objectseeker.evaluation import Search
+    from objectseeker.runs.run import Run
 
 
 @app.command()
@@ -28,10 +35,18 @@ def tune(
     filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     cluster_distance: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
+    passes: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Forward passes that an image may take: also choose the masks, among those of the run. May be "
+            "repeated: one row for each."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
+    processes: Annotated[int, typer.Option(help="With --passes: how many recipes are searched at once.")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for defence.json, and tuning.json, tuning.md, frontier.csv and the plot."),
+        typer.Option(help="Folder for defence.json, and for what was found as tables, JSON and a plot."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -40,12 +55,17 @@ def tune(
     The paper's rule and the evidence rule are searched side by side, and for several losses: the frontier. The best
     within --loss is written to defence.json, for every other command: detect, evaluate, certify, report, attack.
 
+    With --passes N masks are chosen, too: of all recipes whose masks are among those of the run, the one that certifies
+    most with at most N forward passes on every image. What is found is estimated from the run's views; to certify it,
+    observe again with the defence.json. With several N there is a defence-N.json for each.
+
     Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
+    Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
     Example:  objectseeker detect photos/ --defence tuned/defence.json --out found
     """
     from objectseeker import evaluation
     from objectseeker.evaluation import Choices, Search
-    from objectseeker.results import plots, tuned
+    from objectseeker.results import tuned
 
     stored = open_run(run)
     given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
@@ -59,20 +79,85 @@ def tune(
         seed=seed,
         choices=Choices(**{name: tuple(values) for name, values in given.items() if values}),
     )
+    if processes != 1 and not passes:
+        raise ObjectSeekerError(f"--processes {processes} is for several recipes at once: give --passes, too")
+    if passes:
+        _within_passes(stored, search, passes, processes, out, as_json)
+        return
     with progress("settings tried", 0) as bar:
         tuning = evaluation.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
     defence = stored.defence(*tuning.chosen)
     if out is not None:
         tuned.save(out, tuning)
         defence.save(out / "defence.json")
-        note = plots.missing()
-        if note is not None:
-            warn(note)
+        _note_plots()
     if as_json:
         print_json(tuning.to_json() | {"defence": defence.described()})
         return
-    for part in tuned.for_terminal(tuning):
-        printed.print(escape(part) if isinstance(part, str) else part)
+    _print(tuned.for_terminal(tuning))
     if out is not None:
         printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defence.json'))}")
     say(defence)
+
+
+def _within_passes(
+    run: Run, search: Search, passes: list[int], processes: int, out: Path | None, as_json: bool
+) -> None:
+    """The best recipe for every number of passes, and what was found as a table."""
+    from objectseeker.evaluation.budget import tune_budgets
+    from objectseeker.results import budgets
+
+    with Stages() as stages:
+        found = tune_budgets(run, search, passes, processes=processes, on_progress=stages.update)
+    defences = {
+        one.budget: replace(run.defence(*one.tuning.chosen), masks=one.candidate.recipe) for one in found.chosen
+    }
+    files = {}
+    if out is not None:
+        budgets.save(out, found)
+        for budget, defence in defences.items():
+            files[budget] = out / ("defence.json" if len(set(passes)) == 1 else f"defence-{budget}.json")
+            defence.save(files[budget])
+        _note_plots()
+    if as_json:
+        described = {str(budget): defence.described() for budget, defence in defences.items()}
+        print_json(found.to_json() | {"defences": described})
+        return
+    _print(budgets.for_terminal(found))
+    for budget, file in files.items():
+        printed.print(f"The defence for at most {budget} passes: {escape(str(file))}")
+    how = f"observe again with --defence {next(iter(files.values()))}" if files else "save it with --out and observe"
+    masks = run.manifest.observing.masks
+    printed.print(f"Estimated from the run's views, whose masks are {masks}; to certify it, {escape(how)}")
+
+
+class Stages:
+    """A bar for the stage that is under way."""
+
+    def __init__(self) -> None:
+        self._stack, self._what = ExitStack(), ""
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def update(self, what: str, done: int, total: int) -> None:
+        if what != self._what:
+            self._stack.close()
+            self._what, self._bar = what, self._stack.enter_context(progress(what, total))
+        self._bar.update(done, total)
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+
+def _print(parts: list[Any]) -> None:
+    for part in parts:
+        printed.print(escape(part) if isinstance(part, str) else part)
+
+
+def _note_plots() -> None:
+    from objectseeker.results import plots
+
+    note = plots.missing()
+    if note is not None:
+        warn(note)

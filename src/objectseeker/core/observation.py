@@ -46,6 +46,18 @@ class Observation:
         object.__setattr__(self, "boxes", Detections.concatenate(masked))
         object.__setattr__(self, "mask_of", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
 
+    def under(self, masks: Masks) -> Observation:
+        """What was seen under these masks alone, in their order: the observation that their recipe would have made.
+
+        Masks are the same if they remove the same rectangles, to the pixel; one that was not observed is refused.
+        """
+        places = {removed.tobytes(): index for index, removed in enumerate(self.masks.removed)}
+        kept = [places.get(removed.tobytes(), -1) for removed in masks.removed]
+        if -1 in kept:
+            missing = masks.removed[kept.index(-1)].tolist()
+            raise ObjectSeekerError(f"nothing was observed under the mask that removes {missing}: observe with it")
+        return Observation(self.width, self.height, masks, self.base, [self.masked[index] for index in kept])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedImage:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from itertools import product
 from typing import Any, Literal, get_args
 
+from objectseeker.core.boxes import Bools
 from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.threats import WHERES, Patch, Where
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.curves import Curve, undefended_curve
@@ -63,7 +65,8 @@ class Trial:
     outcome: DefendedOutcome
     undefended_ap50: float
     loss: float  # the points of AP50 that the defence costs
-    certified_mean: float | None  # over every `where` asked for; None if the clean recall is not reached
+    certified_mean: float | None  # over every `where` asked for; None if the clean recall is not reached, or if the
+    # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
 
     @property
     def family(self) -> Family:
@@ -236,7 +239,7 @@ def tune(
     """
     scene = Scene.of(images, vocabulary)
     halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
-    search, remarks = _within_reach(search, halves)
+    search, remarks = within_reach(search, halves)
     both = [Measuring(half, search) for half in halves]
     seen, unseen = both[search.half], both[1 - search.half]
     climb = Climb(seen, search, on_attempt)
@@ -255,7 +258,7 @@ def tune(
     return Tuning(search, tuned, frontier, tuple(climb.trials.values()), remarks)
 
 
-def _within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
+def within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
     if search.clean_recall is not None:
         return search, ()
@@ -265,6 +268,22 @@ def _within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tupl
     instead = int(highest) / 100  # a whole percentage, to be asked for again
     remark = f"clean recall {USUAL_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
     return replace(search, clean_recall=instead), (remark,)
+
+
+class Remembering(Replayed):
+    """Certifies a rule once: certificates hold for any base_score, and many settings differ in that alone."""
+
+    @cached_property
+    def _known(self) -> dict[tuple[Rule, Threat], tuple[Bools, Bools]]:
+        return {}
+
+    def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+        if patches is not None or not isinstance(rule, Rule):
+            return super().certified(rule, threat, patches)
+        key = replace(rule, base_score=0.0), threat
+        if key not in self._known:
+            self._known[key] = super().certified(rule, threat)
+        return self._known[key]
 
 
 class Measuring:
@@ -289,6 +308,8 @@ class Measuring:
         """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
         replayed = self._shared(settings)
         curve = replayed.curve(settings, BASE_SCORES[::COARSE])
+        if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
+            return self._trial(settings, curve, None)
         if self._undefended is not None:
             return self._trial(settings, curve, self._at_undefended(settings, replayed))
         row, point = curve.row_at_recall(self._search.recall), None
@@ -296,6 +317,15 @@ class Measuring:
             rest = replayed.curve(settings, BASE_SCORES[row * COARSE : (row + 1) * COARSE])
             point = replayed.at_recall(settings, rest)
         return self._trial(settings, curve, point)
+
+    def loss(self, settings: Settings) -> float:
+        """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
+        return self._loss(self._shared(settings).curve(settings, BASE_SCORES[::COARSE]))
+
+    def reaches(self, trial: Trial) -> bool:
+        """Whether the clean recall was reached."""
+        curve = trial.outcome.curve if self._undefended is None else self._undefended
+        return curve.row_at_recall(self._search.recall) is not None
 
     def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
@@ -306,20 +336,27 @@ class Measuring:
         return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
 
     def _trial(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Trial:
-        size = len(curve.base_scores)
-        if size not in self._undefended_ap50:
-            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
-        undefended, outcome = self._undefended_ap50[size], DefendedOutcome(settings, curve, point)
+        outcome = DefendedOutcome(settings, curve, point)
         certified = [outcome.certified_recall()[where] for where in self._search.wheres]
         known = [share for share in certified if share is not None]
         mean = sum(known) / len(known) if known else None
-        return Trial(settings, outcome, undefended, undefended - outcome.ap50, mean)
+        return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean)
+
+    def _loss(self, curve: Curve) -> float:
+        return self._undefended_by(curve) - curve.mean_ap50
+
+    def _undefended_by(self, curve: Curve) -> float:
+        """The undefended AP50 at the same base_scores."""
+        size = len(curve.base_scores)
+        if size not in self._undefended_ap50:
+            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
+        return self._undefended_ap50[size]
 
     def _shared(self, settings: Settings) -> Replayed:
         ioa = settings.ioa
         key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
         if key not in self._replayed:
-            self._replayed[key] = Replayed.of(self._scene, settings, floor=self._search.mask_floor)
+            self._replayed[key] = Remembering.of(self._scene, settings, floor=self._search.mask_floor)
         return self._replayed[key]
 
 
@@ -354,7 +391,7 @@ class Climb:
 
     def why_nothing(self) -> str:
         """A sentence for a search in which no family has a setting within the loss."""
-        reached = [trial.loss for trial in self.trials.values() if trial.gain > NO_GAIN]
+        reached = [trial.loss for trial in self.trials.values() if self._bench.reaches(trial)]
         if reached:
             return (
                 f"no setting loses at most {self._search.most_loss:g} points of AP50; "
@@ -385,10 +422,10 @@ def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]
     """Where a search begins."""
     for alpha, beta in product(*GRID[family]):
         if family == "paper":
-            yield _with_scores(settings, floor, alpha, beta, None, settings.ioa.power)
+            yield with_scores(settings, floor, alpha, beta, None, settings.ioa.power)
         else:
             for share, power in product(LOW_SHARES, POWERS):
-                yield _with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
+                yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
 
 
 def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
@@ -397,18 +434,18 @@ def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
     alpha, beta = follow.alpha, follow.beta
     for by in (-step, step):
         if follow.low_alpha is None or follow.low_beta is None:
-            yield _with_scores(settings, floor, alpha + by, beta, None, power)
-            yield _with_scores(settings, floor, alpha, beta + by, None, power)
+            yield with_scores(settings, floor, alpha + by, beta, None, power)
+            yield with_scores(settings, floor, alpha, beta + by, None, power)
         else:
             low_alpha, low_beta = follow.low_alpha, follow.low_beta
-            yield _with_scores(settings, floor, alpha + by, beta, (low_alpha, low_beta), power)
-            yield _with_scores(settings, floor, alpha, beta + by, (low_alpha, low_beta), power)
-            yield _with_scores(settings, floor, alpha, beta, (low_alpha + by, low_beta), power)
-            yield _with_scores(settings, floor, alpha, beta, (low_alpha, low_beta + by), power)
-            yield _with_scores(settings, floor, alpha, beta, (low_alpha, low_beta), power + POWER_STEP * by)
+            yield with_scores(settings, floor, alpha + by, beta, (low_alpha, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta + by, (low_alpha, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha + by, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta + by), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta), power + POWER_STEP * by)
 
 
-def _with_scores(
+def with_scores(
     settings: Settings, floor: float, alpha: float, beta: float, low: tuple[float, float] | None, power: float
 ) -> Settings:
     """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""

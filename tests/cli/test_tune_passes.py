@@ -1,0 +1,61 @@
+"""A budget on the command line, the whole way: observe a sum, choose masks, observe with them, evaluate."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+from command import photographs
+
+from objectseeker import Defence
+from objectseeker.cli import main
+
+FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
+TUNE = ("tune", "sum", "--patch", "4%", *FEW)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """The command line in this process, in a folder of its own: what it printed, and what it noted."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGINT)
+
+    def call(*words, code=0):
+        monkeypatch.setattr("sys.argv", ["objectseeker", *words])
+        try:
+            main()
+            left = 0
+        except SystemExit as end:
+            left = end.code or 0
+        printed, noted = capsys.readouterr()
+        assert left == code, printed + noted
+        return printed, noted
+
+    yield call
+    signal.signal(signal.SIGINT, before)
+
+
+def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path):
+    rng = np.random.default_rng(0)
+    boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(4)]
+    photographs(tmp_path, boxes)
+    observe = ("observe", "coco:truth.json:photos")
+    call(*observe, "-d", "python:mine:detect", "--masks", "halves:3+bands:4%", "--out", "sum")
+    said, _ = call(*TUNE, "--passes", "13", "--out", "tuned")
+    assert "to certify it, observe again with --defence tuned/defence.json" in said
+    defence = Defence.load("tuned/defence.json")
+    assert f"at most 13 passes: {defence.masks}, " in said
+    chosen = json.loads((tmp_path / "tuned" / "frontier-passes.json").read_text())["budgets"][0]
+    assert chosen["passes"] == defence.masks.passes(90, 60) <= 13
+
+    _, noted = call("evaluate", "sum", "--defence", "tuned/defence.json", code=2)
+    assert f"its masks are {defence.masks}, the run's halves:3+bands:0.04" in noted
+    call(*observe, "--defence", "tuned/defence.json", "--out", "own")
+    answer = json.loads(call("evaluate", "own", "--defence", "tuned/defence.json", "--patch", "4%", "--json")[0])
+    assert answer["defence"]["masks"] == str(defence.masks)
+    searched, held_out = (chosen[half]["certified_far"] for half in ("searched", "held_out"))
+    assert answer["objectseeker"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)
+
+    _, noted = call(*TUNE, "--passes", "4", code=2)
+    assert "the fewest are 5, with halves:1" in noted.splitlines()[-1]
+    assert "give --passes, too" in call("tune", "sum", "--processes", "2", code=2)[1]
