@@ -78,7 +78,8 @@ def transformers_detector(
 
     # How the processor resizes and normalises decides the boxes as much as the weights do.
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
-    config = {key: value for key, value in model.config.to_dict().items() if key[0] != "_" and key not in BESIDE}
+    values = model.config.to_dict() if hasattr(model.config, "to_dict") else vars(model.config)
+    config = {key: value for key, value in values.items() if key[0] != "_" and key not in BESIDE}
     around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)}"
     named = identity.of_model(model, score_floor, device, around)
     return OneByOneDetector(
