@@ -7,6 +7,13 @@ from importlib.util import find_spec
 
 import pytest
 
+if find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    # How long an example takes says how busy the machine is: benchmarks are commands, not tests.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
+
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
