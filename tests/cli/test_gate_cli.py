@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from command import photographs
 
-import objectseeker.cli.gate  # registers the verb
-import objectseeker.cli.verify  # noqa: F401
 from objectseeker import Defence, Halves, Rule
 from objectseeker.cli._app import program
 from objectseeker.core.follow import Follow

@@ -1,16 +1,14 @@
 """An own ONNX graph and own annotations, from the first command to the report, through the real command line."""
 
 import json
-import signal
 
 import numpy as np
 import onnx
 import PIL.Image
 import pytest
+from command import run
 from onnx import TensorProto, helper, numpy_helper
 from pycocotools.coco import COCO
-
-from objectseeker.cli import main
 
 SIDE = 64
 NAMES = ("car", "bicycle", "person")  # the graph's, by colour: red, green, blue
@@ -88,24 +86,15 @@ def write_data(folder):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """The command line in this process, in a folder of its own: what it printed, and what it noted."""
+def call(tmp_path, monkeypatch):
+    """The command line in a folder of its own: what it printed, and what it noted."""
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGINT)
 
     def call(*words, code=0):
-        monkeypatch.setattr("sys.argv", ["objectseeker", *words])
-        try:
-            main()
-            left = 0
-        except SystemExit as end:
-            left = end.code or 0
-        printed, noted = capsys.readouterr()
-        assert left == code, printed + noted
-        return printed, noted
+        done = run(tmp_path, *words, code=code)
+        return done.stdout, done.stderr
 
-    yield call
-    signal.signal(signal.SIGINT, before)
+    return call
 
 
 def test_from_check_detector_to_report(tmp_path, call):

@@ -1,38 +1,27 @@
 """A budget on the command line, the whole way: observe a sum, choose masks, observe with them, evaluate."""
 
 import json
-import signal
 
 import numpy as np
 import pytest
-from command import photographs
+from command import photographs, run
 
 from objectseeker import Defence
-from objectseeker.cli import main
 
 FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
 TUNE = ("tune", "sum", "--patch", "4%", *FEW)
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    """The command line in this process, in a folder of its own: what it printed, and what it noted."""
+def call(tmp_path, monkeypatch):
+    """The command line in a folder of its own: what it printed, and what it noted."""
     monkeypatch.chdir(tmp_path)
-    before = signal.getsignal(signal.SIGINT)
 
     def call(*words, code=0):
-        monkeypatch.setattr("sys.argv", ["objectseeker", *words])
-        try:
-            main()
-            left = 0
-        except SystemExit as end:
-            left = end.code or 0
-        printed, noted = capsys.readouterr()
-        assert left == code, printed + noted
-        return printed, noted
+        done = run(tmp_path, *words, code=code)
+        return done.stdout, done.stderr
 
-    yield call
-    signal.signal(signal.SIGINT, before)
+    return call
 
 
 def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path):

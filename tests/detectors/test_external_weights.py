@@ -60,27 +60,27 @@ def test_a_group_behind_the_graph_hides_no_weights(tmp_path):
     assert external_files(file) == [tmp_path / "weights.bin"]
 
 
-def test_weights_outside_the_folder_are_refused(tmp_path):
+@pytest.fixture
+def outside(tmp_path):
+    """A graph whose weights lie outside its folder."""
     model = onnx.load(save(tmp_path / "m.onnx", "weights.bin"), load_external_data=False)
     for tensor in model.graph.initializer:
         for entry in tensor.external_data:
             if entry.key == "location":
                 entry.value = "../elsewhere.bin"
     (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
+    return tmp_path / "out.onnx"
+
+
+def test_weights_outside_the_folder_are_refused(outside):
     with pytest.raises(ObjectSeekerError, match=r"outside its folder, in '\.\./elsewhere\.bin'"):
-        external_files(tmp_path / "out.onnx")
+        external_files(outside)
 
 
-def test_weights_outside_the_folder_are_refused_before_anything_is_loaded(tmp_path, monkeypatch):
+def test_weights_outside_the_folder_are_refused_before_anything_is_loaded(outside, monkeypatch):
     """ONNX Runtime before 1.31 would load them."""
     import onnxruntime
 
-    model = onnx.load(save(tmp_path / "m.onnx", "weights.bin"), load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = "../elsewhere.bin"
-    (tmp_path / "out.onnx").write_bytes(model.SerializeToString())
     monkeypatch.setattr(onnxruntime, "InferenceSession", None)
     with pytest.raises(ObjectSeekerError, match="outside its folder"):
-        load_onnx(tmp_path / "out.onnx")
+        load_onnx(outside)

@@ -148,6 +148,11 @@ CleanRecall = Annotated[
     float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")]
+ClassMap = Annotated[
+    str | None,
+    typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
+]
+Outside = Annotated[bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")]
 TrustDetector = Annotated[
     bool,
     typer.Option(

@@ -13,10 +13,12 @@ from objectseeker import Defence, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
+    ClassMap,
     DetectorOptions,
     Device,
     Json,
     MaskOptions,
+    Outside,
     RuleOptions,
     ThreatOptions,
     defence_of,
@@ -50,13 +52,8 @@ def detect(
     alert: Annotated[
         bool, typer.Option("--alert", help="Flag images that may be under attack, in alerts.json.")
     ] = False,
-    class_map: Annotated[
-        str | None,
-        typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
-    ] = None,
-    outside: Annotated[
-        bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")
-    ] = False,
+    class_map: ClassMap = None,
+    outside: Outside = False,
     device: Device = None,
     trust_detector: Annotated[
         bool,

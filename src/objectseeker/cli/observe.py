@@ -20,9 +20,11 @@ from objectseeker.cli._baseline import (
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     DATASETS,
+    ClassMap,
     DetectorOptions,
     Json,
     MaskOptions,
+    Outside,
     grouped,
     read_class_map,
     what_is_observed,
@@ -42,16 +44,11 @@ def observe(
     defence: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Observe with the detector and the masks of this defence.")
     ] = None,
-    class_map: Annotated[
-        str | None,
-        typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
-    ] = None,
+    class_map: ClassMap = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a data set with unusable annotations instead of leaving them out.")
     ] = False,
-    outside: Annotated[
-        bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")
-    ] = False,
+    outside: Outside = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only so many images, drawn by --seed.")] = None,
     seed: Annotated[
