@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import torch
-import torch.nn.functional as F  # noqa: N812
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
 from objectseeker import Halves, Observation, Rule, halves
 from objectseeker.detectors.check import Unwatched, check_views
-from objectseeker.detectors.embedded.model import Predictor, PyramidPooling
+from objectseeker.detectors.embedded.model import Predictor
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
 from objectseeker.detectors.gpu.programs import Program, plan, split
@@ -28,7 +27,7 @@ from objectseeker.detectors.gpu.shared import levels
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.views import MaskBy
 
-Engines = dict[tuple[bool, bool], NetworkDetector]  # by what is shared, and how is pooled
+Engines = dict[bool, NetworkDetector]  # by whether layers are shared
 
 IN_A_ROW = 24  # images, where the next begins before the last is done
 
@@ -41,7 +40,6 @@ class Way:
     mask_by: MaskBy = "fill"
     share: bool = True
     batch: int | None = None
-    pool_by_axis: bool = False
     look_into: bool = False
 
 
@@ -50,36 +48,8 @@ WAYS = (  # most interesting first: what comes last is left out when the time is
     Way("crop", "crop", look_into=True),
     Way("fill in 2 batches side by side", batch=61),
     Way("fill in 3 batches side by side", batch=41),
-    Way("fill, pooling axis by axis", pool_by_axis=True),
     Way("fill, nothing shared", share=False),
 )
-
-
-class Pooling(PyramidPooling):
-    """The layers of a `PyramidPooling` with the maximum over 5 x 5 cells taken axis by axis.
-
-    The same numbers. What torch compiles the square to took 1.07 of 13.48 ms by fill.
-    """
-
-    def __init__(self, given: PyramidPooling) -> None:
-        torch.nn.Module.__init__(self)
-        self.first, self.second = given.first, given.second
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        pooled = [self.first(x)]
-        for _ in range(3):
-            pooled.append(widest_along(widest_along(pooled[-1], 3), 2))
-        return self.second(torch.cat(pooled, 1))
-
-
-def widest_along(x: torch.Tensor, axis: int) -> torch.Tensor:
-    """The maximum of every five neighbours along an axis of N x C x H x W."""
-    length = x.shape[axis]
-    padded = F.pad(x, (2, 2, 0, 0) if axis == 3 else (0, 0, 2, 2), value=float("-inf"))
-    widest = padded.narrow(axis, 0, length)
-    for start in range(1, 5):
-        widest = torch.maximum(widest, padded.narrow(axis, start, length))
-    return widest
 
 
 class NetworkAlone(DeviceViews):
@@ -150,15 +120,11 @@ def measure(
     way: Way, predictor: Predictor, images: list[np.ndarray], removed: np.ndarray, rig: Rig, engines: Engines
 ) -> dict[str, Any]:
     """Milliseconds an image, alone and in a row. Ways of the same kernels share what is compiled."""
-    key = way.share, way.pool_by_axis
-    if key not in engines:
-        engines[key] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
-    detector = replace(engines[key], mask_by=way.mask_by)
+    if way.share not in engines:
+        engines[way.share] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
+    detector = replace(engines[way.share], mask_by=way.mask_by)
     views = engine(detector)
     views.batch = way.batch or detector.batch
-    stage5 = views.network.behind.stage5  # type: ignore[attr-defined]
-    if way.pool_by_axis and not isinstance(stage5[-1], Pooling):
-        stage5[-1] = Pooling(stage5[-1])
     begin = time.perf_counter()
     found = detector.detect_views(images[0], removed, 114)
     first = time.perf_counter() - begin

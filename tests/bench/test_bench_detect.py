@@ -39,11 +39,15 @@ def fixed(tmp_path):
 
 
 def test_every_way_is_measured_on_every_image(free):
-    found = detect.run(defence(f"onnx:{free}", 2, layout="decoded", input_size=128), images=2)
+    own = defence(f"onnx:{free}", 2, layout="decoded", input_size=128)
+    found = detect.run(own, images=2, beside=[Bands(0.2)])
 
     ways = {row["way"]: row for row in found["rows"]}
-    assert list(ways) == ["5 plain passes", "naive loop", "ours by fill", "ours by crop"]
-    assert found["views"] == 9
+    names = ["5 plain passes", "naive loop", "ours by fill", "ours by crop"]
+    assert list(ways) == [*names, "ours by fill, bands:0.2", "ours by crop, bands:0.2"]
+    assert found["masks"] == "halves:2"
+    banded = max(Bands(0.2).passes(*PIL.Image.open(sample.path).size) for sample in samples()[:2])
+    assert [row["passes"] for row in ways.values()] == [5, 9, 9, 9, banded, banded]
     assert ways["naive loop"]["of_naive"] == 1.0
     assert all(row["seconds"] > 0 for row in ways.values())
     assert 0 < ways["ours by fill"]["outside_the_network"] < 1
@@ -64,7 +68,7 @@ def test_a_callable_has_no_device(tmp_path, monkeypatch):
 def test_the_masks_are_those_of_the_defence(fixed):
     measured = detect.run(Defence.default(f"onnx:{fixed}", masks=Bands(0.3), fill=0), images=1)
 
-    assert measured["views"] == Bands(0.3).passes(*PIL.Image.open(samples()[0].path).size)
+    assert measured["rows"][1]["passes"] == Bands(0.3).passes(*PIL.Image.open(samples()[0].path).size)
 
 
 def test_a_graph_of_one_size_is_measured_by_fill_only(fixed):
@@ -94,7 +98,12 @@ def test_images_in_a_row_are_measured_where_views_are_begun_first():
     def decode(outputs):
         return torch.zeros(len(outputs), 1, 4), outputs[:, :, 0, 0][:, None]
 
-    way = detect.Way("ours by fill", lambda *_: [], torch_detector(torch.nn.Identity(), decode=decode, input_size=64))
+    way = detect.Way(
+        "ours by fill",
+        lambda *_: [],
+        torch_detector(torch.nn.Identity(), decode=decode, input_size=64),
+        Halves(2),
+    )
     pictures = [np.zeros((60, 80, 3), np.uint8)] * 2
 
     row = detect._in_a_row(way, pictures, defence("embedded", 2))
@@ -107,12 +116,13 @@ def test_images_in_a_row_are_measured_where_views_are_begun_first():
 def test_operations_follow_the_pixels_that_are_looked_at():
     image = np.zeros((416, 416, 3), np.uint8)
     fill, crop = (
-        detect.Way("", lambda *_: [], detect.load("embedded", mask_by=mask_by)) for mask_by in ("fill", "crop")
+        detect.Way("", lambda *_: [], detect.load("embedded", mask_by=mask_by), Halves(30))
+        for mask_by in ("fill", "crop")
     )
 
     assert detect._flops(fill, [image], defence("embedded", 30)) == pytest.approx(121 * 5.197e9)
     assert 0.5 < detect._flops(crop, [image], defence("embedded", 30)) / (121 * 5.197e9) < 0.56
-    plain = detect.Way(f"{detect.PLAIN_PASSES} plain passes", fill.run, fill.detector)
+    plain = detect.Way(detect.PLAIN, fill.run, fill.detector, Halves(30))
     assert detect._flops(plain, [image], defence("embedded", 30)) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
     flat = np.zeros((100, 300, 3), np.uint8)  # where the sides follow the image, so does the work
     assert detect._flops(plain, [flat], defence("embedded", 30)) < 0.97 * detect.PLAIN_PASSES * 5.197e9

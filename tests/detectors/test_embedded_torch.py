@@ -15,7 +15,14 @@ onnx = pytest.importorskip("onnx")
 
 import onnxruntime  # noqa: E402
 
-from objectseeker.detectors.embedded.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, fused  # noqa: E402
+from objectseeker.detectors.embedded.model import (  # noqa: E402
+    CLASSES,
+    STRIDES,
+    EmbeddedDetector,
+    Predictor,
+    PyramidPooling,
+    fused,
+)
 from objectseeker.detectors.embedded.weights import load_torch, read_weights  # noqa: E402
 
 
@@ -109,3 +116,13 @@ def test_without_torch_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ObjectSeekerError, match=r"objectseeker\[torch\]"):
         load_torch()
+
+
+def test_pooling_axis_by_axis_is_pooling():
+    pooling = PyramidPooling(16).eval()
+    features = torch.randn(2, 16, 13, 9, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        parts = [pooling.first(features)]
+        for _ in range(3):
+            parts.append(torch.nn.functional.max_pool2d(parts[-1], 5, 1, 2))
+        assert torch.equal(pooling(features), pooling.second(torch.cat(parts, 1)))

@@ -34,6 +34,7 @@ from objectseeker.files.images import load_image
 
 EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
 PLAIN_PASSES = 5
+PLAIN = f"{PLAIN_PASSES} plain passes"
 ROUNDS_IN_A_ROW = 3  # of all pictures
 
 SeeViews = Callable[[Image, Masks], Sequence[Detections]]
@@ -63,11 +64,13 @@ class Way:
     name: str
     run: SeeViews
     detector: Any
+    masks: Recipe
     watch: Stopwatch | None = None
     seconds: list[float] = field(default_factory=list)
     outside: list[float] = field(default_factory=list)  # share of the time not spent in the network
 
-    def take_turn(self, image: Image, masks: Masks) -> None:
+    def take_turn(self, image: Image) -> None:
+        masks = _masks(image, self.masks)
         if self.watch is not None:
             self.watch.seconds.clear()
         begin = time.perf_counter()
@@ -79,26 +82,33 @@ class Way:
 
 
 def run(
-    defence: Defence, *, images: int = 3, device: str | None = None, baseline: tuple[str, MakeBaseline] | None = None
+    defence: Defence,
+    *,
+    images: int = 3,
+    device: str | None = None,
+    beside: Sequence[Recipe] = (),
+    baseline: tuple[str, MakeBaseline] | None = None,
 ) -> dict[str, Any]:
     """Seconds an image for every way, what they are of the naive loop, and how close to the device's peak.
 
-    Of `defence` its detector, masks and fill count, not its rule; its way of masking is measured beside the other one.
-    `baseline` is another defence, by name, around the plain detector. `equal` says whether views run at the same time
-    gave the same bits as views run one after the other.
+    The masks of `beside` are measured as well, against the naive loop of the defence's own masks. Of `defence` its
+    detector, masks and fill count, not its rule; its way of masking is measured beside the other one. `baseline` is
+    another defence, by name, around the plain detector. `equal` says whether views run at the same time gave the same
+    bits as views run one after the other.
     """
     pictures = [load_image(sample.path) for sample in samples()[: require_count(images, "images")]]
     ways = _ways(defence, device)
     ours = ways[-1].detector
+    ways += [_like(way, recipe) for recipe in beside for way in ways if way.name.startswith("ours")]
     if baseline is not None:
         name, around = baseline
-        ways.append(Way(name, around(ways[0].detector), ways[0].detector))
+        ways.append(Way(name, around(ways[0].detector), ways[0].detector, defence.masks))
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     for way in ways:  # not counted: the first call also prepares the detector
         way.run(pictures[0], _masks(pictures[0], Halves(1)))
     for number, picture in enumerate(pictures):
         for turn in range(len(ways)):
-            ways[(turn + number) % len(ways)].take_turn(picture, _masks(picture, defence.masks))
+            ways[(turn + number) % len(ways)].take_turn(picture)
     ways += [
         _in_a_row(way, pictures, defence) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")
     ]
@@ -112,6 +122,7 @@ def run(
         rows.append(
             {
                 "way": way.name,
+                "passes": _passes(way, pictures),
                 "seconds": seconds,
                 "of_naive": median(ours / theirs for ours, theirs in zip(way.seconds, naive.seconds, strict=True)),
                 "outside_the_network": median(way.outside) if way.outside else None,
@@ -121,7 +132,7 @@ def run(
     return {
         "detector": naive.detector.identity,
         "images": len(pictures),
-        "views": 1 + len(_masks(pictures[0], defence.masks)),
+        "masks": str(defence.masks),
         "device": device,
         "cores": usable_cores(),
         "load_before": load_before,
@@ -161,7 +172,7 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
     def naive(image: Image, masks: Masks) -> list[Detections]:
         return [single([view])[0] for view in (image, *(fill(image, mask, defence.fill) for mask in masks.removed))]
 
-    ways = [Way(f"{PLAIN_PASSES} plain passes", plain, single), Way("naive loop", naive, single)]
+    ways = [Way(name, run, single, defence.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
     for mask_by in ("fill", "crop"):
         try:
             detector = load(spec, **options | {"mask_by": mask_by})
@@ -173,8 +184,20 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
         if isinstance(detector, NetworkDetector) and not _is_begun(detector):
             watch = Stopwatch()
             detector = replace(detector, forward=watch.around(detector.forward))
-        ways.append(Way(f"ours by {mask_by}", _views_of(detector, defence), detector, watch))
+        ways.append(Way(f"ours by {mask_by}", _views_of(detector, defence), detector, defence.masks, watch))
     return ways
+
+
+def _like(way: Way, masks: Recipe) -> Way:
+    """The same with other masks."""
+    return replace(way, name=f"{way.name}, {masks}", masks=masks, seconds=[], outside=[])
+
+
+def _passes(way: Way, pictures: Sequence[Image]) -> int:
+    """Of the network, for an image: at most."""
+    if way.name == PLAIN:
+        return PLAIN_PASSES
+    return max(1 + len(_masks(picture, way.masks)) for picture in pictures)
 
 
 def _views_of(detector: LoadedDetector, defence: Defence) -> SeeViews:
@@ -188,12 +211,12 @@ def _is_begun(detector: Any) -> bool:
 
 def _in_a_row(way: Way, pictures: Sequence[Image], defence: Defence) -> Way:
     """The pictures one after the other without a pause, several times over; the same time for each."""
-    given = [(picture, removed_of(_masks(picture, defence.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
+    given = [(picture, removed_of(_masks(picture, way.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
     begin = time.perf_counter()
     for _ in way.detector.detect_views_of(given, defence.fill):
         pass
     took = (time.perf_counter() - begin) / len(given)
-    return Way(f"{way.name}, in a row", way.run, way.detector, seconds=[took] * len(pictures))
+    return Way(f"{way.name}, in a row", way.run, way.detector, way.masks, seconds=[took] * len(pictures))
 
 
 def _masks(image: Image, recipe: Recipe) -> Masks:
@@ -212,8 +235,8 @@ def _flops(way: Way, pictures: Sequence[Image], defence: Defence) -> float | Non
     """Operations an image, where they are known: on average over the pictures."""
     if defence.detector != "embedded" or " shared " in way.detector.identity:  # shared layers do less than pixels say
         return None
-    per_view = [_pixels(way.detector, picture, defence.masks) for picture in pictures]
-    plain = way.name.endswith("plain passes")
+    per_view = [_pixels(way.detector, picture, way.masks) for picture in pictures]
+    plain = way.name == PLAIN
     return EMBEDDED_FLOPS * float(np.mean([PLAIN_PASSES * each[0] if plain else each.sum() for each in per_view]))
 
 

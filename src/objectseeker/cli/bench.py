@@ -54,33 +54,40 @@ def bench_detect(
     baseline: Baseline = None,
     baseline_network: BaselineNetwork = None,
     baseline_size: BaselineSize = DEFAULT_SIZE,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RECIPE", help="Further masks, against the same naive loop. May be repeated."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """All masked views of an image: by fill, by crop, and by the naive loop of single passes.
 
     Example:  objectseeker bench detect
     Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5
+    Example:  objectseeker bench detect --beside bands:1% --beside halves:10
     Example:  objectseeker bench detect --baseline detectorguard
     """
     from objectseeker.bench import detecting
+    from objectseeker.core.recipes import parse
 
     guard = None
     if baseline is not None:
         network = open_network(baseline, baseline_network, baseline_size)
         guard = baseline, partial(guarded_way, baseline, network=network)
-    measured = detecting.run(what_is_observed(detector, masks, None), device=device, images=images, baseline=guard)
+    others = [parse(recipe) for recipe in beside or ()]
+    defence = what_is_observed(detector, masks, None)
+    measured = detecting.run(defence, device=device, images=images, beside=others, baseline=guard)
     if as_json:
         print_json(measured)
         return
-    table = Table(
-        title=f"{measured['views']} views, median of {measured['images']} images, {escape(measured['device'])}"
-    )
-    for column in ("way", "seconds an image", "of the naive loop", "outside the network", "of matrix peak"):
+    table = Table(title=f"{measured['masks']}, median of {measured['images']} images, {escape(measured['device'])}")
+    for column in ("way", "passes", "seconds an image", "of the naive loop", "outside the network", "of matrix peak"):
         table.add_column(column, justify="left" if column == "way" else "right")
     for row in measured["rows"]:
         shares = (row["of_naive"], row["outside_the_network"], row["share_of_peak"])
         table.add_row(
             row["way"],
+            str(row["passes"]),
             f"{row['seconds']:.3f}",
             f"{shares[0]:.2f}x",
             *("-" if share is None else f"{share:.1%}" for share in shares[1:]),

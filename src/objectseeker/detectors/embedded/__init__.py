@@ -18,7 +18,8 @@ ONNX_FILE = Path(__file__).with_name("seeker.onnx")
 # An image is shown as large as the pixels of the square allow, and where the best guess about a box is wrong the next
 # one is often right: together 2.5 points of AP (docs/embedded.md).
 LAYOUT = "decoded,fit=spend,every_class=yes"
-USUAL: dict[str, Any] = {"layout": LAYOUT, "input_size": 416}
+# Cropped views are as good as filled ones and take 1.7 times less on a CPU (docs/speed.md).
+USUAL: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_by": "crop"}
 
 
 def load_embedded(*, precision: str = "float32", workers: int | None = None, **options: Any) -> NetworkDetector:

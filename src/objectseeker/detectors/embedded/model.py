@@ -83,7 +83,9 @@ class PyramidPooling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         pooled = [self.first(x)]
         for _ in range(3):
-            pooled.append(F.max_pool2d(pooled[-1], 5, 1, 2))
+            # Axis by axis: the same numbers as over 5 x 5 cells, of which torch compiles 25 reads instead of ten.
+            along = F.max_pool2d(pooled[-1], (5, 1), 1, (2, 0))
+            pooled.append(F.max_pool2d(along, (1, 5), 1, (0, 2)))
         fused: Tensor = self.second(torch.cat(pooled, 1))
         return fused
 
