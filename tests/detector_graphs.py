@@ -82,6 +82,8 @@ IMAGENET = (
     tuple(std / 255 for std in (58.395, 57.12, 57.375)),
     tuple(mean / 255 for mean in (123.675, 116.28, 103.53)),
 )
+IMAGENET_BGR = (IMAGENET[0][::-1], IMAGENET[1][::-1])
+INPUTS = {"yolox": BYTES, "decoded": BYTES, "mmdeploy": IMAGENET, "rfdetr": IMAGENET, "nanodet": IMAGENET_BGR}
 
 
 def build(layout: str, path: Path, box: Sequence[float], probe: tuple[int, int], **options: Any) -> Path:
@@ -90,7 +92,7 @@ def build(layout: str, path: Path, box: Sequence[float], probe: tuple[int, int],
     Class c gets the value of input channel c. Raw layouts hold the box twice, the second time at half the score and
     a pixel further, for suppression to remove; all their other rows score 0.
     """
-    scale, shift = {"yolox": BYTES, "decoded": BYTES, "mmdeploy": IMAGENET}.get(layout, UNIT)
+    scale, shift = INPUTS.get(layout, UNIT)
     one_image = len(options.get("input_shape", (1, 2, 3, 4))) == 3
     graph = Graph(probe=probe, scale=scale, shift=shift, one_image=one_image)
     return BUILDERS[layout](graph, path, np.asarray(box, np.float64), options)
@@ -145,6 +147,35 @@ def yolov8(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
     graph.add("Transpose", rows, name="output0", perm=[0, 2, 1])
     shape = options.pop("output_shape", ["n", 7, CELLS])
     return graph.save(path, [("output0", TensorProto.FLOAT, shape)], **options)
+
+
+def queries(graph: Graph, path: Path, box: np.ndarray, options: dict, names=("logits", "pred_boxes")) -> Path:
+    """Logits, and boxes as shares of the input, by names and in the order of exports of transformers."""
+    boxes, strengths = rows_with(box, 75)
+    score = graph.class_scores(strengths)
+    rest = graph.add("Sub", graph.constant(np.float32(1)), score)
+    graph.add("Log", graph.add("Div", score, rest), name=names[0])
+    graph.add("Identity", graph.repeated(centre_sides(boxes) / SIZE), name=names[1])
+    outputs = [(name, TensorProto.FLOAT, ["n", 75, side]) for name, side in zip(names, (3, 4), strict=True)]
+    return graph.save(path, sorted(outputs, key=lambda output: output[0] == "labels"), **options)
+
+
+def rfdetr(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    return queries(graph, path, box, options, names=("labels", "dets"))
+
+
+def nanodet(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    """The box is seen from a cell of stride 16 and, a pixel further and at half the score, from one of stride 32."""
+    cells = [(x, y, s) for s in (8, 16, 32, 64) for y in range(SIZE // s) for x in range(SIZE // s)]
+    strengths, distances = np.zeros(len(cells)), np.zeros((len(cells), 4, 8))
+    for row, strength, seen in ((70, 1.0, box), (83, 0.5, box + 1)):
+        x, y, stride = cells[row]
+        sides = np.abs(seen / stride - np.array([x, y, x, y]))
+        strengths[row] = strength
+        distances[row] = np.log(np.maximum(1 - np.abs(sides[:, None] - np.arange(8)), 1e-30))
+    rows = graph.repeated(distances.reshape(len(cells), 32))
+    graph.add("Concat", graph.class_scores(strengths), rows, name="output", axis=2)
+    return graph.save(path, [("output", TensorProto.FLOAT, ["n", len(cells), 35])], **options)
 
 
 def listed(graph: Graph, box: np.ndarray) -> tuple[str, str, str]:
@@ -206,7 +237,10 @@ BUILDERS = {
     "yolox": yolox,
     "yolov5": yolov5,
     "yolov8": yolov8,
+    "nanodet": nanodet,
     "end2end": end2end,
+    "queries": queries,
+    "rfdetr": rfdetr,
     "detr": detr,
     "mmdeploy": mmdeploy,
     "torchvision": torchvision,

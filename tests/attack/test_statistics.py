@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, replace
 
+import numpy as np
 import pytest
 
-from objectseeker import Bands, Defence, IouRule, Patch
-from objectseeker.attack.statistics import rate, read_recall, robust_recall, summary, wilson
+from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeeker, Patch
+from objectseeker.attack.falsify import JudgedImage, Outcome
+from objectseeker.attack.pipeline import Pipeline, Target
+from objectseeker.attack.statistics import effects_of, rate, read_recall, robust_recall, summary, wilson
+from objectseeker.attack.weakest import Position
 from objectseeker.defence import GENERAL_RULE
 from objectseeker.errors import ObjectSeekerError
 
@@ -137,3 +141,56 @@ def test_a_defence_that_was_edited_in_the_file_is_refused(tmp_path):
     file = written(tmp_path / "attack.json", fill=0)
     with pytest.raises(ObjectSeekerError, match="edited"):
         read_recall(file, replace(DEFENCE, fill=0), Patch(), threshold=0.0)
+
+
+OBJECT, BESIDE = (10, 10, 40, 40), (60, 60, 90, 90)
+
+
+def boxes(*found):
+    """Pairs of a box and a label."""
+    return Detections([box for box, _ in found], [0.9] * len(found), [label for _, label in found])
+
+
+def outcome_of(pipeline, on_detector, on_defence):
+    """Car 0 is attacked; beside it the detector finds a person, 1, without a patch."""
+    image = np.zeros((100, 100, 3), np.uint8)
+    target = Target("street", 0, image, pipeline.observe(image), np.array(OBJECT, float), (0,))
+    judged = [
+        None if found is None else JudgedImage(image, found, Position(((0, 0),), False, 0.0), (5, 5), 0.0, False, False)
+        for found in (on_detector, on_defence)
+    ]
+    return Outcome(target, False, False, pipeline.judge(target, target.observation), *judged)
+
+
+@pytest.mark.parametrize(
+    ("found", "kind", "invented"),
+    [
+        (boxes((OBJECT, 0), (BESIDE, 1)), "found", 0),
+        (boxes((BESIDE, 1)), "disappeared", 0),
+        (boxes((OBJECT, 2), (BESIDE, 1)), "misclassified", 0),
+        (boxes((BESIDE, 2)), "disappeared", 1),  # another class than what was there
+        (boxes(((35, 35, 55, 55), 2), ((0, 60, 20, 80), 0)), "disappeared", 2),  # touching is not fitting
+        (boxes(((12, 10, 60, 40), 0), (BESIDE, 1)), "found", 0),  # a box of the object that moved is not invented
+    ],
+)
+def test_what_a_patch_did_is_told_apart(found, kind, invented):
+    seen = boxes((OBJECT, 0), (BESIDE, 1))
+    seeker = ObjectSeeker(lambda images: [seen for _ in images], GENERAL_RULE, masks=Halves(1))
+    pipeline = Pipeline.of(seeker)
+
+    effects = effects_of(outcome_of(pipeline, found, None), pipeline)["effects"]
+
+    assert effects == {"detector": {"object": kind, "invented": invented}, "defence": None}
+    assert effects_of(outcome_of(pipeline, None, found), pipeline)["effects"]["defence"] == effects["detector"]
+
+
+def test_effects_are_counted_side_by_side():
+    rows = [
+        row() | {"effects": {"detector": {"object": kind, "invented": invented}, "defence": None}}
+        for kind, invented in (("found", 0), ("disappeared", 2), ("misclassified", 1), ("disappeared", 0))
+    ]
+    effects = summary(rows)["effects"]
+    counts = {kind: effects["detector"][kind]["count"] for kind in ("disappeared", "misclassified", "inventing")}
+    assert counts == {"disappeared": 2, "misclassified": 1, "inventing": 2}
+    assert effects["detector"]["invented_boxes"] == 3
+    assert effects["defence"]["disappeared"]["of"] == 0

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from detector_graphs import BUILDERS, CELLS, SIZE, build
+from detector_graphs import BUILDERS, CELLS, SIZE, UNIT, Graph, build, queries
 from detector_images import noise
 
 from objectseeker.core.recipes import Halves, halves
@@ -42,7 +45,7 @@ def test_every_layout_is_recognised_and_decoded_into_raw_pixels(layout, tmp_path
 
     assert detector.layout.name == layout
     assert found.score[0] == pytest.approx(RED / 255, abs=1e-5)
-    assert found.label[0] == (2 if layout == "yolox" else 0)  # YOLOX is given blue first
+    assert found.label[0] == (2 if detector.layout.channels == "bgr" else 0)
     np.testing.assert_allclose(found.xyxy[0], RAW_BOX, atol=1e-4)
 
 
@@ -54,23 +57,27 @@ def test_a_view_shows_the_fill_value_where_it_is_masked_and_the_image_elsewhere(
 
     untouched, quarter, most, bottom = detector.detect_views(IMAGE, removed, 230)
 
-    assert untouched == quarter == bottom == detector([IMAGE])[0]
+    assert untouched == detector([IMAGE])[0]
+    assert quarter == bottom
+    # Where every class of a whole view is reported, a masked one still gives the best alone.
+    assert quarter[:1] == untouched[:1]
     assert most.score[0] == pytest.approx(230 / 255, abs=1e-5)
     np.testing.assert_allclose(most.xyxy[0], RAW_BOX, atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8"])
+@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8", "nanodet"])
 def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
-    (found,) = load(f"onnx:{graph_of(layout, tmp_path)}")([IMAGE])
-    (kept,) = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},nms=none")([IMAGE])
+    path = graph_of(layout, tmp_path)
+    (found,) = load(f"onnx:{path}", layout=f"{layout},every_class=no")([IMAGE])
+    (kept,) = load(f"onnx:{path}", layout=f"{layout},every_class=no,nms=none")([IMAGE])
 
     assert len(found) == 1
     assert kept.score == pytest.approx([RED / 255, RED / 510], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8"])
+@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8", "nanodet"])
 def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
-    best = load(f"onnx:{graph_of(layout, tmp_path)}")
+    best = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=no")
     every = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=yes")
     removed = np.array([(0, 0, 0, 0), (0, 0, 50, 100)])
 
@@ -79,7 +86,47 @@ def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
     assert found == whole
     assert sorted(found.label) == [0, 1, 2]
     assert found[:1] == masked == best([IMAGE])[0]
-    assert "every_class=True" in every.identity
+    assert every.identity != best.identity
+
+
+def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, caplog):
+    (found,) = load(f"onnx:{graph_of('queries', tmp_path)}")([IMAGE])
+
+    assert found.score[:3] == pytest.approx([RED / 255, RED / 510, GREEN / 255], abs=1e-5)
+    assert found.label[:3].tolist() == [0, 0, 1]
+    assert "queries.onnx is read as RT-DETR, D-FINE and DEIM are" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "labels"),
+    [
+        ({}, ("class_0", "class_1"), {0, 1}),  # the third is the background
+        ({"class_names": ("van", "bike")}, ("van", "bike"), {0, 1}),
+        ({"class_names": ("van", "bike", "tram")}, ("van", "bike", "tram"), {0, 1, 2}),
+        ({"layout": "rfdetr,background=none"}, ("class_0", "class_1", "class_2"), {0, 1, 2}),
+    ],
+)
+def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(options, names, labels, tmp_path):
+    detector = load(f"onnx:{graph_of('rfdetr', tmp_path)}", **options)
+
+    assert detector.names == names
+    assert set(detector([IMAGE])[0].label.tolist()) == labels
+
+
+def test_only_layouts_with_a_background_take_one(tmp_path):
+    with pytest.raises(ObjectSeekerError, match="layout yolox has no background=last: leave it out"):
+        load(f"onnx:{graph_of('yolox', tmp_path)}", layout="yolox,background=last")
+
+
+def test_unnamed_outputs_that_list_fewer_boxes_than_a_grid_has_are_not_taken_for_its_boxes(tmp_path):
+    """As queries are: read as raw boxes of a grid they would be nonsense, without a word."""
+    box, probe = NETWORK["stretch"]
+    graph = Graph(probe=probe, scale=UNIT[0], shift=UNIT[1], one_image=False)
+    path = queries(graph, tmp_path / "unnamed.onnx", np.array(box, float), {}, names=("812", "813"))
+
+    with pytest.raises(ObjectSeekerError, match=r"cannot tell the layout .*812 .*choose one"):
+        load(f"onnx:{path}")
+    np.testing.assert_allclose(load(f"onnx:{path}", layout="queries")([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
 
 
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
@@ -328,3 +375,10 @@ def test_the_second_gpu_is_a_device():
     for device in ("cuda:", "cuda:-1", "tpu", "CPU", "cuda:1,cuda:2"):
         with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
             parse_device(device)
+
+
+def test_nothing_is_written_below_home(tmp_path):
+    code = "from objectseeker.detectors import load; load('embedded')"
+    home = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "ORT_"))}
+    subprocess.run([sys.executable, "-c", code], env=home | {"HOME": str(tmp_path)}, check=True)
+    assert list(tmp_path.rglob("*")) == []

@@ -18,10 +18,20 @@ from objectseeker.attack.pipeline import Pipeline
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
 from objectseeker.files.saving import save_text, write_whole
-from objectseeker.results.drawing import VULNERABLE, Layer, annotate, captions, truth_layers
+from objectseeker.results.drawing import (
+    VULNERABLE,
+    Key,
+    Layer,
+    annotate,
+    captions,
+    colour_of,
+    truth_layers,
+    with_legend,
+)
 from objectseeker.results.tables import as_csv
 
 GAP = 8  # pixels between panels
+LEGEND = (Key("white: the object", None), Key("patch", VULNERABLE))
 LONGEST_NAME = 150  # of a file, before its object's number and ending
 
 
@@ -67,11 +77,13 @@ def save_picture(file: Path, picture: PIL.Image.Image) -> None:
 def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str]) -> PIL.Image.Image:
     """The object without attack, the undefended detector under attack, the defended one under attack, side by side.
 
-    Only boxes of the object's class are drawn, the object itself in thin white, the patch in vermilion.
+    Only boxes of the object's class are drawn, in its colour, the object itself in thin white on black, the patch in
+    vermilion.
     """
     target = outcome.target
     clean = pipeline.output(pipeline.rule, target.observation)
-    panels = [_panel("no attack", pipeline, target.image, outcome, clean, None, names)]
+    promised = "certified" if outcome.certified else "not certified"
+    panels = [_panel(f"no attack; {promised}", pipeline, target.image, outcome, clean, None, names)]
     for judged, what, survived in (
         (outcome.on_detector, "undefended", outcome.on_detector and outcome.on_detector.undefended),
         (outcome.on_defence, "defended", outcome.defence_survived),
@@ -98,12 +110,15 @@ def _panel(
     names: Sequence[str],
 ) -> PIL.Image.Image:
     shown = boxes[pipeline.of_label(outcome.target, boxes)]
-    layers = [*truth_layers(outcome.target.truth[:1]), Layer(shown.xyxy, captions(shown, names))]
+    layers = truth_layers(outcome.target.truth[:1])
+    for label in np.unique(shown.label).tolist():
+        mine = shown[shown.label == label]
+        layers.append(Layer(mine.xyxy, captions(mine, names), colour=colour_of(label)))
     if judged is not None:
         wide, tall = judged.size
         patches = [(x, y, x + wide, y + tall) for x, y in judged.position.corners]
         layers.append(Layer(np.array(patches, float), colour=VULNERABLE, width=0.5))
-    drawn = annotate(image, layers)
+    drawn = with_legend(annotate(image, layers), LEGEND)
     font = PIL.ImageFont.load_default(max(12, drawn.height // 24))
     bar = round(font.getbbox("Ag")[3] * 1.4)
     panel = PIL.Image.new("RGB", (drawn.width, drawn.height + bar), "white")

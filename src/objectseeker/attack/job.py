@@ -16,7 +16,7 @@ from objectseeker.attack.falsify import Attacker, Outcome, falsify
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget, Progress
 from objectseeker.attack.reproduction import save_reproduction
-from objectseeker.attack.statistics import robust_recall, row_of, summary
+from objectseeker.attack.statistics import effects_of, robust_recall, row_of, summary
 from objectseeker.attack.whitebox import WhiteBox, white_box_of
 from objectseeker.core.threats import Patch
 from objectseeker.defence import Defence
@@ -167,7 +167,7 @@ def run_attack(
             outcomes.append(outcome)
             save_outcome(out, attacked, outcome, patch, artifacts.stem(outcome, files))
     artifacts.save_curves(out, outcomes)
-    rows = [row_of(outcome) for outcome in outcomes]
+    rows = [row_of(outcome) | effects_of(outcome, attacked.pipeline) for outcome in outcomes]
     content = {
         "defence": attacked.defence.described(),
         "device": attacked.device,

@@ -9,11 +9,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from objectseeker.attack.falsify import GOALS, JudgedImage, Outcome
+from objectseeker.attack.pipeline import GOOD_FIT, Pipeline, Target
+from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.threats import Patch
 from objectseeker.defence import BATCH, Defence, without_folder
 from objectseeker.errors import ObjectSeekerError
 
+HIDDEN = ("disappeared", "misclassified")
 CONFIDENCE = 1.959964  # standard deviations: 95 %
 
 Row = Mapping[str, Any]
@@ -64,6 +69,38 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
     }
 
 
+def effects_of(outcome: Outcome, pipeline: Pipeline) -> dict[str, Any]:
+    """What the worst patch did on each side beside hiding or not hiding the object; None where there was no attack.
+
+    A hidden object is misclassified if a box of another class fits it (IoU 0.5), otherwise it has disappeared. A box is
+    invented if it is about neither the object nor anything found without the patch. Certificates are about objects that
+    disappear or are misclassified; they do not speak of invented boxes.
+    """
+    target = outcome.target
+    clean = {
+        "detector": target.observation.base.at_least(pipeline.rule.base_score),
+        "defence": pipeline.output(pipeline.rule, target.observation),
+    }
+    judged = {"detector": outcome.on_detector, "defence": outcome.on_defence}
+    return {
+        "effects": {
+            goal: None if image is None else _effect(pipeline, target, image.boxes, clean[goal])
+            for goal, image in judged.items()
+        }
+    }
+
+
+def _effect(pipeline: Pipeline, target: Target, boxes: Detections, clean: Detections) -> dict[str, Any]:
+    finds = pipeline.finding(target, boxes)
+    fits = iou(target.box[None], boxes.xyxy)[0] >= GOOD_FIT
+    known = (iou(boxes.xyxy, clean.xyxy) >= GOOD_FIT) & (boxes.label[:, None] == clean.label[None])
+    hidden = "misclassified" if (fits & ~pipeline.of_label(target, boxes)).any() else "disappeared"
+    return {
+        "object": "found" if finds.any() else hidden,
+        "invented": int(np.count_nonzero(~(finds | fits | known.any(axis=1)))),
+    }
+
+
 def _values(judged: JudgedImage | None) -> dict[str, Any] | None:
     if judged is None:
         return None
@@ -95,8 +132,19 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "hidden_from_defence": hidden(defended, "defence_survived"),
         "hidden_certified": hidden([row for row in defended if row["certified"]], "defence_survived"),
         "hidden_uncertified": hidden([row for row in defended if not row["certified"]], "defence_survived"),
+        "effects": {goal: _effects([row["effects"][goal] for row in rows if row.get("effects")]) for goal in GOALS},
         "broken_guarantees": sum(row["broken"] for row in rows),
         "with_leaks": sum(row["leaks"] > 0 for row in rows),
+    }
+
+
+def _effects(found: Sequence[Row | None]) -> dict[str, Any]:
+    """How often objects disappeared, how often they were misclassified, and how many boxes were invented."""
+    seen = [effect for effect in found if effect is not None]
+    return {
+        **{kind: rate(sum(effect["object"] == kind for effect in seen), len(seen)) for kind in HIDDEN},
+        "inventing": rate(sum(effect["invented"] > 0 for effect in seen), len(seen)),
+        "invented_boxes": sum(effect["invented"] for effect in seen),
     }
 
 
@@ -155,7 +203,8 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
         raise ObjectSeekerError(
             f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defence and this patch"
         )
-    return {"patch": content["patch"], "threshold": at, **recall}
+    effects = content.get("summary", {}).get("effects")  # a file of an earlier version has none
+    return {"patch": content["patch"], "threshold": at, **recall} | ({"effects": effects} if effects else {})
 
 
 def defence_differences(attacked: Defence, asked: Defence) -> list[str]:

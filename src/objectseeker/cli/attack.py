@@ -127,4 +127,12 @@ def print_attack(results: dict[str, Any], out: Path) -> None:
         rate = results["summary"][key]
         interval = f" ({rate['low']:.0%} to {rate['high']:.0%} at 95 %)" if rate["of"] else ""
         printed.print(f"{what}: {rate['count']} of {rate['of']}{interval}")
+    for goal, who in (("detector", "undefended"), ("defence", "defended")):
+        effect = results["summary"]["effects"][goal]
+        if not effect["inventing"]["of"]:
+            continue
+        counts = ", ".join(f"{effect[kind]['count']} {kind}" for kind in ("disappeared", "misclassified"))
+        inventing = effect["inventing"]
+        invented = f"{effect['invented_boxes']} boxes invented in {inventing['count']} images"
+        printed.print(f"{who}, of {inventing['of']} attacked: {counts}; {invented}")
     printed.print(f"Images, pictures, loss curves and attack.json: {escape(str(out))}")

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ def load_onnx(
     graph = Graph.of(path, open_session(path, asked.device, threads=threads))
     layout = graph.choose_layout(asked.layout)
     outputs, classes = graph.outputs_for(layout)
+    layout = graph.settle_background(layout, classes, class_names)
     size = graph.choose_size(asked.input_size, layout)
     dtype = graph.input_type
     if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
@@ -128,6 +129,12 @@ class Graph:
                 f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
                 f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
             )
+        if name == "queries":  # RF-DETR, exported by the same program, looks the same
+            log.warning(
+                "%s is read as RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalised, name "
+                "the layout, as --layout rfdetr",
+                self.path.name,
+            )
         return LAYOUTS[name]
 
     def outputs_for(self, layout: Layout) -> tuple[list[str], int | None]:
@@ -159,9 +166,16 @@ class Graph:
             log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
         return fixed or wanted
 
+    def settle_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
+        """The layout of a graph whose last class may be the background: not if it has COCO's numbers or a name."""
+        named = len(wanted if wanted is not None else names.from_metadata(self.metadata))
+        own = classes is not None and (named == classes or (named == 0 and classes == len(names.COCO_91)))
+        return replace(layout, background="none") if own and layout.background == "last" else layout
+
     def choose_names(self, wanted: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
         """A name for every label that the graph can give."""
-        labels = None if classes is None else classes + layout.label_offset
+        hidden = layout.background == "last"
+        labels = None if classes is None else classes - hidden + layout.label_offset
         if wanted is not None:
             if labels is not None and len(wanted) != labels:
                 raise ObjectSeekerError(
@@ -189,6 +203,8 @@ def parse_device(device: str) -> tuple[str, int]:
 
 def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     """An ONNX Runtime session without telemetry whose runs take `threads` cores each."""
+    # Importing onnxruntime already writes a device number and a data base below ~/.cache, unless this is set.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     onnxruntime.disable_telemetry_events()

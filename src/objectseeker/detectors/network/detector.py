@@ -240,7 +240,7 @@ class NetworkDetector:
 
     def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> Found:
         try:
-            found = self.layout.decode(outputs, size, self.score_floor, every_class)
+            found = self.layout.read(outputs, size, self.score_floor, every_class)
             if found.xyxy.shape != (*found.score.shape, 4) or found.label.shape != found.score.shape:
                 raise ValueError
             return found

@@ -24,9 +24,13 @@ from objectseeker.errors import ObjectSeekerError, require_fraction
 Array = npt.NDArray[Any]
 Decode = Callable[[Sequence[Array], Size, float, bool], Found]  # outputs of a view, input size, floor, every class?
 Channels = Literal["rgb", "bgr"]
+Background = Literal["none", "last"]
 Triple = tuple[float, float, float]
 
 STRIDES = (8, 16, 32)
+NANODET_STRIDES = (8, 16, 32, 64)
+DISTANCES = 8  # NanoDet-Plus gives each side of a box as a distribution over 0 to 7 strides
+_CHOICES = {"fit": get_args(Fit), "channels": get_args(Channels), "background": get_args(Background)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +38,14 @@ class Layout:
     """What lies between an image and a network of one family. The network is given `(pixel - mean) / std`.
 
     `outputs` are the roles of the network's outputs in the order `decode` takes them; `classes` is the axis of the
-    last of them that lists the classes, and how many other entries that axis begins with. `nms` is the IoU threshold
+    last of them that lists the classes, and how many other entries that axis has. `nms` is the IoU threshold
     of per-class suppression, None where the network does its own. Where the network takes any size, `trim` cuts a
     letterbox down to the image, which saves time, and fit "spend" uses as many pixels as the whole letterbox had on a
     larger image of the same shape. With `every_class`, each class of a box that reaches the floor is a detection of its
-    own, in views of the whole image; otherwise, and in masked views, the best class of a box is. `label_offset` is
-    added to every label and labels below 0 are dropped: with -1, a background class 0 goes away. The sides of the
-    input must be multiples of `stride`.
+    own, in views of the whole image; otherwise, and in masked views, the best class of a box is. `background` says
+    whether the network's last class stands for no object and is left out. `label_offset` is added to every label and
+    labels below 0 are dropped: with -1, a background class 0 goes away. The sides of the input must be multiples of
+    `stride`.
     """
 
     name: str
@@ -58,10 +63,11 @@ class Layout:
     trim: bool = False
     nms: float | None = None
     every_class: bool = False
+    background: Background = "none"
     label_offset: int = 0
 
     def __post_init__(self) -> None:
-        for key, choices in (("fit", get_args(Fit)), ("channels", get_args(Channels))):
+        for key, choices in _CHOICES.items():
             if getattr(self, key) not in choices:
                 raise ObjectSeekerError(f"{key} must be one of {', '.join(choices)}, got {getattr(self, key)!r}")
         if not 0 <= self.pad <= 255:
@@ -70,6 +76,8 @@ class Layout:
             raise ObjectSeekerError(f"mean and std must be finite and std not 0, got {self.mean} and {self.std}")
         if self.nms is not None:
             require_fraction(self.nms, "nms")
+        if self.background != "none" and self.decode is not _decode_queries:
+            raise ObjectSeekerError(f"layout {self.name} has no background={self.background}: leave it out")
 
     @property
     def free_sides(self) -> bool:
@@ -79,6 +87,13 @@ class Layout:
     def place(self, image: Size, network: Size) -> Placement:
         """Where an image of one size lies on a network input of another."""
         return place(image, network, self.fit, stride=self.stride if self.free_sides else None)
+
+    def read(self, outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+        """`decode` of the outputs of one view, the background left out."""
+        if self.background == "last":
+            boxes, scores = outputs
+            outputs = boxes, scores[..., :-1]
+        return self.decode(outputs, size, floor, every_class)
 
     def describe(self) -> str:
         """The name and whatever differs from the layout known by it."""
@@ -141,6 +156,33 @@ def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_cla
     return _corners(_classes(kept[:, :4], kept[:, 4:], floor, every_class))
 
 
+def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """Boxes K x 4 (centre and sides, as shares of the input) and K x C logits, each class by itself."""
+    boxes, logits = outputs
+    found = _classes(boxes, 1 / (1 + np.exp(-logits.astype(np.float64))), floor, every_class)
+    return _corners(found._replace(xyxy=found.xyxy * np.tile(size, 2)))
+
+
+def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """A x (class scores, four distributions of distances): left, top, right, bottom of the corner of the grid cell."""
+    cell, stride = grid(size, NANODET_STRIDES)
+    (rows,) = outputs
+    if len(rows) != len(cell):
+        raise ObjectSeekerError(
+            f"a nanodet graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(rows)}: choose another layout"
+        )
+    classes = rows.shape[1] - 4 * DISTANCES
+    place = np.arange(len(rows))[:, None]
+    found = _classes(place, rows[:, :classes], floor, every_class)
+    place = found.xyxy[:, 0]
+    raw = rows[place, classes:].reshape(-1, 4, DISTANCES).astype(np.float64)
+    share = np.exp(raw - raw.max(axis=2, keepdims=True))
+    distance = (share @ np.arange(DISTANCES)) / share.sum(axis=2) * stride[place]
+    corner = cell[place] * stride[place]
+    boxes = np.concatenate([corner - distance[:, :2], corner + distance[:, 2:]], axis=1)
+    return found._replace(xyxy=np.clip(boxes, 0, np.tile(size, 2)))  # before suppression, as NanoDet does
+
+
 def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """K x (corners, score, label)."""
     (rows,) = outputs
@@ -176,20 +218,25 @@ def _corners(found: Found) -> Found:
 
 
 @lru_cache(maxsize=16)
-def grid(size: Size) -> tuple[Array, Array]:
-    """Column and row of every grid cell (A x 2), and its stride (A x 1): scale by scale, row by row."""
-    cells, strides = [], []
-    for stride in STRIDES:
-        rows, columns = np.mgrid[: size[1] // stride, : size[0] // stride]
+def grid(size: Size, strides: tuple[int, ...] = STRIDES) -> tuple[Array, Array]:
+    """Column and row of every grid cell (A x 2), and its stride (A x 1): scale by scale, row by row.
+
+    A cell that the input only fills in part is one as well.
+    """
+    cells, each = [], []
+    for stride in strides:
+        rows, columns = np.mgrid[: -(-size[1] // stride), : -(-size[0] // stride)]
         cells.append(np.stack([columns.ravel(), rows.ravel()], axis=1))
-        strides.append(np.full((rows.size, 1), stride))
-    return np.concatenate(cells).astype(np.float64), np.concatenate(strides).astype(np.float64)
+        each.append(np.full((rows.size, 1), stride))
+    return np.concatenate(cells).astype(np.float64), np.concatenate(each).astype(np.float64)
 
 
 # --- the families -----------------------------------------------------------------------------------------------
 
 _UNIT = (1.0, 1.0, 1.0)
+_IMAGENET_MEAN, _IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 _LISTED = ("labels", "boxes", "scores")
+_RAW = ("boxes", "scores")
 
 LAYOUTS = {
     layout.name: layout
@@ -197,7 +244,7 @@ LAYOUTS = {
         Layout(
             name="decoded",
             decode=_decode_boxes_scores,
-            outputs=("boxes", "scores"),
+            outputs=_RAW,
             classes=(2, 0),
             stride=32,
             input_size=416,
@@ -235,12 +282,46 @@ LAYOUTS = {
         Layout(name="end2end", decode=_decode_rows, outputs=("output",), stride=32),
         Layout(name="detr", decode=_decode_listed, outputs=_LISTED, fit="stretch"),
         Layout(
+            name="queries",  # RT-DETR, D-FINE, DEIM as transformers and others export them
+            decode=_decode_queries,
+            outputs=_RAW,
+            classes=(2, 0),
+            fit="stretch",
+            every_class=True,  # as they read their boxes themselves
+        ),
+        Layout(
+            name="rfdetr",  # the same outputs, another input
+            decode=_decode_queries,
+            outputs=_RAW,
+            classes=(2, 0),
+            input_size=560,
+            fit="stretch",
+            mean=_IMAGENET_MEAN,
+            std=_IMAGENET_STD,
+            every_class=True,
+            background="last",  # unless it has COCO's 91 numbers, or as many names (`onnx.Graph.settle_background`)
+        ),
+        Layout(
+            name="nanodet",
+            decode=_decode_nanodet,
+            outputs=("output",),
+            classes=(2, 4 * DISTANCES),
+            stride=32,
+            input_size=416,
+            fit="stretch",
+            channels="bgr",
+            mean=_IMAGENET_MEAN[::-1],
+            std=_IMAGENET_STD[::-1],
+            nms=0.6,
+            every_class=True,
+        ),
+        Layout(
             name="mmdeploy",
             decode=_decode_dets_labels,
             outputs=("dets", "labels"),
             fit="top-left",
-            mean=(123.675, 116.28, 103.53),
-            std=(58.395, 57.12, 57.375),
+            mean=_IMAGENET_MEAN,
+            std=_IMAGENET_STD,
         ),
         Layout(name="torchvision", decode=_decode_listed, outputs=_LISTED, batched=False, fit="top-left"),
     )
@@ -285,5 +366,6 @@ SETTABLE: dict[str, Callable[[str], Any]] = {
     "trim": {"yes": True, "no": False}.__getitem__,
     "nms": lambda text: None if text == "none" else float(text),
     "every_class": {"yes": True, "no": False}.__getitem__,
+    "background": str,
     "label_offset": int,
 }
