@@ -17,16 +17,18 @@ from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Obser
 from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.masks import Masks
-from objectseeker.core.observation import ObservedImage
+from objectseeker.core.observation import NO_TRACK, Frame, ObservedImage
 from objectseeker.core.recipes import Recipe
+from objectseeker.core.rolling import of_frame
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Settings
 from objectseeker.results.report import write_report
 
+DONE = "body:not(.judging)"  # the page has come to its verdicts
 BASE_SCORE = 0.1
 VOCABULARY = evaluation_cases.VOCABULARY
 TWO_CATS = Vocabulary(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
-TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f8": np.float64}
+TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f4": np.float32, "f8": np.float64}
 
 
 def settings_of(follow: Follow, **rule: Any) -> Settings:
@@ -142,6 +144,34 @@ def photographed(folder: Path, count: int, seed: int = 3) -> list[ObservedImage]
         small = rng.integers(0, 256, (5, 5, 3), dtype=np.uint8)
         PIL.Image.fromarray(small).resize((100, 100)).save(path)
         images.append(replace(image, id=f"{number:03d}", path=path))
+    return images
+
+
+def filmed(folder: Path, recipe: Recipe, *, count: int = 24, fps: float | None = 8.0) -> list[ObservedImage]:
+    """A sequence of 48 x 36 pixels with its photographs in `folder`: two tracks, seen now better, now worse.
+
+    Frame 5 is missing, track 9 has no box in frames 9 to 11 and is ignored in frame 14, and a third box has no track.
+    """
+    rng = np.random.default_rng(8)
+    images = []
+    for number in [n for n in range(count) if n != 5]:
+        masks = of_frame(recipe, number).masks(48, 36)
+        boxes = np.array([[6, 8, 16, 30], [30, 6 + number / 8, 40, 26], [20, 20, 25, 25]])
+        kept = [0, 2] if 9 <= number <= 11 else [0, 1, 2]
+        sure = 0.97 if number % 12 < 7 else 0.2  # share of views that see an object
+
+        def view(boxes=boxes, kept=kept, sure=sure):
+            return [(*boxes[n], 0.9, 0) for n in kept[:-1] if rng.random() < sure]
+
+        truth = evaluation_cases.boxes([(*boxes[n], 1.0, 0) for n in kept])
+        ignore = np.array([n == 1 and number == 14 for n in kept])
+        seen = Observation(
+            48, 36, masks, evaluation_cases.boxes(view()), [evaluation_cases.boxes(view()) for _ in range(len(masks))]
+        )
+        path = folder / f"{number:03d}.png"
+        PIL.Image.new("RGB", (48, 36), (10 * number, 90, 120)).save(path)
+        frame, track = Frame("street", number, fps), np.array([4, 9, NO_TRACK])[kept]
+        images.append(ObservedImage(f"street/{number}", path, seen, truth, ignore, ignore, frame, track))
     return images
 
 

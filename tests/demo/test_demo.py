@@ -48,6 +48,8 @@ def test_the_report_shows_every_photograph_and_object(page, results):
     assert found["objects"] == sum(len(one.label) for one in results)
     assert found["ignored"] == sum(int(sample.crowd.sum()) for sample in samples())
     assert "measure nothing" in found["remarks"][0]
+    assert not found["measured"]  # nothing is said of AP
+    assert page.index('id="view-') < page.index("<script>\n")  # what it opens with comes before the script
     column = columns_of(page)
     labels = np.concatenate([one.label for one in results])
     assert (column["label"][column["ignore"] == 0] == labels).all()
@@ -60,6 +62,7 @@ def test_rows_say_what_was_found_and_proven(results):
     assert any(row["found_undefended"] for row in rows)
     assert all(row["found_defended"] or not row["found_undefended"] for row in rows)
     assert {*rows[0]["certified"]} == set(demo.SHOWN)
+    assert {row["photo"] for row in rows if row["vacuous_far"]} == {"coat"}  # a person who fills it
 
 
 def test_an_annotated_photograph_is_written(tmp_path, results):

@@ -223,6 +223,23 @@ def test_captions_of_neighbours_do_not_cover_each_other() -> None:
     assert text_pixels((100, 100, 180, 180), (110, 102, 190, 185), (105, 101, 170, 190)) == 3 * one
 
 
+def test_in_a_crowd_every_caption_that_is_drawn_can_be_read() -> None:
+    """Twenty boxes at one place: the largest have captions, the others go without rather than cover them."""
+    image = blank(300, 200)
+    colours = [(200, 10 * n, 0) for n in range(20)]
+    layers = [
+        Layer(boxes((100 + n / 4, 80, 160 - n / 4, 120)), ["person"], colour=colour, width=0)
+        for n, colour in enumerate(colours)
+    ]
+    drawn = np.asarray(annotate(image, layers[::-1]))
+    alone = np.asarray(annotate(image, layers[:1]))
+    plate = int((alone == colours[0]).all(axis=2).sum())
+    seen = [int((drawn == colour).all(axis=2).sum()) for colour in colours]
+    assert seen[0] >= 0.9 * plate
+    assert all(count == 0 or count >= 0.75 * plate for count in seen)
+    assert 0 in seen
+
+
 def test_captions_lie_above_the_boxes_of_every_layer() -> None:
     first = Layer(boxes((100, 100, 200, 200)), ["person"])
     crossing = Layer(boxes((90, 80, 210, 95)), colour=RED, shade=1)

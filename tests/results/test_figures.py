@@ -20,7 +20,7 @@ from objectseeker.results.figures import FIGURES, line_counts, write_figures
 LINES = 6
 FLOOR = 0.1
 OUTCOME = [
-    *("ap50", "base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall"),
+    *("ap50", "base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "wrong_boxes"),
     *(f"certified_{where}" for where in WHERES),
     "vacuous_far",
 ]
@@ -28,6 +28,7 @@ CERTIFIED = OUTCOME[-5:-1]
 COLUMNS = {
     "precision-recall": ["detector", "base_score", "precision", "recall", "clean_recall"],
     "clean-recall": ["asked_clean_recall", *OUTCOME],
+    "wrong-boxes": ["asked_wrong_boxes", *OUTCOME, "undefended_clean_recall"],
     "lines": ["k", "forward_passes", "masks", *OUTCOME, "undefended_ap50"],
     "cost": ["k", "forward_passes", "masks", *OUTCOME],
     "alpha": ["alpha", *OUTCOME, "undefended_ap50"],
@@ -39,7 +40,7 @@ COLUMNS = {
         *("false_alerts", "false_alert_rate"),
     ],
     "iou-threshold": ["threshold", *OUTCOME],
-    "patch-area": ["k", "patch_area", "masks", *OUTCOME],
+    "patch-area": ["k", "patch_area", "masks", *OUTCOME, "joint_recall"],
     "patch-aspect": ["patch_aspect", *OUTCOME],
     "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED, "vacuous_far"],
     "splits": ["split", "images", "objects", "undefended_ap50", *OUTCOME],
@@ -234,13 +235,33 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
     assert gaps == {
         name
         for name in FIGURES
-        if name not in ("precision-recall", "clean-recall")
+        if name not in ("precision-recall", "clean-recall", "wrong-boxes")
         and any(
             row["certified_far"] == "" and row.get("objects") != "0" and row.get("detector") != "undefended"
             for row in table(tmp_path, name)
         )
     }
     assert {"lines", "alpha"} <= gaps
+    (jointly,) = [one for one in shown["patch-area"].panels[-1].series if one.label == f"remain, k = {LINES}"]
+    rows = [row for row in table(tmp_path, "patch-area") if row["k"] == str(LINES)]
+    assert [as_text({"y": y})["y"] for y in jointly.y] == [row["joint_recall"] for row in rows]
+
+
+def test_what_remains_jointly_is_what_evaluate_says_and_never_less_than_one_by_one(written, images):
+    out, _, _ = written
+    rows = [row for row in table(out, "patch-area") if row["k"] == str(LINES)]
+    assert all(float(row["joint_recall"]) >= float(row["certified_anywhere"]) for row in rows)
+    (used,) = [row for row in rows if float(row["patch_area"]) == PAPER.threat.area]
+    assert used["joint_recall"] == str(evaluated(images, PAPER)["objectseeker"]["joint_recall"])
+    assert {row["joint_recall"] for row in table(out, "patch-area") if row["k"] != str(LINES)} == {""}
+
+
+def test_a_place_for_a_panel_that_nobody_fills_has_no_axes():
+    line = plots.Line("undefended", [1.0], [2.0], plots.LOOKS["undefended"])
+    panel = plots.Panel(x_label="x", y_label="y", series=[line])
+    figure = plots._drawn(plots.Plot("three", [panel] * 3, "note"))
+    assert [axes.axison for axes in figure.axes] == [True, True, True, False]
+    assert figure.axes[0].lines[0].get_marker() == "o"  # one point is no line
 
 
 def test_only_some_figures(scene, tmp_path):
@@ -325,7 +346,7 @@ def test_bands_have_no_lines_to_leave_out(tmp_path):
     files = write_figures(Scene.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
     assert {file.stem for file in files} == {"figures", "patch-area", "threshold"}
     assert notes == ["left out, because bands:0.05 are no lines of which some could be used: lines, cost"]
-    assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME]
+    assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME, "joint_recall"]
     assert max(float(row["certified_far"]) for row in table(tmp_path, "patch-area")) > 0
 
 

@@ -49,7 +49,7 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import neighbours
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import Scene, Settings, Threat, evaluate
-from objectseeker.results.report import certificates, write_report
+from objectseeker.results.report import Baseline, certificates, write_report
 from objectseeker.results.report.text import placeless
 
 NAMES = evaluation_cases.NAMES
@@ -213,12 +213,71 @@ def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path, name):
     assert data_of(page)["names"] == list(NAMES)
 
 
+def test_what_is_found_is_what_clean_recall_counts(tmp_path):
+    """Bits and scores of every object, against the recall of the classes and a literal count of base boxes."""
+    images = awkward(count=20)
+    page = written(tmp_path, images, EVIDENCE)
+    found, column = data_of(page), columns_of(page)
+    counts = column["ignore"] == 0
+    for row in found["per_class"]:
+        mine = counts & (column["label"] == row["label"])
+        assert 100 * float(((column["found"] & 2) > 0)[mine].mean()) == pytest.approx(row["clean_recall"])
+    rule = EVIDENCE.rule
+    base = [(image, image.observation.base.at_least(rule.base_score)) for image in images]
+    right = evaluation_cases.count_literally(base).right
+    undefended = (column["found"] & 1) > 0
+    assert {c: int((undefended & counts & (column["label"] == c)).sum()) for c in right} == right
+    assert (column["found"][counts] == 2).any()  # some only by masking
+    outputs = np.concatenate([rule.prune(image.observation).score for image in images]).astype(np.float32)
+    assert np.isin(column["score"][column["found"] >= 2], outputs).all()
+    assert (column["score"][column["found"] == 0] == 0).all()
+
+
+def test_it_opens_with_an_image_that_shows_most(tmp_path):
+    """One object certified over, one only away from it, one not at all; a missing photograph is passed over."""
+    over, away, never = (10, 10, 40, 40), (60, 10, 90, 40), (10, 60, 40, 90)
+    masked = [[(*over, 0.9, 0), *([(*away, 0.9, 0)] if mask < 9 else [])] for mask in range(36)]
+    dull = evaluation_cases.image([], [(*over, 0)], [[(*over, 0.9, 0)]] * 36, lines=9)
+    telling = evaluation_cases.image([], [(*box, 0) for box in (over, away, never)], masked, lines=9)
+    images = [dull, telling, dull, telling]
+    images = [replace(image, id=str(n), path=tmp_path / f"{n}.png") for n, image in enumerate(images)]
+    for image in images[2:]:
+        PIL.Image.new("RGB", (100, 100)).save(image.path)
+    assert data_of(written(tmp_path, images))["opening"] == 3
+    for image in images[2:]:
+        image.path.unlink()
+    assert data_of(written(tmp_path, images))["opening"] == 1
+
+
+def test_a_baseline_must_be_about_the_same_objects(tmp_path):
+    images = photographed(tmp_path, 3)
+    moved = replace(images[0], truth=Detections(images[0].truth.xyxy + 1, images[0].truth.score, images[0].truth.label))
+    other = Vocabulary.same(("cat", "horse"))
+    for baseline, message in (
+        (Baseline("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
+        (Baseline("b", [moved, *images[1:]], VOCABULARY, PAPER), "another image 000, or other objects in it"),
+        (Baseline("b", images, other, PAPER), "other classes of objects"),
+        (Baseline("b", images, VOCABULARY, IOU), "the baseline's rule is a IouRule"),
+    ):
+        with pytest.raises(ObjectSeekerError, match=message):
+            written(tmp_path, images, baseline=baseline)
+    page = written(tmp_path, images, baseline=Baseline("b", images[::-1], VOCABULARY, PAPER))  # any order
+    before = {name.removeprefix("before_"): text for name, text in columns_in(page).items() if "before_" in name}
+    assert before.keys() >= {"alone_mask", "together_mask", "around"}
+    assert all(columns_in(page)[name] == text for name, text in before.items())
+
+
+def columns_in(page: str) -> dict[str, str]:
+    return dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
+
+
 def test_photographs_are_recompressed_and_embedded(tmp_path):
     page = written(tmp_path, photographed(tmp_path, 3))
     for kind in ("thumbnail", "view"):
         found = re.findall(rf'<script type="text/plain" id="{kind}-(\d+)">(.*?)</script>', page)
-        assert [number for number, _ in found] == ["0", "1", "2"]
-        picture = PIL.Image.open(io.BytesIO(b64decode(found[1][1])))
+        assert found[0][0] == str(data_of(page)["opening"])  # which comes before the script
+        assert sorted(number for number, _ in found) == ["0", "1", "2"]
+        picture = PIL.Image.open(io.BytesIO(b64decode(dict(found)["1"])))
         assert picture.format == "JPEG"
         assert picture.size == (100, 100)
         original = np.asarray(PIL.Image.open(tmp_path / "photo 1.png"), dtype=int)
@@ -432,7 +491,7 @@ def test_without_labels_another_operating_point_has_other_objects(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (replace(PAPER, clean_recall=0.5), "a clean recall of 0.5 cannot be found without labels"),
+        (replace(PAPER, clean_recall=0.5), "a point at clean recall 0.5 cannot be found without labels"),
         (replace(settings_of(Follow(alpha=1.0)), base_score=1.0), "outputs no box on any of the 2 images"),
     ],
 )
@@ -547,6 +606,18 @@ def test_report_on_the_command_line(tmp_path):
     assert "Report: o/r.html" in done.stdout
     done = run_cli(tmp_path, "report", "run", "--photos", "cloud", code=2)
     assert done.stderr.splitlines()[-1] == "error: photos must be one of embed, beside, got 'cloud'"
+    # Slices, another defence of the same run beside it, and an operating point.
+    (tmp_path / "tags.csv").write_text("image,weather\n7,rain\n")
+    Defence(detector="python:mine:see", rule=Rule(mask_score=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
+    beside = ["--baseline", "run", "--baseline-defence", "strict.json", "--tags", "tags.csv", "--wrong-boxes", 1]
+    run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, *beside, "--out", "both.html")
+    found = data_of((tmp_path / "both.html").read_text())
+    assert found["tags"] == [{"name": "weather", "values": ["rain"], "of_image": [0]}]
+    assert found["before"]["name"] == "run, strict.json"
+    assert float(found["before"]["settings"]["mask_score"]) >= 0.95 > float(found["settings"]["mask_score"])
+    assert "wrong box" in found["settings"]["operating point"]
+    done = run_cli(tmp_path, "report", "run", "--baseline-defence", "strict.json", code=2)
+    assert done.stderr.splitlines()[-1] == "error: --baseline-defence strict.json is about a --baseline RUN: name it"
 
 
 def test_data_without_labels_on_the_command_line(tmp_path):

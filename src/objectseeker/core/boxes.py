@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from objectseeker.core.showing import detections_html
 from objectseeker.errors import ObjectSeekerError
 
 Floats = npt.NDArray[np.float64]
@@ -99,6 +100,9 @@ class Detections:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        return detections_html(self)
 
     def at_least(self, score: float) -> Detections:
         """The boxes whose score is at least `score`."""

@@ -25,6 +25,7 @@ from objectseeker.core.evidence import Stars, stars_of
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import Classes, removed_together
+from objectseeker.core.showing import certificates_html
 from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
@@ -50,6 +51,9 @@ class Certificates:
     safe: Bools
     vulnerable: Ints
     largest_square: Ints
+
+    def _repr_html_(self) -> str:
+        return certificates_html(self)
 
     @classmethod
     def join(cls, parts: Sequence[Certificates]) -> Certificates:

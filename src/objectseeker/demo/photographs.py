@@ -22,7 +22,7 @@ from objectseeker.demo.samples import Sample, samples
 from objectseeker.detectors.network.names import VOC_20
 from objectseeker.evaluation import Settings, Threat
 from objectseeker.files.images import load_image
-from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Layer, annotate
+from objectseeker.results.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, Layer, annotate, with_legend
 from objectseeker.results.report import write_report
 
 SHOWN: tuple[Where, ...] = ("far", "close", "over")
@@ -40,6 +40,7 @@ class Verdicts:
     found_undefended: Bools
     found_defended: Bools
     certified: Bools  # (SHOWN, object)
+    vacuous_far: Bools  # no position is far from it
     largest_square: Ints
     picture: PIL.Image.Image
 
@@ -54,6 +55,7 @@ class Verdicts:
                 "found_undefended": bool(self.found_undefended[n]),
                 "found_defended": bool(self.found_defended[n]),
                 "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(SHOWN)},
+                "vacuous_far": bool(self.vacuous_far[n]),
                 "largest_certified_square": side,
                 "largest_certified_area": side * side / (width * height),
             }
@@ -83,6 +85,7 @@ def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
         found_undefended=undefended,
         found_defended=undefended | recovered,
         certified=certificates.certified,
+        vacuous_far=certificates.vacuous[SHOWN.index("far")],
         largest_square=certificates.largest_square,
         picture=draw_verdicts(image, truth, certificates.certified),
     )
@@ -91,15 +94,21 @@ def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
 def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
     """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red).
 
-    Objects without a certificate are often tiny and many, so they go without a caption.
+    Objects without a certificate are often tiny and many, so they go without a caption. A legend says what colours are.
     """
     over = certified[SHOWN.index("over")]
     away = certified.any(axis=0) & ~over
-    layers = []
-    for chosen, colour, dashed in ((~over & ~away, VULNERABLE, True), (away, ORANGE, False), (over, CERTIFIED, False)):
+    layers, keys = list[Layer](), list[Key]()
+    for chosen, colour, dashed, words in (
+        (~over & ~away, VULNERABLE, True, "not certified"),
+        (away, ORANGE, False, "certified away from it"),
+        (over, CERTIFIED, False, "certified, even under the patch"),
+    ):
         captions = [VOC_20[c] for c in truth.label[chosen]] if colour != VULNERABLE else []
         layers.append(Layer(truth.xyxy[chosen], captions, colour=colour, dashed=dashed))
-    return annotate(image, layers)
+        if chosen.any():
+            keys.insert(0, Key(f"{words} ({int(chosen.sum())})", colour, dashed=dashed))
+    return with_legend(annotate(image, layers), keys)
 
 
 def _matched(truth: Detections, boxes: Detections) -> Bools:
@@ -135,6 +144,7 @@ def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, pa
         provenance={
             "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",
         },
+        measured=False,
         remarks=[
             f"A demonstration: {len(results)} photographs show how things work, they measure nothing. For figures, run "
             "objectseeker observe on a dataset, and then evaluate and report."

@@ -77,7 +77,7 @@ def budget_plot(found: Budgets) -> Plot:
         y_limits=plots.close_up([*undefended, *defended]),
     )
     note = (
-        f"At clean recall {100 * found.search.recall:g} %. For every budget the recipe and rule that certify most (the "
+        f"At {found.search.point}. For every budget the recipe and rule that certify most (the "
         f"mean) on one half of the images at a loss of at most {found.search.most_loss:g} points of AP50, measured on "
         "the other half."
     )

@@ -21,7 +21,9 @@ MEASURED = ".measured.json"  # ends the name of the file with one run's measurem
 Cell = Callable[[Compared], BootstrapEstimate | None]  # of a run, or of a difference of two
 
 # What is shown of the held-out half, and by which name.
-HELD_OUT: dict[str, Callable[[HeldOut], BootstrapEstimate]] = {
+HELD_OUT: dict[str, Callable[[HeldOut], BootstrapEstimate | None]] = {
+    "clean recall": lambda half: half.clean_recall,
+    "clean recall, undefended": lambda half: half.undefended_recall,
     "far": lambda half: half.certified_far,
     "close": lambda half: half.certified_close,
     "over": lambda half: half.certified_over,
@@ -45,19 +47,19 @@ def sections(found: Comparison) -> Iterator[tuple[str, dict[str, Cell]]]:
     """All tables: a title, and what stands in each row."""
     first = found.runs[0]
     for number, cell in enumerate(first.tuned):
-        title = f"{cell.rule} rule, clean recall {cell.clean_recall:g}, AP50 loss up to {cell.most_loss:g}"
+        title = f"{cell.rule} rule, {cell.point.in_words()}, AP50 loss up to {cell.most_loss:g}"
         yield title, {name: _held_out(number, figure) for name, figure in HELD_OUT.items()}
     betas = [f"beta {point.beta:g}" for point in first.curve]
     lost = {beta: _on_curve(number, lambda point: point.ap50_loss) for number, beta in enumerate(betas)}
     yield "AP50 lost by low mask scores, paper's rule", {"undefended AP50": lambda run: run.undefended.ap50} | lost
-    for place, recall in enumerate(first.options.recalls):
+    for place, point in enumerate(first.options.points):
         yield (
-            f"spurious boxes per clean image where undefended recall is {recall:g}, paper's rule",
+            f"spurious boxes per clean image, undefended at {point.in_words()}, paper's rule",
             {beta: _on_curve(number, _spurious(place)) for number, beta in enumerate(betas)},
         )
 
 
-def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate]) -> Cell:
+def _held_out(number: int, figure: Callable[[HeldOut], BootstrapEstimate | None]) -> Cell:
     def of(run: Compared) -> BootstrapEstimate | None:
         half = run.tuned[number].held_out
         return None if half is None else figure(half)
@@ -106,8 +108,9 @@ def remarks(found: Comparison) -> list[str]:
         f"{first.images} images, {first.objects} objects, patch of {options.patch_area:.2%}. Settings were "
         f"found on {found_on} half of the images; certified recall (far, close, over) and AP50, in percent, from "
         f"{measured_on}.",
-        "They are certified where the defended detector reaches the clean recall; the rows marked undefended where the "
-        f"undefended one does, at a lower base_score. Settings were searched where the {options.recall_of} one does.",
+        "They are certified where the defended detector has that clean recall or so few wrong boxes an image; the rows "
+        "marked undefended where the undefended one has, at another base_score. Settings were searched where the "
+        f"{options.recall_of} one has.",
         f"In brackets: 95 % bootstrap intervals over images, {options.bootstrap} samples.",
         "Masked boxes count from base_score + (1 - base_score) * beta on. A spurious box is one that masks add to a "
         "clean image and that overlaps no object of its class.",
@@ -117,12 +120,12 @@ def remarks(found: Comparison) -> list[str]:
             lines.append(f"{name} and {names[0]} hold different images: their difference is not paired.")
     for name, run in zip(names, found.runs, strict=True):
         for one in run.tuned:
-            where = f"{name}, {one.rule} rule, recall {one.clean_recall:g}, loss {one.most_loss:g}"
+            where = f"{name}, {one.rule} rule, {one.point.in_words()}, loss {one.most_loss:g}"
             if one.held_out is None:
                 lines.append(f"{where}: {one.why}.")
             elif one.held_out.certified_far.unreached:
                 missing = one.held_out.certified_far.unreached
-                lines.append(f"{where}: {missing} samples never reach the clean recall and are left out.")
+                lines.append(f"{where}: {missing} samples never reach that and are left out.")
     return lines
 
 
@@ -151,14 +154,14 @@ def curve_plot(found: Comparison) -> Plot:
 
     lost = lines(lambda point: point.ap50_loss)
     panels = [Panel(x_label="beta", y_label="AP50 lost, points", title="What low mask scores cost", series=lost)]
-    for place, recall in enumerate(found.runs[0].options.recalls):
+    for place, point in enumerate(found.runs[0].options.points):
         panels.append(
             Panel(
                 x_label="beta",
                 y_label="spurious boxes per clean image",
-                title=f"Where undefended recall is {100 * recall:g} %",
+                title=f"Undefended at {point.in_words()}",
                 series=lines(_spurious(place)),
-                if_empty=f"no undefended detector reaches a clean recall of {100 * recall:g} %",
+                if_empty=f"no undefended detector reaches {point.in_words()}",
             )
         )
     return Plot("What training changed", panels, "mask_score = base_score + (1 - base_score) * beta, paper's rule.")

@@ -26,7 +26,7 @@ import PIL.Image
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
-from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.seeker import Defended, ObjectSeeker
 from objectseeker.core.threats import WHERES
 from objectseeker.evaluation.settings import Threat
 from objectseeker.files.saving import save_json, write_whole
@@ -37,6 +37,7 @@ from objectseeker.results.tables import harmless
 
 CERTIFICATE = (*WHERES, "vacuous_far", "largest_square")
 COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "found_by")
+RESULT = ("image_id", "category_id", "bbox", "score", "image", "category_name", "found_by", *CERTIFICATE, "defence")
 LARGEST_JPEG = 65_500  # pixels a side
 LONGEST_PART = 200  # bytes of a name of a folder or file; most disks take 255
 
@@ -90,7 +91,11 @@ class Found:
 
 def look(seeker: ObjectSeeker, image: Image, sha256: str, threat: Threat | None = None) -> Found:
     """The robust detections of one image; with a threat, what is certified of each: the object is the box itself."""
-    defended = seeker.defend(image)
+    return found_by(seeker, seeker.defend(image), sha256, threat)
+
+
+def found_by(seeker: ObjectSeeker, defended: Defended, sha256: str, threat: Threat | None = None) -> Found:
+    """What `look` finds, of an image that the seeker has defended."""
     boxes, proven = defended.detections, None
     if threat is not None:
         given = seeker.certify(
@@ -99,7 +104,7 @@ def look(seeker: ObjectSeeker, image: Image, sha256: str, threat: Threat | None 
         vacuous = given.vacuous[WHERES.index("far")].tolist()
         columns = (*given.certified.tolist(), vacuous, given.largest_square.tolist())
         proven = tuple(zip(*columns, strict=True))
-    height, width = image.shape[:2]
+    height, width = defended.image.shape[:2]
     return Found(sha256, (width, height), boxes, len(defended.base), proven)
 
 
@@ -323,7 +328,12 @@ class Results:
 
 
 def box_rows(source: Source, found: Found, categories: Categories) -> Iterator[Row]:
-    """The boxes of one image, without those of classes that have no category.
+    """The boxes of one image, as `boxes_of` lists them, with the image they are in."""
+    return ({"image_id": source.id, "image": source.name} | row for row in boxes_of(found, categories))
+
+
+def boxes_of(found: Found, categories: Categories) -> Iterator[Row]:
+    """The boxes that were found, without those of classes that have no category.
 
     `found_by` tells base boxes ("image") from those only masking found ("masks").
     """
@@ -333,8 +343,9 @@ def box_rows(source: Source, found: Found, categories: Categories) -> Iterator[R
     ):
         if (category := categories.of(label)) is None:
             continue
-        row = {"image_id": source.id, "category_id": category[0], "image": source.name, "class": category[1]}
-        row |= dict(zip(("x1", "y1", "x2", "y2"), xyxy, strict=True))
+        row = {"category_id": category[0], "class": category[1]} | dict(
+            zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
+        )
         row |= {"score": score, "found_by": "image" if number < found.base else "masks"}
         if found.certificates is not None:
             row |= zip(CERTIFICATE, found.certificates[number], strict=True)
@@ -344,10 +355,8 @@ def box_rows(source: Source, found: Found, categories: Categories) -> Iterator[R
 def coco_result(row: Row) -> Row:
     """A row in the form of COCO results; what these do not have comes after what they have."""
     x1, y1, x2, y2 = (row[name] for name in ("x1", "y1", "x2", "y2"))
-    result = {name: row[name] for name in ("image_id", "category_id")}
-    result |= {"bbox": [x1, y1, x2 - x1, y2 - y1], "score": row["score"]}
-    result |= {"image": row["image"], "category_name": row["class"], "found_by": row["found_by"]}
-    return result | {name: row[name] for name in (*CERTIFICATE, "defence") if name in row}
+    known = row | {"bbox": [x1, y1, x2 - x1, y2 - y1], "category_name": row["class"]}
+    return {name: known[name] for name in RESULT if name in known}
 
 
 def alert_row(source: Source, found: Found) -> Row:

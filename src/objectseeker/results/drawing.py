@@ -36,6 +36,7 @@ BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILIO
 
 MOST_CAPTIONS = 500  # in a picture; more could not be read, and whoever draws the image can ask for any number
 MOST_CLASSES = 12  # in a legend
+MOST_COVERED = 0.1  # of a caption's plate that may lie on others: a box whose caption finds no room goes without
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,7 +164,10 @@ def truth_layers(truth: Detections) -> list[Layer]:
 
 
 def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
-    """A copy of `image` with the layers on it, the first at the bottom, and all captions above all boxes."""
+    """A copy of `image` with the layers on it, the first at the bottom, and all captions above all boxes.
+
+    Where there is no room for all captions, those of the largest boxes are there.
+    """
     canvas = as_image(image).copy()
     height, width = canvas.shape[:2]
     short = min(height, width)
@@ -182,6 +186,7 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
     picture = PIL.Image.fromarray(canvas)
     font = _font(width, height)
     taken = np.empty((0, 4))
+    texts.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
     for text, pixels, colour in texts[:MOST_CAPTIONS]:
         taken = _caption(picture, text, pixels, colour, font, taken)
     return picture
@@ -222,7 +227,9 @@ def with_legend(picture: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Imag
 
 
 def _font(width: int, height: int) -> Font:
-    return PIL.ImageFont.load_default(max(10, round(min(width, height) / 32)))
+    """Letters that are read at the image's own size, and still when a large one is shown smaller."""
+    short = min(width, height)
+    return PIL.ImageFont.load_default(max(10, round(min(short / 32, 8 + short / 54))))
 
 
 def _pixels(box: Floats, width: int, height: int) -> Ints:
@@ -259,7 +266,7 @@ def _drawn(length: int, dash: int) -> Bools:
 def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, colour: Colour, font: Font, taken: Floats) -> Floats:
     """The text on a plate above the box, inside it or below, where no earlier plate lies, best at its left.
 
-    It is always inside the image. Returns the plates there are now.
+    It is always inside the image, and left out where it would cover others. Returns the plates there are now.
     """
     _, top, _, bottom = font.getbbox("Ag" + text)
     margin = max(1, round((bottom - top) / 5))
@@ -274,7 +281,10 @@ def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, colour: Colour, 
     plates = np.array(
         [(x, y, x + width, y + height) for x in lefts for y in heights or [picture.height - height]], float
     )
-    place = int(intersection(plates, taken).sum(axis=1).argmin())  # the first that is free, else what covers least
+    covered = intersection(plates, taken).sum(axis=1)
+    place = int(covered.argmin())  # the first that is free, else what covers least
+    if covered[place] > MOST_COVERED * width * height:
+        return taken
     plate = plates[place : place + 1]
     x, y = plate[0, :2].tolist()
     pen = PIL.ImageDraw.Draw(picture)

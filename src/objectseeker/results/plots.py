@@ -58,6 +58,7 @@ LOOKS: Mapping[str, Look] = {
     "close": Look(ORANGE, "s", "--"),
     "over": Look(VERMILION, "^", "-."),
     "anywhere": Look(BLACK, "D", ":", hollow=True),
+    "remain": Look(GREEN, "P", "-"),
     "undefended": Look(MUTED, "", "--"),
     "defended": Look(GREEN, "v", "-"),
     "without pruning": Look(PURPLE, "X", "-."),
@@ -171,7 +172,10 @@ def _drawn(plot: Plot) -> Any:
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0.0, below / height, 1.0, rows * PANEL_HEIGHT / height), w_pad=0.1, h_pad=0.08)
     handles: dict[str, Any] = {}
-    for axes, panel in zip(figure.subplots(rows, columns, squeeze=False).flat, plot.panels, strict=False):
+    places = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in places[len(plot.panels) :]:
+        axes.set_axis_off()
+    for axes, panel in zip(places, plot.panels, strict=False):
         for label, handle in _draw_panel(axes, panel).items():
             handles.setdefault(label, handle)
     left = BORDER / width
@@ -232,7 +236,7 @@ def _draw_line(axes: Axes, line: Line) -> Any:
         color=colour,
         linestyle=look.dash,
         linewidth=1.1 if look.hollow else 1.7,
-        marker=look.marker,
+        marker=look.marker or ("o" if sum(value is not None for value in line.y) == 1 else ""),  # one point is no line
         markersize=8 if look.hollow else 6.5,
         markevery=max(1, len(line.x) // 12),
         markerfacecolor="none" if look.hollow else colour,

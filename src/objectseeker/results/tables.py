@@ -15,16 +15,19 @@ from rich.text import Text
 
 from objectseeker.core.threats import WHERES
 from objectseeker.errors import one_line
-from objectseeker.evaluation.settings import Settings, ioa_of, threshold_of
-from objectseeker.evaluation.summary import DefendedOutcome, Evaluation
+from objectseeker.evaluation.outcomes import DefendedOutcome
+from objectseeker.evaluation.settings import Settings, at_most, ioa_of, threshold_of
+from objectseeker.evaluation.sliced import SliceRow, in_words, worst_slices
+from objectseeker.evaluation.summary import Evaluation
 from objectseeker.files.saving import save_json, save_text
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defence, as `attack` writes it
 
 WORDS = (
-    "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; label-free: "
-    "the same defence without regard to labels; IoU: its variant that outputs boxes which fit; false alerts: the share "
-    "of these clean images to whose boxes masks add one; vacuous: objects that no position is far from"
+    "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; wrong "
+    "boxes: boxes an image that find no object; label-free: the same defence without regard to labels; IoU: its "
+    "variant that outputs boxes which fit; false alerts: the share of these clean images to whose boxes masks add one; "
+    "vacuous: objects that no position is far from"
 )
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
@@ -41,6 +44,12 @@ def overview(found: Evaluation) -> list[dict[str, str]]:
     """One row per detector: undefended, then each way to prune."""
     undefended = found.undefended
     first = {"AP50": percent(undefended.ap50), "COCO AP50": percent(undefended.ap50_coco)}
+    if undefended.point is not None:
+        first |= {
+            "base_score": _score(undefended.point.base_score),
+            "clean recall": percent(undefended.point.clean_recall),
+            "wrong boxes": per_image(undefended.point.wrong_boxes),
+        }
     rows = [{"detector": "undefended"} | first]
     for name, outcome in ways(found).items():
         rows.append(
@@ -52,6 +61,7 @@ def overview(found: Evaluation) -> list[dict[str, str]]:
                 "mask_score": _score(outcome.mask_score),
                 "low_score": _score(outcome.low_score),
                 "clean recall": percent(outcome.clean_recall),
+                "wrong boxes": per_image(outcome.wrong_boxes),
                 **{f"certified {where}": percent(share) for where, share in outcome.certified_recall().items()},
                 "false alerts": percent(found.alert_rate(outcome)),
             }
@@ -151,11 +161,49 @@ def operating_point(settings: Settings) -> str:
     """Where on its curve a detector is looked at, in words."""
     if settings.clean_recall is not None:
         return f"at clean recall {settings.clean_recall:g}"
+    if settings.wrong_boxes is not None:
+        return f"with {at_most(settings.wrong_boxes)}"
     base_score = settings.rule.base_score if settings.base_score is None else settings.base_score
     return f"at base_score {base_score:g}"
 
 
-def for_terminal(found: Evaluation, attacked: UnderAttack = None) -> list[Any]:
+def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
+    """One row per slice, without the columns that none of them has: what surely remains and wrong boxes are counted by
+    image, so slices of objects have neither."""
+    shown = [
+        {
+            "slice": row.name,
+            "images": str(row.images),
+            "objects": f"{row.objects} (few)" if row.few else str(row.objects),
+            "recall": percent(row.clean_recall),
+            **{where: percent(row.certified[where]) for where in WHERES},
+            "remain": percent(row.joint_recall),
+            "wrong": per_image(row.wrong_boxes),
+        }
+        for row in rows
+    ]
+    empty = [name for name in ("remain", "wrong") if all(row[name] == "-" for row in shown)]
+    return [{name: cell for name, cell in row.items() if name not in empty} for row in shown]
+
+
+def slices_json(rows: Sequence[SliceRow]) -> dict[str, Any]:
+    worst = {column: None if row is None else row.name for column, row in worst_slices(rows).items()}
+    return {"rows": [row.to_row() for row in rows], "worst": worst, "in_words": in_words(rows)}
+
+
+def slices_for_terminal(rows: Sequence[SliceRow]) -> list[Any]:
+    if not rows:
+        return []
+    title = "By slice: clean recall, certified recall; of images also what surely remains, and wrong boxes"
+    return [table(title, slice_table(rows)), *in_words(rows)]
+
+
+def slices_in_markdown(rows: Sequence[SliceRow]) -> str:
+    lines = "\n".join(f"- {line}" for line in in_words(rows))
+    return f"{as_markdown(slice_table(rows))}\n\n{lines}" if rows else ""
+
+
+def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> list[Any]:
     """What `evaluate` prints."""
     title, where = "Recall of the attacked objects, in percent", operating_point(found.settings)
     recalls = [] if attacked is None else [table(title, turned(robust_rows(attacked)))]
@@ -164,6 +212,7 @@ def for_terminal(found: Evaluation, attacked: UnderAttack = None) -> list[Any]:
         *remarks(found),
         *recalls,
         table("By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
+        *slices_for_terminal(slices),
     ]
 
 
@@ -186,16 +235,24 @@ def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def save(out: Path, found: Evaluation, attacked: UnderAttack = None) -> None:
-    """evaluation.json with everything, evaluation.csv by class, evaluation.md to paste."""
+def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
+    more = {"under_attack": attacked} if attacked is not None else {}
+    return found.to_json() | more | ({"slices": slices_json(slices)} if slices else {})
+
+
+def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> None:
+    """evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / "evaluation.json", found.to_json() | ({} if attacked is None else {"under_attack": attacked}))
+    save_json(out / "evaluation.json", as_json(found, attacked, slices))
     save_text(out / "evaluation.csv", as_csv(per_class_in_full(found)))
+    if slices:
+        save_text(out / "slices.csv", as_csv([row.to_row() for row in slices]))
     text = [
         as_markdown(overview(found)),
         "\n".join(f"- {line}" for line in remarks(found)),
         "" if attacked is None else as_markdown(robust_rows(attacked)),
         as_markdown(per_class_in_full(found)),
+        slices_in_markdown(slices),
     ]
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
 
@@ -252,6 +309,11 @@ def table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
 def percent(value: float | None) -> str:
     """A percentage, or a dash."""
     return "-" if value is None else f"{value:.1f}"
+
+
+def per_image(value: float | None) -> str:
+    """How many an image, or a dash."""
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _score(value: float | None) -> str:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from objectseeker.core.threats import Where
 from objectseeker.evaluation import Settings, Tuning
+from objectseeker.evaluation.sliced import SliceRow
 from objectseeker.evaluation.tuning import Trial
 from objectseeker.files.saving import save_json, save_text
 from objectseeker.results import plots
 from objectseeker.results.drawing import ORANGE
 from objectseeker.results.plots import BLUE, Line, Look, Panel, Plot
-from objectseeker.results.tables import as_csv, as_markdown, percent, table, turned
+from objectseeker.results.tables import (
+    as_csv,
+    as_markdown,
+    per_image,
+    percent,
+    slices_for_terminal,
+    slices_in_markdown,
+    slices_json,
+    table,
+    turned,
+)
 
 SHOWN: tuple[Where, ...] = ("far", "close", "over")
 LOOKS_OF_FAMILIES: Mapping[str, Look] = {"paper": Look(ORANGE, "s", "--"), "evidence": Look(BLUE, "o", "-")}
@@ -24,8 +35,17 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
     rows = []
     for family, tuned in tuning.families.items():
         for half, trial in (("searched", tuned.searched), ("held out", tuned.held_out)):
-            aps = {"undefended": percent(trial.undefended_ap50), "AP50": percent(trial.outcome.ap50)}
-            rows.append({"rule, half": f"{family}, {half}"} | settings_row(tuned.settings) | aps | _certified(trial))
+            figures = {
+                "undefended": percent(trial.undefended_ap50),
+                "AP50": percent(trial.outcome.ap50),
+                "base_score": "-" if trial.outcome.base_score is None else f"{trial.outcome.base_score:g}",
+                "undefended recall": percent(trial.undefended_clean_recall),
+                "clean recall": percent(trial.outcome.clean_recall),
+                "wrong boxes": per_image(trial.outcome.wrong_boxes),
+            }
+            rows.append(
+                {"rule, half": f"{family}, {half}"} | settings_row(tuned.settings) | figures | _certified(trial)
+            )
     return rows
 
 
@@ -72,7 +92,20 @@ def remarks(tuning: Tuning) -> list[str]:
         for one in points
         if one.why_not_held_out is not None
     ]
-    return [*tuning.remarks, *missing]
+    alike = [
+        f"{family} rule: every loss allowed leads to the same setting, so AP is not what limits it"
+        for family, points in tuning.frontier.items()
+        if len(points) > 1 and len({one.settings for one in points}) == 1
+    ]
+    return [*tuning.remarks, *missing, *alike]
+
+
+def about_slices(rows: Sequence[SliceRow]) -> list[str]:
+    return ["The better of the two rules slice by slice, on the held-out half"] if rows else []
+
+
+def as_json(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
+    return tuning.to_json() | ({"slices": slices_json(slices)} if slices else {})
 
 
 def frontier_plot(tuning: Tuning) -> Plot:
@@ -94,12 +127,13 @@ def frontier_plot(tuning: Tuning) -> Plot:
                 title=where or "mean",
                 series=lines,
                 y_limits=plots.from_zero(heights),
-                if_empty=next(iter(remarks(tuning)), "no settings were found"),
+                if_empty=next(iter(remarks(tuning)), "no settings were found"),  # why there are none comes first
             )
         )
     note = (
-        f"At clean recall {100 * tuning.search.recall:g} %. Settings chosen on one half of the images for each "
-        "allowed loss, both axes measured on the other half."
+        f"At {tuning.search.point}. Settings chosen on one half of the images for each allowed loss "
+        f"({', '.join(f'{loss:g}' for loss in tuning.search.every_loss)}), both axes measured on the other half; where "
+        "several losses lead to one setting, there is one point."
     )
     return Plot("What AP buys in certified recall", panels, note)
 
@@ -108,7 +142,7 @@ def _share(trial: Trial, where: Where | None) -> float | None:
     return trial.certified_mean if where is None else trial.outcome.certified_recall()[where]
 
 
-def for_terminal(tuning: Tuning) -> list[Any]:
+def for_terminal(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> list[Any]:
     """What `tune` prints."""
     rows = tuned_rows(tuning)
     both_halves = [turned(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
@@ -116,16 +150,22 @@ def for_terminal(tuning: Tuning) -> list[Any]:
         *(table("The best setting within the loss, in percent", of_rule) for of_rule in both_halves),
         table("The frontier, on the held-out half: AP50, its loss, certified recall", turned(frontier_rows(tuning))),
         *remarks(tuning),
+        *about_slices(slices),
+        *slices_for_terminal(slices),
     ]
 
 
-def save(out: Path, tuning: Tuning) -> None:
-    """tuning.json with every setting tried, frontier.csv, tuning.md, and the plot where matplotlib is installed."""
+def save(out: Path, tuning: Tuning, slices: Sequence[SliceRow] = ()) -> None:
+    """tuning.json with every setting tried, frontier.csv, tuning.md, and the plot where matplotlib is installed;
+    slices.csv where there are slices."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / "tuning.json", tuning.to_json())
+    save_json(out / "tuning.json", as_json(tuning, slices))
     save_text(out / "frontier.csv", as_csv(frontier_rows(tuning)))
+    if slices:
+        save_text(out / "slices.csv", as_csv([row.to_row() for row in slices]))
     tables = [as_markdown(turned(tuned_rows(tuning))), as_markdown(frontier_rows(tuning))]
     notes = "\n".join(f"- {line}" for line in remarks(tuning))
-    save_text(out / "tuning.md", "\n\n".join([*tables, *([notes] if notes else [])]) + "\n")
+    parts = [*tables, notes, *about_slices(slices), slices_in_markdown(slices)]
+    save_text(out / "tuning.md", "\n\n".join(part for part in parts if part) + "\n")
     if plots.missing() is None:
         plots.save(frontier_plot(tuning), out / "frontier")

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule
 from objectseeker.core.threats import WHERES, Where
 from objectseeker.evaluation import DefendedOutcome, sweeps
-from objectseeker.evaluation.settings import threshold_of
+from objectseeker.evaluation.settings import at_most, threshold_of
 from objectseeker.evaluation.sweeps import Part, PrecisionRecall, SizeBin, Step
 from objectseeker.results.figures import rows as figure_rows
 from objectseeker.results.figures.rows import CLEAN_RECALLS, MeanOverT, Study, Variant
@@ -19,6 +19,12 @@ CERTIFIED_SHARE = "certified recall, %"
 HATCHES = ("", "....", "////", "xxxx")
 LOOKS_OF_LINES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of LINE_STEPS_OF_AREAS numbers of lines
 EVERY_NTH = "every n-th of the stored lines: not Halves(k), no detector can be deployed so"
+JOINTLY = (
+    "Anywhere: objects that no patch can hide, one by one; remain: objects of each image that are surely found at "
+    "once, wherever one patch lies."
+)
+WRONG = "wrong boxes an image, at most"
+EACH_AT_ITS_OWN = "Each detector is at its own smallest base_score from which on it has no more wrong boxes."
 ABOUT_LINES = f"{EVERY_NTH[0].upper()}{EVERY_NTH[1:]}."
 
 _Rows = TypeVar("_Rows")
@@ -54,6 +60,30 @@ def _clean_recall(study: Study, steps: list[Step]) -> Plot:
     panel = _certified(x, _outcomes(steps), "clean recall (mean over classes), %")
     note = _note(study, hide=("point",))
     return Plot("Certified recall against clean recall", [replace(panel, x_limits=(0, 100))], note)
+
+
+def _wrong_boxes(study: Study, steps: list[Step]) -> Plot:
+    x: list[Value] = [step.value for step in steps]
+    ticks = {step.value: f"{step.value:g}" for step in steps}
+    clean = [
+        Line("undefended", x, [step.beside["undefended_clean_recall"] for step in steps], LOOKS["undefended"]),
+        Line("defended", x, [step.outcome.clean_recall for step in steps], LOOKS["defended"]),
+    ]
+    why = _why_empty(_outcomes(steps))
+    found = Panel(
+        title="clean",
+        x_label=WRONG,
+        y_label="clean recall (mean over classes), %",
+        series=clean,
+        y_limits=close_up([value for line in clean for value in line.y], least=30),
+        if_empty=why,
+    )
+    certified = replace(_certified(x, _outcomes(steps), WRONG), title="certified")
+    panels = [replace(panel, x_scale="log", ticks=ticks) for panel in (found, certified)]
+    note = _note(study, hide=("point",))
+    if any(step.outcome.point is None for step in steps):
+        note += " Gaps: more wrong boxes at every base_score."
+    return Plot("Clean and certified recall against wrong boxes", panels, f"{EACH_AT_ITS_OWN} {note}")
 
 
 def _lines(study: Study, steps: list[Step]) -> Plot:
@@ -133,6 +163,11 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
             label = where if k is None else f"{where}, k = {k}"
             certified = [step.outcome.certified_recall()[where] for step in mine]
             series.append(Line(label, [100 * step.value for step in mine], certified, look))
+        if where == "anywhere" and study.settings.threat.count == 1:
+            mine = [step for step in steps if step.k == ks[-1]]
+            jointly = [step.outcome.joint_recall for step in mine]
+            label = "remain" if ks[-1] is None else f"remain, k = {ks[-1]}"
+            series.append(Line(label, [100 * step.value for step in mine], jointly, LOOKS["remain"]))
         panels.append(
             Panel(
                 title=where,
@@ -148,7 +183,8 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
         )
     note = _note(study, _outcomes(steps), hide=("masks", "area"))
     about = f"{study.masks}." if study.lines is None else ABOUT_LINES
-    return Plot("Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(WHERES))
+    note += f" {JOINTLY}" if study.settings.threat.count == 1 else ""
+    return Plot("Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(WHERES) + 1)
 
 
 def _patch_aspect(study: Study, steps: list[Step]) -> Plot:
@@ -232,6 +268,7 @@ def _sweep(study: Study, steps: list[Step], hide: str, x_label: str, title: str,
         series=series,
         y_limits=close_up([value for line in series for value in line.y]),
         marked=used,
+        if_empty=_why_empty(_outcomes(steps)),
     )
     gain = replace(_by_value(steps, x_label, marked=used), title="certified")
     hidden = ("masks",) if hide == "k" else (hide,)
@@ -260,7 +297,7 @@ def _outcomes(steps: Sequence[Step]) -> list[DefendedOutcome]:
 def _why_empty(outcomes: Sequence[DefendedOutcome]) -> str:
     """Why there is no certified recall at all."""
     if not outcomes:
-        return "no value is left to try"
+        return "no value is left to try: the run has no masked boxes of such low scores"
     best = max(outcomes, key=lambda outcome: outcome.highest_clean_recall)
     return best.remark() or "there is nothing to show"
 
@@ -282,6 +319,8 @@ def _point(study: Study) -> str:
     settings = study.settings
     if settings.clean_recall is not None:
         return f"clean recall {100 * settings.clean_recall:g} %"
+    if settings.wrong_boxes is not None:
+        return f"a base_score with {at_most(settings.wrong_boxes)}"
     return f"base_score {settings.rule.base_score if settings.base_score is None else settings.base_score:g}"
 
 
@@ -319,6 +358,11 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         lambda study: sweeps.by_clean_recall(study.scene, study.settings, CLEAN_RECALLS),
         _clean_recall,
     ),
+    "wrong-boxes": Figure(
+        "clean and certified recall against the wrong boxes an image may have",
+        lambda study: sweeps.by_wrong_boxes(study.scene, study.settings),
+        _wrong_boxes,
+    ),
     "lines": Figure(
         f"AP and certified recall against k, the number of lines per axis ({EVERY_NTH})",
         figure_rows.lines,
@@ -350,7 +394,8 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         _iou_threshold,
     ),
     "patch-area": Figure(
-        f"certified recall against the patch's share of the image, for several k ({EVERY_NTH})",
+        f"certified recall, and what surely remains at once, against the patch's share of the image, for several k "
+        f"({EVERY_NTH})",
         figure_rows.patch_area,
         _patch_area,
     ),

@@ -20,8 +20,11 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.object_rows import ATTACKED_ALREADY, name_of_label, with_outputs
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings, ioa_of, threshold_of
-from objectseeker.evaluation.summary import Totals
+from objectseeker.evaluation.sliced import FEW
+from objectseeker.evaluation.slices import Tags
 from objectseeker.evaluation.sweeps import SIZE_BINS
+from objectseeker.evaluation.totals import Totals
+from objectseeker.results import tables
 from objectseeker.results.report.text import placeless
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ def shown_without_labels(images: Sequence[ObservedImage], vocabulary: Vocabulary
     rule = settings.fixed_rule
     if rule is None:
         raise ObjectSeekerError(
-            f"a clean recall of {settings.clean_recall:g} cannot be found without labels: give a base score instead"
+            f"a point {tables.operating_point(settings)} cannot be found without labels: give a base score instead"
         )
     found = [with_outputs(image, rule) for image in images]
     names = _names(vocabulary, found)
@@ -122,6 +125,7 @@ def controls(settings: Settings) -> dict[str, Any]:
         "wheres": WHERES,
         "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "where": "over"},
         "size_bins": SIZE_BINS,
+        "few": FEW,
     }
 
 
@@ -140,7 +144,7 @@ def described(settings: Settings, rule: AnyRule, defence: Defence | None) -> dic
     name = "the paper's: one masked box decides" if ioa.low_score is None else "evidence: views add up"
     values |= {"rule": "the IoU variant" if isinstance(rule, IouRule) else name} | asdict(ioa)
     values |= {"tau_iou": rule.tau_iou} if isinstance(rule, IouRule) else {}
-    values |= {"bound": settings.threat.bound, "clean recall asked for": settings.clean_recall}
+    values |= {"bound": settings.threat.bound, "operating point": tables.operating_point(settings)}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
 
@@ -170,6 +174,19 @@ def constants(rule: AnyRule) -> dict[str, Any]:
         "classwise": rule.classwise,
         "version": __version__,
     }
+
+
+def tags_of(tags: Tags, images: int) -> list[dict[str, Any]]:
+    """Column by column its values, and which of them each image has, -1 for none; columns without any are left out."""
+    columns = []
+    for name, values in tags.columns.items():
+        if len(values) != images:
+            raise ObjectSeekerError(f"tags must have a value for every image, {images}, {name} has {len(values)}")
+        known = sorted(set(values) - {""})
+        place = {value: at for at, value in enumerate(known)}
+        if known:
+            columns.append({"name": name, "values": known, "of_image": [place.get(value, -1) for value in values]})
+    return columns
 
 
 def masks_of(sizes: Sequence[MaskSet]) -> list[dict[str, Any]]:

@@ -1,18 +1,22 @@
 // Puts the parts together: the attack's controls, which part is shown, the keyboard, and what tests may ask.
 
 const verdictWork = new Work();
-const PARTS = ["overview", "images", "image", "meaning"];
+const PARTS = ["overview", "images", "image", ...(data.played ? ["sequences"] : []), "meaning"];
 let galleryScroll = 0; // where the reader left the images
 
 function setAttack(change) {
   Object.assign(attack, change);
   showControls();
-  if (!byId("part-image").hidden) {
+  if (stageIsShown()) {
     for (const _ of judge(attack, objectsOf(view.image), verdicts)); // what the reader looks at comes first
     updatePhoto();
   }
   judgeAll();
 }
+
+// The photograph is part of the overview, of the image by itself and of its sequence.
+const STAGES = ["overview", "image", "sequences"];
+const stageIsShown = () => view.image >= 0 && STAGES.some((part) => !byId(`part-${part}`).hidden);
 
 function showControls() {
   for (const [name, stops] of [
@@ -29,17 +33,21 @@ function showControls() {
   byId("threshold").setAttribute("aria-valuetext", String(attack.threshold));
   for (const choice of byId("where").querySelectorAll("input")) choice.checked = choice.value === attack.where;
   byId("attack-words").value = attackWords();
+  byId("attack-meaning").textContent = meaningWords();
 }
 
 function judgeAll() {
-  const next = emptyVerdicts();
+  const next = emptyVerdicts(),
+    nextBefore = before && emptyVerdicts();
   document.body.classList.add("judging");
   function* steps() {
     yield* judge({ ...attack }, everyObject, next);
+    if (before) yield* judge({ ...attack }, everyObject, nextBefore, before);
     yield* measureSquares(attack.threshold);
   }
   verdictWork.run(steps(), () => {
     verdicts = next;
+    verdictsBefore = nextBefore;
     document.body.classList.remove("judging");
     showVerdicts();
   });
@@ -47,8 +55,10 @@ function judgeAll() {
 
 function showVerdicts() {
   showRecalls();
+  showSlices();
+  showChanges();
   updateGallery();
-  if (!byId("part-image").hidden) updatePhoto();
+  if (stageIsShown()) updatePhoto();
   if (!byId("part-overview").hidden) updateChart();
 }
 
@@ -83,39 +93,89 @@ function setTheme(dark) {
 }
 
 function showPart() {
-  const [asked, number] = location.hash.slice(1).split("/");
+  const [asked, number, object] = location.hash.slice(1).split("/");
   const part = PARTS.includes(asked) ? asked : "overview";
-  const before = PARTS.find((name) => !byId(`part-${name}`).hidden);
-  if (before === "images") galleryScroll = scrollY;
+  const shown = PARTS.find((name) => !byId(`part-${name}`).hidden);
+  if (shown === "images") galleryScroll = scrollY;
   for (const name of PARTS) byId(`part-${name}`).hidden = name !== part;
   for (const link of document.querySelectorAll("nav a")) {
     const here = link.hash === `#${part}` || (part === "image" && link.hash === "#images");
     if (here) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (part === "overview") updateChart();
+  if (part === "overview") {
+    byId("hero-stage").append(byId("stage"));
+    setTimeout(() => showOverview(part !== shown || view.image < 0)); // not at once: first the page can be used
+  }
   if (part === "images" && gallery.shown === 0) showCards(CARDS_AT_ONCE);
-  const image = Math.min(Math.max(parseInt(number, 10) || 0, 0), data.images - 1);
-  if (part === "image" && (part !== before || image !== view.image)) openImage(image);
-  if (part !== before) {
+  if (part === "image") {
+    byId("image-stage").append(byId("stage"));
+    const image = Math.min(Math.max(parseInt(number, 10) || 0, 0), data.images - 1);
+    const chosen = objectsOf(image)[parseInt(object, 10)];
+    if (part !== shown || image !== view.image) openImage(image, chosen);
+    else if (chosen !== undefined && chosen !== view.object) chooseObject(chosen);
+  }
+  if (part === "sequences") {
+    byId("sequence-stage").append(byId("stage"));
+    openSequence(number ?? player.sequence, object, part !== shown);
+  }
+  if (part !== shown) {
     byId(`part-${part}`).focus({ preventScroll: true });
     scrollTo(0, part === "images" ? galleryScroll : 0);
   }
 }
 
+function showOverview(opened) {
+  if (byId("part-overview").hidden) return; // left again
+  if (opened) openImage(data.opening);
+  updateChart();
+}
+
+const STAGE_KEYS = {
+  "+": () => zoomBy(2),
+  "-": () => zoomBy(1 / 2),
+  0: () => zoomTo(1, [0, 0]),
+  w: toWorst,
+  "[": () => stepObject(-1),
+  "]": () => stepObject(1),
+};
+const KEYS = {
+  image: {
+    ...STAGE_KEYS,
+    Escape: () => (location.hash = "images"),
+    PageUp: () => step(-1),
+    PageDown: () => step(1),
+  },
+  sequences: {
+    ...STAGE_KEYS,
+    " ": togglePlay,
+    ArrowLeft: () => scrubTo(player.at - 1),
+    ArrowRight: () => scrubTo(player.at + 1),
+    PageUp: () => scrubTo(player.at - 10),
+    PageDown: () => scrubTo(player.at + 10),
+    Home: () => scrubTo(0),
+    End: () => scrubTo(Infinity),
+  },
+};
+
 function onKey(event) {
-  if (byId("part-image").hidden || event.altKey || event.ctrlKey || event.metaKey) return;
-  if (event.key === "Escape") location.hash = "images";
-  else if (event.key === "PageUp") step(-1);
-  else if (event.key === "PageDown") step(1);
-  else return;
+  const part = Object.keys(KEYS).find((name) => !byId(`part-${name}`).hidden);
+  if (part === undefined || event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey) return;
+  const action = KEYS[part][event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  if (action === undefined || event.target.matches("select, input[type=text]")) return;
+  if (part === "sequences" && event.key === " " && event.target.matches("button, a, summary")) return;
+  if (part === "sequences" && event.target.closest("#attack")) return; // its sliders have arrows of their own
+  action();
   event.preventDefault();
 }
 
 fillControls();
 fillOverview();
-fillFilters();
+setTimeout(fillFilters); // they are on another part, and to order names takes a while
 fillPhoto();
+fillStage();
+fillSaving();
+fillSequences();
 showControls();
 showPart();
 judgeAll();
@@ -123,6 +183,7 @@ addEventListener("hashchange", showPart);
 addEventListener("keydown", onKey);
 addEventListener("resize", () => {
   if (!byId("part-overview").hidden) drawChart();
+  if (stageIsShown()) updatePhoto();
 });
 
 // The functions behind the page, for tests and for the curious: the same ones that the page uses.
@@ -132,6 +193,15 @@ window.objectseeker = {
   attack,
   view,
   percent,
+  before,
+  listAsCsv,
+  picturePng,
+  csvCell,
+  remaining(i, area, aspect, threshold) {
+    const { width, height } = data.masks[data.image_masks[i]];
+    const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
+    return remainingOf(certificates, objects, patchSize(area, aspect, width, height), threshold);
+  },
   verdicts(area, aspect, where, threshold) {
     const sizes = Array.from({ length: certificates.count }, (_, n) => certificates.sizeFor(n, { area, aspect }));
     return {

@@ -1,4 +1,5 @@
-// The images, filtered by their objects. Cards are made as the reader scrolls, thumbnails when a card comes into view.
+// The images, filtered and ordered by their objects. Cards are made as the reader scrolls, thumbnails when a card comes
+// into view.
 
 const CARDS_AT_ONCE = 48;
 const SQUARE_LIMITS = [0, 0.001, 0.01, 0.05, 0.25, Infinity]; // share of the image
@@ -31,8 +32,27 @@ function fillFilters() {
     ["", "certified or not"],
     ["certified", "✓ certified"],
     ["open", "✗ not certified"],
+    ["found-open", "✗ found, but not certified"],
     ["vacuous", "○ vacuous (no such position)"],
   ]);
+  options("filter-found", [
+    ["", "found or not"],
+    ["found", "found"],
+    ["masking", "only masking found it"],
+    ...(data.labelled ? [["missed", "not found"]] : []),
+  ]);
+  options("filter-slice", [["", "any slice"], ...slices.map((slice, at) => [at, slice.name])]);
+  byId("slice-choice").hidden = !slices.length;
+  options("filter-change", [
+    ["", "changed or not"],
+    ["gained", "gained"],
+    ["lost", "lost"],
+  ]);
+  byId("change-choice").hidden = before === null;
+  options(
+    "order",
+    Object.entries(ORDERS).map(([name, { words }]) => [name, words]),
+  );
   options("filter-size", [
     ["", "any size"],
     ...sizeBins.slice(1).map((_, bin) => [bin, sizeWords(bin) + " of the image"]),
@@ -57,17 +77,53 @@ function smallestSquare(n) {
   return (squares.side[n] + 1) ** 2 / (width * height);
 }
 
+// How images are ordered: by the least or the most of their matching objects; without objects they come last.
+const ORDERS = {
+  "": { words: "as in the run" },
+  weakest: { words: "weakest object first", of: smallestSquare, choose: Math.min, sign: 1 },
+  strongest: { words: "largest patch withstood first", of: smallestSquare, choose: Math.max, sign: -1 },
+  score: { words: "highest score first", of: (n) => certificates.score[n], choose: Math.max, sign: -1 },
+  unsure: { words: "lowest score first", of: (n) => certificates.score[n], choose: Math.min, sign: 1 },
+};
+
+function ordered(images) {
+  const { of, choose, sign } = ORDERS[byId("order").value];
+  if (of === undefined) return images.sort((a, b) => a - b);
+  const key = new Map(
+    images.map((i) => {
+      const values = objectsOf(i).filter((n) => gallery.matching.has(n)).map(of);
+      return [i, values.length ? sign * choose(...values) : Infinity];
+    }),
+  );
+  return images.sort((a, b) => (key.get(a) === key.get(b) ? a - b : key.get(a) - key.get(b)));
+}
+
+const FOUND = {
+  found: (n) => certificates.found[n] & 2,
+  masking: (n) => certificates.found[n] === 2,
+  missed: (n) => !(certificates.found[n] & 2),
+};
+
+// What each filter asks of an object, by the value that is chosen.
+const FILTERS = {
+  class: (n, value) => certificates.label[n] === +value,
+  verdict: (n, value) => (value === "found-open" ? FOUND.found(n) && kindOf(n) === "open" : kindOf(n) === value),
+  size: (n, value) => binOf(n) === +value,
+  square: (n, value) =>
+    smallestSquare(n) > SQUARE_LIMITS[+value] && smallestSquare(n) <= SQUARE_LIMITS[+value + 1],
+  found: (n, value) => FOUND[value](n),
+  slice: (n, value) => slices[+value].images.has(certificates.image[n]),
+  change: (n, value) => changeOf(n, attack.where) === value,
+};
+
 function updateGallery() {
-  const [label, kind, bin, square] = ["class", "verdict", "size", "square"].map((name) => byId(`filter-${name}`).value);
-  const matches = (n) =>
-    (label === "" || certificates.label[n] === +label) &&
-    (kind === "" || kindOf(n) === kind) &&
-    (bin === "" || binOf(n) === +bin) &&
-    (square === "" || (smallestSquare(n) > SQUARE_LIMITS[+square] && smallestSquare(n) <= SQUARE_LIMITS[+square + 1]));
-  const everything = [label, kind, bin, square].every((value) => value === "");
-  gallery.matching = new Set(counted.filter(matches));
+  const chosen = Object.entries(FILTERS)
+    .map(([name, asks]) => [asks, byId(`filter-${name}`).value])
+    .filter(([, value]) => value !== "");
+  const everything = !chosen.length;
+  gallery.matching = new Set(counted.filter((n) => chosen.every(([asks, value]) => asks(n, value))));
   const images = new Set(everything ? data.image_ids.keys() : [...gallery.matching].map((n) => certificates.image[n]));
-  gallery.images = [...images].sort((a, b) => a - b);
+  gallery.images = ordered([...images]);
   byId("found").textContent =
     `${countWords(gallery.matching.size)} in ${plural(gallery.images.length, "image")}` +
     (everything ? "" : ` of ${data.images}`);
@@ -111,6 +167,7 @@ function thumbnailCard(i) {
       "span",
       { class: "words" },
       data.image_ids[i],
+      ...otherName(i),
       make("br"),
       kinds.length
         ? make(
@@ -122,6 +179,12 @@ function thumbnailCard(i) {
       words ? make("span", { class: "soft" }, ` ${words}`) : "",
     ),
   );
+}
+
+// The file of an image whose id does not tell it.
+function otherName(i) {
+  const file = data.image_files[i];
+  return file.includes(data.image_ids[i]) ? [] : [" ", make("span", { class: "soft" }, file)];
 }
 
 function objectsOf(i) {

@@ -1,4 +1,4 @@
-// What is drawn on the photograph and said beside it.
+// What is drawn on the photograph.
 
 function drawBoxes() {
   const layer = (name, boxes) => byId(`layer-${name}`).replaceChildren(...(view.layers.has(name) ? boxes : []));
@@ -62,134 +62,68 @@ function drawProof(proof) {
   byId("layer-seen").replaceChildren(...boxes);
 }
 
+// Where the patch must lie for fewest objects to remain, all of them together.
+function drawWorst(size) {
+  const { place } = view.joint;
+  const box = place && [place[0], place[1], place[0] + size[0], place[1] + size[1]];
+  byId("layer-worst").replaceChildren(...(place && view.layers.has("worst") ? [drawBox(box, "worst")] : []));
+}
+
+const LETTER = 12; // CSS pixels
+const WIDE_ENOUGH = 24; // of a box that gets a label
+
+// Names and scores, always as large as text: the chosen object first, then large ones, as long as there is room.
+function drawLabels() {
+  const per = unit(),
+    parts = [],
+    taken = [];
+  for (const [box, symbol, name, score, chosen] of view.layers.has("labels") ? labelled() : []) {
+    if (box[2] - box[0] < WIDE_ENOUGH * per && !chosen) continue;
+    if (box[2] < view.zoom.x) continue; // left of what is shown
+    const text = `${symbol}${name}${score === null ? "" : " " + score.toFixed(2)}`;
+    const long = 0.62 * LETTER * per * text.length,
+      high = 1.25 * LETTER * per;
+    const right = view.zoom.x + imageSize().width / view.zoom.scale;
+    const x = Math.max(Math.min(box[0], right - long), view.zoom.x) + 2 * per;
+    const places = [box[1] - 4 * per, box[1] + high, box[3] + high, box[3] - 4 * per];
+    const room = (y) => [x, y - high, x + long, y];
+    const free = places.find((y) => y > view.zoom.y + high && taken.every((one) => isEmpty(intersect(one, room(y)))));
+    if (free === undefined && !chosen) continue;
+    const y = free ?? places[1];
+    taken.push(room(y));
+    const end = score === null ? "" : ` ${score.toFixed(2)}`;
+    const attributes = { x, y, class: "label", "font-size": LETTER * per, "stroke-width": 3 * per };
+    parts.push(draw("text", attributes, symbol, draw("tspan", { class: "name" }, name), end));
+  }
+  byId("layer-labels").replaceChildren(...parts);
+}
+
+// What has a label in the layers that are shown: box, symbol, name, score, whether it is chosen; best first.
+function labelled() {
+  const found = [];
+  if (view.layers.has("truth")) {
+    for (const n of objectsOf(view.image).filter((one) => !certificates.ignore[one])) {
+      const score = certificates.found[n] ? certificates.score[n] : null;
+      found.push([boxOf(n), KINDS[kindOf(n)].symbol + " ", nameOf(n), score, n === view.object]);
+    }
+  }
+  for (const layer of ["base", "recovered"]) {
+    for (const [x1, y1, x2, y2, score, label] of view.layers.has(layer) ? (view.details?.[layer] ?? []) : [])
+      found.push([[x1, y1, x2, y2], "", detectorName(label), score, false]);
+  }
+  const area = ([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1);
+  return found.sort((a, b) => b[4] - a[4] || area(b[0]) - area(a[0]));
+}
+
 function drawPatch(size) {
-  const patch = byId("patch");
-  const [rect, dot] = patch.children;
+  const [rect, dot] = byId("patch").children;
   for (const [name, value] of Object.entries({ x: view.x, y: view.y, width: size[0], height: size[1] }))
     rect.setAttribute(name, value);
-  const { width } = data.masks[data.image_masks[view.image]];
-  for (const [name, value] of Object.entries({ cx: view.x + size[0] / 2, cy: view.y + size[1] / 2, r: width / 130 }))
+  for (const [name, value] of Object.entries({ cx: view.x + size[0] / 2, cy: view.y + size[1] / 2, r: 4 * unit() }))
     dot.setAttribute(name, value);
-  patch.setAttribute(
+  byId("grip").setAttribute(
     "aria-label",
     `Patch of ${size[0]} by ${size[1]} pixels at ${view.x}, ${view.y}; arrow keys move it`,
   );
-}
-
-// Where a strip ends inside the image.
-function linesOf(n, mask) {
-  const { from, to } = certificates.masksOf[n];
-  return [from[mask], to[mask]].filter(Number.isFinite);
-}
-
-function maskWords(n, mask) {
-  const { axis, from } = certificates.masksOf[n];
-  const name = "xy"[axis[mask]],
-    [first, second] = linesOf(n, mask);
-  if (second !== undefined) return `everything from ${name} = ${first} to ${second}`;
-  const words = Number.isFinite(from[mask]) ? ["right of", "below"] : ["left of", "above"];
-  return `everything ${words[axis[mask]]} ${name} = ${first}`;
-}
-
-function proofWords(n, proof) {
-  if (proof === null) return "this patch may hide it: no proof";
-  const by = maskWords(n, proof.views[0].mask);
-  return proof.kind === "alone"
-    ? `this patch cannot hide it: seen with ${by} removed`
-    : `this patch cannot hide it: ${proof.views.length} views together, the strongest with ${by} removed`;
-}
-
-function listObjects(size, proofs) {
-  const objects = [...proofs.keys()].sort((a, b) => certificates.ignore[a] - certificates.ignore[b] || a - b);
-  const real = objects.filter((n) => !certificates.ignore[n]);
-  const hidden = real.filter((n) => proofs.get(n) === null).length;
-  byId("patch-words").replaceChildren(
-    `Patch of ${size[0]} × ${size[1]} pixels at (${view.x}, ${view.y}). `,
-    make(
-      "strong",
-      { class: `mark ${hidden ? "open" : "certified"}` },
-      !real.length
-        ? `No ${things} here.`
-        : hidden
-          ? `✗ It may hide ${hidden} of ${countWords(real.length)}.`
-          : `✓ It cannot hide ${real.length === 1 ? `the ${thing}` : `any of the ${countWords(real.length)}`}.`,
-    ),
-  );
-  const focused = document.activeElement?.dataset?.object;
-  byId("objects").replaceChildren(
-    ...objects.map((n) => {
-      const kind = kindOf(n),
-        proof = proofs.get(n);
-      const where = certificates.whereIs(n, view.x, view.y, size);
-      return make(
-        "li",
-        {},
-        make(
-          "button",
-          {
-            type: "button",
-            "aria-pressed": String(n === view.object),
-            "data-object": n,
-            "data-proven": String(proof !== null),
-            click: () => chooseObject(n),
-          },
-          make("span", { class: `mark ${kind}` }, `${KINDS[kind].symbol} `, apart(data.names[certificates.label[n]])),
-          make(
-            "span",
-            { class: "soft" },
-            `${areaWords(certificates.size[n])} of the image; ${attack.where}: ${KINDS[kind].words}`,
-          ),
-          make(
-            "span",
-            { class: "soft" },
-            make("span", { class: `mark ${proof === null ? "open" : "certified"}` }, proof === null ? "✗" : "✓"),
-            ` ${where}: ${proofWords(n, proof)}`,
-          ),
-        ),
-      );
-    }),
-  );
-  if (focused !== undefined) byId("objects").querySelector(`[data-object="${focused}"]`)?.focus();
-}
-
-function describeChosen(target, size) {
-  const n = view.object,
-    rows = [];
-  if (target >= 0) {
-    const { alone, safe, stars } = certificates.at(target, attack.threshold);
-    const side = certificates.largestSquare(n, attack.threshold);
-    const { width, height } = certificates.masksOf[n];
-    const open = certificates.unproven(target, size, attack.threshold);
-    const labels = certificates.targets[n].length;
-    const total = (width + size[0] - 1) * (height + size[1] - 1);
-    const left = open.reduce((sum, [x1, y1, x2, y2]) => sum + (x2 - x1 + 1) * (y2 - y1 + 1), 0);
-    rows.push(
-      [
-        "largest square that cannot hide it, anywhere",
-        side ? `${side} px, ${areaWords((side * side) / (width * height))}` : "none",
-      ],
-      ["positions of this patch without a proof", `${percent((100 * left) / total)} %`],
-      ["masks under which one box decides alone", String(alone.length)],
-    );
-    if (data.only_halves) rows.push(["four lines XL, YT, XR, YB", fourLines(safe, width, height).join(", ")]);
-    if (data.evidence) rows.push(["groups of views that add up", String(stars.length)]);
-    if (labels > 1) {
-      const shown = detectorName(certificates.target_label[target]);
-      const words = make("span", {}, apart(shown), `, of ${labels} labels that stand for it`);
-      rows.push(["as the detector calls it", words]);
-    }
-    if (certificates.target_partly[target])
-      rows.push(["views that add up", "more than this page can hold: only what one mask alone proves is shown"]);
-  }
-  byId("chosen").replaceChildren(
-    ...(n >= 0 ? [make("h3", {}, "Chosen: ", apart(data.names[certificates.label[n]]))] : []),
-    make("dl", {}, ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])),
-  );
-}
-
-// The furthest safe left and top mask, the nearest safe right and bottom one.
-function fourLines(safe, width, height) {
-  const before = safe.map((strips) => strips.find(([from]) => from === -Infinity)?.[1] ?? 0);
-  const after = safe.map((strips, axis) => strips.find(([, to]) => to === Infinity)?.[0] ?? [width, height][axis]);
-  return [...before, ...after];
+  placeGrip(size);
 }

@@ -48,6 +48,23 @@ function aspectWords(aspect) {
   if (aspect === 1) return "square";
   return aspect > 1 ? `${+aspect.toPrecision(3)} : 1, wide` : `1 : ${+(1 / aspect).toPrecision(3)}, tall`;
 }
+const WHERE_WORDS = {
+  far: "the patch is more than 10 % of the image away from the object",
+  close: "the patch lies beside the object, at most 10 % of the image away",
+  over: "the patch overlaps the object",
+  anywhere: "the patch may lie at any place",
+};
+// What the chosen words and T mean, where they are chosen.
+function meaningWords() {
+  const share = `${+(100 * attack.threshold).toPrecision(3)} %`;
+  const asked = data.by_iou
+    ? `an IoU above ${attack.threshold} with the object`
+    : attack.threshold === 0
+      ? "something of the object in it, however little"
+      : `more than ${share} of the object in it`;
+  const place = `${capital(attack.where)}: ${WHERE_WORDS[attack.where]}.`;
+  return `${place} T = ${attack.threshold}: the box that is still found has ${asked}.`;
+}
 const attackWords = () =>
   `${areaWords(attack.area)} of the image, ${aspectWords(attack.aspect)}, ${attack.where}, T = ${attack.threshold}`;
 
@@ -90,12 +107,12 @@ class Work {
 
 // The verdicts of some objects at one patch and T, where by where.
 const everyObject = Array.from({ length: certificates.count }, (_, n) => n);
-function* judge({ area, aspect, threshold }, objects, verdicts) {
+function* judge({ area, aspect, threshold }, objects, verdicts, by = certificates) {
   for (const n of objects) {
-    const size = certificates.sizeFor(n, { area, aspect });
+    const size = by.sizeFor(n, { area, aspect });
     for (const where of wheres) {
-      verdicts[where].certified[n] = certificates.certified(n, where, size, threshold);
-      verdicts[where].vacuous[n] = certificates.vacuous(n, where, size);
+      verdicts[where].certified[n] = by.certified(n, where, size, threshold);
+      verdicts[where].vacuous[n] = by.vacuous(n, where, size);
     }
     yield;
   }

@@ -1,10 +1,13 @@
-// One image: its boxes, the positions from which the patch may hide the chosen object, and the patch itself to drag.
+// One image: which it is, what of it is drawn, which object is chosen. It is shown by the overview, by itself, and as a
+// frame of its sequence.
 
 const LAYERS = [
   ["truth", data.labelled ? things : `${things} it outputs`, "box certified", true],
+  ["labels", "names and scores", "label-key", true],
   ["base", "boxes of the undefended detector", "box base", false],
   ["recovered", "boxes only masking found", "box recovered", false],
   ["positions", "where the patch may hide the chosen object", "positions", true],
+  ["worst", "worst place for the patch", "worst", true],
   ["mask", "mask that defeats the patch, and what is seen then", "removed", true],
 ];
 const view = {
@@ -12,8 +15,11 @@ const view = {
   object: -1,
   x: 0,
   y: 0,
+  zoom: { x: 0, y: 0, scale: 1 },
   layers: new Set(LAYERS.filter((layer) => layer[3]).map(([name]) => name)),
   details: null,
+  joint: { count: 0, place: null },
+  jointOf: "", // what it was computed for
 };
 
 function fillPhoto() {
@@ -26,7 +32,9 @@ function fillPhoto() {
         draw(
           "svg",
           { class: "swatch", viewBox: "0 0 30 16", "aria-hidden": "true" },
-          draw("rect", { x: 4, y: 3, width: 22, height: 10, class: style }),
+          name === "labels"
+            ? draw("text", { x: 15, y: 12, class: "label", "text-anchor": "middle", "font-size": 11 }, "0.9")
+            : draw("rect", { x: 4, y: 3, width: 22, height: 10, class: style }),
         ),
         words,
       ),
@@ -34,8 +42,6 @@ function fillPhoto() {
   );
   byId("previous").addEventListener("click", () => step(-1));
   byId("next").addEventListener("click", () => step(1));
-  byId("patch").addEventListener("keydown", movePatchByKey);
-  byId("photo").addEventListener("pointerdown", grab);
 }
 
 function toggleLayer({ target }) {
@@ -47,19 +53,27 @@ function toggleLayer({ target }) {
 function openImage(i, object) {
   const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
   const preferred = objects.find((n) => gallery.matching.has(n)) ?? objects[0] ?? -1;
-  view.image = i;
-  view.object = object ?? preferred;
-  view.details = null;
-  const { width, height } = data.masks[data.image_masks[i]];
-  const file = data.image_files[i] === data.image_ids[i] ? [] : [" (", apart(data.image_files[i]), ")"];
-  byId("image-title").replaceChildren(apart(data.image_ids[i]), ...file);
-  byId("photo").setAttribute("viewBox", `0 0 ${width} ${height}`);
-  for (const [name, value] of Object.entries({ width, height })) byId("pixels").setAttribute(name, value);
+  setImage(i, object ?? preferred);
+  view.zoom = { x: 0, y: 0, scale: 1 };
+  const { width, height } = imageSize();
   const size = patchSize(attack.area, attack.aspect, width, height);
   const [x1, y1, x2, y2] = view.object >= 0 ? boxOf(view.object) : [0, 0, width, height];
   placePatch(Math.round((x1 + x2 - size[0]) / 2), Math.round((y1 + y2 - size[1]) / 2));
+  applyZoom();
   loadPhoto();
   updatePhoto();
+}
+
+function setImage(i, object) {
+  view.image = i;
+  view.object = object;
+  view.details = null;
+  const { width, height } = imageSize();
+  const file = data.image_files[i] === data.image_ids[i] ? [] : [" (", apart(data.image_files[i]), ")"];
+  byId("image-title").replaceChildren(apart(data.image_ids[i]), ...file);
+  byId("saving").textContent = "";
+  byId("hero-link").href = `#image/${i}`;
+  for (const [name, value] of Object.entries({ width, height })) byId("pixels").setAttribute(name, value);
 }
 
 function loadPhoto() {
@@ -85,79 +99,58 @@ function loadPhoto() {
   else byId("pixels").setAttribute("href", address);
 }
 
+// The images that Previous and Next go through.
+function neighbours() {
+  return gallery.images.includes(view.image) ? gallery.images : [...data.image_ids.keys()];
+}
+
 function step(by) {
-  const list = gallery.images.includes(view.image) ? gallery.images : [...data.image_ids.keys()];
+  const list = neighbours();
   const next = list[list.indexOf(view.image) + by];
   if (next === undefined) return;
   location.hash = `image/${next}`;
   showPart(); // at once: the next key may come before the browser says that the address changed
 }
 
+function stepObject(by) {
+  const objects = objectsOf(view.image).filter((n) => !certificates.ignore[n]);
+  const next = objects[objects.indexOf(view.object) + by];
+  if (next !== undefined) chooseObject(next);
+}
+
 function currentSize() {
-  const { width, height } = data.masks[data.image_masks[view.image]];
+  const { width, height } = imageSize();
   return patchSize(attack.area, attack.aspect, width, height);
 }
 
 function placePatch(x, y) {
-  const { width, height } = data.masks[data.image_masks[view.image]];
+  const { width, height } = imageSize();
   const size = currentSize();
   view.x = Math.min(Math.max(x, 1 - size[0]), width - 1);
   view.y = Math.min(Math.max(y, 1 - size[1]), height - 1);
 }
 
-function movePatchByKey(event) {
-  const far = event.shiftKey ? 10 : 1;
-  const by = { ArrowLeft: [-far, 0], ArrowRight: [far, 0], ArrowUp: [0, -far], ArrowDown: [0, far] }[event.key];
-  if (by === undefined) return;
-  event.preventDefault();
-  placePatch(view.x + by[0], view.y + by[1]);
-  updatePhoto();
-}
-
-function pointAt(event) {
-  const matrix = byId("photo").getScreenCTM();
-  return [(event.clientX - matrix.e) / matrix.a, (event.clientY - matrix.f) / matrix.d];
-}
-
-// On the patch: drag it. Elsewhere: choose the smallest object there.
-function grab(event) {
-  const [x, y] = pointAt(event);
-  if (!byId("patch").contains(event.target)) {
-    const area = ([x1, y1, x2, y2]) => (x2 - x1) * (y2 - y1);
-    const here = objectsOf(view.image).filter((n) => {
-      const [x1, y1, x2, y2] = boxOf(n);
-      return x1 <= x && x < x2 && y1 <= y && y < y2;
-    });
-    here.sort((a, b) => area(boxOf(a)) - area(boxOf(b)));
-    if (here.length) chooseObject(here[0]);
-    return;
-  }
-  event.preventDefault();
-  const patch = byId("patch");
-  patch.focus({ preventScroll: true });
-  patch.setPointerCapture(event.pointerId);
-  const [dx, dy] = [view.x - x, view.y - y];
-  const move = (moved) => {
-    const [toX, toY] = pointAt(moved);
-    placePatch(Math.round(toX + dx), Math.round(toY + dy));
-    updatePhoto();
-  };
-  const stop = () => {
-    patch.removeEventListener("pointermove", move);
-    for (const name of ["pointerup", "pointercancel"]) patch.removeEventListener(name, stop);
-  };
-  patch.addEventListener("pointermove", move);
-  for (const name of ["pointerup", "pointercancel"]) patch.addEventListener(name, stop);
-}
-
+// The address then leads to this object.
 function chooseObject(n) {
   view.object = n;
+  if (!byId("part-image").hidden) history.replaceState(null, "", `#${addressOf(n)}`);
+  if (!byId("part-sequences").hidden) chooseRow(rowOf(n)); // followed from frame to frame
   updatePhoto();
+}
+const addressOf = (n) => `image/${certificates.image[n]}/${n - certificates.object_first[certificates.image[n]]}`;
+
+function measureJoint(size) {
+  const key = `${view.image} ${size} ${attack.threshold}`;
+  if (view.jointOf === key) return;
+  const objects = objectsOf(view.image).filter((n) => !certificates.ignore[n]);
+  view.joint = remainingOf(certificates, objects, size, attack.threshold);
+  view.jointOf = key;
 }
 
 function updatePhoto() {
   const size = currentSize();
   placePatch(view.x, view.y); // a larger or smaller patch has other outermost positions
+  measureJoint(size);
   const shown = (n) => certificates.shownTarget(n, attack.where, size, attack.threshold);
   const proofs = new Map(
     objectsOf(view.image).map((n) => [n, certificates.proofAt(shown(n), view.x, view.y, size, attack.threshold)]),
@@ -165,11 +158,15 @@ function updatePhoto() {
   const target = view.object < 0 ? -1 : shown(view.object);
   drawBoxes();
   drawPositions(target, size);
+  drawWorst(size);
   drawProof(proofs.get(view.object) ?? null);
+  drawLabels();
   drawPatch(size);
   listObjects(size, proofs);
   describeChosen(target, size);
-  const list = gallery.images.includes(view.image) ? gallery.images : [...data.image_ids.keys()];
+  describeFrame();
+  const list = neighbours();
   byId("previous").disabled = list[0] === view.image;
   byId("next").disabled = list[list.length - 1] === view.image;
+  byId("to-worst").disabled = view.joint.place === null;
 }

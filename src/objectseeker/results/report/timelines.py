@@ -1,0 +1,176 @@
+"""The sequences of a report: their frames, and for every track where it is certified and how long it can be hidden.
+
+All of it is computed here, for the patch that the report is written with, anywhere in the image: the page only draws
+it. What windows and hidden times are is said in `evaluation.over_time`, which `evaluate` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.observation import NO_TRACK, ObservedImage
+from objectseeker.core.recipes import Recipe
+from objectseeker.core.rolling import Rolling
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.core.windows import FREE, Instant, either, first_unreported, instants
+from objectseeker.evaluation.over_time import MOVES, WINDOWS
+from objectseeker.evaluation.settings import Threat, threshold_of
+from objectseeker.results.report.certificates import Column
+from objectseeker.results.report.text import placeless
+
+NO_BOX, ALONE, HELD, HIDDEN = range(4)  # what a frame is for a track
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """A track while frames pass by."""
+
+    label: int
+    blind: Instant
+    seen: dict[int, Instant] = field(default_factory=dict)  # by frame
+    objects: list[int] = field(default_factory=list)  # of the report
+
+
+@dataclass(slots=True, eq=False)
+class _Frames:
+    """A sequence while frames pass by."""
+
+    fps: float | None
+    images: dict[int, int] = field(default_factory=dict)  # by frame
+    sizes: set[tuple[int, int]] = field(default_factory=set)
+    tracks: dict[int, _Track] = field(default_factory=dict)
+
+
+def sequences_of(
+    images: Sequence[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat, masks: Recipe | None
+) -> tuple[dict[str, Any] | None, dict[str, Column]]:
+    """What the page plays, None without sequences; and the column `track`: its row in its sequence, -1 for none."""
+    found: dict[str, _Frames] = {}
+    objects = 0
+    for place, image in enumerate(images):
+        if image.frame is not None:
+            sequence = found.setdefault(image.frame.sequence, _Frames(image.frame.fps))
+            sequence.images[image.frame.number] = place
+            sequence.sizes.add((image.observation.width, image.observation.height))
+            _follow(sequence, image, vocabulary, rule, threat, objects)
+        objects += len(image.truth)
+    if not found:
+        return None, {}
+    rolling = masks.frames if isinstance(masks, Rolling) else None
+    windows = (1, *WINDOWS) if rolling is None else (rolling,)
+    of_object = np.full(objects, -1, np.int32)
+    for sequence in found.values():
+        for row, track in enumerate(sequence.tracks.values()):
+            of_object[track.objects] = row
+    shown = {
+        "area": threat.area,
+        "aspect": threat.aspect,
+        "threshold": threshold_of(rule, threat.threshold),
+        "rolling": rolling,
+        "moves": MOVES,
+        "windows": windows,
+        "sequences": [_shown(name, sequence, windows) for name, sequence in found.items()],
+    }
+    return shown, {"track": of_object}
+
+
+def _follow(
+    sequence: _Frames, image: ObservedImage, vocabulary: Vocabulary, rule: AnyRule, threat: Threat, start: int
+) -> None:
+    """Add one frame to its tracks, as `evaluation.over_time` does; `start` is its first object."""
+    assert image.frame is not None
+    chosen = np.flatnonzero(~image.ignore & (image.track != NO_TRACK)) if len(image.track) else np.empty(0, np.int64)
+    truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
+    patch, threshold = threat.anywhere(), threshold_of(rule, threat.threshold)
+    ways = instants(rule, image.observation, truth, patch, threshold=threshold, bound=threat.bound)
+    for place, n in enumerate(chosen.tolist()):
+        rows = np.flatnonzero(of_object == place).tolist()
+        if rows:
+            blind = Instant.blind(image.observation.width, image.observation.height, patch)
+            track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n]), blind))
+            track.seen[image.frame.number] = either([ways[row] for row in rows])
+            track.objects.append(start + n)
+
+
+def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, Any]:
+    frames = sorted(sequence.images)
+    one_size = len(sequence.sizes) == 1  # where a patch moves to is said in pixels of one size
+    return {
+        "name": placeless(name),
+        "fps": sequence.fps,
+        "frames": frames,
+        "images": [sequence.images[number] for number in frames],
+        "one_size": one_size,
+        "tracks": [
+            {
+                "track": str(number),  # of any length, to the last digit
+                "label": track.label,
+                "ways": list(_ways(track, sequence.fps, windows)) if one_size else [],
+            }
+            for number, track in sequence.tracks.items()
+        ],
+    }
+
+
+def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """For every move of the patch: the longest hidden time, where it is, and for every window what each frame is."""
+    first, last = min(track.seen), max(track.seen)
+    line = [track.seen.get(number, track.blind) for number in range(first, last + 1)]
+    there = np.array([number in track.seen for number in range(first, last + 1)])
+    alone = there & np.array([instant.certified for instant in line])
+    for moves in MOVES:
+        earliest = np.array(first_unreported(line, FREE if moves is None else moves))
+        begin, end = _longest(earliest, there)
+        yield {
+            "hidden": end - begin,
+            "words": _time(end - begin, fps),
+            "stretch": [first + begin, first + end - 1],
+            "states": [_runs(_states(earliest, there, alone, frames), first) for frames in windows],
+        }
+
+
+def _longest(earliest: Ints, there: Bools) -> tuple[int, int]:
+    """Where the longest time begins and ends, from one frame with a box to another, without a sure report."""
+    boxed = np.flatnonzero(there)
+    begin = boxed[np.minimum(np.searchsorted(boxed, earliest[boxed]), len(boxed) - 1)]
+    length = np.where(earliest[boxed] <= boxed, boxed - begin + 1, 0)
+    at = int(length.argmax())
+    return int(begin[at]), int(begin[at] + length[at])
+
+
+def _states(earliest: Ints, there: Bools, alone: Bools, frames: int) -> Ints:
+    """What each frame is. HELD: some window of so many frames has it, and all that have it are certified."""
+    begins = np.flatnonzero(there[: max(len(there) - frames + 1, 0)])
+    certified = earliest[begins + frames - 1] > begins
+    held = _within(begins, frames, len(there)) & ~_within(begins[~certified], frames, len(there))
+    return np.select([~there, alone, held], [NO_BOX, ALONE, HELD], HIDDEN)
+
+
+def _within(begins: Ints, frames: int, length: int) -> Bools:
+    """Which frames lie in one of the windows."""
+    steps = np.zeros(length + 1, np.int64)
+    np.add.at(steps, begins, 1)
+    np.add.at(steps, begins + frames, -1)
+    return np.asarray(np.cumsum(steps)[:-1] > 0)
+
+
+def _runs(states: Ints, first: int) -> list[list[int]]:
+    """Frames of one state after one another: the state, the first and the last of them. Without a box there is none."""
+    turns = np.flatnonzero(np.diff(states, prepend=-1, append=-1)).tolist()
+    return [
+        [int(states[begin]), first + begin, first + end - 1]
+        for begin, end in pairwise(turns)
+        if states[begin] != NO_BOX
+    ]
+
+
+def _time(frames: int, fps: float | None) -> str:
+    words = f"{frames} frame{'' if frames == 1 else 's'}"
+    return words if fps is None else f"{words}, {frames / fps:.2f} s"
