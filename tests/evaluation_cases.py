@@ -20,7 +20,7 @@ VOCABULARY = Vocabulary.same(NAMES)
 CURVE = ("alpha", "beta", "low_alpha", "low_beta")
 THREAT = {"patch_area": "area", "patch_aspect": "aspect", "patch_count": "count", "threshold": "threshold"}
 THREAT |= {"bound": "bound"}
-POINT = ("clean_recall", "base_score", "clean_recall_is_default")
+POINT = ("clean_recall", "base_score", "clean_recall_is_default", "wrong_boxes")
 
 
 def made(**values) -> Settings:

@@ -80,6 +80,25 @@ def test_evaluate_at_another_operating_point_says_which(workplace):
     assert recall["clean_recall"] >= 90
 
 
+def test_evaluate_with_few_wrong_boxes_and_slice_by_slice(workplace):
+    lines = ["image,weather", *(f"{n},{'rain' if n % 3 else 'sun'}" for n in range(11))]
+    (workplace / "tags.csv").write_text("\n".join(lines))
+    asked = ["--wrong-boxes", 0.5, "--tags", "tags.csv", "--slice", "weather", "--slice", "size=small"]
+    done = run(workplace, "evaluate", "run", *asked, "--out", "sliced")
+    assert "certified recall with at most 0.5 wrong boxes an image" in done.stdout
+    assert "worst weather: not said, every slice has fewer than 30 objects: weather=rain (7), weather" in done.stdout
+    assert "1 of 12 images have no row in tags.csv" in done.stderr
+    found = json.loads((workplace / "sliced" / "evaluation.json").read_text())
+    assert (found["operating_point"]["asked"], found["operating_point"]["wrong_boxes"]) == ("wrong_boxes", 0.5)
+    assert found["vanilla"]["clean_recall"] == pytest.approx(100)
+    assert found["objectseeker"]["wrong_boxes"] <= 0.5
+    assert found["objectseeker"]["base_score"] == 0.01  # nothing is known of base boxes of lower scores
+    rows = list(csv.DictReader((workplace / "sliced" / "slices.csv").open()))
+    assert [row["slice"] for row in rows] == ["weather=rain", "weather=sun", "size=small"]
+    assert [row["slice"] for row in found["slices"]["rows"]] == [row["slice"] for row in rows]
+    assert "| weather=rain | 7 | 7 (few) |" in (workplace / "sliced" / "evaluation.md").read_text()
+
+
 @pytest.mark.slow
 def test_evaluate_shows_recall_under_attack(workplace):
     """Only an attack on this very defence counts: any other file is refused with the difference."""
@@ -119,12 +138,18 @@ def test_evaluate_writes_json_csv_and_markdown(workplace):
 
 
 def test_tune_reports_both_halves_and_both_rules(workplace):
-    answer = json.loads(run(workplace, "tune", "run", "--clean-recall", 0.5, "--out", "tuned", "--json").stdout)
+    asked = ["--clean-recall", 0.5, "--slice", "class", "--out", "tuned", "--json"]
+    answer = json.loads(run(workplace, "tune", "run", *asked).stdout)
     assert set(answer["families"]) == {"paper", "evidence"}
     for found in answer["families"].values():
         assert found["searched"]["certified_far"] is not None
         assert found["held_out"]["ap50"] > 0
     assert (workplace / "tuned" / "tuning.md").read_text().count("held out") == 2
+    (row,) = csv.DictReader((workplace / "tuned" / "slices.csv").open())
+    assert (row["slice"], row["objects"]) == ("class=bright", "6")
+    best = answer["best"]["held_out"]
+    assert float(row["certified_over"]) == pytest.approx(best["certified_over"])  # one class: all of the held-out half
+    assert "worst class: not said" in (workplace / "tuned" / "tuning.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -134,6 +159,11 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "from a score of 0.1 on"),
         (["evaluate", "run", "--low-alpha", "0.2"], "both low_alpha and low_beta"),
         (["evaluate", "run", "--bound", "best"], "'best'"),
+        (["evaluate", "run", "--wrong-boxes", "-1"], "wrong_boxes must be at least 0, got -1.0"),
+        (["evaluate", "run", "--wrong-boxes", "1", "--clean-recall", "0.8"], "one of --clean-recall, --wrong-boxes"),
+        (["evaluate", "run", "--slice", "weather"], "no tags are called 'weather': give --tags FILE"),
+        (["evaluate", "run", "--baseline", "detectorguard", "--wrong-boxes", "1"], "at a clean recall"),
+        (["tune", "run", "--passes", "9", "--slice", "class"], "leave out --passes"),
         (["tune", "run", "--where", "near"], "near"),
         (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
         (

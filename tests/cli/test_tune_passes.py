@@ -7,6 +7,11 @@ import pytest
 from command import photographs, run
 
 from objectseeker import Defence
+from objectseeker.core.recipes import parse
+from objectseeker.datasets import open_dataset
+from objectseeker.detectors import load
+from objectseeker.runs.observe import observe
+from objectseeker.runs.observing import Observing
 
 FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
 TUNE = ("tune", "sum", "--patch", "4%", *FEW)
@@ -48,3 +53,14 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     _, noted = call(*TUNE, "--passes", "4", code=2)
     assert "the fewest are 5, with halves:1" in noted.splitlines()[-1]
     assert "give --passes, too" in call("tune", "sum", "--processes", "2", code=2)[1]
+
+
+def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defence(call, tmp_path, monkeypatch):
+    photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
+    monkeypatch.syspath_prepend(tmp_path)
+    dataset, detector = open_dataset("coco:truth.json:photos"), load("python:mine:detect")
+    observe(dataset, detector, tmp_path / "sum", Observing(parse("halves:3")))
+    said, noted = call(*TUNE, "--passes", "13", "--out", "tuned")
+    assert "no defence is written" in noted
+    assert "halves:" in said
+    assert not list((tmp_path / "tuned").glob("defence*"))

@@ -13,7 +13,7 @@ from objectseeker import Detections, ObjectSeekerError
 from objectseeker.core.recipes import parse, within
 from objectseeker.datasets import Entry
 from objectseeker.evaluation import Choices, Search, evaluate, sweeps
-from objectseeker.evaluation.budget import CLOSE, SEARCHED, Candidate, Tried, _wanted, fitting, tune_budgets
+from objectseeker.evaluation.budget import CLOSE, SEARCHED, Candidate, Tried, _wanted, fitting, on_line, tune_budgets
 from objectseeker.evaluation.tuning import NO_GAIN
 from objectseeker.results import budgets as results
 from objectseeker.runs.observing import Observing
@@ -122,7 +122,7 @@ def test_progress_names_recipes_and_settings(run):
 def test_a_budget_that_nothing_keeps_names_the_smallest(run):
     images = list(run.images())
     with pytest.raises(ObjectSeekerError, match=r"needs at most 4 passes .* the fewest are 5, with halves:1$"):
-        fitting(MASKS, images, [40, 4])
+        fitting(within(MASKS), images, [40, 4])
     with pytest.raises(ObjectSeekerError, match="passes must be at least 1, got 0"):
         tune_budgets(run, SEARCH, [0])
     with pytest.raises(ObjectSeekerError, match=r"^at most 9 passes: halves:2: no setting loses at most -1 points"):
@@ -131,26 +131,44 @@ def test_a_budget_that_nothing_keeps_names_the_smallest(run):
 
 def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
     images = list(run.images())
-    needed = {str(one.recipe): one.passes for one in fitting(MASKS, images, [1000])}
+    needed = {str(one.recipe): one.passes for one in fitting(within(MASKS), images, [1000])}
     assert needed["bands:0.04"] == max(parse("bands:4%").passes(*size) for size in SIZES)
     assert len({parse("bands:4%").passes(*size) for size in SIZES}) > 1
-    twice = fitting(parse("halves:5+halves:11"), images, [1000])
+    twice = fitting(within(parse("halves:5+halves:11")), images, [1000])
     masks = [frozenset(one.tobytes() for one in each.recipe.masks(100, 100).removed) for each in twice]
     assert len(set(masks)) == len(masks) < len(within(parse("halves:5+halves:11")))
     assert {"halves:1", "halves:5", "halves:11"} < {str(one.recipe) for one in twice}
 
 
 def test_only_recipes_that_may_still_be_the_best_are_searched():
+    line = on_line(SEARCH, 0.5)
     tried = [
-        Tried(Candidate(parse(text), passes), 0.5, gain)
+        Tried(Candidate(parse(text), passes), line, 0.5, gain)
         for text, passes, gain in (("halves:9", 37, 50.0), ("halves:8", 33, 49.0), ("halves:7", 29, 48.9))
     ]
-    tried.append(Tried(Candidate(parse("halves:2"), 9), 0.5, 48.9 - 2 * CLOSE))
-    tried.append(Tried(Candidate(parse("halves:1"), 5), 3.0, NO_GAIN))
+    tried.append(Tried(Candidate(parse("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
+    tried.append(Tried(Candidate(parse("halves:1"), 5), line, 3.0, NO_GAIN))
     assert sorted(tried, key=lambda one: one.rank) == tried
     assert SEARCHED == 2
-    assert [one.passes for one in _wanted(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
-    assert [one.passes for one in _wanted(tried, [29])] == [29]
+    assert [one.candidate.passes for one in _wanted(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
+    assert [one.candidate.passes for one in _wanted(tried, [29])] == [29]
+
+
+def test_a_search_never_ends_below_what_the_line_gave(run, found):
+    gave = {str(one.candidate.recipe): one for one in found.tried}
+    for one in found.chosen:
+        line = gave[str(one.candidate.recipe)]
+        assert one.best.searched.gain >= line.gain > NO_GAIN
+        assert line.settings == on_line(found.search, line.settings.follow.alpha)
+
+
+def test_only_the_masks_asked_for(run):
+    only = tune_budgets(run, SEARCH, [60], recipes=[parse("halves:1")])
+    assert [str(one.candidate.recipe) for one in only.tried] == ["halves:1"]
+    with pytest.raises(
+        ObjectSeekerError, match=r"^halves:3 is not within the run's masks halves:5\+bands:0.04: observe"
+    ):
+        tune_budgets(run, SEARCH, [60], recipes=[parse("halves:3")])
 
 
 def test_tables_and_plot_show_every_budget(found, tmp_path):

@@ -9,7 +9,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, boxes, evaluated, run
 from objectseeker import Detections, IouRule, Patch, Rule
 from objectseeker.core import boxes as core_boxes
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import Scene, replay, replay_iou, summary
+from objectseeker.evaluation import Scene, replay, replay_iou, working
 from objectseeker.evaluation.average_precision import Judged
 from objectseeker.evaluation.certified import find_proofs
 from objectseeker.evaluation.matching import overlapping
@@ -25,7 +25,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
         at_once = evaluated(images, settings)
         with monkeypatch.context() as patch:
             patch.setattr(core_boxes, "MOST_CELLS", FEW)
-            patch.setattr(summary, "BOXES_TOGETHER", 1)
+            patch.setattr(working, "BOXES_TOGETHER", 1)
             patch.setattr(replay, "MOST_LINKS", 40)  # hardly any image keeps its links
             patch.setattr(replay_iou, "MOST_LINKS", 40)
             assert evaluated(images, settings) == at_once

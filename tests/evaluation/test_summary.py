@@ -200,7 +200,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     asked = evaluate(images, VOCABULARY, dataclasses.replace(own, base_score=0.333))
     assert asked.ours.point.rule == own.follow.rule(rule, 0.333)
     assert asked.to_json()["operating_point"]["asked"] == "base_score"
-    with pytest.raises(ObjectSeekerError, match="a clean recall or a base score, not both"):
+    with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_score=0\.3"):
         dataclasses.replace(own, base_score=0.3, clean_recall=0.8)
 
 

@@ -43,7 +43,7 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
     from objectseeker.evaluation.contributions import measure
     from objectseeker.evaluation.gate import Release, joint_threats, judge, needs_curves, normal, threats
     from objectseeker.evaluation.settings import Settings
-    from objectseeker.evaluation.slices import NO_TAGS
+    from objectseeker.evaluation.slices import NO_TAGS, tags_of_run
 
     policy = normal(read_policy(files.policy), files.defence)
     attacks = [_attack(path, number, files.defence) for number, path in enumerate(files.attacks, 1)]
@@ -69,7 +69,7 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
         defence=files.defence,
         measured=measured(files.run, files.defence),
         baseline=baseline,
-        tags=NO_TAGS if files.tags is None else _tags(files.tags, files.run),
+        tags=NO_TAGS if files.tags is None else tags_of_run(files.tags, files.run),
         attacks=attacks,
         transcript=transcript,
     )
@@ -215,13 +215,6 @@ def _json(path: Path, what: str) -> Any:
         raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, RecursionError):
         raise ObjectSeekerError(f"{path} is no {what}") from None
-
-
-def _tags(path: Path, run: Run) -> Any:
-    from objectseeker.evaluation.slices import file_name, read_tags
-
-    entries = [run.manifest.images[index] for index in run.parts]
-    return read_tags(path, [entry.id for entry in entries], [file_name(entry.path) for entry in entries])
 
 
 def bound(run: Run, file: Path | None, like: Defence | None = None) -> Defence:

@@ -24,11 +24,13 @@ from objectseeker.detectors.network.names import MOST_CLASSES
 
 if TYPE_CHECKING:
     from objectseeker.evaluation import Settings, Threat
+    from objectseeker.evaluation.slices import Tags
     from objectseeker.runs.run import Run
 
 DATASETS = (
     "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, or a "
-    "folder of images; images may lie at addresses such as s3://bucket/folder."
+    "folder of images; sequences: mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or frames: before any other; images may "
+    "lie at addresses such as s3://bucket/folder."
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
@@ -76,7 +78,10 @@ class MaskOptions:
 
     masks: Annotated[
         str | None,
-        typer.Option(help="Mask recipe: halves:30, pairs:10, bands:1%, halves:10+bands:1%. Default: halves:30."),
+        typer.Option(
+            help="Mask recipe: halves:30, pairs:10, bands:1%, halves:10+bands:1%; of frames rolling:8:halves:30. "
+            "Default: halves:30."
+        ),
     ] = None
     fill: Annotated[int | None, typer.Option(help=f"Grey value of removed pixels. Default: {GREY}.")] = None
 
@@ -146,6 +151,25 @@ class ThreatOptions:
 
 CleanRecall = Annotated[
     float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
+]
+WrongBoxes = Annotated[
+    float | None,
+    typer.Option(help="Measure at the smallest score from which on there are at most so many wrong boxes an image."),
+]
+TagsFile = Annotated[
+    Path | None,
+    typer.Option("--tags", metavar="FILE", help="Tags of images: CSV with columns image,..., or a COCO file."),
+]
+Slices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--slice",
+        metavar="COLUMN[=VALUE]",
+        help="Also slice by slice: class, size, or a column of --tags; may be repeated. The worst is named.",
+    ),
+]
+Processes = Annotated[
+    int | None, typer.Option(help="How many processes share the images. Default: as many as there are cores.")
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")]
 ClassMap = Annotated[
@@ -231,13 +255,19 @@ def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path |
 
 
 def defence_and_settings(
-    run: Run, rule: RuleOptions, threat: ThreatOptions, clean_recall: float | None
+    run: Run,
+    rule: RuleOptions,
+    threat: ThreatOptions,
+    clean_recall: float | None,
+    wrong_boxes: float | None = None,
 ) -> tuple[Defence, Settings]:
     """The defence to measure on a run, and how: against what, and at which operating point (by default its own)."""
     from objectseeker.evaluation import Settings
 
-    if rule.base_score is not None and clean_recall is not None:
-        raise ObjectSeekerError("give --base-score or --clean-recall, not both: each fixes the other")
+    points = {"base_score": rule.base_score, "clean_recall": clean_recall, "wrong_boxes": wrong_boxes}
+    given = [name for name, value in points.items() if value is not None]
+    if len(given) > 1:
+        raise ObjectSeekerError(f"give one of {_options(given)}, not several: each fixes the others")
     defence = defence_of_run(run, rule, point=True)
     note_masks(defence.masks, threat.patches)
     base_score = rule.base_score if rule.defence is not None else None
@@ -247,6 +277,8 @@ def defence_and_settings(
         threat=threat.threat(),
         base_score=base_score,
         clean_recall=clean_recall,
+        wrong_boxes=wrong_boxes,
+        base_floor=run.manifest.observing.base_floor,
     )
     floor = run.manifest.observing.mask_floor
     if settings.floor < floor:
@@ -261,12 +293,29 @@ def defence_and_settings(
 
 def require_floor(run: Run, base_score: float) -> None:
     """Refuse an operating point below what a run has stored: base boxes would be missing there."""
-    floor = run.manifest.observing.base_floor
-    if base_score < floor:
-        raise ObjectSeekerError(
-            f"the run keeps base boxes from a score of {floor} on, but this looks from {base_score} on: "
-            "ask for a higher score or less clean recall, or observe with a lower --base-floor"
-        )
+    if base_score < run.manifest.observing.base_floor:
+        raise ObjectSeekerError(below_floor(run, base_score))
+
+
+def below_floor(run: Run, base_score: float) -> str:
+    return (
+        f"the run keeps base boxes from a score of {run.manifest.observing.base_floor} on, but this looks from "
+        f"{base_score} on: ask for a higher score or less clean recall, or observe with a lower "
+        "--base-floor"
+    )
+
+
+def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[Tags, list[str]]:
+    """The tags of a run's images and the slices asked for, each of which is there; a file alone asks for all of it."""
+    from objectseeker.evaluation.sliced import require_slices
+    from objectseeker.evaluation.slices import NO_TAGS, tags_of_run
+
+    tags = NO_TAGS if file is None else tags_of_run(file, run)
+    if tags.missing:
+        warn(f"{tags.missing} of {len(run.parts)} images have no row in {file}: they are in none of its slices")
+    asked = slices or list(tags.columns)
+    require_slices(asked, run.vocabulary.dataset_names, tags)
+    return tags, asked
 
 
 def refuse_beside_run(folder: Path, *groups: Any) -> None:

@@ -20,6 +20,10 @@ def compare(
     ],
     loss: Annotated[list[float] | None, typer.Option(help="Points of clean AP that may be lost; default: 1.")] = None,
     recall: Annotated[list[float] | None, typer.Option(help="r of CertR@r; default: 0.7 and 0.8.")] = None,
+    wrong_boxes: Annotated[
+        list[float] | None,
+        typer.Option(help="Instead, or with --recall as well: measure with at most so many wrong boxes an image."),
+    ] = None,
     rule: Annotated[list[str] | None, typer.Option(help="paper or evidence; default: both.")] = None,
     recall_of: Annotated[
         str | None,
@@ -41,17 +45,21 @@ def compare(
 
     AP lost to low mask scores, spurious boxes on clean images, and certified recall at an equal loss of AP: settings
     are searched on one half of the images and measured on the other. What one half allows the other may not, so
-    --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall and --rule may be repeated.
+    --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall, --wrong-boxes and --rule
+    may be repeated.
 
     Example:  objectseeker compare runs/plain runs/masked --loss 1 --recall 0.8 --processes 2
+    Example:  objectseeker compare runs/plain runs/masked --wrong-boxes 1
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
     from objectseeker.evaluation import comparison as job
     from objectseeker.results import compared, plots
 
-    several = {"losses": loss, "recalls": recall, "rules": rule}
+    several = {"losses": loss, "recalls": recall, "wrong_boxes": wrong_boxes, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
+    if wrong_boxes and not recall:
+        options["recalls"] = ()
     single = {"recall_of": recall_of, "patch_area": parse_area(patch), "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
     options["both_halves"] = both_halves

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker import Defence, ObjectSeekerError
+from objectseeker import Defence, ObjectSeeker, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
@@ -27,6 +28,7 @@ from objectseeker.cli._options import (
     read_class_map,
     say,
 )
+from objectseeker.cli._video import VideoOptions, Watching, refuse_rolling, require_free, video_in
 
 if TYPE_CHECKING:
     from objectseeker.datasets import Dataset
@@ -39,18 +41,24 @@ if TYPE_CHECKING:
 @grouped
 def detect(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="IMAGE|FOLDER|DATASET...", help="Images and folders, or one data set.")
+        list[str],
+        typer.Argument(
+            metavar="IMAGE|FOLDER|DATASET|VIDEO...",
+            help="Images and folders, one data set, or one video: a file, an address, a camera's number, video:FOLDER.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one is continued.")],
+    out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one of images is continued.")],
     rule: RuleOptions,
     detector: DetectorOptions,
     masks: MaskOptions,
     threat: ThreatOptions,
+    video: VideoOptions,
     certify: Annotated[
         bool, typer.Option("--certify", help="Certify the boxes that are output, against --patch and its like.")
     ] = False,
     alert: Annotated[
-        bool, typer.Option("--alert", help="Flag images that may be under attack, in alerts.json.")
+        bool,
+        typer.Option("--alert", help="Flag images that may be under attack, in alerts.json; frames, in their lines."),
     ] = False,
     class_map: ClassMap = None,
     outside: Outside = False,
@@ -66,14 +74,14 @@ def detect(
     annotate: Annotated[bool, typer.Option(help="Write annotated images.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Robust detections of images, as COCO results, CSV and annotated images.
+    """Robust detections of images or of a video: COCO results, CSV and pictures, or a line a frame and a video.
 
     Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". The defence
     that was used lies beside them, in defence.json: certificates hold for these detections if they are about this file.
     Without --defence and scores the rule is the one that all commands share, printed in full.
 
-    It may be stopped at any moment: the same command goes on where it was. One image that fails is named, and the
-    others go on.
+    With images it may be stopped at any moment: the same command goes on where it was. One image that fails is named,
+    and the others go on.
 
     With --certify every box says where a patch could not hide it (far, close, over, anywhere) on this image as it is.
     An image that is already attacked may hide objects that are not among its boxes: no certificate speaks of them.
@@ -81,7 +89,12 @@ def detect(
     With --alert an image is flagged when masking finds what the base boxes do not explain. If an attacker hides a
     certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).
 
+    A video gives frames.jsonl, one line of JSON a frame while it runs, and annotated.mp4. Ctrl-C ends it in order, with
+    what was done. With --masks rolling:8:halves:30 each frame is shown an eighth of the masks.
+
     Example:  objectseeker detect photos/ --out found
+    Example:  objectseeker detect clip.mp4 --start 1:30 --end 2:00 --stride 5 --out watched
+    Example:  objectseeker detect 0 --masks rolling:8:halves:30 --out camera
     Example:  objectseeker detect photos/ --defence tuned/defence.json --out found --certify --patch 1% --alert
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --masks halves:10 --out found
     Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
@@ -91,6 +104,16 @@ def detect(
 
     defence = defence_of(detector, masks, rule)
     against = _threat(threat, certify)
+    if (given := video_in(inputs)) is not None:
+        if class_map or outside:
+            raise ObjectSeekerError("--class-map and --outside are about data sets: leave them out for a video")
+        seeker_of = partial(defence.seeker, device, trust_detector=trust_detector)
+        watching = _watching(given, video, out, defence, seeker_of, threat=against, annotate=annotate, alert=alert)
+        watching.say_cost()
+        watching.run(as_json=as_json)
+        return
+    video.refuse()
+    refuse_rolling(defence.masks)
     data, sources, ids = _given(inputs, outside)
     pairs = None if class_map is None else read_class_map(class_map)
     seeker = defence.seeker(device, trust_detector=trust_detector)
@@ -98,7 +121,7 @@ def detect(
     categories, warnings = _categories(data, ids, loaded.names, pairs)
     bound = defence.bound_to(defence.identity or loaded.identity)
     doubt = None if trust_detector else getattr(loaded, "unverified", None)
-    about = None if against is None else _about(against, bound)
+    about = None if against is None else against.described(bound.rule)
     with journal_in(out, {"defence": _decides(bound), "certified": about}) as journal:
         before = sum(source.name in journal.images for source in sources)
         known = len(journal.images)
@@ -152,6 +175,38 @@ def detect(
         raise typer.Exit(1 if len(failed) < len(sources) else 2)
 
 
+def _watching(
+    given: str,
+    options: VideoOptions,
+    out: Path,
+    defence: Defence,
+    seeker_of: Callable[[], ObjectSeeker],
+    *,
+    threat: Threat | None,
+    annotate: bool,
+    alert: bool,
+) -> Watching:
+    """What is asked for where a video is given; the defence that is used is written and printed."""
+    from objectseeker.results.sources import Categories
+    from objectseeker.video.decoding import open_video, pyav
+    from objectseeker.video.watching import Lines
+
+    choice = options.choice()
+    require_free(out)
+    if annotate:
+        pyav()  # else a folder of frames does without it
+    opened = open_video(given, rate=options.fps)  # first: a detector takes longer to load than a bad file to refuse
+    seeker = seeker_of()
+    loaded: Any = seeker.detector
+    bound = defence.bound_to(defence.identity or loaded.identity)
+    bound.save(out / "defence.json")
+    say(bound)
+    lines = Lines(opened.name, Categories.of_detector(loaded.names), bound.sha256, alert)
+    about = None if threat is None else threat.described(bound.rule)
+    names = tuple(loaded.names)
+    return Watching(opened, choice, seeker, lines, out, threat=threat, about=about, annotate=annotate, names=names)
+
+
 def _threat(options: ThreatOptions, certify: bool) -> Threat | None:
     if certify:
         return options.threat()
@@ -194,19 +249,6 @@ def _decides(defence: Defence) -> dict[str, Any]:
     from objectseeker.defence import without_folder
 
     return defence.to_json() | {"detector": without_folder(defence.detector), "follow": None}
-
-
-def _about(threat: Threat, defence: Defence) -> dict[str, Any]:
-    """What is certified against, for files."""
-    from objectseeker.evaluation.settings import threshold_of
-
-    return {
-        "patch_area": threat.area,
-        "patch_aspect": threat.aspect,
-        "patch_count": threat.count,
-        "threshold": threshold_of(defence.rule, threat.threshold),
-        "bound": threat.bound,
-    }
 
 
 def _say_cost(defence: Defence, before: int, total: int) -> None:

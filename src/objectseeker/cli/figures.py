@@ -16,6 +16,7 @@ from objectseeker.cli._options import (
     RuleOptions,
     RunFolder,
     ThreatOptions,
+    WrongBoxes,
     defence_and_settings,
     grouped,
     open_run,
@@ -30,6 +31,7 @@ def figures(
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: CleanRecall = None,
+    wrong_boxes: WrongBoxes = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this figure; may be repeated. An unknown name lists all.")
     ] = None,
@@ -38,6 +40,7 @@ def figures(
     """Every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
 
     Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5 --clean-recall 0.8
+    Example:  objectseeker figures runs/voc --out figures --defence tuned/defence.json --wrong-boxes 1
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
     from objectseeker.evaluation import Scene
@@ -45,7 +48,7 @@ def figures(
     from objectseeker.results import plots
 
     stored = open_run(run)
-    defence, settings = defence_and_settings(stored, rule, threat, clean_recall)
+    defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
     with progress("drawing figures", 0) as bar:
         files = job.write_figures(
             Scene.of(stored.images(), stored.vocabulary),
@@ -59,7 +62,7 @@ def figures(
         )
     fixed = settings.fixed_rule
     named = defence if fixed is None else replace(defence, rule=fixed)
-    # At a clean recall every figure finds a rule of its own: what is named then is the curve they lie on.
+    # At a clean recall or a number of wrong boxes every figure finds a rule of its own: the curve they lie on is named.
     named.save(out / ("on-the-curve-of.defence.json" if fixed is None else "defence.json"))
     note = plots.missing()
     if note is not None:

@@ -90,6 +90,7 @@ def observe(
     Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --names n.txt --class-map Pkw=car --out own
     Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --sample 200 --out runs/voc-pairs
     Example:  objectseeker observe voc:VOCdevkit:val --defence tuned/defence.json --out runs/voc
+    Example:  objectseeker observe mot:MOT17/train --masks rolling:8:halves:30 --out runs/mot
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """

@@ -12,10 +12,23 @@ import typer
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
-from objectseeker.cli._options import Json, RunFolder, ThreatOptions, grouped, open_run, say
+from objectseeker.cli._options import (
+    Json,
+    RunFolder,
+    Slices,
+    TagsFile,
+    ThreatOptions,
+    below_floor,
+    grouped,
+    open_run,
+    say,
+    tags_and_slices,
+)
 
 if TYPE_CHECKING:
-    from objectseeker.evaluation import Search
+    from objectseeker.evaluation import Search, Tuning
+    from objectseeker.evaluation.sliced import SliceRow
+    from objectseeker.evaluation.slices import Tags
     from objectseeker.runs.run import Run
 
 
@@ -27,6 +40,10 @@ def tune(
     loss: Annotated[float, typer.Option(help="Points of clean AP that may be lost.")] = 1.0,
     clean_recall: Annotated[
         float | None, typer.Option(help="Certify most where this clean recall (a fraction) is reached. Default: 0.8.")
+    ] = None,
+    wrong_boxes: Annotated[
+        float | None,
+        typer.Option(help="Instead: certify most where there are at most so many wrong boxes an image."),
     ] = None,
     recall_of: Annotated[
         str, typer.Option(help="Which detector's clean recall counts: defended, or undefended.")
@@ -42,6 +59,14 @@ def tune(
             "repeated: one row for each."
         ),
     ] = None,
+    masks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RECIPE", help="With --passes: only these masks, among those of the run. May be repeated."
+        ),
+    ] = None,
+    tags: TagsFile = None,
+    slices: Slices = None,
     seed: Annotated[int, typer.Option(help="Of the split into two halves.")] = 0,
     processes: Annotated[int, typer.Option(help="With --passes: how many recipes are searched at once.")] = 1,
     out: Annotated[
@@ -60,6 +85,7 @@ def tune(
     observe again with the defence.json. With several N there is a defence-N.json for each.
 
     Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
+    Example:  objectseeker tune runs/voc --wrong-boxes 1 --tags tags.csv --slice weather --slice class --out tuned
     Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
     Example:  objectseeker detect photos/ --defence tuned/defence.json --out found
     """
@@ -72,45 +98,81 @@ def tune(
     search = Search(
         threat=threat.threat(),
         clean_recall=clean_recall,
+        wrong_boxes=wrong_boxes,
         recall_of=recall_of,  # type: ignore[arg-type]  # Search refuses what it does not know
         wheres=tuple(where or ("far", "close", "over")),  # type: ignore[arg-type]
         most_loss=loss,
         mask_floor=stored.manifest.observing.mask_floor,
+        base_floor=stored.manifest.observing.base_floor,
         seed=seed,
         choices=Choices(**{name: tuple(values) for name, values in given.items() if values}),
     )
+    if masks and not passes:
+        raise ObjectSeekerError(f"--masks {masks[0]} chooses among the run's masks: give --passes, too")
     if processes != 1 and not passes:
         raise ObjectSeekerError(f"--processes {processes} is for several recipes at once: give --passes, too")
+    tagged, asked = tags_and_slices(stored, tags, slices)
+    if asked and passes:
+        raise ObjectSeekerError(f"--slice {asked[0]} is about one rule: leave out --passes, or evaluate what it chose")
+    loadable = stored.manifest.detector_spec is not None
+    if not loadable:
+        warn("the run does not say how its detector is loaded: what is found is shown, but no defence is written")
     if passes:
-        _within_passes(stored, search, passes, processes, out, as_json)
+        _within_passes(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
         tuning = evaluation.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
-    defence = stored.defence(*tuning.chosen)
+    rule = tuning.chosen[0]
+    if rule.base_score < stored.manifest.observing.base_floor:
+        warn(below_floor(stored, rule.base_score))
+    defence = stored.defence(*tuning.chosen) if loadable else None
+    rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
-        tuned.save(out, tuning)
-        defence.save(out / "defence.json")
+        tuned.save(out, tuning, rows)
+        if defence is not None:
+            defence.save(out / "defence.json")
         _note_plots()
     if as_json:
-        print_json(tuning.to_json() | {"defence": defence.described()})
+        print_json(tuned.as_json(tuning, rows) | {"defence": None if defence is None else defence.described()})
         return
-    _print(tuned.for_terminal(tuning))
+    _print(tuned.for_terminal(tuning, rows))
+    if defence is None:
+        return
     if out is not None:
         printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defence.json'))}")
     say(defence)
 
 
+def _sliced(run: Run, tuning: Tuning, tags: Tags, asked: list[str]) -> list[SliceRow]:
+    """The best setting slice by slice, on the images that were not searched, where they have its figures."""
+    from objectseeker.evaluation.sliced import measured_slices
+
+    point = tuning.best.held_out.outcome.point
+    if point is None:
+        return []
+    every = run.images()
+    chosen = tuning.held_out_images(len(every))
+    images, own = [every[n] for n in chosen.tolist()], replace(tuning.best.settings, rule=point.rule)
+    with progress("measuring slices", len(images)) as bar:
+        return measured_slices(images, run.vocabulary, own, tags.of(chosen), asked, on_image=bar.advance)
+
+
 def _within_passes(
-    run: Run, search: Search, passes: list[int], processes: int, out: Path | None, as_json: bool
+    run: Run, search: Search, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
+    from objectseeker.core.recipes import parse
     from objectseeker.evaluation.budget import tune_budgets
     from objectseeker.results import budgets
 
     with Stages() as stages:
-        found = tune_budgets(run, search, passes, processes=processes, on_progress=stages.update)
+        found = tune_budgets(
+            run, search, passes, recipes=[parse(one) for one in masks], processes=processes, on_progress=stages.update
+        )
     defences = {
-        one.budget: replace(run.defence(*one.tuning.chosen), masks=one.candidate.recipe) for one in found.chosen
+        one.budget: replace(run.defence(*one.tuning.chosen), masks=one.candidate.recipe)
+        for one in found.chosen
+        if run.manifest.detector_spec is not None
     }
     files = {}
     if out is not None:
@@ -127,8 +189,9 @@ def _within_passes(
     for budget, file in files.items():
         printed.print(f"The defence for at most {budget} passes: {escape(str(file))}")
     how = f"observe again with --defence {next(iter(files.values()))}" if files else "save it with --out and observe"
-    masks = run.manifest.observing.masks
-    printed.print(f"Estimated from the run's views, whose masks are {masks}; to certify it, {escape(how)}")
+    how = how if defences else "observe with it"
+    observed = run.manifest.observing.masks
+    printed.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
 
 
 class Stages:

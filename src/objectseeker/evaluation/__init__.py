@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from objectseeker.core.threats import WHERES
 from objectseeker.evaluation.object_rows import ObjectRow, certify_images
+from objectseeker.evaluation.outcomes import DefendedOutcome
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
-from objectseeker.evaluation.summary import DefendedOutcome, Evaluation, evaluate
+from objectseeker.evaluation.summary import Evaluation, evaluate
 from objectseeker.evaluation.tuning import Choices, Search, Tuning, tune
 
 __all__ = [

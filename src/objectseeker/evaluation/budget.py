@@ -72,6 +72,7 @@ class Tried:
     """What a candidate gave along the line of settings, on the searched half."""
 
     candidate: Candidate
+    settings: Settings
     loss: float
     gain: float  # mean certified recall; NO_GAIN if nothing on the line keeps the loss and reaches the clean recall
 
@@ -129,16 +130,22 @@ class Budgets:
 
 
 def tune_budgets(
-    run: Run, search: Search, budgets: Sequence[int], *, processes: int = 1, on_progress: OnProgress | None = None
+    run: Run,
+    search: Search,
+    budgets: Sequence[int],
+    *,
+    recipes: Sequence[Recipe] = (),
+    processes: int = 1,
+    on_progress: OnProgress | None = None,
 ) -> Budgets:
     """For every budget the recipe within the run's that certifies most with at most so many passes on every image.
 
-    For the same `search` a larger budget never certifies less on the searched half. Losses other than `most_loss` are
-    not searched for.
+    Where `recipes` are given, it is one of these. For the same `search` a larger budget never certifies less on the
+    searched half. Losses other than `most_loss` are not searched for.
     """
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
-    candidates = fitting(run.manifest.observing.masks, images, allowed)
+    candidates = fitting(_among(run.manifest.observing.masks, recipes), images, allowed)
     scene = Scene.of(images, run.vocabulary)
     halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
     search, remarks = within_reach(replace(search, losses=()), halves)
@@ -146,10 +153,11 @@ def tune_budgets(
         tried = working.each(Bench.try_out, candidates, lambda done, _: report("recipes tried", done, len(candidates)))
         tried.sort(key=lambda one: one.rank)
         wanted = _wanted(tried, allowed)
-        log.debug("recipes searched in full: %s", ", ".join(str(one.recipe) for one in wanted))
+        log.debug("recipes searched in full: %s", ", ".join(str(one.candidate.recipe) for one in wanted))
         what = f"settings tried of {len(wanted)} recipe{'s' * (len(wanted) > 1)}"
         found = working.each(Bench.search_all, wanted, lambda _, settings: report(what, settings, 0))
-    tunings = {one: tuning for one, tuning in zip(wanted, found, strict=True) if isinstance(tuning, Tuning)}
+    searched = list(zip((one.candidate for one in wanted), found, strict=True))
+    tunings = {one: tuning for one, tuning in searched if isinstance(tuning, Tuning)}
     chosen, missing = [], []
     for budget in allowed:
         fit = {one: tuning for one, tuning in tunings.items() if one.passes <= budget}
@@ -157,40 +165,49 @@ def tune_budgets(
             best = max(fit, key=lambda one: (fit[one].best.searched.gain, -one.passes))
             chosen.append(Chosen(budget, best, fit[best]))
         else:
-            why = next(str(why) for one, why in zip(wanted, found, strict=True) if one.passes <= budget)
+            why = next(str(why) for one, why in searched if one.passes <= budget)
             missing.append(f"at most {budget} passes: {why}")
     if not chosen:
         raise ObjectSeekerError(missing[-1])
     return Budgets(search, tuple(chosen), tuple(tried), (*remarks, *missing))
 
 
-def fitting(masks: Recipe, images: Sequence[ObservedImage], budgets: Sequence[int]) -> list[Candidate]:
-    """The recipes within `masks` that keep the largest of the budgets on every image; one that none keeps is refused.
+def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
+    """The recipes within `masks`: all of them, or those asked for."""
+    known = within(masks)
+    for recipe in asked:
+        if recipe not in known:
+            raise ObjectSeekerError(f"{recipe} is not within the run's masks {masks}: observe with a sum that holds it")
+    return list(asked) or list(known)
+
+
+def fitting(recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets: Sequence[int]) -> list[Candidate]:
+    """The recipes that keep the largest of the budgets on every image; a budget that none keeps is refused.
 
     Of recipes that make the same masks for all of the images, the shortest to write is taken.
     """
     sizes = sorted({(image.observation.width, image.observation.height) for image in images})
     found: dict[tuple[frozenset[bytes], ...], Candidate] = {}
-    for recipe in sorted(within(masks), key=lambda one: len(str(one))):
+    for recipe in sorted(recipes, key=lambda one: len(str(one))):
         made = [recipe.masks(*size).removed for size in sizes]
         same = tuple(frozenset(one.tobytes() for one in removed) for removed in made)
         found.setdefault(same, Candidate(recipe, 1 + max(map(len, made))))
     fewest = min(found.values(), key=lambda one: one.passes)
     if fewest.passes > min(budgets):
         raise ObjectSeekerError(
-            f"no recipe within {masks} needs at most {min(budgets)} passes on every image: the fewest are "
-            f"{fewest.passes}, with {fewest.recipe}"
+            f"none of these masks needs at most {min(budgets)} passes on every image: the fewest are {fewest.passes}, "
+            f"with {fewest.recipe}"
         )
     return [one for one in found.values() if one.passes <= max(budgets)]
 
 
-def _wanted(tried: Sequence[Tried], budgets: Sequence[int]) -> list[Candidate]:
+def _wanted(tried: Sequence[Tried], budgets: Sequence[int]) -> list[Tried]:
     """The best of every budget, those of all budgets together; the ones that take longest first."""
-    wanted = set()
+    wanted: dict[Candidate, Tried] = {}
     for budget in budgets:
         best, *others = [one for one in tried if one.candidate.passes <= budget][:SEARCHED]
-        wanted |= {one.candidate for one in (best, *others) if one.gain >= best.gain - CLOSE}
-    return sorted(wanted, key=lambda one: (-one.passes, str(one.recipe)))
+        wanted |= {one.candidate: one for one in (best, *others) if one.gain >= best.gain - CLOSE}
+    return sorted(wanted.values(), key=lambda one: (-one.candidate.passes, str(one.candidate.recipe)))
 
 
 class Bench:
@@ -219,15 +236,15 @@ class Bench:
                 bold = middle
         best = bench.coarse(on_line(self._search, careful))
         kept = best.loss <= self._search.most_loss
-        return Tried(candidate, best.loss, best.gain if kept else NO_GAIN)
+        return Tried(candidate, best.settings, best.loss, best.gain if kept else NO_GAIN)
 
-    def search_all(self, candidate: Candidate) -> Tuning | str:
-        """What `tune` finds, or why it finds nothing."""
-        under = self._under(candidate.recipe)
+    def search_all(self, tried: Tried) -> Tuning | str:
+        """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
+        recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
-            found = tune(under, self._vocabulary, self._search, on_attempt=self._on_setting)
+            found = tune(self._under(recipe), self._vocabulary, search, on_attempt=self._on_setting)
         except ObjectSeekerError as error:
-            return f"{candidate.recipe}: {error}"
+            return f"{recipe}: {error}"
         return replace(found, trials=())  # large, and of no use to anybody who waits for it
 
     def _under(self, recipe: Recipe) -> list[ObservedImage]:
@@ -246,16 +263,17 @@ def on_line(search: Search, alpha: float) -> Settings:
 
 # --- processes --------------------------------------------------------------------------------------------------------
 
-Advance = Callable[[int, int], None]  # how many candidates are done, and how many settings were tried
+Advance = Callable[[int, int], None]  # how much of the work is done, and how many settings were tried
+W = TypeVar("W", Candidate, Tried)
 
 
 class Here:
-    """Works through candidates in this process."""
+    """Works through recipes in this process."""
 
     def __init__(self, run: Run, images: Sequence[ObservedImage], search: Search) -> None:
         self._bench = partial(Bench, images, run.vocabulary, search)
 
-    def each(self, work: Callable[[Bench, Candidate], T], candidates: Sequence[Candidate], advance: Advance) -> list[T]:
+    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
         done: list[T] = []
         tried = 0
 
@@ -265,8 +283,8 @@ class Here:
             advance(len(done), tried)
 
         bench = self._bench(one_more)
-        for candidate in candidates:
-            done.append(work(bench, candidate))
+        for item in items:
+            done.append(work(bench, item))
             advance(len(done), tried)
         return done
 
@@ -275,13 +293,13 @@ _bench: Bench  # of a process of the pool
 
 
 class Processes:
-    """Works through candidates in several processes, each of which reads the run anew: nothing large travels."""
+    """Works through recipes in several processes, each of which reads the run anew: nothing large travels."""
 
     def __init__(self, pool: ProcessPoolExecutor, tried: Synchronized[int]) -> None:
         self._pool, self._tried = pool, tried
 
-    def each(self, work: Callable[[Bench, Candidate], T], candidates: Sequence[Candidate], advance: Advance) -> list[T]:
-        waiting = [self._pool.submit(_work, work, candidate) for candidate in candidates]
+    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
+        waiting = [self._pool.submit(_work, work, item) for item in items]
         left: set[Future[T]] = set(waiting)
         while left:
             done, left = wait(left, BETWEEN_LOOKS, FIRST_COMPLETED)
@@ -319,5 +337,5 @@ def _begin(folder: Path, search: Search, tried: Synchronized[int]) -> None:
     _bench = Bench(list(run.images()), run.vocabulary, search, one_more)
 
 
-def _work(work: Callable[[Bench, Candidate], T], candidate: Candidate) -> T:
-    return work(_bench, candidate)
+def _work(work: Callable[[Bench, W], T], item: W) -> T:
+    return work(_bench, item)

@@ -126,21 +126,30 @@ def remaining_objects(
     proofs: Proofs, rule: AnyRule, patch: Patch, *, threshold: float | None = None
 ) -> list[Remaining]:
     """The joint certificate of every image, over its counted objects: see `core.joint`."""
+    (found,) = remaining_under(proofs, rule, [patch], threshold=threshold)
+    return found
+
+
+def remaining_under(
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> list[list[Remaining]]:
+    """The same for several patches, one list each: what proves the objects is found once."""
     evidence = _evidence(proofs, rule, threshold)
-    scene, require = proofs.scene, require_anywhere(patch)
+    scene, checked = proofs.scene, [require_anywhere(patch) for patch in patches]
     truth, width, height = proofs.targets()
     visible = visible_area(truth, width, height) > 0
-    proven: list[list[list[ObjectProof]]] = [[] for _ in scene.images]
-    of_object: list[list[ObjectProof]] = []
-    for image in scene.truth.image[scene.counted].tolist():
-        of_object.append([])
-        proven[image].append(of_object[-1])
-    for target in np.flatnonzero(visible).tolist():
-        of_object[int(proofs.object[target])].append(_proof(proofs, rule, evidence, target))
-    return [
-        remaining(image.observation.masks, objects, require.size(image.observation.width, image.observation.height))
-        for image, objects in zip(scene.images, proven, strict=True)
-    ]
+    first = np.searchsorted(scene.truth.image[scene.counted], np.arange(len(scene.images) + 1))
+    found: list[list[Remaining]] = [[] for _ in patches]
+    for image, start, end in zip(scene.images, first, first[1:], strict=False):
+        seen = image.observation
+        of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
+        mine = slice(*np.searchsorted(proofs.object, [start, end]))
+        for target in np.flatnonzero(visible[mine]) + mine.start:
+            proof = _proof(proofs, rule, evidence, int(target))
+            of_object[int(proofs.object[target]) - start].append(proof)
+        for patch, of_patch in zip(checked, found, strict=True):
+            of_patch.append(remaining(seen.masks, of_object, patch.size(seen.width, seen.height)))
+    return found
 
 
 def _evidence(proofs: Proofs, rule: AnyRule, threshold: float | None) -> Floats:

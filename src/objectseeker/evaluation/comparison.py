@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from objectseeker.evaluation.estimates import (
     BetaPoint,
     CleanFigures,
     Options,
+    Point,
     TunedFigures,
     UndefendedFigures,
     clean_figures,
@@ -35,7 +37,7 @@ from objectseeker.evaluation.estimates import (
 from objectseeker.evaluation.tuning import Family
 from objectseeker.runs.run import Run, open_run
 
-Task = tuple[Family, float, int] | None  # a rule, a clean recall, the half searched; None: what needs no settings
+Task = tuple[Family, Point, int] | None  # a rule, an operating point, the half searched; None: what needs no settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +72,13 @@ class RunFigures(Compared):
         if not isinstance(figures, cls):
             raise TypeError(f"{type(content).__name__} instead of figures")
         options = figures.options
-        parts = {"curve": len(BETAS), "tuned": len(options.rules) * len(options.recalls) * len(options.losses)}
+        parts = {"curve": len(BETAS), "tuned": len(options.rules) * len(options.points) * len(options.losses)}
         if any(len(getattr(figures, name)) != count for name, count in parts.items()) or any(
-            len(point.at_recall) != len(options.recalls) for point in figures.curve
+            len(point.at_recall) != len(options.points) for point in figures.curve
         ):
             raise ValueError("there are more or fewer figures than were asked for")
+        if any(row.point not in options.points for row in figures.tuned):
+            raise ValueError("there are figures at another operating point than was asked for")
         if any(len(one.samples) != options.bootstrap for one in estimates_in(figures)):
             raise ValueError(f"an estimate has not {options.bootstrap} samples")
         return figures
@@ -108,23 +112,23 @@ def measure(
     - undefended: AP50 of the undefended detector.
     - curve: AP50 and its loss against that where mask_score = base_score + (1 - base_score) * beta, by the paper's
       rule and protocol (alpha is beta, or the run's floor if that is higher; filter_ioa 0.6), on all images; and the
-      spurious boxes per image at the base_score at which the undefended detector reaches a clean recall. A spurious
+      spurious boxes per image at the base_score at which the undefended detector has the operating point. A spurious
       box is one that the defence adds to the base boxes of a clean image and that overlaps no object of its label
       (an ignored one neither) with an IoU of 0.5.
-    - tuned: for every rule, clean recall and loss, the settings that certify most within the loss on one half of the
+    - tuned: for every rule, operating point and loss, the settings that certify most within the loss on one half of the
       images, and what they give on the other half. With `both_halves`, likewise the other way round: `halves` has both,
       `held_out` the mean.
 
-    Every figure has a 95 % bootstrap interval over images. Settings stay as they were found; a sample's base_score is
-    the one at which that sample reaches the clean recall, and samples that never do are left out (`unreached` counts
-    them). `options` are those of `Options`; `on_part` is called with how many parts of the work are done, and of how
-    many.
+    An operating point is a clean recall, or a number of wrong boxes an image. Every figure has a 95 % bootstrap
+    interval over images. Settings stay as they were found; a sample's base_score is the one at which that sample has
+    the operating point, and samples that never do are left out (`unreached` counts them). `options` are those of
+    `Options`; `on_part` is called with how many parts of the work are done, and of how many.
     """
     chosen = Options(**options)
     # The evidence rule takes longest, so it goes first.
     halves = range(2 if chosen.both_halves else 1)
     tasks: list[Task] = [
-        (rule, recall, half) for rule in chosen.rules[::-1] for recall in chosen.recalls for half in halves
+        (rule, point, half) for rule in chosen.rules[::-1] for point in chosen.points for half in halves
     ]
     tasks.append(None)
     done = 0
@@ -150,7 +154,7 @@ def measure(
     *tuned, clean = parts
     if chosen.both_halves:
         tuned = [list(map(both_ways, *two)) for two in zip(tuned[::2], tuned[1::2], strict=True)]
-    order = {rule: place for place, rule in enumerate(chosen.rules)}
+    order = {at: place for place, at in enumerate(product(chosen.rules, chosen.points))}
     rows: list[TunedFigures] = [row for part in tuned for row in part]
     observing = run.manifest.observing
     return RunFigures(
@@ -160,7 +164,7 @@ def measure(
         mask_floor=observing.mask_floor,
         options=chosen,
         **{each.name: getattr(clean, each.name) for each in fields(CleanFigures)},
-        tuned=tuple(sorted(rows, key=lambda row: (order[row.rule], row.clean_recall, row.most_loss))),
+        tuned=tuple(sorted(rows, key=lambda row: (order[row.rule, row.point], row.most_loss))),
     )
 
 
@@ -177,8 +181,8 @@ def _part_of(run: Run, options: Options, task: Task) -> CleanFigures | list[Tune
     given = run.images(), run.vocabulary, run.manifest.observing.mask_floor, options
     if task is None:
         return clean_figures(*given)
-    rule, recall, half = task
-    return tuned_figures(*given, rule=rule, recall=recall, half=half)
+    rule, point, half = task
+    return tuned_figures(*given, rule=rule, point=point, half=half)
 
 
 def both_ways(one: TunedFigures, other: TunedFigures) -> TunedFigures:
@@ -186,6 +190,7 @@ def both_ways(one: TunedFigures, other: TunedFigures) -> TunedFigures:
     return TunedFigures(
         rule=one.rule,
         clean_recall=one.clean_recall,
+        wrong_boxes=one.wrong_boxes,
         most_loss=one.most_loss,
         halves=(one, other),
         held_out=combined(one.held_out, other.held_out, lambda a, b: (a + b) / 2),

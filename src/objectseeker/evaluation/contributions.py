@@ -6,7 +6,7 @@ makes its contributions: a numerator and a denominator for every image, so that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,13 +18,13 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import WHERES
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation.curves import NO_BOXES
-from objectseeker.evaluation.matching import match, overlapping
+from objectseeker.evaluation.matching import match, overlapping, wrong
 from objectseeker.evaluation.policy import Requirement
 from objectseeker.evaluation.replayed import Replayed
 from objectseeker.evaluation.resampling import Tally
 from objectseeker.evaluation.scene import Boxes, Scene
 from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat
-from objectseeker.evaluation.summary import scenes
+from objectseeker.evaluation.working import OnImage, working
 
 
 class Figure(Protocol):
@@ -178,12 +178,17 @@ def measure(
     *,
     curves: bool,
     jointly: Sequence[Threat] = (),
-    on_image: Callable[[], None] = lambda: None,
+    processes: int = 1,
+    on_image: OnImage = lambda: None,
 ) -> Measured:
-    """All that a policy can ask for, at the settings' own rule; the images are gone through once."""
+    """All that a policy can ask for, at the settings' own rule; the images are gone through once.
+
+    Several `processes` share them, with the same result; `on_image` is called for every image gone through.
+    """
     threats, jointly = list(dict.fromkeys(threats)), list(dict.fromkeys(jointly))
-    each = scenes(_counted(images, on_image), vocabulary)
-    parts = [_part(scene, settings, threats, jointly, curves) for scene in each]
+    with working(images, vocabulary, processes=processes, on_image=on_image) as crew:
+        of_parts = crew.each(_parts, (settings, threats, jointly, curves))
+        parts = [part for some in of_parts for part in some]
     starts = np.cumsum([0, *(len(part.ids) for part in parts)])
     plain = ("flagged", "wrong", "number", "label", "box", "size", "found")
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in plain}
@@ -200,10 +205,11 @@ def measure(
     )
 
 
-def _counted(images: Iterable[ObservedImage], on_image: Callable[[], None]) -> Iterator[ObservedImage]:
-    for image in images:
-        yield image
-        on_image()
+Asked = tuple[Settings, Sequence[Threat], Sequence[Threat], bool]
+
+
+def _parts(scenes: Iterable[Scene], asked: Asked) -> list[Measured]:
+    return [_part(scene, *asked) for scene in scenes]
 
 
 def _part(
@@ -234,7 +240,7 @@ def _part(
         names=scene.names,
         ids=tuple(one.id for one in scene.images),
         flagged=flagged,
-        wrong=np.bincount(boxes.image[taken < 0], minlength=images),
+        wrong=np.bincount(boxes.image[wrong(taken)], minlength=images),
         image=image,
         number=counted - first[image],
         label=scene.truth.detections.label[counted],
@@ -282,7 +288,7 @@ def _joint_recall(measured: Measured, requirement: Requirement) -> Figure:
     return Ratio(remaining[:, None], _per_image(measured)[:, None])
 
 
-def _clean_recall(measured: Measured, requirement: Requirement) -> Figure:
+def clean_recall_of(measured: Measured) -> Ratio:
     """The mean over classes, as `evaluate` has it."""
     labels = np.unique(measured.label).tolist()
     by_class = [measured.of_objects(measured.label == label) for label in labels]
@@ -304,7 +310,8 @@ def _false_alerts(measured: Measured, requirement: Requirement) -> Figure:
     return Ratio(measured.flagged[:, None].astype(np.float64), np.ones((len(measured.ids), 1)), single=True)
 
 
-def _wrong_boxes(measured: Measured, requirement: Requirement) -> Figure:
+def wrong_boxes_of(measured: Measured) -> Ratio:
+    """An image, as `evaluate` has them."""
     wrong = measured.wrong.astype(np.float64)
     return Ratio(wrong[:, None], np.ones((len(wrong), 1)), scale=1.0, most=max(float(wrong.max(initial=0)), 1.0))
 
@@ -312,11 +319,11 @@ def _wrong_boxes(measured: Measured, requirement: Requirement) -> Figure:
 FIGURES: dict[str, Callable[[Measured, Requirement], Figure]] = {
     "certified_recall": _certified_recall,
     "joint_recall": _joint_recall,
-    "clean_recall": _clean_recall,
+    "clean_recall": lambda measured, _: clean_recall_of(measured),
     "clean_ap50": _clean_ap50,
     "clean_ap50_loss": _clean_ap50_loss,
     "false_alerts": _false_alerts,
-    "wrong_boxes": _wrong_boxes,
+    "wrong_boxes": lambda measured, _: wrong_boxes_of(measured),
 }
 OVER_OBJECTS = ("certified_recall", "joint_recall", "clean_recall")  # images without objects play no part in these
 

@@ -53,10 +53,26 @@ class Curve:
     def highest_clean_recall(self) -> float:
         return float(self.clean_recall.max())
 
+    @property
+    def wrong_boxes(self) -> Floats:
+        """Wrong boxes an image, of all classes, at every base_score."""
+        return np.asarray(self.wrong.sum(axis=1) / self.scene.image_count)
+
     def row_at_recall(self, clean_recall: float) -> int | None:
         """The row of the highest base_score whose clean recall is at least the fraction `clean_recall`, if any."""
         rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - RECALL_ROUNDING)
         return int(rows[np.argmax(self.base_scores[rows])]) if len(rows) else None
+
+    def row_at_wrong_boxes(self, most: float, floor: float = 0.0) -> int | None:
+        """The row of the smallest base_score from which on there are at most so many wrong boxes an image, if any.
+
+        There and at every larger base_score: where base boxes go, masked ones that they explained may come, so fewer
+        wrong boxes at one score do not mean fewer at the next. None is taken below `floor`.
+        """
+        order = np.argsort(self.base_scores, kind="stable")
+        not_fine = np.flatnonzero((self.wrong_boxes > most)[order] | (self.base_scores[order] < floor))
+        first = int(not_fine[-1]) + 1 if len(not_fine) else 0
+        return int(order[first]) if first < len(order) else None
 
 
 def undefended_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:

@@ -23,7 +23,15 @@ from objectseeker.evaluation.curves import NO_BOXES
 from objectseeker.evaluation.replayed import Replayed
 from objectseeker.evaluation.resampling import NO_ROW, Tally, ratios_at_rows, require_samples, resamples, spurious
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, ioa_of, require_seed
+from objectseeker.evaluation.settings import (
+    BASE_SCORES,
+    Settings,
+    Threat,
+    at_most,
+    ioa_of,
+    require_seed,
+    require_wrong_boxes,
+)
 from objectseeker.evaluation.sweeps import split
 from objectseeker.evaluation.tuning import FAMILIES, Choices, Family, RecallOf, Search, Tuned, tune
 
@@ -34,10 +42,12 @@ DIGITS = 4  # of samples: they go into files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What is measured: certified recall by these rules at these clean recalls within these losses of AP50."""
+    """What is measured: certified recall by these rules within these losses of AP50, at these operating points: clean
+    recalls, and numbers of wrong boxes an image."""
 
     losses: tuple[float, ...] = (1.0,)
     recalls: tuple[float, ...] = (0.7, 0.8)
+    wrong_boxes: tuple[float, ...] = ()
     rules: tuple[Family, ...] = FAMILIES
     bootstrap: int = 1000
     seed: int = 0
@@ -48,14 +58,32 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, check in (("losses", require_number), ("recalls", require_fraction)):
-            values = getattr(self, name)
+            object.__setattr__(self, name, tuple(sorted({check(value, name) for value in getattr(self, name)})))
+        object.__setattr__(self, "wrong_boxes", tuple(sorted(set(map(require_wrong_boxes, self.wrong_boxes)))))
+        for name, values in (("losses", self.losses), ("recalls", (*self.recalls, *self.wrong_boxes))):
             if not values:
                 raise ObjectSeekerError(f"{name} must hold at least one value, got none")
-            object.__setattr__(self, name, tuple(sorted({check(value, name) for value in values})))
         if not self.rules or not set(self.rules) <= set(FAMILIES):
             raise ObjectSeekerError(f"rules must be some of {', '.join(FAMILIES)}, got {list(self.rules)!r}")
         require_seed(self.seed)
         require_samples(self.bootstrap)
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All operating points."""
+        recalls = [Point(clean_recall=recall) for recall in self.recalls]
+        return (*recalls, *(Point(wrong_boxes=most) for most in self.wrong_boxes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """An operating point to search and to measure at, one of both."""
+
+    clean_recall: float | None = None
+    wrong_boxes: float | None = None
+
+    def in_words(self) -> str:
+        return f"clean recall {self.clean_recall:g}" if self.wrong_boxes is None else at_most(self.wrong_boxes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +114,12 @@ class BootstrapEstimate:
 
 @dataclass(frozen=True, slots=True)
 class SpuriousAt:
-    """Spurious boxes per image where the undefended detector reaches a clean recall."""
+    """Spurious boxes per image where the undefended detector has a clean recall, or at most so many wrong boxes."""
 
-    clean_recall: float
+    clean_recall: float | None
     mask_score: float | None
     spurious: BootstrapEstimate
+    wrong_boxes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +151,7 @@ class CleanFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertifiedFigures:
-    """What settings give where a clean recall is reached; the mean is over far, close and over."""
+    """What settings give at an operating point; the mean is over far, close and over."""
 
     base_score: float | None
     mask_score: float | None
@@ -150,6 +179,7 @@ class HeldOut(CertifiedFigures):
     ap50: BootstrapEstimate
     ap50_loss: BootstrapEstimate
     at_undefended_recall: CertifiedFigures
+    undefended_recall: BootstrapEstimate | None = None  # the undefended detector's own clean recall there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,14 +190,19 @@ class TunedFigures:
     """
 
     rule: Family
-    clean_recall: float
+    clean_recall: float | None
     most_loss: float
+    wrong_boxes: float | None = None
     settings: dict[str, Any] | None = None
     searched: dict[str, Any] | None = None
     image_digest: str | None = None
     held_out: HeldOut | None = None
     why: str | None = None
     halves: tuple[TunedFigures, ...] = ()
+
+    @property
+    def point(self) -> Point:
+        return Point(clean_recall=self.clean_recall, wrong_boxes=self.wrong_boxes)
 
 
 def clean_figures(
@@ -178,7 +213,7 @@ def clean_figures(
     weights = resamples(len(images), options.bootstrap, options.seed)
     undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
     undefended_ap50 = undefended.ap50(weights)
-    rows_at = {recall: undefended.rows_at_recall(recall, weights) for recall in options.recalls}
+    rows_at = {point: undefended.rows_asked_for(_at(point), weights) for point in options.points}
     each = [Settings.along(Follow(alpha=max(floor, beta), beta=beta)) for beta in BETAS]
     replayed = Replayed.of(scene, each[0])
     curve = []
@@ -187,11 +222,12 @@ def clean_figures(
         ap50 = Tally.of(scene, additions).ap50(weights)
         at_recall = tuple(
             SpuriousAt(
-                recall,
+                point.clean_recall,
                 None if rows[0] == NO_ROW else _rule_at(settings, rows[0]).mask_score,
                 BootstrapEstimate.of(_spurious_per_image(scene, additions, rows, weights)),
+                point.wrong_boxes,
             )
-            for recall, rows in rows_at.items()
+            for point, rows in rows_at.items()
         )
         lost = BootstrapEstimate.of(undefended_ap50 - ap50)
         curve.append(BetaPoint(settings.follow.beta, BootstrapEstimate.of(ap50), lost, at_recall))
@@ -211,7 +247,7 @@ def tuned_figures(
     options: Options,
     *,
     rule: Family,
-    recall: float,
+    point: Point,
     half: int,
 ) -> list[TunedFigures]:
     """One for every loss: the settings found on this half of the images, and their figures on the other."""
@@ -220,7 +256,8 @@ def tuned_figures(
     search = Search(
         mask_floor=floor,
         threat=Threat(area=options.patch_area),
-        clean_recall=recall,
+        clean_recall=point.clean_recall,
+        wrong_boxes=point.wrong_boxes,
         families=(rule,),
         most_loss=options.losses[-1],
         losses=options.losses,
@@ -237,7 +274,8 @@ def tuned_figures(
         why = str(error)
 
     def figures(loss: float) -> TunedFigures:
-        asked: dict[str, Any] = {"rule": rule, "clean_recall": recall, "most_loss": loss}
+        asked: dict[str, Any] = {"rule": rule, "clean_recall": point.clean_recall, "most_loss": loss}
+        asked |= {"wrong_boxes": point.wrong_boxes}
         asked["image_digest"] = _digest(held_out.images)
         if loss not in best:
             return TunedFigures(
@@ -254,8 +292,7 @@ def tuned_figures(
 
 
 def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: int, seed: int) -> HeldOut:
-    """What fixed settings give on a scene, at their clean recall."""
-    assert settings.clean_recall is not None
+    """What fixed settings give on a scene, at their clean recall or number of wrong boxes."""
     weights = resamples(len(scene.images), bootstrap, seed)
     replayed = Replayed.of(scene, settings, floor=floor)
     additions = _additions(replayed, settings)
@@ -263,6 +300,7 @@ def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: 
     ap50 = tally.ap50(weights)
     undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
     undefended_ap50 = undefended.ap50(weights)
+    of_undefended = undefended.rows_asked_for(settings, weights)
 
     def certified(rows: Ints) -> dict[str, Any]:
         rule = None if rows[0] == NO_ROW else _rule_at(settings, rows[0])
@@ -270,12 +308,11 @@ def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: 
         percent = 100 * ratios_at_rows(counts, tally.objects.sum(axis=1), rows, weights)
         by_where = dict(zip(WHERES, np.broadcast_to(percent, (len(WHERES), len(weights))), strict=True))
         mean = (by_where["far"] + by_where["close"] + by_where["over"]) / 3
-        recall = np.where(rows == NO_ROW, np.nan, tally.clean_recall(weights)[rows, np.arange(len(rows))])
         return {
             "base_score": None if rule is None else rule.base_score,
             "mask_score": None if rule is None else rule.mask_score,
             "low_score": None if rule is None else rule.low_score,
-            "clean_recall": BootstrapEstimate.of(recall),
+            "clean_recall": BootstrapEstimate.of(_recall_at(tally, rows, weights)),
             **{f"certified_{where}": BootstrapEstimate.of(values) for where, values in by_where.items()},
             "certified_mean": BootstrapEstimate.of(mean),
             "spurious": BootstrapEstimate.of(_spurious_per_image(scene, additions, rows, weights)),
@@ -287,9 +324,20 @@ def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: 
         undefended_ap50=BootstrapEstimate.of(undefended_ap50),
         ap50=BootstrapEstimate.of(ap50),
         ap50_loss=BootstrapEstimate.of(undefended_ap50 - ap50),
-        **certified(tally.rows_at_recall(settings.clean_recall, weights)),
-        at_undefended_recall=CertifiedFigures(**certified(undefended.rows_at_recall(settings.clean_recall, weights))),
+        **certified(tally.rows_asked_for(settings, weights)),
+        at_undefended_recall=CertifiedFigures(**certified(of_undefended)),
+        undefended_recall=BootstrapEstimate.of(_recall_at(undefended, of_undefended, weights)),
     )
+
+
+def _recall_at(tally: Tally, rows: Ints, weights: Floats) -> Floats:
+    """The clean recall of each sample at its own row."""
+    return np.where(rows == NO_ROW, np.nan, tally.clean_recall(weights)[rows, np.arange(len(rows))])
+
+
+def _at(point: Point) -> Settings:
+    """Any settings with this operating point."""
+    return Settings.along(Follow(), clean_recall=point.clean_recall, wrong_boxes=point.wrong_boxes)
 
 
 def _rule_at(settings: Settings, row: int) -> Rule:

@@ -7,7 +7,6 @@ passes is no larger than that of a single requirement.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -16,14 +15,15 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.threats import WHERES, Patch
-from objectseeker.datasets.shown import plain, shown
+from objectseeker.datasets.shown import plain
 from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.contributions import FIGURES, OVER_OBJECTS, Difference, Figure, Measured, Ratio, threat_of
 from objectseeker.evaluation.intervals import NOTHING, Interval, bootstrap, exact, more_images
 from objectseeker.evaluation.policy import Policy, Requirement, Unit, in_unit
 from objectseeker.evaluation.settings import Threat, threshold_of
-from objectseeker.evaluation.slices import NO_TAGS, SIZES, Tags
+from objectseeker.evaluation.sliced import cuts, label_of
+from objectseeker.evaluation.slices import NO_TAGS, Tags
 
 Outcome = Literal["pass", "fail", "undecided"]
 Verdict = Literal["pass", "fail", "undecided", "refuted"]
@@ -222,17 +222,17 @@ def _judged(asked: Requirement, policy: Policy, release: Release) -> Judgement:
     if asked.against_baseline and release.baseline is None:
         return Judgement(requirement=asked, outcome="undecided", reason="no baseline was given: add --baseline RUN")
     measured, baseline = release.measured, release.baseline
-    chosen = np.arange(len(measured.ids))
+    chosen, name = np.arange(len(measured.ids)), asked.slice
     if asked.against_baseline and baseline is not None:
         chosen, of_baseline = _common(measured, baseline)
         measured, baseline = measured.of_images(chosen), baseline.of_images(of_baseline)
     pairs = [_selected(one, asked) for one in (measured, baseline) if one is not None]
+    if name is None:
+        return _of_slice(asked, policy, None, pairs)
     parts = [
-        _of_slice(asked, policy, name, [cut(one) for one in pairs])
-        for name, cut in _slices(asked, measured, _tags_of(release.tags, chosen)).items()
+        _of_slice(asked, policy, one, [cut(side) for side in pairs])
+        for one, cut in cuts(name, measured, release.tags.of(chosen)).items()
     ]
-    if asked.slice is None:
-        return parts[0]
     if not parts:
         reason = f"no image has a value of {asked.slice}: tag them"
         return Judgement(requirement=asked, outcome="undecided", reason=reason)
@@ -243,37 +243,8 @@ def _judged(asked: Requirement, policy: Policy, release: Release) -> Judgement:
 def _selected(measured: Measured, asked: Requirement) -> Measured:
     """The objects that the requirement speaks of."""
     if asked.classes:
-        measured = measured.of_classes([_label(name, measured) for name in asked.classes])
+        measured = measured.of_classes([label_of(name, measured.names) for name in asked.classes])
     return measured if asked.object_size is None else measured.of_sizes(*asked.object_size)
-
-
-def _label(name: str, measured: Measured) -> int:
-    if name in measured.names:
-        return measured.names.index(name)
-    near = difflib.get_close_matches(name, measured.names, 1)
-    instead = f"did you mean {plain(near[0])}?" if near else f"it has {plain(', '.join(measured.names))}"
-    raise ObjectSeekerError(f"the run has no class {shown(name)}: {instead}")
-
-
-def _tags_of(tags: Tags, chosen: Ints) -> Tags:
-    return replace(tags, columns={name: tuple(np.array(of, object)[chosen]) for name, of in tags.columns.items()})
-
-
-def _slices(asked: Requirement, measured: Measured, tags: Tags) -> dict[str | None, Any]:
-    """How each slice is cut out of a run, by its name."""
-    if asked.slice is None:
-        return {None: lambda one: one}
-    column, equals, value = asked.slice.partition("=")
-    if column == "class":
-        labels = [_label(value, measured)] if equals else np.unique(measured.label).tolist()
-        return {f"class={measured.names[n]}": lambda one, n=n: one.of_classes([n]) for n in labels}
-    if column == "size":
-        if equals and value not in SIZES:
-            raise ObjectSeekerError(f"a size is {', '.join(SIZES)}, got {shown(value)}")
-        limits = {name: SIZES[name] for name in ([value] if equals else SIZES)}
-        return {f"size={name}": lambda one, of=of: one.of_sizes(*of) for name, of in limits.items()}
-    cut = tags.slices(asked.slice)
-    return {name: lambda one, images=images: one.of_images(images) for name, images in cut.items()}
 
 
 def _of_slice(asked: Requirement, policy: Policy, name: str | None, sides: Sequence[Measured]) -> Judgement:

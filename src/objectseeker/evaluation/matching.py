@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Floats, Ints, area, blocks
+from objectseeker.core.boxes import Bools, Floats, Ints, area, blocks
 from objectseeker.evaluation.scene import Boxes, Scene
 
 SMALLEST_OVERLAP = 0.5
@@ -70,13 +70,18 @@ def match(score: Floats, pairs: Overlaps, scene: Scene) -> Ints:
     return np.array(taken_by, dtype=np.int64)
 
 
+def wrong(taken: Ints) -> Bools:
+    """Which boxes are wrong: those that took nothing. One that took an ignored object is neither right nor wrong."""
+    return np.asarray(taken < 0)
+
+
 def count(label: Ints, taken: Ints, scene: Scene) -> tuple[Ints, Ints]:
     """Per class: objects found, and boxes that found nothing."""
     classes = len(scene.names)
     found = taken[taken >= 0]
     found = found[~scene.ignore[found]]
     right = np.bincount(scene.truth.detections.label[found], minlength=classes)
-    return right, np.bincount(label[taken < 0], minlength=classes)
+    return right, np.bincount(label[wrong(taken)], minlength=classes)
 
 
 def equal_keys(left: Ints, right: Ints) -> tuple[Ints, Ints]:

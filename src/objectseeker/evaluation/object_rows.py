@@ -101,7 +101,7 @@ def with_outputs(image: ObservedImage, rule: AnyRule) -> ObservedImage:
     """The image with the boxes that the defended detector outputs as its objects, in the detector's labels."""
     boxes = rule.prune(image.observation)
     none = np.zeros(len(boxes), np.bool_)
-    return replace(image, truth=boxes, ignore=none, crowd=none)
+    return replace(image, truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
 
 
 def _rows(

@@ -35,6 +35,7 @@ class OperatingPoint:
     objects: Ints  # per class
     certified: Ints
     vacuous: Ints
+    wrong_boxes: float  # an image
     remaining: int | None = None  # objects that surely remain under one patch, wherever it lies, where counted
 
     @property
@@ -111,17 +112,14 @@ class Replayed:
         """Certify one rule, on the curve of these settings or not."""
         return self._point(settings, rule, self._curve(np.array([rule.base_score]), [rule]), 0)
 
-    def at_recall(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
-        """Certify where the curve of these settings reaches their clean recall; None if it does not."""
+    def operating(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
+        """Certify where these settings say; None if their curve has no such point."""
+        if settings.fixed_rule is not None:
+            return self.at(settings, settings.fixed_rule)
         row = row_asked_for(settings, curve)
         if row is None:
             return None
         return self._point(settings, settings.on_curve(float(curve.base_scores[row])), curve, row)
-
-    def operating(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
-        """Certify where these settings say; None if that is at a clean recall which is not reached."""
-        rule = settings.fixed_rule
-        return self.at_recall(settings, curve) if rule is None else self.at(settings, rule)
 
     def _curve(self, base_scores: Floats, rules: Iterable[AnyRule]) -> Curve:
         return curve_of(self.scene, base_scores, self.additions(rules))
@@ -129,11 +127,14 @@ class Replayed:
     def _point(self, settings: Settings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
         certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
         recall = float(curve.clean_recall[row]), curve.recall[row]
-        return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous)
+        wrong = float(curve.wrong_boxes[row])
+        return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous, wrong)
 
 
 def row_asked_for(settings: Settings, curve: Curve) -> int | None:
-    """Where on a curve the clean recall of the settings is reached, if it is."""
+    """Where on a curve the settings' operating point is, for those that have no fixed rule; None if nowhere."""
+    if settings.wrong_boxes is not None:
+        return curve.row_at_wrong_boxes(settings.wrong_boxes, settings.base_floor)
     asked = settings.clean_recall
     assert asked is not None
     if settings.clean_recall_is_default:

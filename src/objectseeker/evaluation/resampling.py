@@ -19,7 +19,7 @@ from objectseeker.evaluation.average_precision import envelope_area
 from objectseeker.evaluation.curves import RECALL_ROUNDING, curve_of
 from objectseeker.evaluation.matching import overlapping
 from objectseeker.evaluation.scene import Boxes, Scene
-from objectseeker.evaluation.settings import BASE_SCORES
+from objectseeker.evaluation.settings import BASE_SCORES, Settings
 
 NO_ROW = -1  # instead of the row of a base_score
 MOST_SAMPLES = 10_000  # an interval is no better for more, and all of them go into files
@@ -94,6 +94,20 @@ class Tally:
         reached = self.clean_recall(weights) >= 100 * clean_recall - RECALL_ROUNDING
         best = np.where(reached, self.base_scores[:, None], -np.inf).argmax(axis=0)
         return np.where(reached.any(axis=0), best, NO_ROW)
+
+    def rows_at_wrong_boxes(self, most: float, weights: Floats) -> Ints:
+        """The row of the smallest base_score from which on at most so many wrong boxes an image are left, or NO_ROW."""
+        order = np.argsort(self.base_scores, kind="stable")
+        wrong = (weights @ self.wrong.sum(axis=2)[:, order]).T / weights.sum(axis=1)  # (rows, samples)
+        too_many_from = np.logical_or.accumulate((wrong > most)[::-1], axis=0)[::-1]
+        return np.where(too_many_from[-1], NO_ROW, order[np.argmin(too_many_from, axis=0)])
+
+    def rows_asked_for(self, settings: Settings, weights: Floats) -> Ints:
+        """Where each sample has the operating point of settings that have no fixed rule, or NO_ROW."""
+        if settings.wrong_boxes is not None:
+            return self.rows_at_wrong_boxes(settings.wrong_boxes, weights)
+        assert settings.clean_recall is not None
+        return self.rows_at_recall(settings.clean_recall, weights)
 
     def _sums(self, counts: Floats, weights: Floats) -> Floats:
         """(rows, samples, classes), by one large product: of many small ones each would wait for all cores."""

@@ -51,9 +51,10 @@ class Boxes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Census:
-    """How many objects of each class count."""
+    """How many objects of each class count, on how many images."""
 
     objects_per_class: Ints
+    image_count: int
 
     def macro(self, per_class: Floats) -> Floats:
         """The mean over the classes that have objects; classes are the last axis."""
@@ -104,6 +105,10 @@ class Scene:
         return self.vocabulary.dataset_names
 
     @property
+    def image_count(self) -> int:
+        return len(self.images)
+
+    @property
     def counted(self) -> Ints:
         """The objects that count: all but the ignored ones."""
         return np.flatnonzero(~self.ignore)
@@ -114,7 +119,7 @@ class Scene:
 
     def macro(self, per_class: Floats) -> Floats:
         """The mean over the classes that have objects; classes are the last axis."""
-        return Census(self.objects_per_class).macro(per_class)
+        return Census(self.objects_per_class, self.image_count).macro(per_class)
 
     def subset(self, index: Sequence[int] | Ints) -> Scene:
         """The scene of some of the images."""

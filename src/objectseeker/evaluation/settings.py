@@ -13,12 +13,14 @@ from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import IOU_THRESHOLD, AnyRule, IouRule
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import WHERES, Patch
-from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 
 # The settings a curve is made of. A run keeps base boxes from a floor on (.01 unless told otherwise): below it every
 # base_score gives the same boxes.
 BASE_SCORES: Floats = np.arange(100) / 100
 BASE_SCORES.setflags(write=False)
+
+POINTS = ("clean_recall", "base_score", "wrong_boxes")  # what can fix an operating point, one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,16 @@ class Threat:
         """The patch at every place, in the order of WHERES."""
         return [Patch(self.area, self.aspect, where, self.count) for where in WHERES]
 
+    def described(self, rule: AnyRule) -> dict[str, Any]:
+        """What certificates of `rule` are about, for files."""
+        return {
+            "patch_area": self.area,
+            "patch_aspect": self.aspect,
+            "patch_count": self.count,
+            "threshold": threshold_of(rule, self.threshold),
+            "bound": self.bound,
+        }
+
     def anywhere(self) -> Patch:
         """The patch of a joint certificate, which is about a single one."""
         return Patch(self.area, self.aspect, "anywhere")
@@ -55,8 +67,9 @@ class Settings:
     """A rule, how its scores follow base_score, what it is certified against, and where on its curve.
 
     The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
-    `base_score`; with neither it is the rule itself. A clean recall that nobody asked for (`clean_recall_is_default`)
-    gives way to the highest that is reached.
+    `base_score`, or at the smallest base_score from which on it gives at most `wrong_boxes` wrong boxes an image; with
+    none of these it is the rule itself. A clean recall that nobody asked for (`clean_recall_is_default`) gives way to
+    the highest that is reached.
     """
 
     rule: AnyRule
@@ -65,15 +78,19 @@ class Settings:
     clean_recall: float | None = None
     base_score: float | None = None
     clean_recall_is_default: bool = False
+    wrong_boxes: float | None = None
+    base_floor: float = 0.0  # below it base boxes are not known, so nobody can say how many of them are wrong
 
     def __post_init__(self) -> None:
-        for name in ("clean_recall", "base_score"):
+        for name in ("clean_recall", "base_score", "base_floor"):
             if getattr(self, name) is not None:
                 require_fraction(getattr(self, name), name)
-        if self.clean_recall is not None and self.base_score is not None:
-            raise ObjectSeekerError(
-                f"give a clean recall or a base score, not both: got {self.clean_recall!r} and {self.base_score!r}"
-            )
+        if self.wrong_boxes is not None:
+            require_wrong_boxes(self.wrong_boxes)
+        given = {name: getattr(self, name) for name in POINTS if getattr(self, name) is not None}
+        if len(given) > 1:
+            several = ", ".join(f"{name}={value!r}" for name, value in given.items())
+            raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
         if (self.ioa.low_score is None) != (self.follow.low_alpha is None):
             raise ObjectSeekerError(f"the rule's low_score is {self.ioa.low_score!r}, but its scores are {self.follow}")
 
@@ -97,9 +114,14 @@ class Settings:
         return self.rule if base_score == self.rule.base_score else self.on_curve(base_score)
 
     @property
+    def asked(self) -> str:
+        """What fixes the operating point: one of POINTS, or the rule itself."""
+        return next((name for name in POINTS if getattr(self, name) is not None), "rule")
+
+    @property
     def fixed_rule(self) -> AnyRule | None:
-        """The rule at the operating point, unless it depends on where a clean recall is reached."""
-        if self.clean_recall is not None:
+        """The rule at the operating point, unless the curve must say where that is."""
+        if self.clean_recall is not None or self.wrong_boxes is not None:
             return None
         return self.rule if self.base_score is None else self.rule_at(self.base_score)
 
@@ -119,7 +141,12 @@ class Settings:
         return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_score))
 
     def at_clean_recall(self, clean_recall: float) -> Settings:
-        return replace(self, clean_recall=clean_recall, base_score=None, clean_recall_is_default=False)
+        return replace(
+            self, clean_recall=clean_recall, base_score=None, wrong_boxes=None, clean_recall_is_default=False
+        )
+
+    def at_wrong_boxes(self, most: float) -> Settings:
+        return replace(self, clean_recall=None, base_score=None, wrong_boxes=most, clean_recall_is_default=False)
 
     def label_free(self) -> Settings:
         """The same without regard to labels."""
@@ -132,22 +159,19 @@ class Settings:
         return replace(self, rule=IouRule(ioa=self.rule), threat=replace(self.threat, threshold=None))
 
     def to_json(self) -> dict[str, Any]:
-        ioa, threat = self.ioa, self.threat
+        ioa = self.ioa
         return {
             **{name: getattr(self.follow, name) for name in ("alpha", "beta", "low_alpha", "low_beta")},
             "power": ioa.power,
             "filter_ioa": ioa.filter_ioa,
-            "threshold": threshold_of(self.rule, threat.threshold),
             "edge_factor": ioa.edge_factor,
             "cluster_distance": ioa.cluster_distance,
             "classwise": ioa.classwise,
             "tau_iou": self.rule.tau_iou if isinstance(self.rule, IouRule) else None,
-            "bound": threat.bound,
-            "patch_area": threat.area,
-            "patch_aspect": threat.aspect,
-            "patch_count": threat.count,
+            **self.threat.described(self.rule),
             "clean_recall": self.clean_recall,
             "base_score": self.base_score,
+            "wrong_boxes": self.wrong_boxes,
         }
 
 
@@ -161,6 +185,19 @@ def threshold_of(rule: AnyRule, threshold: float | None) -> float:
     if threshold is not None:
         return threshold
     return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0
+
+
+def require_wrong_boxes(most: float) -> float:
+    """How many wrong boxes an image may have, on average."""
+    number = require_number(most, "wrong_boxes")
+    if number < 0:
+        raise ObjectSeekerError(f"wrong_boxes must be at least 0, got {most!r}")
+    return number
+
+
+def at_most(wrong_boxes: float) -> str:
+    """An operating point in words."""
+    return f"at most {wrong_boxes:g} wrong box{'' if wrong_boxes == 1 else 'es'} an image"
 
 
 def require_seed(seed: int) -> int:

@@ -12,7 +12,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +22,7 @@ from objectseeker.core.boxes import Ints
 from objectseeker.datasets.reading import read_bytes
 from objectseeker.datasets.shown import plain, readable, shown
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.run import Run
 
 IMAGE = "image"
 OF_COCO = ("id", "file_name", "width", "height", "license", "coco_url", "flickr_url", "date_captured")
@@ -35,6 +36,11 @@ class Tags:
 
     columns: Mapping[str, tuple[str, ...]]
     missing: int = 0
+
+    def of(self, chosen: Ints) -> Tags:
+        """Those of some of the images, in this order."""
+        some = {name: tuple(values[n] for n in chosen.tolist()) for name, values in self.columns.items()}
+        return replace(self, columns=some)
 
     def slices(self, asked: str) -> dict[str, Ints]:
         """The images of each slice that COLUMN or COLUMN=VALUE stands for, by name, in alphabetical order."""
@@ -77,6 +83,12 @@ def read_tags(file: Path, ids: Sequence[str], names: Sequence[str]) -> Tags:
         {name: tuple("" if row is None else row.get(name, "") for row in tagged) for name in columns},
         sum(row is None for row in tagged),
     )
+
+
+def tags_of_run(file: Path, run: Run) -> Tags:
+    """The tags of the images of a run that were observed."""
+    entries = [run.manifest.images[index] for index in run.parts]
+    return read_tags(file, [entry.id for entry in entries], [file_name(entry.path) for entry in entries])
 
 
 def file_name(path: Any) -> str:

@@ -7,8 +7,8 @@ asked for is not reached, what depends on it is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -19,15 +19,17 @@ from objectseeker.core.certification import visible_area
 from objectseeker.core.observation import restrict
 from objectseeker.core.threats import WHERES, Patch, Where
 from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.evaluation.certified import remaining_under
 from objectseeker.evaluation.curves import Curve, undefended_curve, unpruned_curve
+from objectseeker.evaluation.outcomes import DefendedOutcome
 from objectseeker.evaluation.replayed import Replayed, counted, shares
 from objectseeker.evaluation.scene import Scene
 from objectseeker.evaluation.settings import Settings
-from objectseeker.evaluation.summary import DefendedOutcome
 
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
 THRESHOLDS = tuple(t / 10 for t in range(10))
+WRONG_BOXES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -42,10 +44,12 @@ class Step:
     forward_passes: int | None = None
     masks: str | None = None  # which these were, where they are not all that is stored
     undefended_ap50: float | None = None
+    beside: Mapping[str, float | None] = field(default_factory=dict)  # further columns
 
     def to_row(self) -> dict[str, Any]:
         row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes, "masks": self.masks}
         row = {name: value for name, value in row.items() if value is not None} | self.outcome.to_row()
+        row |= self.beside
         return row if self.undefended_ap50 is None else row | {"undefended_ap50": self.undefended_ap50}
 
 
@@ -114,6 +118,23 @@ def by_clean_recall(scene: Scene, settings: Settings, recalls: Iterable[float]) 
     ]
 
 
+def by_wrong_boxes(scene: Scene, settings: Settings, most: Iterable[float] = WRONG_BOXES) -> list[Step]:
+    """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
+    replayed, undefended = Replayed.of(scene, settings), undefended_curve(scene)
+    curve, steps = replayed.curve(settings), []
+    for one in most:
+        row = undefended.row_at_wrong_boxes(one, settings.base_floor)
+        steps.append(
+            Step(
+                name="asked_wrong_boxes",
+                value=one,
+                outcome=_outcome(settings.at_wrong_boxes(one), replayed, curve=curve),
+                beside={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
+            )
+        )
+    return steps
+
+
 def by_lines(scene: Scene, settings: Settings, ks: Iterable[int]) -> list[Step]:
     """The effect, and with `forward_passes` the cost, of the number of lines per axis.
 
@@ -173,13 +194,17 @@ def mean_over_thresholds(steps: Sequence[Step]) -> dict[Where, float | None]:
 def by_patch_area(
     scene: Scene, settings: Settings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
 ) -> list[Step]:
-    """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`)."""
+    """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
+
+    Of the most lines also the joint certificate: the share of objects that surely remain under any single patch.
+    """
     shapes = [(one, settings.threat.aspect) for one in areas]
     steps = []
     for k in ks or (None,):
-        outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes)
+        jointly = k is None or k == max(ks)
+        outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes, jointly=jointly)
         steps += [
-            Step(name="patch_area", value=one, k=k, outcome=outcome)
+            Step(name="patch_area", value=one, k=k, outcome=outcome, beside={"joint_recall": outcome.joint_recall})
             for one, outcome in zip(areas, outcomes, strict=True)
         ]
     return steps
@@ -275,7 +300,9 @@ def _by_follow(scene: Scene, settings: Settings, name: str, values: Iterable[flo
     return [Step(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
 
 
-def _by_patch(scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]]) -> list[DefendedOutcome]:
+def _by_patch(
+    scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
+) -> list[DefendedOutcome]:
     """One operating point, many patches (area, aspect), all certified in one go."""
     replayed = Replayed.of(scene, settings)
     outcome = _outcome(settings, replayed)
@@ -286,4 +313,10 @@ def _by_patch(scene: Scene, settings: Settings, shapes: Sequence[tuple[float, fl
     patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in WHERES]
     certified, vacuous = (counted(scene, verdicts) for verdicts in replayed.certified(point.rule, threat, patches))
     each = [slice(i, i + len(WHERES)) for i in range(0, len(patches), len(WHERES))]
-    return [replace(outcome, point=replace(point, certified=certified[i], vacuous=vacuous[i])) for i in each]
+    points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
+    if jointly and threat.count == 1:
+        anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
+        found = remaining_under(replayed.proofs, point.rule, anywhere, threshold=threat.threshold)
+        counts = [sum(image.count for image in of_patch) for of_patch in found]
+        points = [replace(one, remaining=count) for one, count in zip(points, counts, strict=True)]
+    return [replace(outcome, point=one) for one in points]

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal, get_args
 
-from objectseeker.core.boxes import Bools
+from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import ObservedImage
@@ -23,10 +23,10 @@ from objectseeker.core.threats import WHERES, Patch, Where
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.evaluation.curves import Curve, undefended_curve
-from objectseeker.evaluation.replayed import OperatingPoint, Replayed
+from objectseeker.evaluation.outcomes import DefendedOutcome
+from objectseeker.evaluation.replayed import OperatingPoint, Replayed, row_asked_for
 from objectseeker.evaluation.scene import Scene
-from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, require_seed
-from objectseeker.evaluation.summary import DefendedOutcome
+from objectseeker.evaluation.settings import BASE_SCORES, Settings, Threat, at_most, require_seed
 from objectseeker.evaluation.sweeps import split
 
 Family = Literal["paper", "evidence"]
@@ -34,7 +34,7 @@ RecallOf = Literal["defended", "undefended"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 USUAL_RECALL = 0.8  # where nobody asks for another clean recall
-NO_GAIN = -1.0  # of settings that do not reach the clean recall
+NO_GAIN = -1.0  # of settings that do not reach the operating point
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
 # and low_beta start as shares of its alpha and beta.
@@ -65,19 +65,21 @@ class Trial:
     outcome: DefendedOutcome
     undefended_ap50: float
     loss: float  # the points of AP50 that the defence costs
-    certified_mean: float | None  # over every `where` asked for; None if the clean recall is not reached, or if the
+    certified_mean: float | None  # over every `where` asked for; None if the point asked for is not there, or if the
     # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
+    undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
 
     @property
     def family(self) -> Family:
-        return "paper" if self.settings.follow.low_alpha is None else "evidence"
+        return family_of(self.settings)
 
     @property
     def gain(self) -> float:
         return NO_GAIN if self.certified_mean is None else self.certified_mean
 
     def figures(self) -> dict[str, Any]:
-        more = {"undefended_ap50": self.undefended_ap50, "ap50_loss": self.loss, "certified_mean": self.certified_mean}
+        names = ("undefended_ap50", "undefended_clean_recall", "certified_mean")
+        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.loss}
         return self.outcome.to_row() | more
 
     def to_row(self) -> dict[str, Any]:
@@ -98,6 +100,8 @@ class Tuned:
         """Why the held-out half has no certified recall, where it has none."""
         if self.held_out.outcome.point is not None:
             return None
+        if self.settings.wrong_boxes is not None:
+            return f"on the half that was not searched, {self.held_out.outcome.remark()}"
         return (
             f"the half that was not searched reaches a clean recall of at most "
             f"{self.held_out.outcome.highest_clean_recall:.1f} %, so nothing is certified at "
@@ -127,6 +131,10 @@ class Tuning:
     @property
     def best(self) -> Tuned:
         return max(self.families.values(), key=lambda tuned: tuned.searched.gain)
+
+    def held_out_images(self, images: int) -> Ints:
+        """Which of so many images were not searched."""
+        return split(images, 2, self.search.seed)[1 - self.search.half]
 
     @property
     def chosen(self) -> tuple[AnyRule, Follow]:
@@ -176,22 +184,27 @@ class Choices:
 class Search:
     """What `tune` looks for, and among what.
 
-    What is maximised is the mean certified recall over `wheres` against `threat` at `clean_recall`, among the settings
+    What is maximised is the mean certified recall over `wheres` against `threat` at `clean_recall`, or with at most
+    `wrong_boxes` wrong boxes an image (see `Settings`), among the settings
     that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
     "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
-    base_score. `seed` splits the images, `half`, 0 or 1, is the half that is searched. Without a clean recall it is
+    base_score. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
+    that is searched. Without a clean recall it is
     USUAL_RECALL, or what the undefended detector reaches on both halves if that is less.
     """
 
     mask_floor: float
     threat: Threat = field(default_factory=Threat)
     clean_recall: float | None = None
+    wrong_boxes: float | None = None
+    base_floor: float = 0.0
     most_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
     families: tuple[Family, ...] = FAMILIES
     wheres: tuple[Where, ...] = ("far", "close", "over")
     choices: Choices = field(default_factory=Choices)
+    starts: tuple[Settings, ...] = ()
     recall_of: RecallOf = "defended"
     seed: int = 0
     half: int = 0
@@ -199,6 +212,11 @@ class Search:
     def __post_init__(self) -> None:
         require_fraction(self.mask_floor, "mask_floor")
         require_fraction(self.recall, "clean_recall")
+        if self.wrong_boxes is not None and (self.clean_recall is not None or self.recall_of != "defended"):
+            asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
+            raise ObjectSeekerError(
+                f"give a clean recall or wrong boxes, one of them: got wrong_boxes={self.wrong_boxes!r}, {asked}"
+            )
         for loss in (self.most_loss, *self.losses):
             require_number(loss, "most_loss")
         _require_some(self.families, FAMILIES, "families")
@@ -223,7 +241,16 @@ class Search:
 
     def settings(self) -> Settings:
         """Where a search starts from."""
-        return Settings.along(Follow(), threat=self.threat, clean_recall=self.recall)
+        recall = self.recall if self.wrong_boxes is None else None
+        point: dict[str, Any] = {"clean_recall": recall, "wrong_boxes": self.wrong_boxes, "base_floor": self.base_floor}
+        return Settings.along(Follow(), threat=self.threat, **point)
+
+    @property
+    def point(self) -> str:
+        """Where is searched, in words."""
+        if self.wrong_boxes is not None:
+            return f"a base_score with {at_most(self.wrong_boxes)}"
+        return f"clean recall {100 * self.recall:g} %"
 
 
 def tune(
@@ -260,7 +287,7 @@ def tune(
 
 def within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
-    if search.clean_recall is not None:
+    if search.clean_recall is not None or search.wrong_boxes is not None:
         return search, ()
     highest = min(undefended_curve(half).highest_clean_recall for half in halves)
     if highest >= 100 * USUAL_RECALL:
@@ -301,8 +328,10 @@ class Measuring:
         replayed = self._shared(settings)
         curve = replayed.curve(settings)
         if self._undefended is not None:
-            return self._trial(settings, curve, self._at_undefended(settings, replayed))
-        return self._trial(settings, curve, replayed.at_recall(settings, curve))
+            point = self._at_undefended(settings, replayed)
+        else:
+            point = replayed.operating(settings, curve)
+        return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
 
     def coarse(self, settings: Settings) -> Trial:
         """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
@@ -312,20 +341,31 @@ class Measuring:
             return self._trial(settings, curve, None)
         if self._undefended is not None:
             return self._trial(settings, curve, self._at_undefended(settings, replayed))
-        row, point = curve.row_at_recall(self._search.recall), None
-        if row is not None:
-            rest = replayed.curve(settings, BASE_SCORES[row * COARSE : (row + 1) * COARSE])
-            point = replayed.at_recall(settings, rest)
-        return self._trial(settings, curve, point)
+        return self._trial(settings, curve, self._between(settings, replayed, curve))
+
+    def _between(self, settings: Settings, replayed: Replayed, curve: Curve) -> OperatingPoint | None:
+        """The operating point among the base_scores next to that of a coarse curve.
+
+        Wrong boxes may be too many at a higher base_score between two of the coarse curve, too: that is for `full`.
+        """
+        row = row_asked_for(settings, curve)
+        if settings.wrong_boxes is None:
+            if row is None:
+                return None
+            beside = BASE_SCORES[row * COARSE : (row + 1) * COARSE]
+        else:
+            row = len(curve.base_scores) if row is None else row
+            beside = BASE_SCORES[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
+        return replayed.operating(settings, replayed.curve(settings, beside))
 
     def loss(self, settings: Settings) -> float:
         """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
         return self._loss(self._shared(settings).curve(settings, BASE_SCORES[::COARSE]))
 
     def reaches(self, trial: Trial) -> bool:
-        """Whether the clean recall was reached."""
+        """Whether what was asked for was reached."""
         curve = trial.outcome.curve if self._undefended is None else self._undefended
-        return curve.row_at_recall(self._search.recall) is not None
+        return row_asked_for(trial.settings, curve) is not None
 
     def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
@@ -334,6 +374,13 @@ class Measuring:
         if row is None:
             return None
         return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
+
+    @cached_property
+    def _undefended_clean_recall(self) -> float | None:
+        """Where the undefended detector has the clean recall or the wrong boxes that are searched at."""
+        curve = undefended_curve(self._scene) if self._undefended is None else self._undefended
+        row = row_asked_for(self._search.settings(), curve)
+        return None if row is None else float(curve.clean_recall[row])
 
     def _trial(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Trial:
         outcome = DefendedOutcome(settings, curve, point)
@@ -373,6 +420,7 @@ class Climb:
         """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
         choices, floor = self._search.choices_of(family), self._search.mask_floor
         self._try(grid(choices.start(self._search.settings()), family, floor))
+        self._try(start for start in self._search.starts if family_of(start) == family)
         for step, loss in product(STEPS, self._search.every_loss):
             for _ in range(MOST_ROUNDS):
                 best = self._ranked(family, loss)[:STARTS]
@@ -397,6 +445,10 @@ class Climb:
                 f"no setting loses at most {self._search.most_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
+        if self._search.wrong_boxes is not None:
+            fewest = min(float(trial.outcome.curve.wrong_boxes[-1]) for trial in self.trials.values())
+            most = at_most(self._search.wrong_boxes)
+            return f"no setting gives {most}; the fewest at the highest base_score are {fewest:.3g}, so allow more"
         wanted = 100 * self._search.recall
         highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
@@ -412,6 +464,10 @@ class Climb:
         """The family's trials: those within the loss by falling gain, then the others by rising loss."""
         mine = [trial for trial in self.trials.values() if trial.family == family]
         return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
+
+
+def family_of(settings: Settings) -> Family:
+    return "paper" if settings.follow.low_alpha is None else "evidence"
 
 
 def _within(trial: Trial, loss: float) -> bool:

@@ -272,7 +272,7 @@ def _objectseeker_rows(rule: str, scene: Scene, settings: Settings) -> list[Defe
         way = settings.with_rule(classwise=classwise)
         replayed = Replayed.of(scene, way)
         curve = replayed.curve(way)
-        point = replayed.at_recall(way, curve)
+        point = replayed.operating(way, curve)
         there: dict[str, Any] = {}
         if point is not None:
             (added,) = replayed.added([point.rule])

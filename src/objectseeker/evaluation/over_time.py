@@ -1,0 +1,305 @@
+"""Certificates over time, of all tracks of a run: how often each object of a sequence is surely reported.
+
+A window are n frames after one another within a track, the first of which has a box of the object. It is certified if
+the object is surely reported in at least m of them (`core.windows`), a track if all of its windows are. A frame without
+a box, one that is ignored and one that was not observed prove nothing, and the patch moves on meanwhile.
+
+Of a run with rolling masks these are certificates of it. A run with all masks also says what rolling ones would give:
+an estimate, since the same views, grouped otherwise, may have other last bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.observation import NO_TRACK, ObservedImage
+from objectseeker.core.recipes import Pairs, Recipe
+from objectseeker.core.rolling import Rolling, Share, of_frame
+from objectseeker.core.threats import Patch, Where
+from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.core.windows import FREE, Instant, either, first_unreported, instants
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.evaluation.settings import Threat, threshold_of
+
+WINDOWS = (4, 8, 16)
+ESTIMATED = " *"  # behind masks in tables
+MOVES: tuple[int | None, ...] = (0, 2, 8, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What is asked of tracks: `times` reports in every window of so many frames, however the patch moves.
+
+    `moves` are the pixels a frame along each axis, None for a patch that jumps anywhere. Without `windows` they are
+    those of the rolling masks, else WINDOWS.
+    """
+
+    windows: tuple[int, ...] | None = None
+    moves: tuple[int | None, ...] = MOVES
+    times: int = 1
+    where: Where = "anywhere"
+
+    def __post_init__(self) -> None:
+        for frames in self.windows or ():
+            require_count(frames, "window")
+        require_count(self.times, "times")
+        for moves in self.moves:
+            if moves is not None and (type(moves) is not int or moves < 0):
+                raise ObjectSeekerError(f"moves must be whole pixels a frame of at least 0, got {moves!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to show masks over time; `estimated` if the run shows others, of which these are some."""
+
+    masks: Recipe
+    windows: tuple[int, ...]
+    passes: int  # a frame takes at most
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrackRow:
+    """One track, one way to show masks, one patch."""
+
+    sequence: str
+    track: int
+    name: str
+    fps: float | None
+    way: Way
+    moves: int | None
+    first: int  # frame
+    last: int
+    boxes: int  # frames in which the object has one
+    certified_frames: int  # of these, alone
+    windows: dict[int, tuple[int, int]]  # by frames: certified ones, all
+    hidden: int  # the longest time in frames that the attacker can keep reports below what is asked
+
+    @property
+    def seconds(self) -> float | None:
+        return None if self.fps is None else self.hidden / self.fps
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sequence": self.sequence,
+            "track": self.track,
+            "class": self.name,
+            "fps": self.fps,
+            "masks": str(self.way.masks),
+            "moves": self.moves,
+            "first_frame": self.first,
+            "last_frame": self.last,
+            "boxes": self.boxes,
+            "certified_frames": self.certified_frames,
+            "windows": {
+                str(frames): {"certified": certified, "all": every}
+                for frames, (certified, every) in self.windows.items()
+            },
+            "longest_hidden_frames": self.hidden,
+            "longest_hidden_seconds": self.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OverTime:
+    """What is certified over time: one row per track, way and patch, and the sums of them."""
+
+    asked: Asked
+    patch: Patch
+    sequences: int
+    tracks: tuple[TrackRow, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All tracks together, one row per way to show masks, window and patch; shares are percentages."""
+        groups: dict[tuple[Way, int | None], list[TrackRow]] = {}
+        for row in self.tracks:
+            groups.setdefault((row.way, row.moves), []).append(row)
+        return [
+            self._row(way, frames, moves, tracks) for (way, moves), tracks in groups.items() for frames in way.windows
+        ]
+
+    def _row(self, way: Way, frames: int, moves: int | None, tracks: Sequence[TrackRow]) -> dict[str, Any]:
+        counts = [track.windows[frames] for track in tracks if track.windows[frames][1]]
+        worst = max(tracks, key=lambda track: (track.hidden, track.seconds or 0))
+        certified, every = (sum(count) for count in zip(*counts, strict=True)) if counts else (0, 0)
+        boxes = sum(track.boxes for track in tracks)
+        return {
+            "masks": str(way.masks),
+            "estimated": way.estimated,
+            "passes": way.passes,
+            "moves": moves,
+            "frames": frames,
+            "times": self.asked.times,
+            "certified_frames": _share(sum(track.certified_frames for track in tracks), boxes),
+            "windows": every,
+            "certified_windows": _share(certified, every),
+            "tracks": len(counts),
+            "certified_tracks": sum(one == all_of_it for one, all_of_it in counts),
+            "longest_hidden_frames": worst.hidden,
+            "longest_hidden_seconds": worst.seconds,
+        }
+
+    def remarks(self) -> list[str]:
+        """What a reader of the numbers must know."""
+        lengths = {(row.sequence, row.track): row.last - row.first + 1 for row in self.tracks}
+        longest = max(frames for row in self.tracks for frames in row.way.windows)
+        short = sum(length < longest for length in lengths.values())
+        times = "once" if self.asked.times == 1 else f"{self.asked.times} times"
+        said = [
+            f"sequences: {self.sequences}, tracks: {len(lengths)}; a patch of {self.patch.area:.2%}, aspect "
+            f"{self.patch.aspect:g}, {self.patch.where}; certified: reported at least {times} in every window",
+            "moves: pixels of the image a frame, at most, along each axis; hidden: the longest time of all tracks",
+        ]
+        if short:
+            said.append(f"tracks that are shorter than the longest window: {short}")
+        if any(row.way.estimated for row in self.tracks):
+            said.append("* estimated from a run that shows all masks: observe with --masks rolling:N:... to certify")
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "patch_area": self.patch.area,
+            "patch_aspect": self.patch.aspect,
+            "where": self.patch.where,
+            "times": self.asked.times,
+            "sequences": self.sequences,
+            "rows": self.rows(),
+            "tracks": [row.to_json() for row in self.tracks],
+        }
+
+
+@dataclass(slots=True, eq=False)
+class _Track:
+    """A track while frames pass by."""
+
+    sequence: str
+    number: int
+    label: int
+    fps: float | None
+    blind: Instant
+    seen: dict[int, list[Instant]]  # by frame, one for each way
+
+
+def over_time(
+    images: Iterable[ObservedImage],
+    vocabulary: Vocabulary,
+    masks: Recipe,
+    rule: AnyRule,
+    threat: Threat,
+    asked: Asked | None = None,
+) -> OverTime | None:
+    """What is certified over time of a run that was observed with `masks`; None if it has no tracks.
+
+    Guarantee: of a way that is not estimated, what `core.windows.first_unreported` states, for every certified window.
+    """
+    asked = asked or Asked()
+    patch = replace(threat.anywhere(), where=asked.where)
+    ways: tuple[Way, ...] = ()
+    tracks: dict[tuple[str, int], _Track] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    for image in images:
+        if image.frame is None:
+            continue
+        size = image.observation.width, image.observation.height
+        ways = tuple(_most(way, size) for way in ways or _ways(masks, asked))
+        if sizes.setdefault(image.frame.sequence, size) != size:
+            raise ObjectSeekerError(
+                f"the frames of {image.frame.sequence!r} have several sizes, {sizes[image.frame.sequence]} and {size}: "
+                "where a patch moves to is said in pixels of one size"
+            )
+        for track, label, found in _seen(image, vocabulary, ways, rule, threat, patch):
+            key = image.frame.sequence, track
+            if key not in tracks:
+                blind = Instant.blind(*size, patch)
+                tracks[key] = _Track(*key, label, image.frame.fps, blind, {})
+            tracks[key].seen[image.frame.number] = found
+    if not tracks:
+        return None
+    names = vocabulary.dataset_names
+    rows = [row for track in tracks.values() for row in _rows(track, names[track.label], ways, asked)]
+    return OverTime(asked, patch, len(sizes), tuple(rows))
+
+
+def _ways(masks: Recipe, asked: Asked) -> Iterator[Way]:
+    if isinstance(masks, Rolling):
+        yield Way(masks, asked.windows or (masks.frames,), 0, estimated=False)
+        return
+    windows = asked.windows or WINDOWS
+    yield Way(masks, windows, 0, estimated=False)
+    if not isinstance(masks, Pairs | Share):
+        for frames in windows:
+            if frames > 1:
+                yield Way(Rolling(masks, frames), (frames,), 0, estimated=True)
+
+
+def _most(way: Way, size: tuple[int, int]) -> Way:
+    return replace(way, passes=max(way.passes, way.masks.passes(*size)))
+
+
+def _seen(
+    image: ObservedImage, vocabulary: Vocabulary, ways: Sequence[Way], rule: AnyRule, threat: Threat, patch: Patch
+) -> Iterator[tuple[int, int, list[Instant]]]:
+    """The objects of a frame that count and have a track: that, the label, and what the frame is for it in each way."""
+    assert image.frame is not None
+    chosen = np.flatnonzero(~image.ignore & (image.track != NO_TRACK))
+    truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
+    threshold = threshold_of(rule, threat.threshold)
+    found = []
+    for way in ways:
+        observation = image.observation
+        if way.estimated:
+            shown = of_frame(way.masks, image.frame.number)
+            observation = observation.under(shown.masks(observation.width, observation.height))
+        found.append(instants(rule, observation, truth, patch, threshold=threshold, bound=threat.bound))
+    for place, n in enumerate(chosen.tolist()):
+        rows = np.flatnonzero(of_object == place).tolist()
+        if rows:
+            each = [either([of_way[row] for row in rows]) for of_way in found]
+            yield int(image.track[n]), int(image.truth.label[n]), each
+
+
+def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterator[TrackRow]:
+    first, last = min(track.seen), max(track.seen)
+    there = np.array([frame in track.seen for frame in range(first, last + 1)])
+    for number, way in enumerate(ways):
+        line = [track.seen[frame][number] if frame in track.seen else track.blind for frame in range(first, last + 1)]
+        for moves in asked.moves:
+            earliest = np.array(first_unreported(line, FREE if moves is None else moves, asked.times))
+            yield TrackRow(
+                sequence=track.sequence,
+                track=track.number,
+                name=name,
+                fps=track.fps,
+                way=way,
+                moves=moves,
+                first=first,
+                last=last,
+                boxes=int(there.sum()),
+                certified_frames=sum(found[number].certified for found in track.seen.values()),
+                windows={frames: _windows(earliest, there, frames) for frames in way.windows},
+                hidden=_longest(earliest, there),
+            )
+
+
+def _windows(earliest: Any, there: Any, frames: int) -> tuple[int, int]:
+    """Of the windows that begin with a box: how many are certified, and how many there are."""
+    if len(earliest) < frames:
+        return 0, 0
+    begins = np.flatnonzero(there[: len(there) - frames + 1])
+    return int((earliest[begins + frames - 1] > begins).sum()), len(begins)
+
+
+def _longest(earliest: Any, there: Any) -> int:
+    """The longest time from a frame with a box to another one within which the object may be reported too rarely."""
+    boxed = np.flatnonzero(there)
+    begin = boxed[np.minimum(np.searchsorted(boxed, earliest[boxed]), len(boxed) - 1)]
+    return int(np.where(earliest[boxed] <= boxed, boxed - begin + 1, 0).max())
+
+
+def _share(part: int, whole: int) -> float | None:
+    return 100 * (part / whole) if whole else None

@@ -1,0 +1,56 @@
+"""What `evaluate` asks of sequences on the command line."""
+
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from observe_job import make_dataset, run_here
+
+from objectseeker import Halves, ObjectSeekerError, Rule
+from objectseeker.cli._tracks import TrackOptions, certified_tracks
+from objectseeker.core.rolling import Rolling
+from objectseeker.evaluation.settings import Threat
+
+RULE = Rule(mask_score=0.2)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clip")
+    (folder / "frames").mkdir()
+    for t in range(5):
+        PIL.Image.fromarray(np.random.default_rng(t).integers(0, 256, (20, 24, 3), np.uint8)).save(
+            folder / "frames" / f"{t}.png"
+        )
+    boxes = [[t, 1, "thing", 4, 4, 12, 12] for t in range(5)]
+    content = {"fps": 5, "frames": [f"{t}.png" for t in range(5)], "boxes": boxes}
+    (folder / "boxes.json").write_text(json.dumps(content))
+    return run_here(f"boxes:{folder}", folder / "run", masks=Rolling(Halves(3), 2))
+
+
+def test_windows_moves_and_times(clip):
+    found = certified_tracks(clip, RULE, Threat(), TrackOptions(window=[2, 3], moves=["1", "any"], times=2))
+    assert [(row["frames"], row["moves"], row["times"]) for row in found.rows()] == [
+        (2, 1, 2),
+        (3, 1, 2),
+        (2, None, 2),
+        (3, None, 2),
+    ]
+    usual = certified_tracks(clip, RULE, Threat(), TrackOptions())
+    assert {row["frames"] for row in usual.rows()} == {2}
+    assert [row["moves"] for row in usual.rows()] == [0, 2, 8, None]
+
+
+@pytest.mark.parametrize("moves", ["x", "-1", "1.5", ""])
+def test_moves_that_are_none_are_refused(clip, moves):
+    with pytest.raises(ObjectSeekerError, match="whole pixels a frame"):
+        certified_tracks(clip, RULE, Threat(), TrackOptions(moves=[moves]))
+
+
+def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, clip):
+    run = run_here(make_dataset(tmp_path / "images", 2), tmp_path / "run")
+    assert certified_tracks(run, RULE, Threat(), TrackOptions()) is None
+    assert certified_tracks(clip, RULE, Threat(count=2), TrackOptions()) is None
+    with pytest.raises(ObjectSeekerError, match="--times is about one patch over the tracks of a sequence"):
+        certified_tracks(run, RULE, Threat(), TrackOptions(times=2))
