@@ -22,6 +22,8 @@ ORDER = (
     "runs",
     "evaluation",
     "results",
+    "video",
+    "serve",
     "attack",
     "baselines",
     "training",

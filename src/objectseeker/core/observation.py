@@ -10,6 +10,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import MaskPairs, Masks, MaskSet
+from objectseeker.core.showing import observation_html
 from objectseeker.errors import ObjectSeekerError, require_count
 
 
@@ -46,6 +47,9 @@ class Observation:
         object.__setattr__(self, "boxes", Detections.concatenate(masked))
         object.__setattr__(self, "mask_of", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
 
+    def _repr_html_(self) -> str:
+        return observation_html(self)
+
     def under(self, masks: Masks) -> Observation:
         """What was seen under these masks alone, in their order: the observation that their recipe would have made.
 
@@ -59,13 +63,29 @@ class Observation:
         return Observation(self.width, self.height, masks, self.base, [self.masked[index] for index in kept])
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Which frame of which sequence an image is; `number` counts time, from 0 and with gaps where frames are missing.
+
+    `fps` are the frames a second, None where nobody says.
+    """
+
+    sequence: str
+    number: int
+    fps: float | None = None
+
+
+NO_TRACK = -1  # of an object that belongs to none
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedImage:
     """One image of a dataset as observed: what evaluation, certification and the report work on.
 
     The labels of `observation` are the detector's, those of `truth` the dataset's: a `Vocabulary` goes between them.
     `ignore` marks objects that count neither way (VOC difficult, COCO crowd); `crowd` marks those of them that stand
-    for any number of objects.
+    for any number of objects. Of a `frame` of a sequence, `track` says which object is which: one number per object,
+    the same in every frame, or NO_TRACK. It is empty elsewhere.
     """
 
     id: str
@@ -74,6 +94,8 @@ class ObservedImage:
     truth: Detections
     ignore: Bools
     crowd: Bools
+    frame: Frame | None = None
+    track: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def restrict(observation: Observation, lines: int) -> Observation:

@@ -4,6 +4,7 @@
     Pairs(10)                   pairs:10                   all pairs of the half masks of 10 lines, for two patches
     Bands(0.01)                 bands:0.01                 strips that a patch of at most 1 % of the image fits into
     Halves(10) + Bands(0.01)    halves:10+bands:0.01       the masks of both
+    Rolling(Halves(30), 8)      rolling:8:halves:30        those of Halves(30), spread over 8 frames (`rolling`)
 
 Every recipe writes itself as such a text, and `parse` reads it back.
 """
@@ -188,6 +189,10 @@ def halves(width: int, height: int, lines: int = 30) -> MaskSet:
 
 def parse(text: str) -> Recipe:
     """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
+    if str(text).startswith(("rolling:", "share:")):
+        from objectseeker.core.rolling import parse_rolling  # made of recipes itself
+
+        return parse_rolling(str(text))
     parts = [_parse_one(part.strip(), text) for part in re.split(r"(?<![0-9]e)\+", str(text))]
     return parts[0] if len(parts) == 1 else Sum(tuple(parts))
 

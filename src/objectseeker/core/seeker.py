@@ -24,13 +24,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count, repeat
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from objectseeker.core.ahead import one_ahead
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.certification import Certificates
@@ -39,6 +42,7 @@ from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Halves, Recipe, require_recipe
+from objectseeker.core.rolling import of_frame
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_count
 
@@ -109,7 +113,8 @@ class ObjectSeeker:
     shape used here (`objectseeker check-detector`).
 
     `rule` is what prunes and what certifies: a `Rule`, or an `IouRule`. `masks` is a recipe: `Halves(30)` against one
-    patch of any size, `Pairs(10)` against two, `Bands(0.01)` against one of at most that size.
+    patch of any size, `Pairs(10)` against two, `Bands(0.01)` against one of at most that size. With `Rolling` masks
+    frame t of a stream is shown its share of them, and a single image is refused.
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
     view does not change with what the other views show.
@@ -132,22 +137,45 @@ class ObjectSeeker:
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
-        return list(self.stream(images))
+        return [self.rule.prune(observation) for _, observation in self._observe(images)]
 
-    def stream(self, frames: Iterable[Image]) -> Iterator[Detections]:
-        """The robust detections of one image after the other, each as soon as it is there; none is kept."""
-        return map(self.rule.prune, self._observe(frames))
+    def stream(self, frames: Iterable[Image], *, first: int = 0) -> Generator[Detections]:
+        """The robust detections of one frame after the other: `watch`, without what they were made of."""
+        with closing(self.watch(frames, first=first)) as watched:
+            for defended in watched:
+                yield defended.detections
+
+    def watch(self, frames: Iterable[Image], *, first: int = 0, ahead: bool = True) -> Generator[Defended]:
+        """Everything about one frame after the other, each as soon as it is there; none is kept.
+
+        The next frame is read in a thread while the detector is at this one, unless `ahead` is False; a detector that
+        can be an image ahead is. Closing the iterator ends the reading. `first` is the number of the first frame: with
+        `Rolling` masks it decides which share of them each frame is shown.
+
+        Guarantee: for frame t it gives, bit for bit, what `of_frame(t).defend` gives for that image alone.
+        """
+        own = (as_image(frame).copy() for frame in frames)  # a source may read every frame into the same memory
+        with closing(one_ahead(own) if ahead else own) as images:
+            for image, observation in self._observe(images, first=first):
+                yield self._defended(image, observation)
+
+    def of_frame(self, number: int) -> ObjectSeeker:
+        """How frame `number` of a stream is defended, as if it were a single image; with `certify` for it alone."""
+        return replace(self, masks=of_frame(self.masks, number))
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
-        return list(self._observe(images))
+        return [observation for _, observation in self._observe(images)]
 
     def defend(self, image: Image) -> Defended:
         """The robust detections of one image, kept apart by who found them."""
-        (observation,) = self._observe([image])
+        ((image, observation),) = self._observe([image])
+        return self._defended(image, observation)
+
+    def _defended(self, image: Image, observation: Observation) -> Defended:
         boxes = self.rule.prune(observation)
-        count = len(observation.base.at_least(self.rule.base_score))
-        return Defended(image, observation, boxes[:count], boxes[count:])
+        base = len(observation.base.at_least(self.rule.base_score))
+        return Defended(image, observation, boxes[:base], boxes[base:])
 
     def certify(
         self,
@@ -170,18 +198,20 @@ class ObjectSeeker:
         given = {} if threshold is None else {"threshold": threshold}
         return self.rule.certify(observation, truth, patches, bound=bound, **given)
 
-    def _observe(self, images: Iterable[Image]) -> Iterator[Observation]:
-        begun: deque[Masks] = deque()
+    def _observe(self, images: Iterable[Image], *, first: int | None = None) -> Generator[tuple[Image, Observation]]:
+        """Every image with what was seen of it; `first` is the number of the first, where they are frames."""
+        begun: deque[tuple[Image, Masks]] = deque()
+        numbers = repeat(None) if first is None else count(first)
 
         def given() -> Iterator[tuple[Image, Masks]]:
-            for image in map(as_image, images):
+            for number, image in zip(numbers, map(as_image, images), strict=False):
                 height, width = image.shape[:2]
-                begun.append(self.masks.masks(width, height))
-                yield image, begun[-1]
+                begun.append((image, of_frame(self.masks, number).masks(width, height)))
+                yield begun[-1]
 
         for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
-            masks = begun.popleft()
-            yield Observation(masks.width, masks.height, masks, base, masked)
+            image, masks = begun.popleft()
+            yield image, Observation(masks.width, masks.height, masks, base, masked)
 
 
 def detect_views(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from objectseeker.datasets import coco, folder, kitti, listed, voc, yolo
+from objectseeker.datasets import boxes_json, coco, cvat, folder, kitti, listed, mot, voc, yolo
 from objectseeker.datasets.classes import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, Entry
+from objectseeker.datasets.frames import as_sequences
 from objectseeker.datasets.notes import Notes
 from objectseeker.datasets.shown import shown, writable
 from objectseeker.errors import ObjectSeekerError
@@ -17,11 +18,22 @@ from objectseeker.files.remote import is_url
 
 __all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset"]
 
-READERS = {"coco": coco.read, "voc": voc.read, "kitti": kitti.read, "yolo": yolo.read, "list": listed.read}
+READERS = {
+    "coco": coco.read,
+    "voc": voc.read,
+    "kitti": kitti.read,
+    "yolo": yolo.read,
+    "list": listed.read,
+    "mot": mot.read,
+    "cvat": cvat.read,
+    "boxes": boxes_json.read,
+}
+FRAMES = "frames"
 FORMS = (
     "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT or voc:DIR, kitti:DIR, yolo:DIR or yolo:DATA.yaml (with :SPLIT for "
     "one split), list:FILE.txt or list:FILE.parquet, or a folder of images (a path or an address "
-    "such as s3://bucket/folder)"
+    "such as s3://bucket/folder); sequences: mot:DIR, cvat:ANNOTATIONS.xml:IMAGES, boxes:DIR, or frames: before any "
+    "other"
 )
 
 
@@ -39,6 +51,8 @@ def open_dataset(spec: str | Path, *, strict: bool = False, outside: bool = Fals
     if not writable(text):  # a run could not write down where it came from
         raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8; rename its folder")
     try:
+        if rest and kind == FRAMES:
+            return as_sequences(text, open_dataset(rest, strict=strict, outside=outside), notes)
         if rest and kind in READERS:
             return READERS[kind](text, rest, notes)
         if is_url(text):

@@ -6,15 +6,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar, overload
 
 import numpy as np
 
-from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections
+from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections, Ints
 from objectseeker.core.image import Image
+from objectseeker.core.observation import NO_TRACK, Frame
 from objectseeker.datasets.notes import IMPOSSIBLE, NO_AREA, OUTSIDE, Notes, UnusableError
 from objectseeker.datasets.shown import readable, shown
 from objectseeker.errors import ObjectSeekerError
@@ -34,7 +35,8 @@ class Entry:
 
     `truth` has labels into the dataset's names. `ignore` marks the objects that are neither to be found nor false
     alarms when found (VOC difficult, COCO crowd, KITTI DontCare); `crowd`, a subset of it, those that stand for any
-    number of objects, so that a detection belongs to one by how much of the detection lies inside, not by IoU.
+    number of objects, so that a detection belongs to one by how much of the detection lies inside, not by IoU. `frame`
+    and `track` are those of `ObservedImage`.
     """
 
     id: str
@@ -43,6 +45,13 @@ class Entry:
     truth: Detections
     ignore: Bools
     crowd: Bools
+    frame: Frame | None = None
+    track: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    @property
+    def frame_number(self) -> int | None:
+        """Which frame of its sequence it is; None of an image that is no frame."""
+        return None if self.frame is None else self.frame.number
 
     def load(self) -> Image:
         """The image's pixels; refuses one whose size is not the one its boxes were drawn on."""
@@ -90,9 +99,9 @@ class Streamed(Sequence[_T]):
 class Dataset:
     """Images with their objects, in a fixed order.
 
-    `identity` is a SHA-256 over names, image ids, image file sizes in bytes, boxes, labels and flags: two datasets
-    with the same identity hold the same ground truth, wherever they lie on disk. `names` is empty where there is no
-    ground truth. `warnings` are sentences for the user.
+    `identity` is a SHA-256 over names, image ids, image file sizes in bytes, boxes, labels and flags, and over frames
+    and tracks of sequences: two datasets with the same identity hold the same ground truth, wherever they lie on disk.
+    `names` is empty where there is no ground truth. `warnings` are sentences for the user.
     """
 
     spec: str
@@ -124,6 +133,7 @@ class Box:
     source: str
     ignore: bool = False
     crowd: bool = False
+    track: int = NO_TRACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +144,7 @@ class Record:
     path: Path | Url
     size: tuple[int, int] | None
     boxes: list[Box]
+    frame: Frame | None = None
 
 
 def build(
@@ -157,6 +168,8 @@ def build(
         digest.update(_line([entry.id, _file_size(record)]))
         digest.update(_line([entry.truth.xyxy.tolist(), entry.truth.label.tolist()]))
         digest.update(_line([entry.ignore.tolist(), entry.crowd.tolist()]))
+        if entry.frame is not None:
+            digest.update(_line([*astuple(entry.frame), entry.track.tolist()]))
         entries.append(entry)
     return Dataset(
         spec=spec,
@@ -200,10 +213,11 @@ def _entry(record: Record, labels: dict[str, int]) -> Entry:
     count = len(record.boxes)
     crowd = np.array([box.crowd for box in record.boxes], dtype=np.bool_)
     ignore = np.array([box.ignore or box.crowd for box in record.boxes], dtype=np.bool_)
-    for flags in (crowd, ignore):
+    track = np.array([box.track for box in record.boxes if record.frame is not None], dtype=np.int64)
+    for flags in (crowd, ignore, track):
         flags.setflags(write=False)
     truth = Detections([box.xyxy for box in record.boxes], np.ones(count), [labels[box.name] for box in record.boxes])
-    return Entry(record.id, record.path, record.size, truth, ignore, crowd)
+    return Entry(record.id, record.path, record.size, truth, ignore, crowd, record.frame, track)
 
 
 def _usable(record: Record, notes: Notes) -> list[Box]:

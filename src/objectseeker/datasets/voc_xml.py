@@ -1,4 +1,4 @@
-"""The XML of a VOC annotation, read without what can harm."""
+"""The XML of a VOC or CVAT annotation, read without what can harm."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from objectseeker.errors import ObjectSeekerError
 ROOT = "annotation"
 
 
-def parse(file: Path) -> Element:
-    """The file's root element. A document type is refused: entities can blow a small file up to gigabytes."""
+def parse(file: Path, root_tag: str = ROOT, kind: str = "VOC") -> Element:
+    """The file's root element, a `root_tag` as files of that kind have it.
+
+    A document type is refused: entities can blow a small file up to gigabytes.
+    """
 
     def refuse(name: str, *_: object) -> None:
         if name.lower() == "html":
@@ -34,6 +37,8 @@ def parse(file: Path) -> Element:
             raise
         raise ObjectSeekerError(f"{file} is not valid XML: {error}") from None
     root = builder.close()
-    if root.tag != ROOT:
-        raise ObjectSeekerError(f"{file} holds {shown(root.tag)} where a VOC file holds {ROOT!r}; correct or remove it")
+    if root.tag != root_tag:
+        raise ObjectSeekerError(
+            f"{file} holds {shown(root.tag)} where a {kind} file holds {root_tag!r}; correct or remove it"
+        )
     return root

@@ -1,7 +1,8 @@
 """images.parquet: the images of a run and their ground truth, one row each, written and read a few thousand at a time.
 
 Columns are id, path, width and height (null where no annotation states them) and, one entry per object, truth (x1, y1,
-x2, y2 of all of them in a row), label, ignore and crowd.
+x2, y2 of all of them in a row), label, ignore and crowd. Of sequences also sequence, frame, fps (null where nobody
+states it) and, one entry per object, track.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from objectseeker.core.boxes import Detections
+from objectseeker.core.observation import Frame
 from objectseeker.datasets import Entry
 from objectseeker.files.images import location
 
@@ -36,6 +38,9 @@ SCHEMA = pa.schema(
         ("crowd", pa.list_(pa.bool_())),
     ]
 )
+OF_FRAMES = pa.schema(
+    [("sequence", pa.string()), ("frame", pa.int32()), ("fps", pa.float64()), ("track", pa.list_(pa.int64()))]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,15 @@ def write_listing(entries: Iterable[Entry], stream: BinaryIO) -> Written:
     hashing = _Hashing(stream)
     count = 0
     remaining = iter(entries)
+    some = list(islice(remaining, ROWS))
+    schema = pa.unify_schemas([SCHEMA, OF_FRAMES]) if some and some[0].frame is not None else SCHEMA
     with pq.ParquetWriter(
-        pa.PythonFile(hashing, mode="w"), SCHEMA, compression="zstd", write_statistics=False, store_schema=False
+        pa.PythonFile(hashing, mode="w"), schema, compression="zstd", write_statistics=False, store_schema=False
     ) as writer:
-        while some := list(islice(remaining, ROWS)):
-            writer.write_table(_to_table(some), row_group_size=len(some))
+        while some:
+            writer.write_table(_to_table(some, schema), row_group_size=len(some))
             count += len(some)
+            some = list(islice(remaining, ROWS))
     return Written(count, hashing.digest.hexdigest())
 
 
@@ -130,9 +138,10 @@ class _Hashing:
         """The stream is its owner's to close."""
 
 
-def _to_table(entries: Sequence[Entry]) -> pa.Table:
+def _to_table(entries: Sequence[Entry], schema: pa.Schema) -> pa.Table:
     widths, heights = zip(*(entry.size or (None, None) for entry in entries), strict=True)
-    columns = [
+    frames = [entry.frame for entry in entries if entry.frame is not None]  # all of them or none
+    columns: list[Any] = [
         [entry.id for entry in entries],
         [str(location(entry.path)) for entry in entries],
         widths,
@@ -142,15 +151,23 @@ def _to_table(entries: Sequence[Entry]) -> pa.Table:
         [entry.ignore for entry in entries],
         [entry.crowd for entry in entries],
     ]
+    if frames:
+        columns += [[getattr(frame, name) for frame in frames] for name in ("sequence", "number", "fps")]
+        columns.append([entry.track for entry in entries])
     return pa.Table.from_arrays(
-        [pa.array(values, type=field.type) for values, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA
+        [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
     )
 
 
 def _from_table(table: pa.Table) -> list[Entry]:
-    column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in SCHEMA.names}
+    column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in table.column_names}
     ids, paths, widths, heights = (column[name].to_pylist() for name in ("id", "path", "width", "height"))
     truths, labels, ignores, crowds = (_lists(column[name]) for name in ("truth", "label", "ignore", "crowd"))
+    frames: list[Frame | None] = [None] * len(ids)
+    tracks = [_NO_TRACKS] * len(ids)
+    if "frame" in column:
+        stated = (column[name].to_pylist() for name in ("sequence", "frame", "fps"))
+        frames, tracks = [Frame(*frame) for frame in zip(*stated, strict=True)], _lists(column["track"])
     return [
         Entry(
             id=ids[n],
@@ -159,9 +176,15 @@ def _from_table(table: pa.Table) -> list[Entry]:
             truth=Detections(truths[n].reshape(-1, 4), np.ones(len(labels[n])), labels[n]),
             ignore=ignores[n],
             crowd=crowds[n],
+            frame=frames[n],
+            track=tracks[n],
         )
         for n in range(len(ids))
     ]
+
+
+_NO_TRACKS = np.zeros(0, np.int64)
+_NO_TRACKS.setflags(write=False)
 
 
 def _lists(column: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker.core.image import Image
+from objectseeker.core.rolling import Rolling, of_frame
 from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed
@@ -68,7 +69,12 @@ class Estimate:
 
 
 def plan(dataset: Dataset, observing: Observing = DEFAULT, *, limit: int | None = None) -> Plan:
-    """The size of the job, without doing anything."""
+    """The size of the job, without doing anything; refuses rolling masks for images that are no frames."""
+    if isinstance(observing.masks, Rolling) and next(iter(dataset.entries)).frame is None:
+        raise ObjectSeekerError(
+            f"{observing.masks} is for sequences, and {dataset.spec} has none: take {observing.masks.recipe}, or put "
+            "frames: before it if its images are the frames of a sequence in order"
+        )
     views, why = observing.cost()
     images = _count(dataset, limit)
     return Plan(images, views, images * views, why)
@@ -89,7 +95,7 @@ def estimate(
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
-        every = observing.masks.masks(width, height)
+        every = of_frame(observing.masks, 0).masks(width, height)
         own = max(SAMPLED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
         others = (own if isinstance(detector, ViewDetector) else 2 * batch) - 1  # than the untouched view
         timed = every.subset(slice(None, None, max(-(-len(every) // others), 1)))  # spread: some masks leave less
@@ -173,7 +179,7 @@ def describe(
 ) -> Manifest:
     """What the run is, before anything is computed; refuses what cannot work."""
     match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
-    count = _count(dataset, limit)
+    count = plan(dataset, observing, limit=limit).images
     return Manifest(
         detector=detector.identity,
         detector_spec=detector.spec,
@@ -205,7 +211,7 @@ def _todo(run: Run, dataset: Dataset) -> Iterator[Item]:
         if known != entry.id:  # a folder is listed anew: a file that came or went would give others a wrong number
             raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
         if not run.is_finished(index):
-            yield Item(index, str(location(entry.path)), entry.size)
+            yield Item(index, str(location(entry.path)), entry.size, entry.frame_number)
 
 
 def _what_was_in(run: Run) -> str:

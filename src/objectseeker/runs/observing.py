@@ -8,6 +8,7 @@ from typing import Any
 
 from objectseeker.core.image import GREY, require_grey
 from objectseeker.core.recipes import Halves, Pairs, Recipe, pair_counts, parse, require_recipe
+from objectseeker.core.rolling import Rolling
 from objectseeker.defence import BATCH
 from objectseeker.errors import require_count, require_fraction
 
@@ -52,6 +53,9 @@ class Observing:
                     f"{lines} lines per axis are {4 * lines} half masks, {unordered:,} pairs of them, {distinct:,} of "
                     "which remove something different and leave something"
                 )
+            case Rolling(recipe, frames):
+                views = self.masks.passes(*USUAL_SIZE)
+                return views, f"a frame shows at most {views - 1:,} masks of {recipe}, {frames} frames show all of them"
             case others:
                 views, size = others.passes(*USUAL_SIZE), "x".join(map(str, USUAL_SIZE))
                 return views, f"{others} makes {views - 1:,} masks of a {size} image, about as many of other sizes"

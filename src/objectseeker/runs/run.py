@@ -9,9 +9,9 @@
 
 Part n holds the boxes of the images from n * images_per_part on: one image in a small run, many in a large one. Labels
 are the detector's, coordinates and scores are kept to the last bit (float64: resized-back boxes do not fit float32),
-and masks are not stored, since they follow from the image size and the mask recipe. The checksum is the start of a
-SHA-256 over the run's identity, the number and the file's content: a damaged part, or one of another place or run, is
-told by its name. A run that grows keeps its identity and its parts.
+and masks are not stored, since they follow from the image size, the mask recipe and, if it is rolling, the number of
+the frame. The checksum is the start of a SHA-256 over the run's identity, the number and the file's content: a damaged
+part, or one of another place or run, is told by its name. A run that grows keeps its identity and its parts.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from objectseeker.core.boxes import Ints
 from objectseeker.core.follow import Follow
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.rolling import of_frame
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.defence import Defence
 from objectseeker.errors import ObjectSeekerError
@@ -255,7 +256,7 @@ class StoredImages(Sequence[ObservedImage]):
             self._findings, self._number = self._run.findings(number), number
         size = self._findings.sizes[index]
         boxes, mask = self._findings.of(index)
-        masks = manifest.observing.masks.masks(*size)
+        masks = of_frame(manifest.observing.masks, entry.frame_number).masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
         known = ~np.isin(entry.truth.label, manifest.excluded_labels)
@@ -266,6 +267,8 @@ class StoredImages(Sequence[ObservedImage]):
             truth=entry.truth[known],
             ignore=entry.ignore[known],
             crowd=entry.crowd[known],
+            frame=entry.frame,
+            track=entry.track if entry.frame is None else entry.track[known],
         )
 
 

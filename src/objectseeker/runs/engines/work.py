@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image
 from objectseeker.core.masks import Masks
+from objectseeker.core.rolling import of_frame
 from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.detectors import OPTIONS, LoadedDetector
 from objectseeker.errors import ObjectSeekerError
@@ -33,11 +34,15 @@ READ_AHEAD = 4  # images that are read at a time, before the detector is free fo
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One image: its number in the run, where it lies, and its size where an annotation states it."""
+    """One image: its number in the run, where it lies, and its size where an annotation states it.
+
+    `frame` is its number in its sequence, None of an image that is no frame.
+    """
 
     index: int
     path: str
     size: tuple[int, int] | None
+    frame: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -191,7 +196,7 @@ def observe_items(
                 broken.append(read)
                 continue
             height, width = read.image.shape[:2]
-            begun.append((item, read, observing.masks.masks(width, height)))
+            begun.append((item, read, of_frame(observing.masks, item.frame).masks(width, height)))
             yield read.image, begun[-1][2]
 
     def look(at: Iterable[tuple[Image, Masks]]) -> Iterator[list[Detections]]:

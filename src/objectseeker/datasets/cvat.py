@@ -1,0 +1,87 @@
+"""CVAT for video: one XML file with tracks, and a folder with the frames.
+
+A track has a box for every frame it is in, or is marked outside where it is not. Frames are numbered from 0: by the
+names of the images, where all are called frame_000000 and so on as CVAT exports them, else by their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+from objectseeker.core.observation import Frame
+from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.notes import Kind, Notes, UnusableError
+from objectseeker.datasets.reading import images_by_stem, number, require_folder, whole
+from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, natural, tracked
+from objectseeker.datasets.shown import writable
+from objectseeker.datasets.voc_xml import parse
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import image_size
+
+FORM = "cvat:ANNOTATIONS.xml:IMAGES"
+NAMED = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
+SHAPES = Kind("shape that is no box left out", "shapes that are no boxes left out")
+CORNERS = ("xtl", "ytl", "xbr", "ybr")
+
+
+def read(spec: str, rest: str, notes: Notes) -> Dataset:
+    """One sequence: the boxes of all tracks."""
+    annotation, _, images = rest.rpartition(":")
+    if not annotation or not images:
+        raise ObjectSeekerError(f"{spec!r} names no file and folder; give {FORM}")
+    file, folder = Path(annotation).expanduser(), Path(images).expanduser()
+    require_folder(folder, f"{spec!r}: {images!r} is not a folder; give {FORM}")
+    root = parse(file, "annotations", "CVAT")
+    if root.find("track") is None and root.find("image") is not None:
+        raise ObjectSeekerError(f"{file} is a CVAT file for images, without tracks: export it as CVAT for video")
+    frames = _frames(folder, notes)
+    for frame, box in _boxes(root, file, notes):
+        with notes:
+            if frame not in frames:
+                raise UnusableError(NO_FRAME, box.source, f"{box.source} is about frame {frame}, which has no image")
+            frames[frame].boxes.append(box)
+    records = tracked([frames[frame] for frame in sorted(frames)], notes)
+    return build(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
+
+
+def _frames(folder: Path, notes: Notes) -> dict[int, Record]:
+    images = images_by_stem(folder, notes)
+    stems = sorted(images, key=natural)
+    named = [NAMED.fullmatch(stem) for stem in stems]
+    numbers = [int(match[1]) for match in named if match]
+    if len(set(numbers)) < len(stems):
+        numbers = list(range(len(stems)))
+    name = folder.resolve().name
+    return {
+        frame: Record(stem, images[stem], image_size(images[stem]), [], Frame(name, frame))
+        for frame, stem in zip(numbers, stems, strict=True)
+    }
+
+
+def _boxes(root: Element, file: Path, notes: Notes) -> Iterator[tuple[int, Box]]:
+    for place, track in enumerate(root.findall("track")):
+        identity = whole(track.get("id") or "?")
+        for shape in track:
+            if shape.get("outside") == "1":
+                continue
+            source = f"{file}, track {place if identity is None else identity}, frame {(shape.get('frame') or '?')[:9]}"
+            with notes:
+                if shape.tag != "box":
+                    raise UnusableError(SHAPES, source, f"{source} has a {shape.tag[:40]} where a box is needed")
+                frame, name = whole(shape.get("frame") or "?"), track.get("label") or ""
+                if frame is None or not name or not writable(name) or any(shape.get(key) is None for key in CORNERS):
+                    raise UnusableError(UNREADABLE, source, f"{source} lacks a label, a frame number or a corner")
+                x1, y1, x2, y2 = (_corner(shape.get(key) or "", key, source) for key in CORNERS)
+                yield frame, Box(name, (x1, y1, x2, y2), source, track=place if identity is None else identity)
+
+
+def _corner(text: str, name: str, source: str) -> float:
+    try:
+        return number(text, name, source)
+    except UnusableError:
+        raise
+    except ObjectSeekerError as error:
+        raise UnusableError(UNREADABLE, source, str(error)) from None

@@ -1,0 +1,133 @@
+"""MOTChallenge: a folder a sequence, with img1/000001.jpg, gt/gt.txt and seqinfo.ini; or a folder of such folders.
+
+A line of gt.txt is `frame,track,left,top,width,height,counts,class,visibility` (2016 and later), or without a class
+(2015, ten columns that end in coordinates of the world, or fewer). Frames and pixels are counted from 1. What does not
+count (0 in the seventh column) is ignored, and so are the classes that the challenge forgives: persons on vehicles,
+static persons, distractors and reflections, all of them as pedestrians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from configparser import ConfigParser
+from configparser import Error as IniError
+from pathlib import Path
+
+from objectseeker.core.observation import NO_TRACK, Frame
+from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.notes import Kind, Notes, UnusableError
+from objectseeker.datasets.reading import images_by_stem, number, read_bytes, read_lines, require_folder, whole
+from objectseeker.datasets.sequences import LARGEST_TRACK, NO_FRAME, UNREADABLE, fps_of, sequences_below, tracked
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import image_size
+
+FORM = "mot:DIR, a sequence with img1/ and gt/gt.txt or a folder of sequences"
+CLASSES = {
+    1: "pedestrian",
+    2: "person on vehicle",
+    3: "car",
+    4: "bicycle",
+    5: "motorbike",
+    6: "non motorized vehicle",
+    7: "static person",
+    8: "distractor",
+    9: "occluder",
+    10: "occluder on the ground",
+    11: "occluder full",
+    12: "reflection",
+    13: "crowd",
+}
+PERSON, CROWD = "pedestrian", "crowd"
+FORGIVEN = ("person on vehicle", "static person", "distractor", "reflection")
+OCCLUDERS = Kind("occluder left out", "occluders left out")
+NO_NUMBER = Kind(
+    "image whose name is no frame number left out", "images whose names are no frame numbers left out", "at"
+)
+NO_TRUTH = Kind("sequence without gt/gt.txt read without objects", "sequences without gt/gt.txt read without objects")
+BAD_INI = Kind("seqinfo.ini that cannot be read", "seqinfo.ini files that cannot be read", "at")
+CLASS_COLUMNS = 9  # of a line that has a class
+
+
+def read(spec: str, rest: str, notes: Notes) -> Dataset:
+    """All sequences of the folder. Objects without a track (-1) in the whole sequence are linked by overlap."""
+    records = []
+    for name, folder in sequences_below(Path(rest).expanduser(), _is_sequence, spec, FORM):
+        records += tracked(_records(name, folder, notes), notes)
+    occurring = {box.name for record in records for box in record.boxes}
+    names = [name for name in CLASSES.values() if name in occurring or name == PERSON]
+    return build(spec, names, records, notes)
+
+
+def _is_sequence(folder: Path) -> bool:
+    return (folder / "seqinfo.ini").is_file() or (folder / "img1").is_dir()
+
+
+def _records(name: str, folder: Path, notes: Notes) -> list[Record]:
+    info = _info(folder / "seqinfo.ini", notes)
+    ini = str(folder / "seqinfo.ini")
+    fps = fps_of(info.get("framerate"), ini, notes)
+    place = Path(notes.inside(folder, info.get("imdir") or "img1", ini))
+    images = images_by_stem(require_folder(place, f"{folder} has no folder {place.name} with its images"), notes)
+    frames: dict[int, Record] = {}
+    for stem, path in images.items():
+        frame = whole(stem) if stem else None
+        if not frame or frame in frames:
+            notes.note(NO_NUMBER, str(path), f"{path} is not named by the number of a frame, from 1 on")
+            continue
+        frames[frame] = Record(f"{name}/{stem}", path, image_size(path), [], Frame(name, frame - 1, fps))
+    if not frames:
+        raise ObjectSeekerError(f"{place} holds no images that are named by frame numbers, such as 000001.jpg")
+    for frame, box in _boxes(folder / "gt" / "gt.txt", frames, notes):
+        frames[frame].boxes.append(box)
+    return [frames[frame] for frame in sorted(frames)]
+
+
+def _info(file: Path, notes: Notes) -> dict[str, str]:
+    if not file.is_file():
+        return {}
+    parser = ConfigParser(interpolation=None, strict=False)
+    try:
+        parser.read_string(read_bytes(file).decode("utf-8-sig"))
+        return dict(parser["Sequence"])
+    except (IniError, KeyError, UnicodeDecodeError):
+        notes.note(BAD_INI, str(file), f"{file} cannot be read: it must have a section [Sequence]")
+        return {}
+
+
+def _boxes(file: Path, frames: dict[int, Record], notes: Notes) -> Iterator[tuple[int, Box]]:
+    if not file.is_file():
+        notes.note(NO_TRUTH, str(file.parent.parent), f"there is no {file} with the objects")
+        return
+    for line, text in read_lines(file):
+        source = f"{file} line {line}"
+        with notes:
+            frame, box = _line(text.split(","), source)
+            if frame not in frames:
+                raise UnusableError(NO_FRAME, source, f"{source} is about frame {frame}, which has no image")
+            yield frame, box
+
+
+def _line(columns: list[str], source: str) -> tuple[int, Box]:
+    try:
+        frame, track, left, top, width, height = (number(text, "a value", source) for text in columns[:6])
+        counts = number(columns[6], "a value", source) if len(columns) > 6 else 1.0
+        kind = int(number(columns[7], "a class", source)) if len(columns) == CLASS_COLUMNS else 1
+        if frame != int(frame) or track != int(track) or track > LARGEST_TRACK or kind not in CLASSES:
+            raise ValueError
+    except ValueError:  # an ObjectSeekerError is one
+        raise UnusableError(
+            UNREADABLE, source, f"{source} is not frame,track,left,top,width,height,counts,class,visibility"
+        ) from None
+    name = CLASSES[kind]
+    if name.startswith("occluder"):
+        raise UnusableError(OCCLUDERS, source, f"{source} is an occluder, which is no object")
+    forgiven = name in FORGIVEN
+    box = Box(
+        PERSON if forgiven or name == CROWD else name,
+        (left - 1, top - 1, left - 1 + width, top - 1 + height),
+        source,
+        ignore=forgiven or counts == 0,
+        crowd=name == CROWD,
+        track=int(track) if track >= 0 else NO_TRACK,
+    )
+    return int(frame), box

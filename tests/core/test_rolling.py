@@ -1,0 +1,117 @@
+"""Rolling masks: what a frame shows, and that a window shows everything once."""
+
+import pytest
+
+from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, Patch, Rule
+from objectseeker.core.recipes import parse
+from objectseeker.core.rolling import Rolling, Share, of_frame
+
+RECIPES = (Halves(30), Halves(5), Bands(0.02), Halves(10) + Bands(0.01), Bands(0.05, 2.0) + Bands(0.01) + Halves(3))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("frames", [1, 2, 3, 8, 12, 40])
+@pytest.mark.parametrize("size", [(64, 36), (7, 5), (3, 60)])
+def test_a_window_shows_every_mask_once_wherever_it_begins(recipe, frames, size):
+    rolling = Rolling(recipe, frames)
+    whole = sorted(map(tuple, recipe.masks(*size).removed.tolist()))
+    for begin in (0, 5):
+        shares = [rolling.of_frame(begin + t).masks(*size).removed.tolist() for t in range(frames)]
+        assert sorted(tuple(removed) for share in shares for removed in share) == whole
+    assert rolling.passes(*size) == 1 + max(map(len, shares))
+
+
+@pytest.mark.parametrize("area", [0.01, 0.04, 1 / 620**2])
+def test_a_share_has_the_left_mask_of_a_line_and_the_right_mask_of_the_one_a_patch_before(area):
+    """On an image of 620 x 310 lines are 20 and 10 pixels apart, the patch of 1 % has a side of 44."""
+    recipe = Halves(30)
+    patch, lines = Patch(area).size(620, 310), [range(20, 620, 20), range(10, 310, 10)]
+    apart = tuple(-(-(side - 1) // step[0]) for side, step in zip(patch, lines, strict=True))
+    for part in range(8):
+        share = Share(recipe, part, 8, area).masks(620, 310)
+        for axis in (0, 1):
+            step = lines[axis][0]
+            before, after = (set(share.line[share.side == side].tolist()) for side in (axis, axis + 2))
+            assert {line - apart[axis] * step for line in before} & set(lines[axis]) == {
+                line for line in after if line + apart[axis] * step in lines[axis]
+            }
+    assert Rolling(recipe, 8, area).passes(620, 310) <= 17
+
+
+def test_what_two_masks_a_patch_apart_prove_a_frame_of_the_window_proves_alone():
+    """An object that is seen while 60 of its 200 columns are: lines up to 340 and from 260 on, a patch of 44 apart."""
+    box, recipe, patch = [200.0, 100.0, 400.0, 200.0], Halves(30), Patch(0.01, 1.0, "anywhere")
+    truth = Detections([box], [1.0], [0])
+    for frames in (4, 8, 16):
+        alone = []
+        for part in range(frames):
+            masks = Share(recipe, part, frames).masks(620, 310)
+            seen = [
+                Detections([box], [0.9], [0]) if x1 >= 260 or x2 <= 340 else Detections.empty()
+                for x1, _, x2, _ in masks.removed.tolist()
+            ]
+            observation = Observation(620, 310, masks, Detections.empty(), seen)
+            alone.append(bool(Rule().certify(observation, truth, patch).certified[0, 0]))
+        assert any(alone)
+
+
+def test_frames_after_one_another_fill_the_gaps_in_reversed_order_of_bits():
+    first = [Share(Halves(8), part, 8).masks(90, 90) for part in range(8)]
+    assert [share.line[share.side == 0].min() // 10 - 1 for share in first] == [0, 4, 2, 6, 1, 5, 3, 7]
+    first = [Share(Halves(6), part, 6).masks(70, 70) for part in range(6)]
+    assert sorted(share.line[share.side == 0].min() // 10 - 1 for share in first) == list(range(6))
+
+
+def test_the_order_never_changes_since_runs_keep_only_its_name():
+    masks = Share(Halves(9), 3, 4).masks(100, 50)
+    lines = [masks.line[masks.side == side].tolist() for side in range(4)]
+    assert lines == [[40, 80], [20, 40], [30, 70], [10, 30]]
+    masks = Share(Bands(0.04), 1, 3).masks(100, 50)
+    assert [masks.removed[masks.axis == axis][:, axis].tolist() for axis in (0, 1)] == [[30, 75], [30]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["rolling:8:halves:30", "rolling:3:halves:10+bands:0.01", "share:2:3:bands:0.05", "rolling:8,patch=0.05:halves:3"],
+)
+def test_the_text_says_it_all(text):
+    assert str(parse(text)) == text
+    assert parse(str(parse(text))) == parse(text)
+
+
+def test_a_frame_has_its_share_and_other_recipes_have_all():
+    assert of_frame(Rolling(Halves(4), 3), 7) == Share(Halves(4), 1, 3)
+    assert of_frame(Halves(4), 7) == Halves(4)
+
+
+def test_a_single_image_is_refused():
+    with pytest.raises(ObjectSeekerError, match="single image only its share"):
+        Rolling(Halves(4), 3).masks(20, 20)
+    with pytest.raises(ObjectSeekerError, match="single image only its share"):
+        of_frame(Rolling(Halves(4), 3), None).masks(20, 20)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Rolling(Pairs(3), 4), "pairs:3"),
+        (lambda: Share(Pairs(3), 0, 4), "pairs:3"),
+        (lambda: Rolling(Rolling(Halves(3), 2), 2), "rolling:2:halves:3"),
+        (lambda: Rolling(Halves(3), 2) + Halves(4), "rolling:2:halves:3"),
+        (lambda: Rolling(Halves(3), 0), "frames"),
+        (lambda: Rolling(Halves(3), 10**9), "at most 1000"),
+        (lambda: Rolling("halves:3", 2), "halves:3"),  # type: ignore[arg-type]
+        (lambda: Share(Halves(3), 4, 4), "from 0 to 3, got 4"),
+        (lambda: Share(Halves(3), True, 4), "True"),
+        (lambda: Rolling(Halves(3), 2, 0.0), "patch area"),
+        (lambda: parse("rolling:8"), "rolling:8"),
+        (lambda: parse("rolling:8,area=1%:halves:3"), "rolling:8,area=1%"),
+        (lambda: parse("rolling:8,patch=big:halves:3"), "big"),
+        (lambda: parse("rolling:x:halves:3"), "rolling:x"),
+        (lambda: parse("share:1:halves:3"), "share:1:halves"),
+        (lambda: parse("rolling:8:pairs:3"), "pairs:3"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(make, said):
+    with pytest.raises(ObjectSeekerError, match=said):
+        make()

@@ -1,0 +1,198 @@
+"""Certificates over time equal every path of the patch, and no attacker who moves hides a certified window.
+
+More of the same: `python tests/trajectories.py 5000`.
+"""
+
+import numpy as np
+import pytest
+import trajectories
+from cases import generate
+
+from objectseeker import Detections, Halves, IouRule, ObjectSeekerError, Observation, Patch, Rule
+from objectseeker.core.threats import WHERES
+from objectseeker.core.windows import FREE, NOWHERE, Instant, either, first_unreported, instants
+
+
+def test_windows_equal_every_path_of_pixel_positions():
+    verdicts = [trajectories.compare(seed) for seed in range(50)]
+    assert sum(certified for certified, _ in verdicts) > 15
+    assert sum(still_open for _, still_open in verdicts) > 15
+
+
+def filled(rectangles, places):
+    """Positions of a union as a bitmap (x, y)."""
+    bitmap = np.zeros(places, bool)
+    for x1, y1, x2, y2 in rectangles:
+        bitmap[x1 : x2 + 1, y1 : y2 + 1] = True
+    return bitmap
+
+
+def some_rectangles(rng, most, places=(4, 4)):
+    first, last = rng.integers(0, places, (2, int(rng.integers(0, most + 1)), 2))
+    return np.concatenate([np.minimum(first, last), np.maximum(first, last)], axis=1)
+
+
+def test_unions_of_rectangles_equal_every_path():
+    """Thousands of windows: any sets of positions, allowed ones too, against all paths on a grid of 4 x 4."""
+    verdicts = {True: 0, False: 0}
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        areas = [NOWHERE if rng.random() < 0.02 else np.array([[0, 0, 3, 3]]) for _ in range(3)]
+        areas = areas if rng.random() < 0.6 else [some_rectangles(rng, 3) for _ in range(3)]
+        hiding = [some_rectangles(rng, 3) for _ in range(3)]
+        met = [
+            np.concatenate(
+                [np.maximum(a[:, None, :2], h[None, :, :2]), np.minimum(a[:, None, 2:], h[None, :, 2:])], axis=-1
+            ).reshape(-1, 4)
+            for a, h in zip(areas, hiding, strict=True)
+        ]
+        met = [one[(one[:, :2] <= one[:, 2:]).all(axis=1)] for one in met]
+        track = [Instant(a, h) for a, h in zip(areas, met, strict=True)]
+        for reach in (0, 1, 2, FREE):
+            every = trajectories.paths((4, 4), 3, min(reach, 9))
+            may = np.all([filled(a, (4, 4)).ravel()[every[:, t]] for t, a in enumerate(areas)], axis=0)
+            reports = np.sum([~filled(h, (4, 4)).ravel()[every[:, t]] for t, h in enumerate(met)], axis=0)
+            least = reports[may].min() if may.any() else 9
+            for times in (1, 2, 3):
+                certified = first_unreported(track, reach, times)[-1] > 0
+                assert certified == (least >= times), (seed, reach, times)
+                verdicts[certified] += 1
+    assert min(verdicts.values()) > 500
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_larger_images_equal_reachability_by_pixels(seed):
+    made = trajectories.sequence(seed, largest=18, frames=5)
+    for reach in (0, 1, 3):
+        least = trajectories.reachable(made, reach)
+        for times in (1, 3):
+            assert trajectories.certified(made, reach, times) == (least is None or least >= times)
+
+
+def test_pixel_sets_are_the_paths_one_by_one():
+    """`reachable` and `literal` are two ways to the same: what the test above rests on."""
+    for seed in range(40):
+        made = trajectories.sequence(seed, largest=3, frames=3)
+        if made.places[0] * made.places[1] <= 30:
+            for reach in (0, 1):
+                assert trajectories.reachable(made, reach) == trajectories.literal(made, reach)
+
+
+def test_every_entry_is_the_earliest_beginning_of_a_window():
+    for seed in range(12):
+        made = trajectories.sequence(seed, largest=4, frames=5)
+        earliest = first_unreported(made.track, 1)
+        for end in range(5):
+            for begin in range(end + 1):
+                part = first_unreported(made.track[begin : end + 1], 1)
+                assert (part[-1] > 0) == (earliest[end] > begin)
+
+
+def test_a_path_beyond_the_border_gains_nothing():
+    """Positions outside the image, where every mask removes the patch, are given to the attacker: the same verdicts."""
+    more = 0
+    for seed in range(60):
+        made = trajectories.sequence(seed, largest=5, frames=3)
+        if made.patch.where != "anywhere":
+            continue
+        around = []
+        for case, (_, unproven) in zip(made.frames, made.maps, strict=True):
+            proofs, enough = trajectories.proofs_of(case, made)
+            around.append(np.pad(unproven, 2, constant_values=not enough(tuple(range(len(proofs))))))
+            more += not unproven.all()
+        for reach in (1, 2):
+            least = np.zeros(around[0].shape)
+            for unproven in around:
+                least = trajectories.grown(least, reach) + ~unproven
+            assert least.min() == trajectories.reachable(made, reach)
+    assert more > 20
+
+
+def test_no_attacker_who_moves_hides_a_certified_window():
+    score = trajectories.campaign(1, 25)
+    assert score["certified"] > 8
+    assert score["certified hidden"] == 0
+    assert score["open hidden"] > 3
+
+
+def test_the_attacker_breaks_certificates_that_grow_by_a_pixel_too_little():
+    assert trajectories.campaign(2, 25, mistake=1)["certified hidden"] > 0
+
+
+@pytest.mark.parametrize("rule", [Rule(mask_score=0.5), Rule(mask_score=0.75, low_score=0.1), IouRule()], ids=repr)
+def test_a_frame_is_certified_alone_as_ever(rule):
+    verdicts = set()
+    for seed in range(32):
+        case = generate(seed, largest=24, lines=6, sure=1.0)
+        patch = Patch(0.02, 1.0, WHERES[seed % len(WHERES)])
+        found = instants(rule, case.observation, case.truth, patch, threshold=0.25)
+        expected = rule.certify(case.observation, case.truth, patch, threshold=0.25).certified[0].tolist()
+        assert [one.certified for one in found] == expected
+        verdicts |= set(expected)
+    assert verdicts == {True, False}
+
+
+def test_a_patch_that_jumps_leaves_the_frames_that_are_certified_alone():
+    """m of n: at least as many reports as certified frames, and no more is promised."""
+    blind, sure = Instant.blind(10, 10, Patch(0.01)), Instant(np.array([[0, 0, 9, 9]]), NOWHERE)
+    track = [sure, blind, sure, blind, blind, sure]
+    assert first_unreported(track, FREE) == [1, 1, 3, 3, 3, 6]
+    assert first_unreported(track, FREE, 2) == [0, 0, 1, 1, 1, 3]
+    assert first_unreported(track, FREE, 9) == [0] * 6
+
+
+def test_frames_that_prove_something_elsewhere_prove_it_together_if_the_patch_cannot_follow():
+    left, right = (
+        Instant(np.array([[0, 0, 9, 9]]), np.array([[0, 0, 3, 9]])),
+        Instant(np.array([[0, 0, 9, 9]]), np.array([[6, 0, 9, 9]])),
+    )
+    for reach, earliest in ((0, 1), (2, 1), (3, 0), (FREE, 0)):  # from 3 to 6 are three pixels
+        assert first_unreported([left, right], reach)[-1] == earliest
+
+
+def test_a_frame_without_the_object_lets_the_patch_move_on():
+    area = np.array([[0, 0, 9, 9]])
+    left, right = Instant(area, np.array([[0, 0, 3, 9]])), Instant(area, np.array([[6, 0, 9, 9]]))
+    blind = Instant(area, area)
+    assert first_unreported([left, blind, right], 1)[-1] > 0
+    assert first_unreported([left, blind, right], 2)[-1] == 0
+
+
+def test_many_rectangles_are_cut_anew_and_stay_the_same_positions():
+    rng = np.random.default_rng(0)
+    specks = rng.integers(0, 60, (400, 2))
+    hiding = np.concatenate([specks, specks + rng.integers(0, 3, (400, 2))], axis=1)
+    track = [Instant(np.array([[0, 0, 62, 62]]), hiding)] * 2
+    assert first_unreported(track, 0) == [0, 0]
+    gaps = ~filled(hiding, (63, 63))
+    x, y = np.argwhere(gaps)[0]
+    there = Instant(np.array([[0, 0, 62, 62]]), np.array([[x, y, x, y]]))
+    assert first_unreported([*track, there], 0)[-1] == 2
+    assert first_unreported([*track, there], 62)[-1] == 0
+
+
+def test_found_as_one_of_two_things_is_hidden_where_both_are():
+    area = np.array([[0, 0, 9, 9]])
+    ways = [Instant(area, np.array([[0, 0, 3, 9]])), Instant(area, np.array([[2, 0, 9, 5]]))]
+    assert either(ways).hiding.tolist() == [[2, 0, 3, 5]]
+
+
+def test_an_object_that_cannot_be_seen_is_blind():
+    masks = Halves(2).masks(20, 20)
+    observation = Observation(20, 20, masks, Detections.empty(), [Detections.empty()] * len(masks))
+    truth = Detections([[30, 30, 40, 40]], [1.0], [0])
+    (found,) = instants(Rule(), observation, truth, Patch(0.01, 1.0, "over"))
+    assert not found.certified
+    assert found.hiding.tolist() == [[-1, -1, 19, 19]]
+
+
+def test_what_is_not_meant_is_refused():
+    masks = Halves(2).masks(20, 20)
+    observation = Observation(20, 20, masks, Detections.empty(), [Detections.empty()] * len(masks))
+    with pytest.raises(ObjectSeekerError, match="one patch, got a count of 2"):
+        instants(Rule(), observation, Detections.empty(), Patch(count=2))
+    for reach in (-1, 1.5, True):
+        with pytest.raises(ObjectSeekerError, match="reach must be a whole number"):
+            first_unreported([], reach)
+    with pytest.raises(ObjectSeekerError, match="times"):
+        first_unreported([], 1, 0)
