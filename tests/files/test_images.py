@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from objectseeker.files import images
 from objectseeker.files.images import (
     LARGER,
     LARGEST_IMAGE,
+    MOST_MARKERS,
+    MOST_SCANS,
     UnreachableError,
+    claimed_size,
     find_images,
     hash_of,
     image_size,
@@ -330,6 +334,70 @@ def test_a_large_image_below_the_limit_is_no_bomb(tmp_path: Path) -> None:
     """Pillow itself would warn from 89 million pixels on and refuse from 179 million."""
     path = file_with(tmp_path, png(95_000, 1000, depth=1, kind=0, data=(b"\0" + bytes(11_875)) * 1000))
     assert image_size(path) == (95_000, 1000)
+
+
+def jpeg_of_scans(count: int, between: bytes = b"") -> tuple[bytes, bytes]:
+    """A progressive JPEG, and the same with its last scan once and again: a dozen bytes more for each."""
+    buffer = io.BytesIO()
+    PIL.Image.new("L", (64, 48), 128).save(buffer, format="JPEG", progressive=True)
+    content = buffer.getvalue()
+    last = between + content[content.rindex(b"\xff\xda") : -2]
+    return content, content[:-2] + last * (count - content.count(b"\xff\xda")) + b"\xff\xd9"
+
+
+@pytest.mark.parametrize(
+    "between", [b"", b"\xff" * 3, b"\xff\0no marker\xff\xd0", b"\xff\x02\xf0\xf0", b"\xff\xfe\0\0", b"\xff\xfe\0\4no"]
+)
+def test_a_jpeg_of_thousands_of_scans_is_refused_before_decoding(tmp_path: Path, between: bytes) -> None:
+    """Each scan goes over every pixel: 32 MB of them take hours."""
+    plain, most = jpeg_of_scans(MOST_SCANS)
+    assert np.array_equal(load_image(file_with(tmp_path, most)), load_image(file_with(tmp_path, plain)))
+    bomb = jpeg_of_scans(MOST_SCANS + 1, between)[1]
+    with pytest.raises(ObjectSeekerError, match="a JPEG of more than 100 scans, which takes very long to decode"):
+        load_image(file_with(tmp_path, bomb))
+    assert image_size(file_with(tmp_path, bomb)) == (64, 48)
+
+
+def test_counting_the_scans_of_a_jpeg_has_an_end(tmp_path: Path) -> None:
+    plain, _ = jpeg_of_scans(MOST_SCANS)
+    markers = plain[:-2] + b"\xff\xfe\0\2" * MOST_MARKERS + b"\xff\xd9" + b"\xff\xda" * MOST_SCANS
+    with pytest.raises(ObjectSeekerError, match="more than 100 scans"):
+        load_image(file_with(tmp_path, markers))
+
+
+def test_bytes_that_are_no_scans_are_none(tmp_path: Path) -> None:
+    """A film behind the photograph, as telephones write it, and other programs' notes in it."""
+    plain, _ = jpeg_of_scans(10)
+    film = b"\xff\xda" * 1000
+    noted = plain[:2] + b"\xff\xee" + struct.pack(">H", len(film) + 2) + film + plain[2:] + film
+    assert np.array_equal(load_image(file_with(tmp_path, noted)), load_image(file_with(tmp_path, plain)))
+
+
+def test_a_header_has_an_end(photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte at a time, or a few: 32 MB of these took ten seconds, and hundreds of megabytes."""
+    monkeypatch.setattr(images, "MOST_READS", 1000)
+    for kind, padding, at in (
+        ("JPEG", b"\xff\xfe\0\2", 2),  # empty comments
+        ("PNG", chunk(b"abCd", b""), 33),
+        ("GIF", b"!\xfe\x01a\0", 13 + 3 * 256),
+        ("PPM", b" ", 3),
+    ):
+        buffer = io.BytesIO()
+        photo.save(buffer, format=kind)
+        content = buffer.getvalue()
+        assert claimed_size(content[:at] + padding * 100 + content[at:], "sent") == photo.size
+        with pytest.raises(ObjectSeekerError, match="cannot read image sent: its header has too many parts"):
+            claimed_size(content[:at] + padding * 1000 + content[at:], "sent")
+
+
+def test_an_image_that_takes_long_holds_up_no_other(tmp_path: Path) -> None:
+    path = file_with(tmp_path, png(3, 1, depth=8, kind=0, data=b"\0\x0a\x14\x1e"))
+    limit = PIL.Image.MAX_IMAGE_PIXELS
+    with ThreadPoolExecutor(1) as other:
+        with path.open("rb") as file, images._decoding(file, path):
+            assert other.submit(load_image, path).result(20).shape == (1, 3, 3)
+            assert PIL.Image.MAX_IMAGE_PIXELS is None  # still ours alone
+        assert limit == PIL.Image.MAX_IMAGE_PIXELS
 
 
 def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:

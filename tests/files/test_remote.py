@@ -14,7 +14,7 @@ from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files import remote
 from objectseeker.files.images import load_image
-from objectseeker.files.remote import Url, refuse_credentials, walk_url
+from objectseeker.files.remote import Url, refuse_credentials, walk_url, without_secrets
 
 pytest.importorskip("fsspec")
 
@@ -172,3 +172,21 @@ def test_paths_are_never_taken_for_addresses_with_credentials(tmp_path):
     file = tmp_path / "user:password@host.png"
     file.write_bytes(picture())
     assert load_image(Path(file)).shape == (7, 9, 3)
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("rtsp://camera.local/live", "rtsp://camera.local/live"),
+        ("rtsp://name:secret@camera:554/live/1?token=secret#secret", "rtsp://camera:554/live/1"),
+        ("https://[::1]:80/a.mp4?key=secret", "https://[::1]:80/a.mp4"),
+        ("rtsp://name:sec@ret@camera/live", "rtsp://camera/live"),
+        ("rtsp://name:secret/secret@camera/live", "rtsp://..."),
+        ("rtsp://name:secret?x@camera/live", "rtsp://..."),
+        ("rtsp://name:123/secret@camera/live", "rtsp://..."),
+        ("http://host/a.mp4?mail=a@b&key=secret", "http://..."),
+    ],
+)
+def test_what_is_shown_of_an_address_holds_no_secret(address, shown):
+    assert without_secrets(address) == shown
+    assert "secret" not in shown

@@ -9,11 +9,12 @@ import hashlib
 import io
 import math
 import os
+import re
 import stat
 import threading
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,9 @@ SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", "
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
 LARGEST_IMAGE = 100_000_000  # pixels; a small file can claim any size, so this is checked before decoding
 LARGER = "OBJECTSEEKER_MEGAPIXELS"  # the environment variable that sets another limit, in millions
+MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels for a few bytes; a progressive photograph has about ten
+MOST_MARKERS = 10_000  # of a JPEG, when its scans are counted
+MOST_READS = 100_000  # parts of a header that claims a size
 STRIP = 1_000_000  # pixels that are converted at a time, so that conversions cost next to no memory
 
 _ORIENTATION = 0x0112  # the EXIF tag
@@ -45,7 +49,8 @@ _TO_UPRIGHT = {
 }
 _PNG_ORIENTATION_MARKS = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 
-_pillow = threading.Lock()  # Pillow's pixel limit and Python's warning filters are process-wide
+_JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)  # stuffed bytes, restarts and fill bytes are none
+_START, _END, _SCAN, _FIRST_WITH_LENGTH = 0xD8, 0xD9, 0xDA, 0xC0
 
 
 class UnreachableError(ObjectSeekerError):
@@ -74,7 +79,40 @@ def load_hashed(path: AnyPath) -> tuple[Image, str]:
         digest = _hash(file, path)
         file.seek(0)
         with _decoding(file, path) as image:
-            return _as_rgb(_decoded_upright(image), path), digest
+            return _as_rgb(_decoded_upright(image, file, path), path), digest
+
+
+def decode_image(content: bytes, name: str) -> Image:
+    """`load_image` of the bytes of a file, called `name` in messages."""
+    file = io.BytesIO(content)
+    with _decoding(file, name) as image:
+        return _as_rgb(_decoded_upright(image, file, name), name)
+
+
+def claimed_size(content: bytes, name: str) -> tuple[int, int]:
+    """Width and height that the bytes of an image file claim; nothing is decoded, and they may be any."""
+    try:
+        with _only_our_limit:
+            return PIL.Image.open(_Header(content, name), formats=IMAGE_FORMATS).size
+    except ObjectSeekerError:
+        raise
+    except Exception:  # Pillow raises almost any type on a damaged file
+        reason = f"it is damaged or not one of {', '.join(IMAGE_FORMATS)}" if content else "it is empty"
+        raise ObjectSeekerError(f"cannot read image {name}: {reason}") from None
+
+
+class _Header(io.BytesIO):
+    """The bytes of a file whose header must have an end: Pillow reads it part by part, some a byte at a time."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self._left, self._name = MOST_READS, name
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise ObjectSeekerError(f"cannot read image {self._name}: its header has too many parts; save it anew")
+        return super().read(size)
 
 
 def hash_of(path: AnyPath) -> str:
@@ -104,7 +142,7 @@ def image_size(path: AnyPath) -> tuple[int, int]:
             content = file.read()
             if not any(mark in content for mark in _PNG_ORIENTATION_MARKS):
                 return image.size
-        return _decoded_upright(image).size
+        return _decoded_upright(image, file, path).size
 
 
 def find_images(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
@@ -157,10 +195,10 @@ def no_image_in(folder: object) -> str:
 @contextmanager
 def _decoding(file: BinaryIO, path: AnyPath) -> Iterator[PIL.Image.Image]:
     """The image with only its header read; whatever goes wrong inside the block becomes one sentence."""
-    with _only_our_limit():
+    with _only_our_limit:
         try:
             image = PIL.Image.open(file, formats=IMAGE_FORMATS)
-            _refuse_huge(image, path)
+            refuse_huge(image.width, image.height, path)
             yield image
         except ObjectSeekerError:
             raise
@@ -200,23 +238,41 @@ def _hash(file: BinaryIO, path: AnyPath) -> str:
         raise UnreachableError(f"cannot read image {path}: {error.strerror}") from None
 
 
-@contextmanager
-def _only_our_limit() -> Iterator[None]:
-    """Replaces Pillow's own pixel limit, which warns far below ours and names no size, by ours; no warnings."""
-    with _pillow, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module="PIL")
-        limit, PIL.Image.MAX_IMAGE_PIXELS = PIL.Image.MAX_IMAGE_PIXELS, None
-        try:
-            yield
-        finally:
-            PIL.Image.MAX_IMAGE_PIXELS = limit
+class _OnlyOurLimit:
+    """Replaces Pillow's own pixel limit, which warns far below ours and names no size, by ours; no warnings.
+
+    Both are process-wide: the first thread to come sets them, the last to leave puts them back. None waits for another,
+    however long that one's image takes.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._undo = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._undo.enter_context(warnings.catch_warnings())
+                warnings.filterwarnings("ignore", module="PIL")
+                self._undo.callback(setattr, PIL.Image, "MAX_IMAGE_PIXELS", PIL.Image.MAX_IMAGE_PIXELS)
+                PIL.Image.MAX_IMAGE_PIXELS = None
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._undo.close()
 
 
-def _refuse_huge(image: PIL.Image.Image, path: AnyPath) -> None:
-    pixels, limit = image.width * image.height, _largest_image(path)
+_only_our_limit = _OnlyOurLimit()
+
+
+def refuse_huge(width: int, height: int, path: AnyPath) -> None:
+    """Refuse an image with more pixels than the limit, before it is decoded."""
+    pixels, limit = width * height, _largest_image(path)
     if pixels > limit:
         raise ObjectSeekerError(
-            f"cannot read image {path}: its {image.width}x{image.height} pixels are {pixels / 1e6:.1f} million, "
+            f"cannot read image {path}: its {width}x{height} pixels are {pixels / 1e6:.1f} million, "
             f"more than the limit of {limit / 1e6:g} million; make it smaller, or set {LARGER} to a higher limit"
         )
 
@@ -242,7 +298,34 @@ def _orientation(image: PIL.Image.Image) -> Any:
     return image.getexif().get(_ORIENTATION)
 
 
-def _decoded_upright(image: PIL.Image.Image) -> PIL.Image.Image:
+def _refuse_many_scans(file: BinaryIO, path: AnyPath) -> None:
+    """Refuse a JPEG that takes hours to decode, before it is decoded."""
+    file.seek(0)
+    content = file.read()
+    if _scans(content) > MOST_SCANS and content.count(b"\xff\xda") > MOST_SCANS:  # the second counts too many, if any
+        raise ObjectSeekerError(
+            f"cannot read image {path}: it is a JPEG of more than {MOST_SCANS} scans, which takes very long to decode; "
+            "save it anew with fewer"
+        )
+
+
+def _scans(content: bytes) -> int:
+    """The scans of a JPEG up to its end. Never fewer than libjpeg decodes: it knows markers by the same two bytes."""
+    count, position = 0, 0
+    for _ in range(MOST_MARKERS):
+        found = _JPEG_MARKER.search(content, position)
+        marker = _END if found is None else content[found.end() - 1]
+        if found is None or marker == _END:
+            return count
+        count, position = count + (marker == _SCAN), found.end()
+        if marker >= _FIRST_WITH_LENGTH and marker != _START:  # libjpeg looks on right behind the others
+            position += max(int.from_bytes(content[position : position + 2], "big"), 2)
+    return MOST_MARKERS
+
+
+def _decoded_upright(image: PIL.Image.Image, file: BinaryIO, path: AnyPath) -> PIL.Image.Image:
+    if image.format in ("JPEG", "MPO"):
+        _refuse_many_scans(file, path)
     # Not ImageOps.exif_transpose: it writes the EXIF block anew, and fails where a tag nobody needs is damaged.
     image.load()  # first, because Pillow itself turns a TIFF upright here and then drops the tag
     turn = _TO_UPRIGHT.get(_orientation(image))

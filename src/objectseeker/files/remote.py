@@ -22,6 +22,7 @@ LONGEST = 300.0  # seconds that one request to it may take in all
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+"  # two letters at least: C: is a drive
 _URL = re.compile(rf"{_SCHEME}(::{_SCHEME})*://")
 _AUTHORITY = re.compile(rf"({_SCHEME})://([^/?#]*)")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 _PARAMETER = re.compile(r"[?&;]([^=&;]+)=")
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")  # of a parameter's name: X-Amz-Signature, accessKeyId, api_key
 _SECRETS = frozenset(
@@ -71,6 +72,19 @@ def refuse_credentials(url: str) -> None:
                 "leave it out, and put it where your storage looks for it, as in ~/.netrc, ~/.aws/credentials or "
                 "~/.config/fsspec"
             )
+
+
+def without_secrets(url: str) -> str:
+    """An address as it may be shown: without user, password, parameters and fragment.
+
+    Where a password may reach further, as with a / in it, nothing but the scheme is left.
+    """
+    scheme, _, rest = url.partition("://")
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    host, behind = authority.rpartition("@")[2], rest[len(authority) :]
+    if "@" in behind or not _HOST.fullmatch(host):
+        return f"{scheme}://..."
+    return f"{scheme}://{host}{re.split('[?#]', behind)[0]}"
 
 
 def _credential(scheme: str, authority: str, link: str) -> str | None:

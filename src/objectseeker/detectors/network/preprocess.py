@@ -32,6 +32,7 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.core.image import Image
 from objectseeker.errors import ObjectSeekerError
 
+LONGEST_KEPT = 10_000  # pixels of a side whose tables are kept: 256 of these take 60 MB, about 24 bytes a pixel each
 STRIP = 16  # network rows that are resized together: what is in use at a time fits into a cache
 
 Singles = npt.NDArray[np.float32]
@@ -56,9 +57,17 @@ class Resampling:
     last: Ints
 
 
-@lru_cache(maxsize=256)  # a dataset has few image sizes
 def resampling(raw: int, resized: int) -> Resampling:
     """Bilinear weights from `raw` to `resized` pixels, widened when shrinking so that every raw pixel counts."""
+    return _kept(raw, resized) if max(raw, resized) <= LONGEST_KEPT else _tables(raw, resized)
+
+
+@lru_cache(maxsize=256)  # a dataset has few image sizes
+def _kept(raw: int, resized: int) -> Resampling:
+    return _tables(raw, resized)
+
+
+def _tables(raw: int, resized: int) -> Resampling:
     scale = raw / resized
     reach = max(scale, 1.0)
     centre = (np.arange(resized) + 0.5) * scale
