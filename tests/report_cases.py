@@ -160,14 +160,12 @@ def filmed(folder: Path, recipe: Recipe, *, count: int = 24, fps: float | None =
         kept = [0, 2] if 9 <= number <= 11 else [0, 1, 2]
         sure = 0.97 if number % 12 < 7 else 0.2  # share of views that see an object
 
-        def view(boxes=boxes, kept=kept, sure=sure):
-            return [(*boxes[n], 0.9, 0) for n in kept[:-1] if rng.random() < sure]
-
+        shown = [(*boxes[n], 0.9, 0) for n in kept[:-1]]
+        views = [[box for box in shown if rng.random() < sure] for _ in range(1 + len(masks))]
         truth = evaluation_cases.boxes([(*boxes[n], 1.0, 0) for n in kept])
         ignore = np.array([n == 1 and number == 14 for n in kept])
-        seen = Observation(
-            48, 36, masks, evaluation_cases.boxes(view()), [evaluation_cases.boxes(view()) for _ in range(len(masks))]
-        )
+        base, *masked = map(evaluation_cases.boxes, views)
+        seen = Observation(48, 36, masks, base, masked)
         path = folder / f"{number:03d}.png"
         PIL.Image.new("RGB", (48, 36), (10 * number, 90, 120)).save(path)
         frame, track = Frame("street", number, fps), np.array([4, 9, NO_TRACK])[kept]

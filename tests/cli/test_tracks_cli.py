@@ -15,18 +15,21 @@ from objectseeker.evaluation.settings import Threat
 RULE = Rule(mask_score=0.2)
 
 
-@pytest.fixture(scope="module")
-def clip(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("clip")
-    (folder / "frames").mkdir()
-    for t in range(5):
-        PIL.Image.fromarray(np.random.default_rng(t).integers(0, 256, (20, 24, 3), np.uint8)).save(
+def make_clip(folder, widths):
+    (folder / "frames").mkdir(parents=True)
+    for t, width in enumerate(widths):
+        PIL.Image.fromarray(np.random.default_rng(t).integers(0, 256, (20, width, 3), np.uint8)).save(
             folder / "frames" / f"{t}.png"
         )
     boxes = [[t, 1, "thing", 4, 4, 12, 12] for t in range(5)]
     content = {"fps": 5, "frames": [f"{t}.png" for t in range(5)], "boxes": boxes}
     (folder / "boxes.json").write_text(json.dumps(content))
     return run_here(f"boxes:{folder}", folder / "run", masks=Rolling(Halves(3), 2))
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    return make_clip(tmp_path_factory.mktemp("clip"), [24] * 5)
 
 
 def test_windows_moves_and_times(clip):
@@ -42,10 +45,16 @@ def test_windows_moves_and_times(clip):
     assert [row["moves"] for row in usual.rows()] == [0, 2, 8, None]
 
 
-@pytest.mark.parametrize("moves", ["x", "-1", "1.5", ""])
+@pytest.mark.parametrize("moves", ["x", "-1", "1.5", "", "9" * 5000])
 def test_moves_that_are_none_are_refused(clip, moves):
     with pytest.raises(ObjectSeekerError, match="whole pixels a frame"):
         certified_tracks(clip, RULE, Threat(), TrackOptions(moves=[moves]))
+
+
+def test_a_sequence_of_several_sizes_is_said_to_be_left_out(tmp_path, capsys):
+    run = make_clip(tmp_path / "odd", [24, 24, 25, 24, 24])
+    assert certified_tracks(run, RULE, Threat(), TrackOptions(window=[2])) is None
+    assert "have several sizes: 1, the first 'odd'" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, clip):

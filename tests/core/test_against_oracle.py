@@ -30,7 +30,7 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=900, deadline=None)
 @given(
     SEEDS,
     st.sampled_from([0.5, 0.75]),
@@ -88,7 +88,7 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=450, deadline=None)
 @given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]), DISTANCES)
 def test_pruning_equals_the_oracle(seed, classwise, low_score, power, distance):
     observation = generate(seed, largest=16).observation

@@ -129,8 +129,10 @@ def test_rolling_masks_show_every_frame_its_share():
         assert own.masks == Rolling(Halves(5), 3).of_frame(number)
         assert seen(one.observation) == seen(own.defend(frame).observation)
         assert own.certify(one.observation, one.detections, Patch()).certified.shape == (1, len(one.detections))
-    later = rolling.watch(frames[4:], first=4)
-    assert [seen(one.observation) for one in later] == [seen(one.observation) for one in watched[4:]]
+    some = [(4, frames[4]), (6, frames[6])]  # frame 5 is lost
+    later = rolling.watch(some)
+    assert [seen(one.observation) for one in later] == [seen(watched[number].observation) for number in (4, 6)]
+    assert list(rolling.stream(some)) == [watched[number].detections for number in (4, 6)]
     shown = np.concatenate([one.observation.masks.removed for one in watched[2:5]])
     assert sorted(map(tuple, shown)) == sorted(map(tuple, Halves(5).masks(64, 48).removed))
     with pytest.raises(ObjectSeekerError, match="single image"):

@@ -9,6 +9,7 @@ import trajectories
 from cases import generate
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeekerError, Observation, Patch, Rule
+from objectseeker.core import windows
 from objectseeker.core.threats import WHERES
 from objectseeker.core.windows import FREE, NOWHERE, Instant, either, first_unreported, instants
 
@@ -150,6 +151,40 @@ def test_frames_that_prove_something_elsewhere_prove_it_together_if_the_patch_ca
         assert first_unreported([left, right], reach)[-1] == earliest
 
 
+def test_frames_that_are_not_there_are_blind_ones():
+    area = np.array([[0, 0, 9, 9]])
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        track = [Instant(area, some_rectangles(rng, 3, (10, 10))) for _ in range(5)]
+        numbers = np.cumsum(rng.integers(1, 4, 5)).tolist()
+        line = [Instant(area, area)] * (numbers[-1] - numbers[0] + 1)
+        for number, instant in zip(numbers, track, strict=True):
+            line[number - numbers[0]] = instant
+        for reach, times in ((0, 1), (1, 1), (2, 2)):
+            dense = first_unreported(line, reach, times)
+            found = first_unreported(track, reach, times, numbers=numbers)
+            begins = [numbers[0] if entry == 0 else numbers[entry - 1] + 1 for entry in found]
+            assert [dense[number - numbers[0]] for number in numbers] == [begin - numbers[0] for begin in begins]
+
+
+def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatch):
+    """Of blind frames that a sure one ends every one was a beginning: so many squared steps."""
+    blind, steps = Instant.blind(64, 36, Patch(0.01)), []
+    step = windows._step
+    monkeypatch.setattr(windows, "_step", lambda *given: steps.append(1) or step(*given))
+    track = [*[blind] * 200, Instant(blind.allowed, NOWHERE), blind]
+    for times, last in ((1, [0, 201, 201]), (2, [0, 0, 0])):
+        assert first_unreported(track, 2, times)[-3:] == last
+    assert len(steps) < 5 * len(track)
+
+
+@pytest.mark.parametrize("reach", [2**62, 2**63 - 1, 2**63, 10**30])
+def test_a_reach_beyond_all_numbers_is_anywhere(reach):
+    blind, sure = Instant.blind(10, 10, Patch(0.01)), Instant(np.array([[0, 0, 9, 9]]), NOWHERE)
+    track = [blind, blind, sure, blind]
+    assert first_unreported(track, reach, numbers=[0, 1, 2, 9]) == first_unreported(track, FREE) == [0, 0, 3, 3]
+
+
 def test_a_frame_without_the_object_lets_the_patch_move_on():
     area = np.array([[0, 0, 9, 9]])
     left, right = Instant(area, np.array([[0, 0, 3, 9]])), Instant(area, np.array([[6, 0, 9, 9]]))
@@ -194,5 +229,8 @@ def test_what_is_not_meant_is_refused():
     for reach in (-1, 1.5, True):
         with pytest.raises(ObjectSeekerError, match="reach must be a whole number"):
             first_unreported([], reach)
+    for numbers in ([3, 3], [1]):
+        with pytest.raises(ObjectSeekerError, match="numbers of frames"):
+            first_unreported([Instant.blind(9, 9, Patch())] * 2, 1, numbers=numbers)
     with pytest.raises(ObjectSeekerError, match="times"):
         first_unreported([], 1, 0)

@@ -11,7 +11,7 @@ import pytest
 from objectseeker.core.observation import NO_TRACK, Frame
 from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.datasets.dataset import Box, Record
-from objectseeker.datasets.sequences import link
+from objectseeker.datasets.sequences import link, natural
 from objectseeker.errors import ObjectSeekerError
 
 INI = "[Sequence]\nname=street\nimDir=img1\nframeRate=25\nseqLength=3\nimWidth=40\nimHeight=30\nimExt=.png\n"
@@ -263,6 +263,19 @@ def test_a_folder_of_frames_in_the_order_of_numbers(tmp_path: Path) -> None:
     assert not dataset.annotated
     alone = open_dataset(f"frames:{tmp_path / 'cam' / 'left'}")
     assert alone.entries[0].frame == Frame("left", 0)
+
+
+def test_a_folder_in_a_folder_of_its_name_is_another_sequence(tmp_path: Path) -> None:
+    frames(tmp_path / "cam", "a.png", "b.png")
+    frames(tmp_path / "cam" / "cam", "a.png")
+    dataset = open_dataset(f"frames:{tmp_path / 'cam'}")
+    found = {entry.id: entry.frame for entry in dataset.entries}
+    assert found == {"a.png": Frame(".", 0), "b.png": Frame(".", 1), "cam/a.png": Frame("cam", 0)}
+
+
+def test_names_in_the_order_of_their_numbers() -> None:
+    names = ["a9b30", "a10b2", "a10b²", "a10b10", "a", "01", "1"]
+    assert sorted(names, key=natural) == ["01", "1", "a", "a9b30", "a10b2", "a10b10", "a10b²"]
 
 
 def test_other_formats_are_linked(tmp_path: Path) -> None:

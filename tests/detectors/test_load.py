@@ -28,7 +28,7 @@ def embedded():
 
 def test_the_embedded_detector_is_the_packaged_file(embedded):
     assert embedded.names == VOC_20
-    settings = f"decoded,fit=spend,every_class=True 128x128 fill batch=2 floor=0.01 cpu {instruction_set()}"
+    settings = f"decoded,fit=spend,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
     assert embedded.identity.startswith(f"seeker.onnx ({settings}) sha256:")
     assert load("embedded").input_size == (416, 416)
 
@@ -49,7 +49,7 @@ def test_nothing_drawn_under_a_mask_changes_a_box_of_the_embedded_detector(embed
 
 def test_at_scale_one_network_masks_are_raw_masks(embedded):
     """Without a resize the support of a pixel is itself, so both ways of masking are the same input."""
-    detector = load("embedded", layout="decoded", batch=2, input_size=128, score_floor=0.0)
+    detector = load("embedded", layout="decoded", mask_by="fill", batch=2, input_size=128, score_floor=0.0)
     image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
 
     assert detector.detect_views(image, removed, 114) == detector([fill(image, mask, 114) for mask in removed])

@@ -142,7 +142,7 @@ def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
-    in_onnx = load("embedded", **options)
+    in_onnx = load("embedded", mask_by="fill", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
 
     views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)

@@ -140,10 +140,35 @@ def test_found_under_either_of_two_labels_is_found():
     assert row["certified_windows"] == 100.0
 
 
-def test_frames_of_several_sizes_are_refused():
-    other = seen(Halves(3).masks(41, 30))
-    with pytest.raises(ObjectSeekerError, match="have several sizes"):
-        certify([image(0, observation=seen(ALL)), image(1, observation=other)])
+def test_a_sequence_of_several_sizes_is_left_out_and_named():
+    other = image(1, observation=seen(Halves(3).masks(41, 30)))
+    odd = [image(0, observation=seen(ALL)), other, image(2, observation=seen(ALL))]
+    whole = [image(t, observation=seen(ALL), sequence="whole") for t in range(4)]
+    found = certify([*odd, *whole], windows=(2,))
+    assert {row.sequence for row in found.tracks} == {"whole"}
+    assert found.rows() == certify(whole, windows=(2,)).rows()
+    assert found.sequences == 1
+    assert any("several sizes: 1, the first 's'" in said for said in found.remarks())
+    alone = certify(odd)
+    assert (alone.rows(), alone.to_json()["several_sizes"]) == ([], ["s"])
+    assert "several sizes" in alone.remarks()[-1]
+
+
+def test_a_frame_under_another_share_than_its_number_says_is_refused():
+    rolling = Rolling(Halves(3), 2)
+    right, wrong = (image(4, observation=seen(rolling.of_frame(t).masks(*SIZE))) for t in (4, 5))
+    assert any("without --stride" in said for said in certify([right], rolling).remarks())
+    with pytest.raises(ObjectSeekerError, match="'s/4' was observed under another share of rolling:2:halves:3"):
+        certify([wrong], rolling)
+
+
+def test_a_large_gap_is_one_step_and_a_patch_that_moves_very_far_moves_anywhere():
+    """Nothing is certified of a patch that goes from anywhere to anywhere, however many pixels that is said in."""
+    sides = {0: (0,), 1: (2,), 2: (0,), 900_000_000: (2,), 900_000_001: (0,)}
+    images = [image(t, observation=seen(ALL, sides[t])) for t in sides]
+    found = rows(certify(images, windows=(2,), moves=(0, 2**63 - 1, 10**30, None)), estimated=False)
+    assert [row["certified_windows"] for row in found] == [75.0, 0.0, 0.0, 0.0]  # but 2 and the blind one after it
+    assert [row["longest_hidden_frames"] for row in found] == [1, *[900_000_002] * 3]
 
 
 @pytest.mark.parametrize("asked", [{"windows": (0,)}, {"moves": (-1,)}, {"moves": (1.5,)}, {"times": 0}])

@@ -1,7 +1,6 @@
 """A video, defended frame by frame: what fails, what is shown under rolling masks, and what is written down."""
 
 import json
-from itertools import count
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ SEEKER = ObjectSeeker(bright_box, Rule(), masks=Halves(3))
 
 def events(images):
     for number, image in enumerate(images):
-        yield Lost(number, "it is damaged") if image is None else Frame(number, number / 10, image)
+        yield Lost(number, "it is damaged") if image is None else Frame(number, number / 10, image, number)
 
 
 class OneAhead:
@@ -62,12 +61,11 @@ def test_frames_that_fail_do_not_stop_the_others_and_keep_their_place(detector):
     rolling = ObjectSeeker(detector, Rule(), masks=Rolling(Halves(3), 2), batch=1, fill=0)
     seen = list(watch(rolling, events(given)))
     assert [one.frame.number for one in seen] == list(range(len(given)))
-    shown = count()
-    for one, image in zip(seen, given, strict=True):
+    for number, (one, image) in enumerate(zip(seen, given, strict=True)):
         if image is None:
             assert one.failure == "it is damaged"
             continue
-        alone = rolling.of_frame(next(shown))  # one that fails was shown its share too
+        alone = rolling.of_frame(number)  # whatever was lost or failed before it
         if image is black:
             assert one.failure == "the detector failed: it is dark"
         else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from objectseeker.cli._console import Bar, progress
+from objectseeker.cli._console import Bar, escape, notes, progress
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
@@ -55,8 +55,11 @@ def certified_tracks(run: Run, rule: AnyRule, threat: Threat, options: TrackOpti
         with progress("certifying tracks", len(run.parts)) as bar:
             images = _counted(run.images(), bar)
             found = over_time(images, run.vocabulary, run.manifest.observing.masks, rule, threat, asked)
-        if found is not None:
+        if found is not None and found.tracks:
             return found
+        if found is not None:
+            notes.print(escape(found.remarks()[-1]))
+            return None
     if given:
         raise ObjectSeekerError(
             f"--{given[0]} is about one patch over the tracks of a sequence, and there are none in {run.folder}: "
@@ -74,6 +77,6 @@ def _counted(images: Iterable[ObservedImage], bar: Bar) -> Iterator[ObservedImag
 def _pixels(text: str) -> int | None:
     if text == ANY:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ObjectSeekerError(f"--moves is whole pixels a frame such as 2, or any, got {text[:40]!r}")
     return int(text)

@@ -114,6 +114,7 @@ class Watching:
             raise typer.Exit(1 if sums.frames else 2)
 
     def say_cost(self) -> None:
+        from objectseeker.core.rolling import Rolling
         from objectseeker.runs.observing import Observing
 
         views, why = Observing(self.seeker.masks).cost()
@@ -123,6 +124,12 @@ class Watching:
         else:
             cost = f"about {count:,} frames x {views:,} views = {count * views:,} forward passes"
         notes.print(escape(f"{why}: {cost}"))
+        if isinstance(self.seeker.masks, Rolling) and (self.choice.stride > 1 or self.video.live):
+            how = "of a live source" if self.video.live else f"with --stride {self.choice.stride}"
+            notes.print(
+                f"{how} frames are shown other shares of the masks than in a run of all frames: certificates over time "
+                "of such a run are not about this"
+            )
 
     @property
     def _count(self) -> int | None:

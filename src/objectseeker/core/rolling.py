@@ -3,8 +3,9 @@
     Rolling(Halves(30), 8)          rolling:8:halves:30       frame t shows share t % 8 of the masks of Halves(30)
     Share(Halves(30), 3, 8)         share:3:8:halves:30       share 3 of 8: a recipe like any other
 
-Which share a frame shows depends on its number and on nothing that is seen. `windows` says what is certified. Runs keep
-the text alone, so another order of the shares would need another name.
+Which share a frame shows depends on its number in its source (`of_frame`, for runs and streams alike) and on nothing
+that is seen: frames that are lost, or that come before the first one shown, count. `windows` says what is certified.
+Runs keep the text alone, so another order of the shares would need another name.
 """
 
 from __future__ import annotations
@@ -101,8 +102,17 @@ class Rolling(Recipe):
         return f"{self.name}:{self.frames}{_of_patch(self.area)}:{self.recipe}"
 
 
+def turn_of(number: int, stride: int) -> int:
+    """What `of_frame` is asked for frame `number` of a source of which every `stride`-th frame is taken.
+
+    It grows by one from each frame that is taken to the next, so that all shares are shown. Without a stride it is the
+    number itself, as in runs; with one it is not what a run of all frames is about.
+    """
+    return number // stride
+
+
 def of_frame(recipe: Recipe, number: int | None) -> Recipe:
-    """The recipe that frame `number` of a stream is shown; None: a single image, which is no frame."""
+    """The recipe that frame `number` of its source is shown; None: a single image, which is no frame."""
     return recipe.of_frame(number) if isinstance(recipe, Rolling) and number is not None else recipe
 
 

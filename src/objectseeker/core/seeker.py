@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, repeat
@@ -137,26 +137,29 @@ class ObjectSeeker:
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
-        return [self.rule.prune(observation) for _, observation in self._observe(images)]
+        return [self.rule.prune(observation) for _, observation in self._observe(zip(repeat(None), images))]
 
-    def stream(self, frames: Iterable[Image], *, first: int = 0) -> Generator[Detections]:
+    def stream(self, frames: Iterable[Image | tuple[int, Image]]) -> Generator[Detections]:
         """The robust detections of one frame after the other: `watch`, without what they were made of."""
-        with closing(self.watch(frames, first=first)) as watched:
+        with closing(self.watch(frames)) as watched:
             for defended in watched:
                 yield defended.detections
 
-    def watch(self, frames: Iterable[Image], *, first: int = 0, ahead: bool = True) -> Generator[Defended]:
+    def watch(self, frames: Iterable[Image | tuple[int, Image]], *, ahead: bool = True) -> Generator[Defended]:
         """Everything about one frame after the other, each as soon as it is there; none is kept.
 
         The next frame is read in a thread while the detector is at this one, unless `ahead` is False; a detector that
-        can be an image ahead is. Closing the iterator ends the reading. `first` is the number of the first frame: with
-        `Rolling` masks it decides which share of them each frame is shown.
+        can be an image ahead is. Closing the iterator ends the reading.
+
+        Frames are images, counted from 0, or pairs of a number and an image: with `Rolling` masks the number decides
+        which share of them the frame is shown. Where frames may be lost, give pairs: only if each has the number that
+        it has in a run are the run's certificates over time about this stream.
 
         Guarantee: for frame t it gives, bit for bit, what `of_frame(t).defend` gives for that image alone.
         """
-        own = (as_image(frame).copy() for frame in frames)  # a source may read every frame into the same memory
-        with closing(one_ahead(own) if ahead else own) as images:
-            for image, observation in self._observe(images, first=first):
+        own = map(_numbered, count(), frames)
+        with closing(one_ahead(own)) if ahead else nullcontext(own) as numbered:
+            for image, observation in self._observe(numbered):
                 yield self._defended(image, observation)
 
     def of_frame(self, number: int) -> ObjectSeeker:
@@ -165,11 +168,11 @@ class ObjectSeeker:
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
-        return [observation for _, observation in self._observe(images)]
+        return [observation for _, observation in self._observe(zip(repeat(None), images))]
 
     def defend(self, image: Image) -> Defended:
         """The robust detections of one image, kept apart by who found them."""
-        ((image, observation),) = self._observe([image])
+        ((image, observation),) = self._observe([(None, image)])
         return self._defended(image, observation)
 
     def _defended(self, image: Image, observation: Observation) -> Defended:
@@ -198,13 +201,13 @@ class ObjectSeeker:
         given = {} if threshold is None else {"threshold": threshold}
         return self.rule.certify(observation, truth, patches, bound=bound, **given)
 
-    def _observe(self, images: Iterable[Image], *, first: int | None = None) -> Generator[tuple[Image, Observation]]:
-        """Every image with what was seen of it; `first` is the number of the first, where they are frames."""
+    def _observe(self, images: Iterable[tuple[int | None, Image]]) -> Generator[tuple[Image, Observation]]:
+        """Every image with what was seen of it; with its number, where it is a frame."""
         begun: deque[tuple[Image, Masks]] = deque()
-        numbers = repeat(None) if first is None else count(first)
 
         def given() -> Iterator[tuple[Image, Masks]]:
-            for number, image in zip(numbers, map(as_image, images), strict=False):
+            for number, pixels in images:
+                image = as_image(pixels)
                 height, width = image.shape[:2]
                 begun.append((image, of_frame(self.masks, number).masks(width, height)))
                 yield begun[-1]
@@ -212,6 +215,12 @@ class ObjectSeeker:
         for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
             image, masks = begun.popleft()
             yield image, Observation(masks.width, masks.height, masks, base, masked)
+
+
+def _numbered(place: int, frame: Image | tuple[int, Image]) -> tuple[int, Image]:
+    """A frame and its number, in memory of its own: a source may read every frame into the same."""
+    number, image = frame if isinstance(frame, tuple) else (place, frame)
+    return number, as_image(image).copy()
 
 
 def detect_views(

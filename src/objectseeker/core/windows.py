@@ -14,11 +14,11 @@ least as many reports as there are t with p_t outside V_t, and R_t(k) are by ind
 that is at most k times. If R(m - 1) is empty every path has at least m reports. Conversely every position of R(m - 1)
 ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything. QED.
 
-Where the patch may be anywhere, paths that leave the image need no thought. A patch beyond the border covers no pixel, so
-every mask removes it: what is proven with the patch at the nearest position that touches the image is proven then, too.
-Moving all that lies beyond to there takes no two positions further apart along an axis, so the path remains one, with
-no more reports. Where positions are allowed relative to the object (far, close, over) the patch stays in view: one that
-leaves on one side of the object and comes back on the other is no path of these.
+Where the patch may be anywhere, paths that leave the image need no thought. A patch beyond the border covers no pixel,
+so every mask removes it: what is proven with the patch at the nearest position that touches the image is proven then,
+too. Moving all that lies beyond to there takes no two positions further apart along an axis, so the path remains one,
+with no more reports. Where positions are allowed relative to the object (far, close, over) the patch stays in view: one
+that leaves on one side of the object and comes back on the other is no path of these.
 
 Positions are integers, and sets of them unions of rectangles: grown by d, a rectangle is a rectangle, so all of it is
 exact. With d = FREE the patch may jump anywhere, and what is left is to count the frames that are certified alone.

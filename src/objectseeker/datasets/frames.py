@@ -5,23 +5,22 @@ Objects are linked by overlap (`sequences.link`), since other formats have no tr
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from objectseeker.core.observation import Frame
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.notes import Notes
-from objectseeker.datasets.sequences import link, natural
+from objectseeker.datasets.sequences import link, natural, numbered
 
 
 def as_sequences(spec: str, dataset: Dataset, notes: Notes) -> Dataset:
     """`dataset`, whose images are frames."""
     folders: dict[str, list[Record]] = {}
     for entry in sorted(dataset.entries, key=lambda entry: natural(entry.id)):
-        folder = PurePosixPath(entry.id).parent.as_posix()
-        folder = PurePosixPath(dataset.spec).name if folder == "." else folder
         boxes = [
             Box(dataset.names[label], tuple(xyxy), f"image {entry.id}", ignore, crowd)
             for xyxy, label, ignore, crowd in zip(
@@ -32,7 +31,18 @@ def as_sequences(spec: str, dataset: Dataset, notes: Notes) -> Dataset:
                 strict=True,
             )
         ]
-        records = folders.setdefault(folder, [])
-        records.append(Record(entry.id, entry.path, entry.size, boxes, Frame(folder, len(records))))
-    linked = [record for records in folders.values() for record in link(records)]
+        records = folders.setdefault(PurePosixPath(entry.id).parent.as_posix(), [])
+        records.append(Record(entry.id, entry.path, entry.size, boxes))
+    own = PurePosixPath(dataset.spec).name
+    names = {folder: own if folder == "." and own not in folders else folder for folder in folders}
+    linked = [record for folder, records in folders.items() for record in link(list(_framed(names[folder], records)))]
     return replace(build(spec, dataset.names, linked, notes), warnings=dataset.warnings)
+
+
+def _framed(sequence: str, records: Sequence[Record]) -> Iterator[Record]:
+    """The images of a folder with their numbers."""
+    places = [
+        record.path.absolute() if isinstance(record.path, Path) else PurePosixPath(record.id) for record in records
+    ]
+    for number, record in zip(numbered(places), records, strict=True):
+        yield replace(record, frame=Frame(sequence, number))

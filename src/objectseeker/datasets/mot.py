@@ -16,8 +16,17 @@ from pathlib import Path
 from objectseeker.core.observation import NO_TRACK, Frame
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
 from objectseeker.datasets.notes import Kind, Notes, UnusableError
-from objectseeker.datasets.reading import images_by_stem, number, read_bytes, read_lines, require_folder, whole
-from objectseeker.datasets.sequences import LARGEST_TRACK, NO_FRAME, UNREADABLE, fps_of, sequences_below, tracked
+from objectseeker.datasets.reading import images_by_stem, number, read_bytes, read_lines, require_folder
+from objectseeker.datasets.sequences import (
+    LARGEST_TRACK,
+    MOT_IMAGES,
+    NO_FRAME,
+    UNREADABLE,
+    fps_of,
+    mot_number,
+    sequences_below,
+    tracked,
+)
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 
@@ -59,27 +68,28 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
 
 
 def _is_sequence(folder: Path) -> bool:
-    return (folder / "seqinfo.ini").is_file() or (folder / "img1").is_dir()
+    return (folder / "seqinfo.ini").is_file() or (folder / MOT_IMAGES).is_dir()
 
 
 def _records(name: str, folder: Path, notes: Notes) -> list[Record]:
     info = _info(folder / "seqinfo.ini", notes)
     ini = str(folder / "seqinfo.ini")
     fps = fps_of(info.get("framerate"), ini, notes)
-    place = Path(notes.inside(folder, info.get("imdir") or "img1", ini))
+    place = Path(notes.inside(folder, info.get("imdir") or MOT_IMAGES, ini))
     images = images_by_stem(require_folder(place, f"{folder} has no folder {place.name} with its images"), notes)
-    frames: dict[int, Record] = {}
+    frames: dict[int, Record] = {}  # counted from 1, as in the annotation
     for stem, path in images.items():
-        frame = whole(stem) if stem else None
-        if not frame or frame in frames:
+        number_of = mot_number(stem)
+        if number_of is None or number_of + 1 in frames:
             notes.note(NO_NUMBER, str(path), f"{path} is not named by the number of a frame, from 1 on")
             continue
-        frames[frame] = Record(f"{name}/{stem}", path, image_size(path), [], Frame(name, frame - 1, fps))
+        frame = Frame(name, number_of, fps)
+        frames[number_of + 1] = Record(f"{name}/{stem}", path, image_size(path), [], frame)
     if not frames:
         raise ObjectSeekerError(f"{place} holds no images that are named by frame numbers, such as 000001.jpg")
-    for frame, box in _boxes(folder / "gt" / "gt.txt", frames, notes):
-        frames[frame].boxes.append(box)
-    return [frames[frame] for frame in sorted(frames)]
+    for number_of, box in _boxes(folder / "gt" / "gt.txt", frames, notes):
+        frames[number_of].boxes.append(box)
+    return [frames[number_of] for number_of in sorted(frames)]
 
 
 def _info(file: Path, notes: Notes) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK
 from objectseeker.datasets.dataset import Box, Record
 from objectseeker.datasets.notes import Kind, Notes
+from objectseeker.datasets.reading import whole
 from objectseeker.errors import ObjectSeekerError
 
+MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images
 LARGEST_TRACK = 2**53  # a number that any file keeps as it is
 LINK_IOU = 0.3  # of two boxes in frames after one another that are taken for one object
 
@@ -42,7 +44,31 @@ def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, 
 
 def natural(text: str) -> list[tuple[int, str]]:
     """What to sort names by, so that frame10 comes after frame9."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"([0-9]+)", text)]
+    parts = re.split(r"([0-9]+)", text)  # every other one is a number
+    return [*((int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)), (-1, text)]
+
+
+def numbered(images: Sequence[PurePath]) -> list[int]:
+    """The frame number of each image of one sequence, as data sets and videos of these images have it.
+
+    They are counted in the order given. In a folder img1 whose images are called by numbers it is these (`mot_number`).
+    """
+    names = [mot_number(image.stem) for image in images]
+    if {image.parent.name for image in images} != {MOT_IMAGES} or len({image.parent for image in images}) > 1:
+        return list(range(len(images)))
+    numbers = [number for number in names if number is not None]
+    if not numbers:
+        return list(range(len(images)))
+    if len(set(numbers)) < len(images):
+        odd = next(image for place, image in enumerate(images) if names[place] in (None, *names[:place]))
+        raise ObjectSeekerError(f"{odd} is not named by the number of a frame as the others are: take it away")
+    return numbers
+
+
+def mot_number(stem: str) -> int | None:
+    """The frame that MOTChallenge calls by this name, where they begin with 000001; None if it is no such name."""
+    frame = whole(stem) if stem else None
+    return frame - 1 if frame else None
 
 
 def fps_of(value: object, source: str, notes: Notes) -> float | None:

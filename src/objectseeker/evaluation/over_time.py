@@ -4,8 +4,9 @@ A window are n frames after one another within a track, the first of which has a
 the object is surely reported in at least m of them (`core.windows`), a track if all of its windows are. A frame without
 a box, one that is ignored and one that was not observed prove nothing, and the patch moves on meanwhile.
 
-Of a run with rolling masks these are certificates of it. A run with all masks also says what rolling ones would give:
-an estimate, since the same views, grouped otherwise, may have other last bits.
+Of a run with rolling masks these are certificates of it: of streams that show each frame the share that it has in the
+run (`core.rolling.of_frame`). A run with all masks also says what rolling ones would give: an estimate, since the same
+views, grouped otherwise, may have other last bits.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.observation import NO_TRACK, ObservedImage
 from objectseeker.core.recipes import Pairs, Recipe
@@ -113,6 +115,7 @@ class OverTime:
     patch: Patch
     sequences: int
     tracks: tuple[TrackRow, ...]
+    several_sizes: tuple[str, ...] = ()  # sequences that are left out for it
 
     def rows(self) -> list[dict[str, Any]]:
         """All tracks together, one row per way to show masks, window and patch; shares are percentages."""
@@ -147,7 +150,7 @@ class OverTime:
     def remarks(self) -> list[str]:
         """What a reader of the numbers must know."""
         lengths = {(row.sequence, row.track): row.last - row.first + 1 for row in self.tracks}
-        longest = max(frames for row in self.tracks for frames in row.way.windows)
+        longest = max((frames for row in self.tracks for frames in row.way.windows), default=0)
         short = sum(length < longest for length in lengths.values())
         times = "once" if self.asked.times == 1 else f"{self.asked.times} times"
         said = [
@@ -155,6 +158,16 @@ class OverTime:
             f"{self.patch.aspect:g}, {self.patch.where}; certified: reported at least {times} in every window",
             "moves: pixels of the image a frame, at most, along each axis; hidden: the longest time of all tracks",
         ]
+        if any(isinstance(row.way.masks, Rolling) for row in self.tracks):
+            said.append(
+                "rolling masks: about streams that show frame t share t mod n, t its number in the run: detect does so "
+                "without --stride, and not with live sources"
+            )
+        if self.several_sizes:
+            said.append(
+                f"sequences left out because their frames have several sizes: {len(self.several_sizes)}, the first "
+                f"{self.several_sizes[0][:80]!r}; where a patch moves to is said in pixels of one size"
+            )
         if short:
             said.append(f"tracks that are shorter than the longest window: {short}")
         if any(row.way.estimated for row in self.tracks):
@@ -168,6 +181,7 @@ class OverTime:
             "where": self.patch.where,
             "times": self.asked.times,
             "sequences": self.sequences,
+            "several_sizes": list(self.several_sizes),
             "rows": self.rows(),
             "tracks": [row.to_json() for row in self.tracks],
         }
@@ -181,7 +195,6 @@ class _Track:
     number: int
     label: int
     fps: float | None
-    blind: Instant
     seen: dict[int, list[Instant]]  # by frame, one for each way
 
 
@@ -195,34 +208,44 @@ def over_time(
 ) -> OverTime | None:
     """What is certified over time of a run that was observed with `masks`; None if it has no tracks.
 
+    Sequences whose frames have several sizes are left out.
+
     Guarantee: of a way that is not estimated, what `core.windows.first_unreported` states, for every certified window.
     """
     asked = asked or Asked()
     patch = replace(threat.anywhere(), where=asked.where)
     ways: tuple[Way, ...] = ()
     tracks: dict[tuple[str, int], _Track] = {}
-    sizes: dict[str, tuple[int, int]] = {}
+    sizes: dict[str, set[tuple[int, int]]] = {}
     for image in images:
         if image.frame is None:
             continue
         size = image.observation.width, image.observation.height
         ways = tuple(_most(way, size) for way in ways or _ways(masks, asked))
-        if sizes.setdefault(image.frame.sequence, size) != size:
-            raise ObjectSeekerError(
-                f"the frames of {image.frame.sequence!r} have several sizes, {sizes[image.frame.sequence]} and {size}: "
-                "where a patch moves to is said in pixels of one size"
-            )
+        sizes.setdefault(image.frame.sequence, set()).add(size)
+        _require_share(image, masks)
         for track, label, found in _seen(image, vocabulary, ways, rule, threat, patch):
             key = image.frame.sequence, track
             if key not in tracks:
-                blind = Instant.blind(*size, patch)
-                tracks[key] = _Track(*key, label, image.frame.fps, blind, {})
+                tracks[key] = _Track(*key, label, image.frame.fps, {})
             tracks[key].seen[image.frame.number] = found
     if not tracks:
         return None
     names = vocabulary.dataset_names
-    rows = [row for track in tracks.values() for row in _rows(track, names[track.label], ways, asked)]
-    return OverTime(asked, patch, len(sizes), tuple(rows))
+    several = tuple(name for name, of_sequence in sizes.items() if len(of_sequence) > 1)
+    of_one_size = [track for track in tracks.values() if track.sequence not in several]
+    rows = [row for track in of_one_size for row in _rows(track, names[track.label], ways, asked)]
+    return OverTime(asked, patch, len(sizes) - len(several), tuple(rows), several)
+
+
+def _require_share(image: ObservedImage, masks: Recipe) -> None:
+    """A frame that was shown another share than its number says is not what any stream shows."""
+    assert image.frame is not None
+    shown = image.observation
+    if isinstance(masks, Rolling) and shown.masks != masks.of_frame(image.frame.number).masks(
+        shown.width, shown.height
+    ):
+        raise ObjectSeekerError(f"{image.id[:80]!r} was observed under another share of {masks} than its number says")
 
 
 def _ways(masks: Recipe, asked: Asked) -> Iterator[Way]:
@@ -264,12 +287,13 @@ def _seen(
 
 
 def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterator[TrackRow]:
-    first, last = min(track.seen), max(track.seen)
-    there = np.array([frame in track.seen for frame in range(first, last + 1)])
+    frames = sorted(track.seen)  # those between are blind
+    at = np.array(frames)
     for number, way in enumerate(ways):
-        line = [track.seen[frame][number] if frame in track.seen else track.blind for frame in range(first, last + 1)]
+        line = [track.seen[frame][number] for frame in frames]
         for moves in asked.moves:
-            earliest = np.array(first_unreported(line, FREE if moves is None else moves, asked.times))
+            reach = FREE if moves is None else moves
+            earliest = np.array(first_unreported(line, reach, asked.times, numbers=frames))
             yield TrackRow(
                 sequence=track.sequence,
                 track=track.number,
@@ -277,28 +301,29 @@ def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterat
                 fps=track.fps,
                 way=way,
                 moves=moves,
-                first=first,
-                last=last,
-                boxes=int(there.sum()),
-                certified_frames=sum(found[number].certified for found in track.seen.values()),
-                windows={frames: _windows(earliest, there, frames) for frames in way.windows},
-                hidden=_longest(earliest, there),
+                first=frames[0],
+                last=frames[-1],
+                boxes=len(frames),
+                certified_frames=sum(instant.certified for instant in line),
+                windows={length: _windows(earliest, at, length) for length in way.windows},
+                hidden=_longest(earliest, at),
             )
 
 
-def _windows(earliest: Any, there: Any, frames: int) -> tuple[int, int]:
-    """Of the windows that begin with a box: how many are certified, and how many there are."""
-    if len(earliest) < frames:
-        return 0, 0
-    begins = np.flatnonzero(there[: len(there) - frames + 1])
-    return int((earliest[begins + frames - 1] > begins).sum()), len(begins)
+def _windows(earliest: Ints, at: Ints, frames: int) -> tuple[int, int]:
+    """Of the windows that begin with a box: how many are certified, and how many there are.
+
+    `at` are the frames with a box. Where a window ends without one, what holds at its last box holds at its end.
+    """
+    begins = np.flatnonzero(at + frames - 1 <= at[-1])
+    ends = np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+    return int((earliest[ends] > begins).sum()), len(begins)
 
 
-def _longest(earliest: Any, there: Any) -> int:
+def _longest(earliest: Ints, at: Ints) -> int:
     """The longest time from a frame with a box to another one within which the object may be reported too rarely."""
-    boxed = np.flatnonzero(there)
-    begin = boxed[np.minimum(np.searchsorted(boxed, earliest[boxed]), len(boxed) - 1)]
-    return int(np.where(earliest[boxed] <= boxed, boxed - begin + 1, 0).max())
+    begin = at[np.minimum(earliest, len(at) - 1)]
+    return int(np.where(earliest <= np.arange(len(at)), at - begin + 1, 0).max())
 
 
 def _share(part: int, whole: int) -> float | None:

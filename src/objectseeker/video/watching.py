@@ -36,35 +36,33 @@ class Watched:
 def watch(seeker: ObjectSeeker, events: Generator[Frame | Lost], *, threat: Threat | None = None) -> Generator[Watched]:
     """Frame after frame, in order, read one ahead; one that fails does not stop the others.
 
-    With `Rolling` masks shares follow one another over the frames that are shown. A detector may be a frame ahead, so
-    when it fails, the frames that it had begun are shown to it again, each alone.
+    With `Rolling` masks a frame's turn decides its share, whatever was lost before it. A detector may be a frame ahead,
+    so when it fails, the frames that it had begun are shown to it again, each alone.
     """
     begun: deque[Frame | Lost] = deque()
-    shown = 0
 
-    def images() -> Iterator[Image]:
+    def images() -> Iterator[tuple[int, Image]]:
         try:
             for event in ahead:
                 begun.append(event)
                 if isinstance(event, Frame):
-                    yield event.image
+                    yield event.turn, event.image
         except Exception as error:  # of a foreign file: nothing follows, and what came before it counts
             begun.append(Lost(None, str(error) or type(error).__name__))
 
     def seen(frame: Frame, defended: Defended) -> Watched:
-        of_frame = seeker.of_frame(shown)
+        of_frame = seeker.of_frame(frame.turn)
         found = found_by(of_frame, defended, "", threat)  # a frame is known by its number
         return Watched(frame, str(of_frame.masks), 1 + len(defended.observation.masks), found)
 
     with closing(one_ahead(events)) as ahead:
         while True:
             try:
-                for defended in seeker.watch(images(), first=shown, ahead=False):
+                for defended in seeker.watch(images(), ahead=False):
                     while isinstance(begun[0], Lost):
                         yield _lost(begun.popleft())
                     watched = seen(begun[0], defended)
                     begun.popleft()
-                    shown += 1
                     yield watched
                 yield from map(_lost, begun)
                 return
@@ -77,17 +75,17 @@ def watch(seeker: ObjectSeeker, events: Generator[Frame | Lost], *, threat: Thre
                     yield _lost(event)
                     continue
                 try:
-                    watched = seen(event, seeker.of_frame(shown).defend(event.image))
+                    watched = seen(event, seeker.of_frame(event.turn).defend(event.image))
                 except Exception as error:
                     reason = "not enough memory" if isinstance(error, MemoryError) else str(error)
                     watched = Watched(event, failure=f"the detector failed: {reason or type(error).__name__}")
-                shown += 1
                 yield watched
 
 
 def _lost(event: Frame | Lost) -> Watched:
     assert isinstance(event, Lost)
-    return Watched(event, failure=event.reason)
+    more = f" (and {event.more:,} frames before it are not there)" if event.more else ""
+    return Watched(event, failure=event.reason + more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +141,7 @@ class Sums:
         if watched.frame.number is None:
             self.cut_off = watched.failure
             return
-        self.failed += 1
+        self.failed += 1 + (watched.frame.more if isinstance(watched.frame, Lost) else 0)
         if len(self.reasons) < REASONS:
             self.reasons.append(f"frame {watched.frame.number}: {watched.failure}")
 

@@ -33,7 +33,6 @@ class _Track:
     """A track while frames pass by."""
 
     label: int
-    blind: Instant
     seen: dict[int, Instant] = field(default_factory=dict)  # by frame
     objects: list[int] = field(default_factory=list)  # of the report
 
@@ -93,8 +92,7 @@ def _follow(
     for place, n in enumerate(chosen.tolist()):
         rows = np.flatnonzero(of_object == place).tolist()
         if rows:
-            blind = Instant.blind(image.observation.width, image.observation.height, patch)
-            track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n]), blind))
+            track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n])))
             track.seen[image.frame.number] = either([ways[row] for row in rows])
             track.objects.append(start + n)
 
@@ -121,53 +119,51 @@ def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, An
 
 def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
     """For every move of the patch: the longest hidden time, where it is, and for every window what each frame is."""
-    first, last = min(track.seen), max(track.seen)
-    line = [track.seen.get(number, track.blind) for number in range(first, last + 1)]
-    there = np.array([number in track.seen for number in range(first, last + 1)])
-    alone = there & np.array([instant.certified for instant in line])
+    frames = sorted(track.seen)  # those between are blind
+    at = np.array(frames)
+    line = [track.seen[number] for number in frames]
+    alone = np.array([instant.certified for instant in line])
     for moves in MOVES:
-        earliest = np.array(first_unreported(line, FREE if moves is None else moves))
-        begin, end = _longest(earliest, there)
+        earliest = np.array(first_unreported(line, FREE if moves is None else moves, numbers=frames))
+        begin, end = _longest(earliest, at)
         yield {
             "hidden": end - begin,
             "words": _time(end - begin, fps),
-            "stretch": [first + begin, first + end - 1],
-            "states": [_runs(_states(earliest, there, alone, frames), first) for frames in windows],
+            "stretch": [begin, end - 1],
+            "states": [_runs(_states(earliest, at, alone, length), at) for length in windows],
         }
 
 
-def _longest(earliest: Ints, there: Bools) -> tuple[int, int]:
+def _longest(earliest: Ints, at: Ints) -> tuple[int, int]:
     """Where the longest time begins and ends, from one frame with a box to another, without a sure report."""
-    boxed = np.flatnonzero(there)
-    begin = boxed[np.minimum(np.searchsorted(boxed, earliest[boxed]), len(boxed) - 1)]
-    length = np.where(earliest[boxed] <= boxed, boxed - begin + 1, 0)
-    at = int(length.argmax())
-    return int(begin[at]), int(begin[at] + length[at])
+    begin = at[np.minimum(earliest, len(at) - 1)]
+    length = np.where(earliest <= np.arange(len(at)), at - begin + 1, 0)
+    longest = int(length.argmax())
+    return int(begin[longest]), int(begin[longest] + length[longest])
 
 
-def _states(earliest: Ints, there: Bools, alone: Bools, frames: int) -> Ints:
-    """What each frame is. HELD: some window of so many frames has it, and all that have it are certified."""
-    begins = np.flatnonzero(there[: max(len(there) - frames + 1, 0)])
-    certified = earliest[begins + frames - 1] > begins
-    held = _within(begins, frames, len(there)) & ~_within(begins[~certified], frames, len(there))
-    return np.select([~there, alone, held], [NO_BOX, ALONE, HELD], HIDDEN)
+def _states(earliest: Ints, at: Ints, alone: Bools, frames: int) -> Ints:
+    """What each frame with a box is. HELD: some window of so many frames has it, and all that have it are certified."""
+    begins = np.flatnonzero(at + frames - 1 <= at[-1])
+    ends = np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+    open_ones = earliest[ends] <= begins
+    held = _within(begins, ends, len(at)) & ~_within(begins[open_ones], ends[open_ones], len(at))
+    return np.select([alone, held], [ALONE, HELD], HIDDEN)
 
 
-def _within(begins: Ints, frames: int, length: int) -> Bools:
+def _within(begins: Ints, ends: Ints, length: int) -> Bools:
     """Which frames lie in one of the windows."""
     steps = np.zeros(length + 1, np.int64)
     np.add.at(steps, begins, 1)
-    np.add.at(steps, begins + frames, -1)
+    np.add.at(steps, ends + 1, -1)
     return np.asarray(np.cumsum(steps)[:-1] > 0)
 
 
-def _runs(states: Ints, first: int) -> list[list[int]]:
+def _runs(states: Ints, at: Ints) -> list[list[int]]:
     """Frames of one state after one another: the state, the first and the last of them. Without a box there is none."""
-    turns = np.flatnonzero(np.diff(states, prepend=-1, append=-1)).tolist()
+    turns = np.flatnonzero((np.diff(states) != 0) | (np.diff(at) > 1)) + 1
     return [
-        [int(states[begin]), first + begin, first + end - 1]
-        for begin, end in pairwise(turns)
-        if states[begin] != NO_BOX
+        [int(states[begin]), int(at[begin]), int(at[end - 1])] for begin, end in pairwise([0, *turns.tolist(), len(at)])
     ]
 
 
