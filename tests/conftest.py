@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
 import pytest
+
+# Tests run side by side, so threads of NumPy and torch would only wait for each other: a quarter of the time. What a
+# test calls the command line for inherits it. Before anything imports NumPy.
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")
 
 if find_spec("hypothesis") is not None:
     from hypothesis import settings

@@ -122,6 +122,6 @@ def test_the_attacker_breaks_a_band_that_is_one_pixel_short(monkeypatch, honestl
             return short(self, axis, first, max(length - 1, 1))
 
         monkeypatch.setattr(masks_module.MaskSet, "removes", removes)
-    score = campaign(33, 2500, honest, make=banded)
+    score = campaign(33, 1500, honest, make=banded)
     hidden = sum(row["certified hidden"] for row in score.values())
     assert hidden == 0 if honestly else hidden > 0
