@@ -113,10 +113,9 @@ def test_bad_input_is_one_sentence(workplace, arguments, message):
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_the_embedded_detector_is_attacked_by_its_gradients(tmp_path, monkeypatch):
+def test_the_embedded_detector_is_attacked_by_its_gradients(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # so little to compute: threads would only wait for each other
     photo = next(sample.path for sample in samples() if sample.name == "lunch")
     small = ["--input-size", 128, "--masks", "halves:2", "--steps", 3, "--restarts", 1, "--views", 2, "--objects", 1]
     found = json.loads(run(tmp_path, "attack", photo, *small, "--patch", "4%", "--json").stdout)

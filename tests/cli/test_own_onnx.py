@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import PIL.Image
 import pytest
-from command import run
 from onnx import TensorProto, helper, numpy_helper
 from pycocotools.coco import COCO
 
@@ -83,18 +82,6 @@ def write_data(folder):
     content = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "own.json").write_text(json.dumps(content))
     return annotations[:-1]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    """The command line in a folder of its own: what it printed, and what it noted."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words, code=0):
-        done = run(tmp_path, *words, code=code)
-        return done.stdout, done.stderr
-
-    return call
 
 
 def test_from_check_detector_to_report(tmp_path, call):

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from command import photographs, run
+from command import photographs
 
 from objectseeker import Defence
 from objectseeker.core.recipes import parse
@@ -15,18 +15,6 @@ from objectseeker.runs.observing import Observing
 
 FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
 TUNE = ("tune", "sum", "--patch", "4%", *FEW)
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    """The command line in a folder of its own: what it printed, and what it noted."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*words, code=0):
-        done = run(tmp_path, *words, code=code)
-        return done.stdout, done.stderr
-
-    return call
 
 
 def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path):

@@ -32,9 +32,6 @@ from objectseeker.errors import ObjectSeekerError  # noqa: E402
 INF, NAN = float("inf"), float("nan")
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
 @pytest.fixture(scope="module")
 def module():
     return load_torch()

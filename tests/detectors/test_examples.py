@@ -51,12 +51,12 @@ def test_an_own_onnx_file(said, tmp_path):
     assert (tmp_path / "defence.json").is_file()
 
 
-def test_a_torch_module(said, one_thread):
+def test_a_torch_module(said):
     pytest.importorskip("torch")
     assert said("torch_module.py") == "red 0.92 [64.0, 32.0, 80.0, 48.0]\n"
 
 
-def test_training_with_masks(said, one_thread):
+def test_training_with_masks(said):
     pytest.importorskip("torch")
     losses = [float(line.split()[-1]) for line in said("train_with_masks.py").splitlines()]
     assert losses[-1] < 0.7 * losses[0]

@@ -53,7 +53,7 @@ def test_an_exported_graph_is_read_as_its_own_project_reads_it(path):
     assert failed <= {"boxes are x1, y1, x2, y2 in raw pixels"}  # boxes of random weights follow nothing
 
 
-def test_outputs_of_transformers_are_read_as_transformers_reads_them(monkeypatch, one_thread):
+def test_outputs_of_transformers_are_read_as_transformers_reads_them(monkeypatch):
     """D-FINE, without an export: that takes a while."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")

@@ -24,8 +24,6 @@ from objectseeker.detectors.network.views import plan_views  # noqa: E402
 from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
 from objectseeker.errors import ObjectSeekerError  # noqa: E402
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 
 class Toy:
     """Two stages of convolutions that shrink by 4 and by 2; the rest is not used."""

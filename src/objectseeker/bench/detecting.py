@@ -197,7 +197,7 @@ def _passes(way: Way, pictures: Sequence[Image]) -> int:
     """Of the network, for an image: at most."""
     if way.name == PLAIN:
         return PLAIN_PASSES
-    return max(1 + len(_masks(picture, way.masks)) for picture in pictures)
+    return max(way.masks.passes(picture.shape[1], picture.shape[0]) for picture in pictures)
 
 
 def _views_of(detector: LoadedDetector, defence: Defence) -> SeeViews:

@@ -188,8 +188,9 @@ def _within_passes(
     _print(budgets.for_terminal(found))
     for budget, file in files.items():
         printed.print(f"The defence for at most {budget} passes: {escape(str(file))}")
-    how = f"observe again with --defence {next(iter(files.values()))}" if files else "save it with --out and observe"
-    how = how if defences else "observe with it"
+    how = "save it with --out and observe" if defences else "observe with it"
+    if files:
+        how = f"observe again with --defence {next(iter(files.values()))}"
     observed = run.manifest.observing.masks
     printed.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
 

@@ -12,13 +12,11 @@ a time may give other last bits where they are grouped otherwise. To certify it,
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -40,6 +38,7 @@ from objectseeker.evaluation.tuning import (
     with_scores,
     within_reach,
 )
+from objectseeker.evaluation.working import SPAWN, pool_of
 from objectseeker.runs.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -315,19 +314,13 @@ def crew(run: Run, images: Sequence[ObservedImage], search: Search, processes: i
     if require_count(processes, "processes") == 1:
         yield Here(run, images, search)
         return
-    context = get_context("spawn")
-    tried = context.Value("q", 0)
-    with ProcessPoolExecutor(processes, context, _begin, (run.folder, search, tried)) as pool:
-        try:
-            yield Processes(pool, tried)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    tried = SPAWN.Value("q", 0)
+    with pool_of(processes, _begin, (run.folder, search, tried)) as pool:
+        yield Processes(pool, tried)
 
 
 def _begin(folder: Path, search: Search, tried: Synchronized[int]) -> None:
     global _bench
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; who waits for it says so
 
     def one_more(_: object) -> None:
         with tried.get_lock():

@@ -19,7 +19,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_variant import AnyRule
-from objectseeker.core.observation import NO_TRACK, ObservedImage
+from objectseeker.core.observation import NO_TRACK, Observation, ObservedImage
 from objectseeker.core.recipes import Pairs, Recipe
 from objectseeker.core.rolling import Rolling, Share, of_frame
 from objectseeker.core.threats import Patch, Where
@@ -224,10 +224,11 @@ def over_time(
         ways = tuple(_most(way, size) for way in ways or _ways(masks, asked))
         sizes.setdefault(image.frame.sequence, set()).add(size)
         _require_share(image, masks)
-        for track, label, found in _seen(image, vocabulary, ways, rule, threat, patch):
-            key = image.frame.sequence, track
+        shown = [_shown(image, way) for way in ways]
+        for n, found in tracked_objects(image, vocabulary, rule, threat, patch, shown):
+            key = image.frame.sequence, int(image.track[n])
             if key not in tracks:
-                tracks[key] = _Track(*key, label, image.frame.fps, {})
+                tracks[key] = _Track(*key, int(image.truth.label[n]), image.frame.fps, {})
             tracks[key].seen[image.frame.number] = found
     if not tracks:
         return None
@@ -264,26 +265,32 @@ def _most(way: Way, size: tuple[int, int]) -> Way:
     return replace(way, passes=max(way.passes, way.masks.passes(*size)))
 
 
-def _seen(
-    image: ObservedImage, vocabulary: Vocabulary, ways: Sequence[Way], rule: AnyRule, threat: Threat, patch: Patch
-) -> Iterator[tuple[int, int, list[Instant]]]:
-    """The objects of a frame that count and have a track: that, the label, and what the frame is for it in each way."""
-    assert image.frame is not None
-    chosen = np.flatnonzero(~image.ignore & (image.track != NO_TRACK))
+def _shown(image: ObservedImage, way: Way) -> Observation:
+    """What the frame shows in this way."""
+    seen = image.observation
+    if not way.estimated or image.frame is None:
+        return seen
+    return seen.under(of_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
+
+
+def tracked_objects(
+    image: ObservedImage,
+    vocabulary: Vocabulary,
+    rule: AnyRule,
+    threat: Threat,
+    patch: Patch,
+    shown: Sequence[Observation],
+) -> Iterator[tuple[int, list[Instant]]]:
+    """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
+    counts = ~image.ignore & (image.track != NO_TRACK) if len(image.track) else np.zeros(len(image.truth), np.bool_)
+    chosen = np.flatnonzero(counts)
     truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
     threshold = threshold_of(rule, threat.threshold)
-    found = []
-    for way in ways:
-        observation = image.observation
-        if way.estimated:
-            shown = of_frame(way.masks, image.frame.number)
-            observation = observation.under(shown.masks(observation.width, observation.height))
-        found.append(instants(rule, observation, truth, patch, threshold=threshold, bound=threat.bound))
+    found = [instants(rule, one, truth, patch, threshold=threshold, bound=threat.bound) for one in shown]
     for place, n in enumerate(chosen.tolist()):
         rows = np.flatnonzero(of_object == place).tolist()
         if rows:
-            each = [either([of_way[row] for row in rows]) for of_way in found]
-            yield int(image.track[n]), int(image.truth.label[n]), each
+            yield n, [either([of_way[row] for row in rows]) for of_way in found]
 
 
 def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterator[TrackRow]:
@@ -294,6 +301,7 @@ def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterat
         for moves in asked.moves:
             reach = FREE if moves is None else moves
             earliest = np.array(first_unreported(line, reach, asked.times, numbers=frames))
+            begin, end = longest_hidden(earliest, at)
             yield TrackRow(
                 sequence=track.sequence,
                 track=track.number,
@@ -306,24 +314,34 @@ def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterat
                 boxes=len(frames),
                 certified_frames=sum(instant.certified for instant in line),
                 windows={length: _windows(earliest, at, length) for length in way.windows},
-                hidden=_longest(earliest, at),
+                hidden=end - begin,
             )
 
 
 def _windows(earliest: Ints, at: Ints, frames: int) -> tuple[int, int]:
-    """Of the windows that begin with a box: how many are certified, and how many there are.
-
-    `at` are the frames with a box. Where a window ends without one, what holds at its last box holds at its end.
-    """
-    begins = np.flatnonzero(at + frames - 1 <= at[-1])
-    ends = np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+    """Of the windows that begin with a box: how many are certified, and how many there are."""
+    begins, ends = windows_of(at, frames)
     return int((earliest[ends] > begins).sum()), len(begins)
 
 
-def _longest(earliest: Ints, at: Ints) -> int:
-    """The longest time from a frame with a box to another one within which the object may be reported too rarely."""
+def windows_of(at: Ints, frames: int) -> tuple[Ints, Ints]:
+    """The first and the last box of every window of so many frames that begins with one; `at` are the frames of boxes.
+
+    Where a window ends without one, what holds at its last box holds at its end.
+    """
+    begins = np.flatnonzero(at + frames - 1 <= at[-1])
+    return begins, np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+
+
+def longest_hidden(earliest: Ints, at: Ints) -> tuple[int, int]:
+    """Where the longest time begins and ends, from a frame with a box to another one, with too few reports.
+
+    `at` are the frames of boxes, `earliest` is what `first_unreported` gave for them.
+    """
     begin = at[np.minimum(earliest, len(at) - 1)]
-    return int(np.where(earliest <= np.arange(len(at)), at - begin + 1, 0).max())
+    length = np.where(earliest <= np.arange(len(at)), at - begin + 1, 0)
+    longest = int(length.argmax())
+    return int(begin[longest]), int(begin[longest] + length[longest])
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
@@ -13,6 +12,7 @@ from typing import Any, Literal
 from objectseeker.core.threats import WHERES, Patch, Where, parse_area
 from objectseeker.datasets.shown import shown
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
+from objectseeker.evaluation.slices import did_you_mean
 
 FORMAT = 1
 CONFIDENCE = 0.95
@@ -286,8 +286,7 @@ def _known(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None
 
 
 def _instead(wrong: str, known: Any) -> str:
-    near = difflib.get_close_matches(wrong, list(known), 1)
-    return f"did you mean {near[0]}?" if near else f"it knows {', '.join(known)}"
+    return did_you_mean(wrong, known) or f"it knows {', '.join(known)}"
 
 
 EXAMPLE = """\

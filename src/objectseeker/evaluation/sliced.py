@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +18,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.evaluation.contributions import Measured, clean_recall_of, measure, wrong_boxes_of
 from objectseeker.evaluation.replayed import shares
 from objectseeker.evaluation.settings import Settings, Threat
-from objectseeker.evaluation.slices import BUILT_IN, SIZES, Tags
+from objectseeker.evaluation.slices import BUILT_IN, SIZES, Tags, did_you_mean
 from objectseeker.evaluation.working import OnImage
 
 FEW = 30  # objects: below that a share says little, and no slice is called the worst
@@ -166,8 +165,7 @@ def label_of(name: str, names: Sequence[str]) -> int:
     """The label of a class that the run has."""
     if name in names:
         return list(names).index(name)
-    near = difflib.get_close_matches(name, names, 1)
-    instead = f"did you mean {plain(near[0])}?" if near else f"it has {plain(', '.join(names))}"
+    instead = did_you_mean(name, names) or f"it has {plain(', '.join(names))}"
     raise ObjectSeekerError(f"the run has no class {shown(name)}: {instead}")
 
 

@@ -11,7 +11,7 @@ import difflib
 import io
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -47,11 +47,12 @@ class Tags:
         column, equals, value = asked.partition("=")
         if column not in self.columns:
             known = f"they have {', '.join(self.columns)}" if self.columns else "give --tags FILE"
-            raise ObjectSeekerError(f"no tags are called {shown(column)}: {_near(column, self.columns) or known}")
+            instead = did_you_mean(column, self.columns) or known
+            raise ObjectSeekerError(f"no tags are called {shown(column)}: {instead}")
         values = np.array(self.columns[column], dtype=object)
         present = sorted(set(self.columns[column]) - {""})
         if equals and value not in present:
-            known = _near(value, present) or f"it is {', '.join(present[:10])}"
+            known = did_you_mean(value, present) or f"it is {', '.join(present[:10])}"
             raise ObjectSeekerError(f"no image has {plain(column)}={plain(value)}: {known}")
         return {f"{column}={one}": np.flatnonzero(values == one) for one in ([value] if equals else present)}
 
@@ -134,6 +135,7 @@ def _text(value: str | int | float) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _near(wrong: str, known: Any) -> str | None:
+def did_you_mean(wrong: str, known: Iterable[str]) -> str | None:
+    """A question that names the known word nearest to a wrong one, if one is near."""
     near = difflib.get_close_matches(wrong, list(known), 1)
     return f"did you mean {plain(near[0])}?" if near else None

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.detectors.onnx import usable_cores
 from objectseeker.errors import require_count
 from objectseeker.evaluation.scene import Scene
 
@@ -24,6 +25,7 @@ BOXES_TOGETHER = 2**20  # or as few as have so many masked boxes
 TURNS = 4  # parts that each process gets, so that none is long done before the others
 WORTH_A_PROCESS = 100  # images: with fewer, starting a process takes longer than looking at them
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of one process; cores have one each already
+SPAWN = get_context("spawn")  # a forked process would hold the locks of threads that it does not have
 
 Argument = TypeVar("Argument")
 Found = TypeVar("Found")
@@ -33,8 +35,7 @@ OnImage = Callable[[], None]  # called for every image that was gone through
 
 def usual_processes(images: int) -> int:
     """As many as there are cores, but none that is not worth starting."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, images // WORTH_A_PROCESS))
+    return max(1, min(usable_cores(), images // WORTH_A_PROCESS))
 
 
 def scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
@@ -95,15 +96,24 @@ def working(
     if require_count(processes, "processes") == 1:
         yield Working(images, vocabulary, 1, None, on_image)
         return
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(processes, get_context("spawn"), _begin, (images, vocabulary)) as pool,
-    ):
+    with pool_of(processes, _begin, (images, vocabulary)) as pool:
+        yield Working(images, vocabulary, processes, pool, on_image)
+
+
+@contextmanager
+def pool_of(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+    """Processes of one thread each that begin with `begin(*given)`; once something fails, nothing more is begun."""
+    with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (begin, given)) as pool:
         try:
-            yield Working(images, vocabulary, processes, pool, on_image)
+            yield pool
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _start(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; who waits for it says so
+    begin(*given)
 
 
 @contextmanager
@@ -126,7 +136,6 @@ _given: tuple[Sequence[ObservedImage], Vocabulary]  # what a process of the pool
 
 def _begin(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
     global _given
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; who waits for it says so
     _given = images, vocabulary
 
 

@@ -12,6 +12,7 @@ from importlib import resources
 from string import Template
 
 from objectseeker.results.detections import ABOUT
+from objectseeker.results.palette import PALETTE
 
 
 def _read(name: str) -> str:
@@ -23,7 +24,7 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-_STYLE, _SCRIPT = _read("front.css"), _read("front.js")
+_STYLE, _SCRIPT = PALETTE + _read("front.css"), _read("front.js")
 
 PAGE = Template(_read("front.html")).substitute(style=_STYLE, script=_SCRIPT, about=html.escape(ABOUT))
 

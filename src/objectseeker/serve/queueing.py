@@ -116,7 +116,7 @@ class Workers:
             self._free.put(seeker)
         took = time.monotonic() - start
         self._metrics.worked.observe(took)
-        self._count_found(found, 1 + len(seeker.masks.masks(*found.size)))
+        self._count_found(found, seeker.masks.passes(*found.size))
         return Done(found, waited, took)
 
     def _count_found(self, found: Found, views: int) -> None:

@@ -9,13 +9,11 @@ from objectseeker.evaluation.gate import Gate, Instance, Judgement
 from objectseeker.evaluation.policy import in_unit
 from objectseeker.results.gate.instances import Pictures
 from objectseeker.results.gate.verdicts import MARKS, behind, figure_of, in_short, why
+from objectseeker.results.palette import PALETTE
 from objectseeker.results.report.text import visible
 
-STYLE = """
-:root { color-scheme: light dark; --paper: light-dark(#fff, #14181c); --raised: light-dark(#f4f6f8, #1d2329);
-  --ink: light-dark(#1b1f24, #e8ebee); --soft: light-dark(#55606b, #a9b3bd); --line: light-dark(#d0d6dc, #38414a);
-  --pass: light-dark(#006b4c, #4cc9a0); --fail: light-dark(#a64400, #ff9b5a);
-  --undecided: light-dark(#7a5a00, #e6c229); }
+STYLE = """\
+:root { --undecided: light-dark(#7a5a00, #e6c229); }
 * { box-sizing: border-box; }
 body { margin: 0 auto; max-width: 60rem; padding: 1rem; font: 16px/1.5 system-ui, sans-serif; color: var(--ink);
   background: var(--paper); overflow-wrap: anywhere; }
@@ -24,7 +22,7 @@ p { margin: .3rem 0; } .soft { color: var(--soft); font-size: .9rem; }
 section { border: 1px solid var(--line); border-left: .4rem solid var(--mark); border-radius: 8px; padding: .7rem .9rem;
   margin: 1rem 0; background: var(--raised); break-inside: avoid; }
 .mark { color: var(--mark); font-weight: 700; }
-.pass { --mark: var(--pass); } .fail, .refuted { --mark: var(--fail); } .undecided { --mark: var(--undecided); }
+.pass { --mark: var(--yes); } .fail, .refuted { --mark: var(--no); } .undecided { --mark: var(--undecided); }
 .bar { position: relative; height: 1.6rem; margin: .6rem .4rem 0; }
 .bar::before { content: ""; position: absolute; inset: .75rem 0 auto; border-top: 2px solid var(--line); }
 .bar span { position: absolute; }
@@ -57,9 +55,8 @@ def page_of(gate: Gate, pictures: Pictures) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; style-src '
         "'unsafe-inline'\">\n"
-        f"<title>Release gate: {MARKS[gate.verdict]}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(body)
-        + "\n</main>\n</body>\n</html>\n"
+        f"<title>Release gate: {MARKS[gate.verdict]}</title>\n<style>\n{PALETTE}{STYLE}</style>\n</head>\n"
+        "<body>\n<main>\n" + "\n".join(body) + "\n</main>\n</body>\n</html>\n"
     )
 
 

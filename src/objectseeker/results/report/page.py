@@ -33,6 +33,7 @@ from objectseeker.evaluation.scene import NO_IMAGES
 from objectseeker.evaluation.settings import Settings
 from objectseeker.evaluation.slices import NO_TAGS, Tags
 from objectseeker.files.saving import write_whole
+from objectseeker.results.palette import PALETTE
 from objectseeker.results.report.baseline import Baseline
 from objectseeker.results.report.certificates import Column, Packed, pack
 from objectseeker.results.report.found import found_columns
@@ -214,7 +215,7 @@ def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
     read = {name: file.read_text(encoding="utf-8") for name, file in texts.items()}
     page = Template(read["page.html"]).substitute(
         title=html.escape(visible(title)),
-        style=read["page.css"],
+        style=PALETTE + read["page.css"],
         script="\n".join(read[name] for name in SCRIPTS),
         data=_as_json(data),
     )

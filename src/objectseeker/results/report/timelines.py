@@ -15,12 +15,12 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.iou_variant import AnyRule
-from objectseeker.core.observation import NO_TRACK, ObservedImage
+from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.rolling import Rolling
 from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.core.windows import FREE, Instant, either, first_unreported, instants
-from objectseeker.evaluation.over_time import MOVES, WINDOWS
+from objectseeker.core.windows import FREE, Instant, first_unreported
+from objectseeker.evaluation.over_time import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
 from objectseeker.evaluation.settings import Threat, threshold_of
 from objectseeker.results.report.certificates import Column
 from objectseeker.results.report.text import placeless
@@ -83,18 +83,12 @@ def sequences_of(
 def _follow(
     sequence: _Frames, image: ObservedImage, vocabulary: Vocabulary, rule: AnyRule, threat: Threat, start: int
 ) -> None:
-    """Add one frame to its tracks, as `evaluation.over_time` does; `start` is its first object."""
+    """Add one frame to its tracks; `start` is its first object."""
     assert image.frame is not None
-    chosen = np.flatnonzero(~image.ignore & (image.track != NO_TRACK)) if len(image.track) else np.empty(0, np.int64)
-    truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
-    patch, threshold = threat.anywhere(), threshold_of(rule, threat.threshold)
-    ways = instants(rule, image.observation, truth, patch, threshold=threshold, bound=threat.bound)
-    for place, n in enumerate(chosen.tolist()):
-        rows = np.flatnonzero(of_object == place).tolist()
-        if rows:
-            track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n])))
-            track.seen[image.frame.number] = either([ways[row] for row in rows])
-            track.objects.append(start + n)
+    for n, (seen,) in tracked_objects(image, vocabulary, rule, threat, threat.anywhere(), [image.observation]):
+        track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n])))
+        track.seen[image.frame.number] = seen
+        track.objects.append(start + n)
 
 
 def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, Any]:
@@ -125,7 +119,7 @@ def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[
     alone = np.array([instant.certified for instant in line])
     for moves in MOVES:
         earliest = np.array(first_unreported(line, FREE if moves is None else moves, numbers=frames))
-        begin, end = _longest(earliest, at)
+        begin, end = longest_hidden(earliest, at)
         yield {
             "hidden": end - begin,
             "words": _time(end - begin, fps),
@@ -134,18 +128,9 @@ def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[
         }
 
 
-def _longest(earliest: Ints, at: Ints) -> tuple[int, int]:
-    """Where the longest time begins and ends, from one frame with a box to another, without a sure report."""
-    begin = at[np.minimum(earliest, len(at) - 1)]
-    length = np.where(earliest <= np.arange(len(at)), at - begin + 1, 0)
-    longest = int(length.argmax())
-    return int(begin[longest]), int(begin[longest] + length[longest])
-
-
 def _states(earliest: Ints, at: Ints, alone: Bools, frames: int) -> Ints:
     """What each frame with a box is. HELD: some window of so many frames has it, and all that have it are certified."""
-    begins = np.flatnonzero(at + frames - 1 <= at[-1])
-    ends = np.searchsorted(at, at[begins] + frames - 1, side="right") - 1
+    begins, ends = windows_of(at, frames)
     open_ones = earliest[ends] <= begins
     held = _within(begins, ends, len(at)) & ~_within(begins[open_ones], ends[open_ones], len(at))
     return np.select([alone, held], [ALONE, HELD], HIDDEN)
