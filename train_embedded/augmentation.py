@@ -7,13 +7,15 @@ of 256 costs a few kernels and no copy.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from objectseeker.core.image import GREY
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, inside, still_target
 from train_embedded.packs import CROWD, Pack, Pixels
@@ -27,15 +29,24 @@ BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMasking(Masking):
-    """How samples are masked: as the product does, with two variants of its own.
+    """How samples are masked: as the product does, with three variants of its own.
 
     `through` is the share of the masks of which a line is drawn through an object instead of anywhere. With `paired`,
-    half of a batch are whole samples and the other half the same ones masked. All samples have one size, so by="crop"
-    moves the cut of a half mask to the border of the sample, as a detector sees it that is given the kept half alone.
+    half of a batch are whole samples and the other half the same ones masked. Of `worst` masks drawn for a sample the
+    one is taken under which its loss is largest. All samples have one size, so by="crop" moves the cut of a half mask
+    to the border of the sample, as a detector sees it that is given the kept half alone.
     """
 
     through: float = 0.0
     paired: bool = False
+    worst: int = 1
+
+    def __post_init__(self) -> None:
+        Masking.__post_init__(self)
+        require_fraction(self.through, "through")
+        require_count(self.worst, "worst")
+        if self.paired and self.worst > 1:
+            raise ObjectSeekerError("paired samples have one mask each: give either paired or worst")
 
 
 NO_MASKS = SampleMasking(probability=0.0)
@@ -60,6 +71,10 @@ class Batch:
     boxes: Tensor
     labels: Tensor
     present: Tensor
+
+
+Strips = tuple[Tensor, Tensor, Tensor, Tensor]  # N each: is there a mask, its axis, its start and its end
+Judge = Callable[[Batch], Tensor]  # how bad each sample of a batch is, N
 
 
 class Bank:
@@ -118,7 +133,8 @@ class Augmentation:
         self.order = state["order"].to(self.bank.device)
         self.position = state["position"]
 
-    def batch(self, count: int, strength: Strength) -> Batch:
+    def batch(self, count: int, strength: Strength, judge: Judge | None = None) -> Batch:
+        """The next samples; `judge` says which of several masks is the worst for each."""
         masking = strength.masking
         drawn = count // 2 if masking.paired else count
         images = self._choose(drawn)
@@ -141,17 +157,41 @@ class Augmentation:
 
         pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
         pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
-        masked, axis, start, end = self._strips(boxes, present, masking)
+        sample = Batch(pixels, boxes, labels, present)
+        strips = self._strips(boxes, present, masking)
+        if masking.worst > 1 and judge is not None:
+            strips = self._worst_strips(sample, strips, masking, judge)
         if masking.paired:
-            masked = torch.cat([torch.zeros_like(masked), masked])
-            axis, start, end, pixels, boxes, labels, present = (
-                torch.cat([x, x]) for x in (axis, start, end, pixels, boxes, labels, present)
-            )
-        kept = kept_parts(masked, axis, start, end, self.size, self.size)
-        boxes, present = visible_targets(boxes, present, kept, masking.visible)
+            masked, axis, start, end = strips
+            strips = torch.cat([torch.zeros_like(masked), masked]), *(torch.cat([x, x]) for x in (axis, start, end))
+            sample = Batch(*(torch.cat([x, x]) for x in (pixels, boxes, labels, present)))
+        return self._masked(sample, strips, masking)
+
+    def _masked(self, sample: Batch, strips: Strips, masking: SampleMasking) -> Batch:
+        """Samples with their masks applied, to the pixels and to the targets."""
+        kept = kept_parts(*strips, self.size, self.size)
+        boxes, present = visible_targets(sample.boxes, sample.present, kept, masking.visible)
         shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, 0, :2])
         boxes = (boxes - torch.cat([shift, shift], 1)[:, None]) * present[..., None]
-        return Batch(self._finish(pixels, kept, shift, masking.fill), boxes, labels * present, present)
+        images = self._finish(sample.images, kept, shift, masking.fill)
+        return Batch(images, boxes, sample.labels * present, present)
+
+    def _worst_strips(self, sample: Batch, first: Strips, masking: SampleMasking, judge: Judge) -> Strips:
+        """Of the first strips and further ones, for each sample those that the judge finds worst.
+
+        Which samples are masked at all is settled by the first, so that their share stays what was asked for.
+        """
+        masked, *lines = first
+        always = replace(masking, probability=1.0)
+        worst = judge(self._masked(sample, first, masking))
+        for _ in range(masking.worst - 1):
+            others = self._strips(sample.boxes, sample.present, always)[1:]
+            badness = judge(self._masked(sample, (masked, *others), masking))
+            worse = badness > worst
+            lines = [torch.where(worse, new, old) for new, old in zip(others, lines, strict=True)]
+            worst = torch.maximum(badness, worst)
+        axis, start, end = lines
+        return masked, axis, start, end
 
     def _uniform(self, shape: tuple[int, ...], low: float = 0.0, high: float = 1.0) -> Tensor:
         return torch.rand(shape, device=self.bank.device, generator=self.generator) * (high - low) + low
@@ -241,7 +281,7 @@ class Augmentation:
         count = len(images)
         return cut.view(count, -1, 4), labels.view(count, -1), present.view(count, -1)
 
-    def _strips(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _strips(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> Strips:
         """Masks as `draw_strips` gives them, some of them moved so that a line of theirs cuts an object."""
         count = len(boxes)
         masked, axis, start, end = draw_strips(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 
@@ -22,7 +23,22 @@ from objectseeker.detectors.network.names import VOC_20
 from objectseeker.errors import ObjectSeekerError
 from train_embedded.packs import CROWD, DIFFICULT, NORMAL, Pack
 
-QUALITY = 95  # of the JPEGs
+FORMATS: dict[str, dict[str, int]] = {  # how Pillow is to write them
+    "jpeg": {"subsampling": 0},
+    "webp": {"method": 4},
+    "avif": {"speed": 9, "max_threads": 1},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """How images are compressed: a name of FORMATS, and the format's own measure of quality."""
+
+    form: str
+    quality: int
+
+
+JPEG = Storage("jpeg", 95)
 
 
 def read_folder(
@@ -32,6 +48,7 @@ def read_folder(
     processes: int,
     classes: Sequence[str] | None = VOC_20,
     limit: int | None = None,
+    storage: Storage = JPEG,
 ) -> tuple[Pack, tuple[str, ...]]:
     """The images of a dataset, at most `limit` of them, none longer than `longest_side`, and the names of its labels.
 
@@ -47,7 +64,7 @@ def read_folder(
         labels = label_of_each(dataset.names, names)
         entries = [entry for _, entry in zip(range(limit or len(dataset)), dataset.entries, strict=False)]
         with get_context("fork").Pool(processes) as pool:
-            shrunk = pool.map(partial(shrink, longest_side=longest_side), entries, chunksize=16)
+            shrunk = pool.map(partial(shrink, longest_side=longest_side, storage=storage), entries, chunksize=16)
     except ObjectSeekerError as error:
         raise SystemExit(str(error)) from None
     pack = Pack(
@@ -76,10 +93,10 @@ def rows_of(entry: Entry, labels: npt.NDArray[np.int64], scale: tuple[float, flo
     return rows[label >= 0].astype(np.float32)
 
 
-def shrink(entry: Entry, longest_side: int) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
+def shrink(entry: Entry, longest_side: int, storage: Storage) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
     """An image's file, its width and height, and the factors they were shrunk by.
 
-    All images are stored anew, as upright JPEGs: what a file may hold besides (a turned photograph, transparency, an
+    All images are stored anew, and upright: what a file may hold besides (a turned photograph, transparency, an
     end that is missing) is dealt with here, once.
     """
     image = Image.fromarray(entry.load())
@@ -87,5 +104,5 @@ def shrink(entry: Entry, longest_side: int) -> tuple[bytes, tuple[int, int], tup
     size = max(1, round(image.width * factor)), max(1, round(image.height * factor))
     small = image if size == image.size else image.resize(size, Image.Resampling.BILINEAR)
     buffer = io.BytesIO()
-    small.save(buffer, "JPEG", quality=QUALITY, subsampling=0)
+    small.save(buffer, storage.form, quality=storage.quality, **FORMATS[storage.form])
     return buffer.getvalue(), size, (size[0] / image.width, size[1] / image.height)

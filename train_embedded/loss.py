@@ -155,14 +155,49 @@ def detection_loss(
     if taught is not None:
         targets = torch.cat([whole_boxes, targets[half:]])
         target_scores = torch.cat([whole_scores, target_scores[half:]])
-    total = target_scores.sum().clamp(min=1)
+    parts = loss_parts(predicted, box_logits, class_logits, targets, target_scores, points, strides).sum(0)
+    parts = parts / target_scores.sum().clamp(min=1)
+    return weighted(parts), parts.detach()
+
+
+def sample_losses(
+    box_logits: Tensor,
+    class_logits: Tensor,
+    boxes: Tensor,
+    labels: Tensor,
+    present: Tensor,
+    points: Tensor,
+    strides: Tensor,
+) -> Tensor:
+    """N: the loss that each sample would have in a batch of its own."""
+    box_logits, class_logits = box_logits.float(), class_logits.float()
+    predicted = predicted_boxes(box_logits, points, strides)
+    targets, scores = assign(class_logits, predicted, boxes, labels, present, points, None)
+    parts = loss_parts(predicted, box_logits, class_logits, targets, scores, points, strides)
+    return weighted(parts) / scores.sum((1, 2)).clamp(min=1)
+
+
+def loss_parts(
+    predicted: Tensor,
+    box_logits: Tensor,
+    class_logits: Tensor,
+    targets: Tensor,
+    target_scores: Tensor,
+    points: Tensor,
+    strides: Tensor,
+) -> Tensor:
+    """N,3: the box, class and distance terms of each sample, added up over its anchor points."""
     weight = target_scores.sum(-1)
     # Anchor points without an object get a harmless box: their weight is zero, their gradient must be finite.
     harmless = torch.cat([points - strides, points + strides], -1).expand_as(targets)
     targets = torch.where((weight > 0)[..., None], targets, harmless)
+    box_part = ((1 - complete_overlap(predicted, targets)) * weight).sum(1)
+    class_part = F.binary_cross_entropy_with_logits(class_logits, target_scores, reduction="none").sum((1, 2))
+    distance_part = (distance_loss(box_logits, targets, points, strides) * weight).sum(1)
+    return torch.stack([box_part, class_part, distance_part], 1)
 
-    box_part = ((1 - complete_overlap(predicted, targets)) * weight).sum() / total
-    class_part = F.binary_cross_entropy_with_logits(class_logits, target_scores, reduction="sum") / total
-    distance_part = (distance_loss(box_logits, targets, points, strides) * weight).sum() / total
-    loss = BOX_WEIGHT * box_part + CLASS_WEIGHT * class_part + DISTANCE_WEIGHT * distance_part
-    return loss, torch.stack([box_part, class_part, distance_part]).detach()
+
+def weighted(parts: Tensor) -> Tensor:
+    """The loss that box, class and distance terms (the last axis) make together."""
+    box_part, class_part, distance_part = parts.unbind(-1)
+    return BOX_WEIGHT * box_part + CLASS_WEIGHT * class_part + DISTANCE_WEIGHT * distance_part

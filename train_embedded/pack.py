@@ -1,6 +1,10 @@
-"""Make a held-out pack from a data set in folders, to measure AP50 where the folders cannot go.
+"""Make a data pack from a data set in folders: to train where the folders cannot go, or to measure AP50 there.
 
 python -m train_embedded.pack voc:VOCdevkit:val held.npz held.bin
+python -m train_embedded.pack yolo:coco:train train.npz train.bin --longest-side 512 --format avif --quality 60 \\
+    --source coco-train2017 --part-size 40
+
+Images without an object of the 20 VOC classes stay: they show what is none of them.
 """
 
 from __future__ import annotations
@@ -9,21 +13,41 @@ import argparse
 import os
 from pathlib import Path
 
-from train_embedded.folders import read_folder
+from train_embedded.folders import FORMATS, JPEG, Storage, read_folder
 from train_embedded.packs import write_pack
 
 
 def main() -> None:
+    arguments = parse()
+    pack, _ = read_folder(
+        arguments.dataset,
+        longest_side=arguments.longest_side,
+        processes=arguments.processes,
+        limit=arguments.limit,
+        storage=Storage(arguments.format, arguments.quality),
+    )
+    source = arguments.source or arguments.dataset.partition(":")[0]
+    part_size = None if arguments.part_size is None else round(arguments.part_size * 1e6)
+    parts = write_pack(pack, arguments.index, arguments.part, source=source, part_size=part_size)
+    sizes = ", ".join(f"{part}: {part.stat().st_size} bytes" for part in parts)
+    print(f"{len(pack)} images of {source}, {sum(map(len, pack.boxes))} boxes; {sizes}")
+
+
+def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", help="a DATASET as `objectseeker observe` takes it")
     parser.add_argument("index", type=Path, help="the .npz to write")
     parser.add_argument("part", type=Path, help="the .bin to write")
+    parser.add_argument(
+        "--part-size", type=float, metavar="MB", help="of the largest part; writes PART_1.bin and so on"
+    )
+    parser.add_argument("--source", help="what `train --sources` knows the images by (default: the form of DATASET)")
     parser.add_argument("--longest-side", type=int, default=416)
+    parser.add_argument("--format", choices=FORMATS, default=JPEG.form)
+    parser.add_argument("--quality", type=int, default=JPEG.quality)
+    parser.add_argument("--limit", type=int, help="only this many images")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    arguments = parser.parse_args()
-    pack, _ = read_folder(arguments.dataset, longest_side=arguments.longest_side, processes=arguments.processes)
-    write_pack(pack, arguments.index, arguments.part, source=arguments.dataset.partition(":")[0])
-    print(f"{len(pack)} images, {sum(map(len, pack.boxes))} boxes, {arguments.part.stat().st_size} bytes")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

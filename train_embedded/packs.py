@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import io
 import mmap
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -76,9 +76,16 @@ def read_pack(
     )
 
 
-def write_pack(pack: Pack, index: Path, part: Path, *, source: str) -> None:
-    """A pack in two files that `read_pack` reads."""
-    part.write_bytes(b"".join(pack.files))
+def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: int | None = None) -> list[Path]:
+    """A pack that `read_pack` reads: its index and its parts, which are returned.
+
+    With `part_size` no part has more bytes than that; `train.bin` becomes `train_1.bin`, `train_2.bin` and so on.
+    """
+    joined = b"".join(pack.files)
+    pieces = [joined] if part_size is None else [joined[i : i + part_size] for i in range(0, len(joined), part_size)]
+    parts = [part] if part_size is None else [part.with_stem(f"{part.stem}_{n + 1}") for n in range(len(pieces))]
+    for path, piece in zip(parts, pieces, strict=True):
+        path.write_bytes(piece)
     np.savez_compressed(
         index,
         off=np.cumsum([0] + [len(file) for file in pack.files]),
@@ -87,6 +94,18 @@ def write_pack(pack: Pack, index: Path, part: Path, *, source: str) -> None:
         name=np.array(pack.names),
         bx=np.concatenate(pack.boxes),
         bi=np.repeat(np.arange(len(pack)), [len(rows) for rows in pack.boxes]),
+    )
+    return parts
+
+
+def without(pack: Pack, names: Container[str]) -> Pack:
+    """The images of a pack that have none of these names."""
+    kept = [number for number, name in enumerate(pack.names) if name not in names]
+    return Pack(
+        files=[pack.files[number] for number in kept],
+        names=[pack.names[number] for number in kept],
+        sizes=pack.sizes[kept],
+        boxes=[pack.boxes[number] for number in kept],
     )
 
 

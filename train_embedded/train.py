@@ -24,13 +24,14 @@ from PIL import Image
 
 from objectseeker.detectors.embedded.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.training.strips import BAND_WIDTHS
 from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder
 from train_embedded.learner import Learner, Progress, RunSettings
-from train_embedded.packs import Pack, Pixels, decode, halve, join, read_pack
-from train_embedded.trainer import LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
+from train_embedded.packs import Pack, Pixels, decode, halve, join, read_pack, without
+from train_embedded.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
@@ -98,7 +99,15 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 
 
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
-    masking = SampleMasking(
+    try:
+        masking = masking_of(arguments)
+        return settings_from(Settings, arguments, images=len(data.pack), masking=masking, names=data.names)
+    except ObjectSeekerError as error:
+        raise SystemExit(str(error)) from None
+
+
+def masking_of(arguments: argparse.Namespace) -> SampleMasking:
+    return SampleMasking(
         probability=arguments.mask_probability,
         bands=arguments.mask_bands,
         band_widths=arguments.mask_band_widths,
@@ -106,8 +115,8 @@ def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
         by="crop" if arguments.mask_crop else "fill",
         through=arguments.mask_through,
         paired=arguments.mask_paired,
+        worst=arguments.mask_worst,
     )
-    return settings_from(Settings, arguments, images=len(data.pack), masking=masking, names=data.names)
 
 
 def settings_from(kind: type[S], arguments: argparse.Namespace, **own: Any) -> S:
@@ -190,6 +199,7 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
     """Read and decode what the command line names."""
     processes, limit = arguments.processes, arguments.limit
     names: tuple[str, ...] = CLASSES
+    leave_out = names_in(arguments.leave_out) if arguments.leave_out else frozenset()
     packs = [read_pack(index, parts, sources=arguments.sources, limit=limit) for index, *parts in arguments.pack or []]
     if arguments.check:
         packs = [noise_pack(max(2 * arguments.batch, 64))]
@@ -202,13 +212,23 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
     if arguments.held_out:
         held = read_held_out(arguments.held_out, names, arguments)
         held_out = held, decode(held, processes=processes)
-    pack = join(packs)
+    everything = join(packs)
+    pack = without(everything, leave_out)
+    if arguments.leave_out:
+        log(f"{len(everything) - len(pack)} training images left out that {arguments.leave_out} names")
     full = decode(pack, processes=processes)
     half = halve(full, processes=processes)
     log(f"{len(pack)} training images with {sum(map(len, pack.boxes))} boxes of {len(names)} classes decoded")
     if len(pack) < arguments.batch:
         raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {len(pack)}")
     return Data(pack, full, half, held_out, names)
+
+
+def names_in(file: Path) -> frozenset[str]:
+    """The names of images that a text file lists, one a line."""
+    if not file.is_file():
+        raise SystemExit(f"there is no list of images at {file}")
+    return frozenset(file.read_text().splitlines())
 
 
 def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
@@ -247,9 +267,10 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--sources",
         nargs="+",
-        default=["voc"],
-        help="take only images from these data sets (default: voc; packs do not say which COCO split an image is from)",
+        default=["voc", "coco-train2017"],
+        help="of packs take only images from these data sets (default: voc coco-train2017)",
     )
+    parser.add_argument("--leave-out", type=Path, metavar="FILE", help="names of images not to train on, one a line")
     parser.add_argument("--limit", type=int, help="take only this many images of each pack")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="length of the schedule in seconds of training")
@@ -283,7 +304,10 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")
     parser.add_argument("--closing", type=float, default=0.85, help="share of the schedule before mosaic and mixup end")
     masks = parser.add_argument_group("masks")
-    masks.add_argument("--mask-probability", type=float, default=0.5, help="late in training; early 0.6 of it")
+    masks.add_argument("--mask-probability", type=float, default=0.5, help="in the last 30 %% of the schedule")
+    masks.add_argument(
+        "--mask-early-share", type=float, default=EARLY_MASK_SHARE, help="of that probability, before (default: 0.6)"
+    )
     masks.add_argument("--mask-bands", type=float, default=0.0, metavar="SHARE", help="of masks that are bands")
     masks.add_argument(
         "--mask-band-widths",
@@ -295,6 +319,13 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     )
     masks.add_argument("--mask-visible", type=float, default=0.2, help="share of a box that must remain of a target")
     masks.add_argument("--mask-through", type=float, default=0.0, help="share of masks with a line through an object")
+    masks.add_argument(
+        "--mask-worst", type=int, default=1, metavar="K", help="take the one of K masks with the largest loss"
+    )
+    masks.add_argument(
+        "--mask-worst-from", type=float, default=0.0, metavar="SHARE", help="of the schedule; one mask before"
+    )
+    masks.add_argument("--mask-worst-every", type=int, default=1, metavar="STEPS", help="one mask in the steps between")
     masks.add_argument(
         "--mask-crop", action="store_true", help="move the cut to the border of the sample; bands are filled"
     )

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 
 from objectseeker.detectors.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
-from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength
-from train_embedded.learner import Learner, RunSettings
-from train_embedded.loss import anchors, detection_loss
+from objectseeker.errors import require_count, require_fraction
+from train_embedded.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
+from train_embedded.learner import Learner, Progress, RunSettings
+from train_embedded.loss import anchors, detection_loss, sample_losses
 
 NAMES_FILE = "names.json"  # beside the weights
 
 LEARNING_RATE = 3e-3
 
 MASKING = 0.7  # from this share on: masks at their full probability
-EARLY_MASK_SHARE = 0.6  # before that, this much of it
+EARLY_MASK_SHARE = 0.6  # before that, this much of it, unless a run says otherwise
 LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a sample
 
 
@@ -35,8 +36,16 @@ class Settings(RunSettings):
     average_decay: float = 0.9995
     closing: float = 0.85  # from this share of the schedule on: no mosaic, no mixup
     start: str | None = None  # the weights that training begins with; None: random ones
+    mask_early_share: float = EARLY_MASK_SHARE
+    mask_worst_from: float = 0.0  # from this share of the schedule on the worst of several masks is taken
+    mask_worst_every: int = 1  # and only every so many steps
     teacher: str | None = None  # weights whose answers on whole samples are kept; with paired masks
     names: tuple[str, ...] = CLASSES
+
+    def __post_init__(self) -> None:
+        require_fraction(self.mask_early_share, "mask_early_share")
+        require_fraction(self.mask_worst_from, "mask_worst_from")
+        require_count(self.mask_worst_every, "mask_worst_every")
 
 
 class Trainer(Learner):
@@ -53,6 +62,9 @@ class Trainer(Learner):
         self.points, self.strides = anchors(settings.size, settings.size, device)
         self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
         self._loss: Any = torch.compile(detection_loss, dynamic=False) if compiled else detection_loss
+        self._answer: Any = torch.compile(self.average, dynamic=False) if compiled else self.average
+        self._sample_losses: Any = torch.compile(sample_losses, dynamic=False) if compiled else sample_losses
+        self._judged = False
         self.begin(settings)
 
     def begin(self, settings: Settings) -> None:
@@ -65,7 +77,10 @@ class Trainer(Learner):
         torch.manual_seed(settings.seed)
         first = EmbeddedDetector(classes=len(settings.names)).state_dict()
         if settings.start is not None:
-            given = read_weights(Path(settings.start))  # of other classes: all but the last layer of the class heads
+            given = read_weights(Path(settings.start))
+            if given.keys() != first.keys():
+                raise SystemExit(f"{settings.start} holds the weights of another network")
+            # Of other classes all but the last layer of the class heads is taken.
             first |= {name: tensor for name, tensor in given.items() if tensor.shape == first[name].shape}
         self.network.load_state_dict(first)
         self.average.load_state_dict(first)
@@ -90,7 +105,9 @@ class Trainer(Learner):
         fraction = self.progress.fraction(settings)
         for group in self.optimizer.param_groups:
             group["lr"] = settings.learning_rate * decay(fraction, self.progress.step, settings.warm_up)
-        batch = self.augmentation.batch(settings.batch, strength(fraction, settings))
+        batch = self.augmentation.batch(settings.batch, strength(self.progress, settings), self.judge)
+        if settings.masking.worst > 1 and not self._judged:
+            self.judge(batch)  # compiles now, in the steps that are not timed, what may be wanted much later
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
             box_logits, class_logits = self._forward(batch.images)
             taught = None if self.teacher is None else self.teacher(batch.images[: settings.batch // 2])
@@ -101,6 +118,16 @@ class Trainer(Learner):
         )
         self.learn(loss, average_decay=settings.average_decay)
         return parts
+
+    def judge(self, batch: Batch) -> torch.Tensor:
+        """The loss of each sample by the averaged network: the one that is exported, and that judging cannot change."""
+        self._judged = True
+        targets = batch.boxes, batch.labels, batch.present
+        with torch.no_grad():
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
+                box_logits, class_logits = self._answer(batch.images)
+            losses: torch.Tensor = self._sample_losses(box_logits, class_logits, *targets, self.points, self.strides)
+        return losses
 
     def describe(self, parts: Sequence[float]) -> str:
         box, classes, distance = parts
@@ -150,11 +177,13 @@ def decay(fraction: float, step: int, warm_up: int) -> float:
     return (0.01 + 0.99 * (1 - fraction)) * min(1.0, (step + 1) / warm_up)
 
 
-def strength(fraction: float, settings: Settings) -> Strength:
+def strength(progress: Progress, settings: Settings) -> Strength:
     """The augmentation at this point of the schedule."""
-    masking = settings.masking
+    masking, fraction = settings.masking, progress.fraction(settings)
     if fraction < MASKING and not masking.paired:
-        masking = replace(masking, probability=EARLY_MASK_SHARE * masking.probability)
+        masking = replace(masking, probability=settings.mask_early_share * masking.probability)
+    if fraction < settings.mask_worst_from or progress.step % settings.mask_worst_every:
+        masking = replace(masking, worst=1)
     if fraction > settings.closing:
         return Strength(mosaic=0.0, mixup=0.0, smallest=0.6, largest=1.4, masking=masking)
     return Strength(mosaic=0.9, mixup=0.1, smallest=0.5, largest=LARGEST_SCALE, masking=masking)

@@ -13,7 +13,8 @@ pytest.importorskip("train_embedded", reason="the training program is not part o
 
 from objectseeker.detectors.network.names import VOC_20
 from train_embedded.folders import read_folder
-from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join
+from train_embedded.pack import main as write_a_pack
+from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join, read_pack
 
 WIDTH, HEIGHT = 80, 60
 
@@ -114,6 +115,37 @@ def test_limit_join_and_processes(coco, voc):
     assert both.names == ["0", "1", "000005"]
     assert both.sizes.tolist() == [[40, 30], [40, 30], [64, 48]]
     decode(both, processes=2)
+
+
+def test_a_training_pack_in_parts_that_says_where_its_images_are_from(coco, tmp_path, monkeypatch, capsys):
+    given = [coco, f"{tmp_path}/train.npz", f"{tmp_path}/train.bin", "--longest-side", "40", "--processes", "1"]
+    given += ["--format", "avif", "--quality", "60", "--source", "coco-train2017", "--part-size", "0.0005"]
+    monkeypatch.setattr("sys.argv", ["pack", *given])
+    write_a_pack()
+    parts = sorted(tmp_path.glob("train_*.bin"))
+    assert "3 images of coco-train2017, 3 boxes" in capsys.readouterr().out
+    assert len(parts) > 1
+    assert max(part.stat().st_size for part in parts) <= 500
+
+    pack = read_pack(tmp_path / "train.npz", parts, sources=["voc", "coco-train2017"])
+    folder, _ = read_folder(coco, longest_side=40, processes=1)
+    assert [rows.tolist() for rows in pack.boxes] == [rows.tolist() for rows in folder.boxes]
+    pixels = decode(pack, processes=1).image(1)
+    assert abs(pixels[:, :18].astype(int) - 40).max() <= 6
+    assert len(read_pack(tmp_path / "train.npz", parts, sources=["voc"])) == 0
+
+
+def test_images_that_a_file_names_are_not_trained_on(coco, tmp_path):
+    pytest.importorskip("torch")
+    from train_embedded.train import Log, detector_parser, load_data
+
+    (tmp_path / "leave-out.txt").write_text("1\n12\n")
+    given = ["--data", coco, "--leave-out", f"{tmp_path}/leave-out.txt", "--batch", "2", "--processes", "1"]
+    data = load_data(detector_parser(None).parse_args(given), Log(tmp_path))
+    assert data.pack.names == ["0", "2"]
+    assert [len(rows) for rows in data.pack.boxes] == [1, 0]
+    assert len(data.full.sizes) == 2
+    assert "1 training images left out" in (tmp_path / "log.txt").read_text()
 
 
 def test_mistakes_are_told_in_one_sentence(coco, tmp_path):

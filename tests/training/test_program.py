@@ -204,10 +204,11 @@ def piece(trainer, folder, seconds=float("inf")):
 @pytest.mark.slow
 def test_a_run_in_pieces_ends_with_the_same_bits_as_one_left_alone(bank, tmp_path):
     cpu = torch.device("cpu")
-    alone = Trainer(settings(), bank, cpu, compiled=False)
+    chosen = settings(masking=SampleMasking(probability=0.9, bands=0.5, worst=2), mask_worst_every=2)
+    alone = Trainer(chosen, bank, cpu, compiled=False)
     piece(alone, tmp_path / "alone")
     for _ in range(3):  # no time at all: one step a piece
-        again = Trainer(settings(), bank, cpu, compiled=False)
+        again = Trainer(chosen, bank, cpu, compiled=False)
         again.resume(tmp_path / "pieces")
         piece(again, tmp_path / "pieces", seconds=0)
 
@@ -236,6 +237,9 @@ def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path)
     np.testing.assert_array_equal(kernel.detach(), torch.load(weights)["stem.conv.weight"].float())
     with pytest.raises(SystemExit, match="holds a run with"):
         trainer.resume(tmp_path / "first")
+    torch.save({"other.weight": torch.zeros(1)}, tmp_path / "other.pt")
+    with pytest.raises(SystemExit, match="another network"):
+        trainer.begin(settings(start=str(tmp_path / "other.pt")))
 
 
 def test_a_run_can_be_taught_by_weights_of_the_same_classes_beside_masked_samples(bank, tmp_path):

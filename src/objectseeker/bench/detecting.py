@@ -1,9 +1,10 @@
 """`objectseeker bench detect`: all views of an image, ours against the loop everybody writes first.
 
 The naive loop masks the raw image, prepares it, runs the network on that one view with all cores, and decodes, view
-after view. Ours does the same views by fill and, where the network takes any size, by crop. All ways take turns, so
-that whatever else the machine does hits them alike; medians over images are reported. On a GPU there is one more
-figure for each of ours: images in a row, where the next is begun before the boxes of the last are fetched.
+after view. Ours does the same views by fill, by crop where the network takes any size, and by drop where it has
+tokens. All ways take turns, so that whatever else the machine does hits them alike; medians over images are reported.
+On a GPU there is one more figure for each of ours: images in a row, where the next is begun before the boxes of the
+last are fetched.
 """
 
 from __future__ import annotations
@@ -173,11 +174,11 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
         return [single([view])[0] for view in (image, *(fill(image, mask, defence.fill) for mask in masks.removed))]
 
     ways = [Way(name, run, single, defence.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
-    for mask_by in ("fill", "crop"):
+    for mask_by in ("fill", "crop", "drop"):
         try:
             detector = load(spec, **options | {"mask_by": mask_by})
         except ObjectSeekerError:
-            if mask_by == "crop":  # the network takes one size only, or masks are drawn on raw images
+            if mask_by != "fill":  # the network takes one size only, has no tokens, or others draw its masks
                 continue
             detector = load(spec, **options)
         watch = None

@@ -54,7 +54,10 @@ class DetectorOptions:
     batch: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
     mask_by: Annotated[
         str | None,
-        typer.Option(help="fill: paint removed pixels over. crop: cut them away, where the network takes any size."),
+        typer.Option(
+            help="fill: paint removed pixels over. crop: cut them away, where the network takes any size. drop: leave "
+            "out the tokens of a YOLOS or RF-DETR of transformers."
+        ),
     ] = None
     precision: Annotated[str | None, typer.Option(help="float32, float16 or bfloat16, on a GPU.")] = None
     names: Annotated[

@@ -60,7 +60,7 @@ def bench_detect(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """All masked views of an image: by fill, by crop, and by the naive loop of single passes.
+    """All masked views of an image: by fill, by crop, by drop, and by the naive loop of single passes.
 
     Example:  objectseeker bench detect
     Example:  objectseeker bench detect --detector onnx:yolox_nano.onnx --masks bands:1% --images 5

@@ -9,8 +9,7 @@
 
 Everything loaded has `names` (class names by label, empty where unknown) and `identity` (a readable name and a
 SHA-256); one whose identity may miss a change of its weights has `unverified`, a sentence that says why. Those that
-resize themselves also have `detect_views`, which masks after the resize, provably without a leak; for the others the
-caller masks raw pixels.
+mask by themselves also have `detect_views`, provably without a leak; for the others the caller masks raw pixels.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _KINDS = {
     "embedded": _Kind("", "embedded", "load_embedded", _NETWORK | {"precision"}),
     "onnx": _Kind("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
     "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
-    "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK),
+    "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_by"}),
     "ultralytics": _Kind("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
     "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset({"class_names"})),
 }
@@ -73,9 +72,9 @@ def load(spec: str, **options: Any) -> LoadedDetector:
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
     and `class_names` the classes of one, of a python or of a torchvision detector; boxes scored below `score_floor` are
-    not returned; `device` is cpu, cuda or cuda:1; `mask_by` is fill or crop (`network.views`); `precision` is float32,
-    float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU. `batch` is how many views run
-    together: a detector that leaves batches to its caller ignores it.
+    not returned; `device` is cpu, cuda or cuda:1; `mask_by` is fill, crop (`network.views`) or drop (`tokens`);
+    `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU. `batch` is
+    how many views run together: a detector that leaves batches to its caller ignores it.
     """
     kind, name = require_spec(spec)
     _, module, function, accepted = _KINDS[kind]

@@ -245,7 +245,7 @@ def check_views(
             what = f"the view without {removed}, after pixels changed in there"
             _require_equal([clean[number + 1]], [view], what)
     _require_equal(clean, seen(image), "the same views, run again after others")
-    how = "masked in network space" if isinstance(detector, ViewDetector) else "raw pixels masked"
+    how = "masked by the detector itself" if isinstance(detector, ViewDetector) else "raw pixels masked"
     return f"{len(masks)} masks, what each removes rewritten in two ways, equal to the last bit ({how})"
 
 

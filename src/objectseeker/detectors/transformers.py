@@ -11,11 +11,13 @@ from objectseeker.detectors.network import identity
 from objectseeker.detectors.network.names import from_mapping
 from objectseeker.detectors.network.one_by_one import OneByOneDetector
 from objectseeker.detectors.network.results import SCORE_FLOOR, Found
+from objectseeker.detectors.tokens import TokenDetector, dropping, plan_views
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
 
 LONGEST_REASON = 300  # characters of what transformers says
 ANSWER_WITHIN = 20.0  # seconds
+MASK_BY = ("fill", "drop")
 
 # Of a model's configuration, what is written when it is saved and decides nothing; types are those of the weights.
 BESIDE = ("architectures", "dtype", "torch_dtype", "transformers_version")
@@ -39,11 +41,18 @@ def load_transformers(name: str, **options: Any) -> OneByOneDetector:
             break
         except Exception as error:  # of the hub, of the file, of a setting: there is no end to them
             if Path(name).is_dir() or not here:
-                reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0][:LONGEST_REASON]
-                raise ObjectSeekerError(f"{failed}: {reason}") from None
+                raise ObjectSeekerError(f"{failed}: {_reason(error)}") from None
         _require_on_hub(name, failed)
         here = False
     return transformers_detector(model, processor, **options)
+
+
+def _reason(error: Exception) -> str:
+    """The first sentence of what transformers says, and what of it people can do something about."""
+    said = str(error).strip() or type(error).__name__
+    first = said.splitlines()[0].partition(". ")[0][:LONGEST_REASON]
+    missing = "torchvision" in said and "torchvision" not in first
+    return f"{first}; it needs pip install 'objectseeker[torchvision]'" if missing else first
 
 
 def _require_on_hub(name: str, failed: str) -> None:
@@ -61,20 +70,31 @@ def _require_on_hub(name: str, failed: str) -> None:
 
 
 def transformers_detector(
-    model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu"
+    model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_by: str = "fill"
 ) -> OneByOneDetector:
-    """A model for object detection and its image processor, which resizes and maps the boxes back."""
+    """A model for object detection and its image processor, which resizes and maps the boxes back.
+
+    By "fill" the caller paints over what a mask removes; by "drop" the detector does, and leaves out what is then
+    nothing but paint: `tokens` says how, and which models can.
+    """
     torch = import_torch("a transformers model")
+    if mask_by not in MASK_BY:
+        raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_by!r}")
     model = ready(model, device)
 
-    def find(image: Image) -> Found:
+    def prepare(image: Image) -> dict[str, Any]:
         inputs = processor(images=[image], return_tensors="pt", input_data_format="channels_last")
-        with torch.inference_mode():
-            outputs = model(**{key: value.to(device) for key, value in inputs.items()})
+        return {key: value.to(device) for key, value in inputs.items()}
+
+    def read(outputs: Any, image: Image) -> Found:
         (seen,) = processor.post_process_object_detection(
             outputs, threshold=score_floor, target_sizes=[image.shape[:2]]
         )
         return Found(seen["boxes"], seen["scores"], seen["labels"])
+
+    def find(image: Image) -> Found:
+        with torch.inference_mode():
+            return read(model(**prepare(image)), image)
 
     # How the processor resizes and normalises decides the boxes as much as the weights do.
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
@@ -82,6 +102,13 @@ def transformers_detector(
     config = {key: value for key, value in values.items() if key[0] != "_" and key not in BESIDE}
     around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)}"
     named = identity.of_model(model, score_floor, device, around)
-    return OneByOneDetector(
-        names=from_mapping(model.config.id2label), identity=named, find=find, score_floor=score_floor
+    names = from_mapping(model.config.id2label)
+    if mask_by == "fill":
+        return OneByOneDetector(names=names, identity=named, find=find, score_floor=score_floor)
+    return TokenDetector(
+        names=names,
+        identity=named.replace(" (", " (drop ", 1),
+        find=find,
+        score_floor=score_floor,
+        plan=plan_views(model, prepare, read, dropping(model)),
     )
