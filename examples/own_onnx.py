@@ -5,12 +5,12 @@ python own_onnx.py model.onnx street.jpg
 
 import sys
 
-from objectseeker import Defence, Halves, Patch, Rule
+from objectseeker import Defence, Patch
 from objectseeker.detectors.check import check_detector
 from objectseeker.files.images import load_image
 
 model, photograph = sys.argv[1:]
-defence = Defence(detector=f"onnx:{model}", rule=Rule(base_score=0.3, mask_score=0.5), masks=Halves(4))
+defence = Defence.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones
 seeker = defence.seeker()
 image = load_image(photograph)
 
@@ -19,11 +19,12 @@ for finding in check_detector(seeker.detector, image):
 
 defended = seeker.defend(image)
 found = defended.detections
-certificates = seeker.certify(defended.observation, found, Patch(area=0.01, where="anywhere"))
+threats = [Patch(area=0.01, where=where) for where in ("far", "close", "over")]  # 1 % of the image
+certificates = seeker.certify(defended.observation, found, threats)
 for number, label in enumerate(found.label):
-    name, square = seeker.detector.names[label], certificates.largest_square[number]
-    proven = "certified" if certificates.certified[0, number] else "not certified"
-    print(f"{name} {found.score[number]:.2f}: {proven} for a patch of 1 % of the image, wherever it lies;", end=" ")
-    print(f"the largest square that cannot hide it has {square} pixels a side")
+    proven = [patch.where for patch, row in zip(threats, certificates.certified, strict=True) if row[number]]
+    verdict = f"certified {', '.join(proven)}" if proven else "not certified"
+    print(f"{seeker.detector.names[label]} {found.score[number]:.2f}: {verdict};", end=" ")
+    print(f"the largest square that cannot hide it anywhere has {certificates.largest_square[number]} pixels a side")
 
 defence.save("defence.json")  # for every command: objectseeker detect street.jpg --defence defence.json

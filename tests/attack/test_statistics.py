@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeeker, Patch
+from objectseeker.attack.artifacts import before_and_after
 from objectseeker.attack.falsify import JudgedImage, Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.statistics import effects_of, rate, read_recall, robust_recall, summary, wilson
+from objectseeker.attack.statistics import effects_of, rate, read_recall, robust_recall, row_of, summary, wilson
 from objectseeker.attack.weakest import Position
 from objectseeker.defence import GENERAL_RULE
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.results.drawing import colour_of
 
 DEFENCE = Defence.default("onnx:weights/model.onnx", identity="model sha256:1")
 PATCH = Patch()
@@ -73,8 +75,8 @@ def test_recall_under_attack_lies_between_certified_and_clean():
         robust_recall([])
 
 
-def written(file, defence=DEFENCE, patch=PATCH, threshold=0.0, **more):
-    rows = [row(certified=True, undefended=False)] * 3 + [row(defence=False, undefended=False)]
+def written(file, defence=DEFENCE, patch=PATCH, threshold=0.0, rows=None, **more):
+    rows = rows or [row(certified=True, undefended=False)] * 3 + [row(defence=False, undefended=False)]
     named = defence.to_json() | {"sha256": defence.sha256} | more
     file.write_text(json.dumps({"defence": named, "patch": asdict(patch), "threshold": threshold, "objects": rows}))
     return file
@@ -143,7 +145,8 @@ def test_a_defence_that_was_edited_in_the_file_is_refused(tmp_path):
         read_recall(file, replace(DEFENCE, fill=0), Patch(), threshold=0.0)
 
 
-OBJECT, BESIDE = (10, 10, 40, 40), (60, 60, 90, 90)
+OBJECT, BESIDE, RIDER = (10, 10, 40, 40), (60, 60, 90, 90), (10, 2, 40, 38)
+CLEAN = ((OBJECT, 0), (BESIDE, 1), (RIDER, 3))  # what is found without a patch
 
 
 def boxes(*found):
@@ -151,46 +154,104 @@ def boxes(*found):
     return Detections([box for box, _ in found], [0.9] * len(found), [label for _, label in found])
 
 
-def outcome_of(pipeline, on_detector, on_defence):
-    """Car 0 is attacked; beside it the detector finds a person, 1, without a patch."""
+def pipeline_of(**rule):
+    seeker = ObjectSeeker(
+        lambda images: [boxes(*CLEAN) for _ in images], replace(GENERAL_RULE, **rule), masks=Halves(1)
+    )
+    return Pipeline.of(seeker)
+
+
+def judged(pipeline, target, base, output):
+    """An adversarial image in which the detector finds `base` and, if it was attacked, the defence `output`."""
+    found = pipeline.judge_base(target, base)
+    image = JudgedImage(target.image, base, base, Position(((0, 0),), False, 0.0), (5, 5), 0.0, *found)
+    return image if output is None else replace(image, boxes=output, defended=pipeline.finds(target, output))
+
+
+def outcome_of(pipeline, on_detector=None, on_defence=None):
+    """Horse 0 is attacked, on which sits its rider, 3; beside it a person, 1. `on_defence`: base boxes and output."""
     image = np.zeros((100, 100, 3), np.uint8)
     target = Target("street", 0, image, pipeline.observe(image), np.array(OBJECT, float), (0,))
-    judged = [
-        None if found is None else JudgedImage(image, found, Position(((0, 0),), False, 0.0), (5, 5), 0.0, False, False)
-        for found in (on_detector, on_defence)
+    images = [
+        None if on_detector is None else judged(pipeline, target, on_detector, None),
+        None if on_defence is None else judged(pipeline, target, *on_defence),
     ]
-    return Outcome(target, False, False, pipeline.judge(target, target.observation), *judged)
+    return Outcome(target, False, False, pipeline.judge(target, target.observation), *images)
 
 
 @pytest.mark.parametrize(
-    ("found", "kind", "invented"),
+    ("found", "fate", "invented"),
     [
-        (boxes((OBJECT, 0), (BESIDE, 1)), "found", 0),
+        (boxes(*CLEAN), "found", 0),
+        (boxes((OBJECT, 0), (OBJECT, 2)), "found", 0),  # found comes first, and a box on the object is not invented
         (boxes((BESIDE, 1)), "disappeared", 0),
         (boxes((OBJECT, 2), (BESIDE, 1)), "misclassified", 0),
         (boxes((BESIDE, 2)), "disappeared", 1),  # another class than what was there
         (boxes(((35, 35, 55, 55), 2), ((0, 60, 20, 80), 0)), "disappeared", 2),  # touching is not fitting
         (boxes(((12, 10, 60, 40), 0), (BESIDE, 1)), "found", 0),  # a box of the object that moved is not invented
+        (boxes((RIDER, 3)), "disappeared", 0),  # it fits the object, but was there before
+        (boxes((RIDER, 3), (OBJECT, 2)), "misclassified", 0),
+        (boxes(), "disappeared", 0),
     ],
 )
-def test_what_a_patch_did_is_told_apart(found, kind, invented):
-    seen = boxes((OBJECT, 0), (BESIDE, 1))
-    seeker = ObjectSeeker(lambda images: [seen for _ in images], GENERAL_RULE, masks=Halves(1))
-    pipeline = Pipeline.of(seeker)
+def test_what_a_patch_did_is_told_apart(found, fate, invented):
+    pipeline, became = pipeline_of(), {"object": fate, "invented": invented}
+    on_detector, on_defence = outcome_of(pipeline, found), outcome_of(pipeline, boxes(*CLEAN), (boxes(*CLEAN), found))
+    assert effects_of(on_detector, pipeline)["effects"] == {"detector": became, "defence": None}
+    assert effects_of(on_defence, pipeline)["effects"] == {
+        "detector": {"object": "found", "invented": 0},
+        "defence": became,
+    }
+    for outcome in (on_detector, on_defence):  # told from the very image that decides who survived
+        row = row_of(outcome) | effects_of(outcome, pipeline)
+        survived = {"detector": row["undefended_survived"], "defence": row["defence_survived"]}
+        assert {goal: one and one["object"] == "found" for goal, one in row["effects"].items()} == survived
 
-    effects = effects_of(outcome_of(pipeline, found, None), pipeline)["effects"]
 
-    assert effects == {"detector": {"object": kind, "invented": invented}, "defence": None}
-    assert effects_of(outcome_of(pipeline, None, found), pipeline)["effects"]["defence"] == effects["detector"]
+def test_a_patch_against_the_defence_may_be_the_worst_for_the_detector():
+    pipeline = pipeline_of()
+    outcome = outcome_of(pipeline, boxes(*CLEAN), (boxes((OBJECT, 2)), boxes(*CLEAN)))
+    assert outcome.undefended_survived is False
+    assert effects_of(outcome, pipeline)["effects"] == {
+        "detector": {"object": "misclassified", "invented": 0},
+        "defence": {"object": "found", "invented": 0},
+    }
 
 
-def test_effects_are_counted_side_by_side():
-    rows = [
-        row() | {"effects": {"detector": {"object": kind, "invented": invented}, "defence": None}}
-        for kind, invented in (("found", 0), ("disappeared", 2), ("misclassified", 1), ("disappeared", 0))
+def test_what_an_object_was_taken_for_is_drawn():
+    pipeline = pipeline_of()
+    names = ("horse", "person", "cow", "rider")
+    for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((BESIDE, 2)), False)):
+        page = np.asarray(before_and_after(pipeline, outcome_of(pipeline, found), names))
+        assert (page == colour_of(2)).all(axis=2).any() == drawn
+
+
+def test_without_regard_to_labels_nothing_is_misclassified():
+    pipeline = pipeline_of(classwise=False)
+    effects = effects_of(outcome_of(pipeline, boxes((OBJECT, 2))), pipeline)["effects"]
+    assert effects["detector"] == {"object": "found", "invented": 0}
+
+
+def told(*effects):
+    """Rows of an attack on the detector alone."""
+    return [
+        row(undefended=fate == "found")
+        | {"effects": {"detector": {"object": fate, "invented": invented}, "defence": None}}
+        for fate, invented in effects
     ]
-    effects = summary(rows)["effects"]
-    counts = {kind: effects["detector"][kind]["count"] for kind in ("disappeared", "misclassified", "inventing")}
-    assert counts == {"disappeared": 2, "misclassified": 1, "inventing": 2}
-    assert effects["detector"]["invented_boxes"] == 3
-    assert effects["defence"]["disappeared"]["of"] == 0
+
+
+def test_effects_are_counted_side_by_side(tmp_path):
+    rows = told(("found", 0), ("disappeared", 2), ("misclassified", 1), ("disappeared", 0))
+    found = summary(rows)
+    counts = {kind: one["count"] for kind, one in found["effects"]["detector"].items() if kind != "invented_boxes"}
+    assert counts == {"found": 1, "misclassified": 1, "disappeared": 2, "inventing": 2}
+    assert found["hidden_from_detector"]["count"] == counts["misclassified"] + counts["disappeared"]
+    assert found["effects"]["detector"]["invented_boxes"] == 3
+    assert found["effects"]["defence"]["disappeared"]["of"] == 0
+    file = written(tmp_path / "attack.json", rows=rows)
+    assert read_recall(file, DEFENCE, PATCH, threshold=0.0)["effects"] == found["effects"]
+
+
+def test_a_file_that_does_not_tell_effects_is_read(tmp_path):
+    assert "effects" not in read_recall(written(tmp_path / "attack.json"), DEFENCE, PATCH, threshold=0.0)

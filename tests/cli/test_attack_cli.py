@@ -86,6 +86,7 @@ def test_the_objects_of_a_run_are_attacked(workplace):
     arguments = ["attack", "run", *QUICK[2:], "--out", "of_run", "--where", "anywhere"]
     done = run(workplace, *arguments)
     assert "hidden from the undefended detector: 2 of 2" in done.stdout
+    assert "disappeared 2 of 2: 100% (34% to 100%) 0 of 2: 0% (0% to 66%)" in " ".join(done.stdout.split())
     found = json.loads((workplace / "of_run" / "attack.json").read_text())
     assert {row["image"] for row in found["objects"]} == {"0", "1"} or len(found["objects"]) == 2
     assert found["defence"]["masks"] == "halves:6"

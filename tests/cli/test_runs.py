@@ -108,6 +108,8 @@ def test_evaluate_shows_recall_under_attack(workplace):
     assert "under attack (upper bound)" in (workplace / "attacked" / "evaluation.md").read_text()
     recall = json.loads((workplace / "attacked" / "evaluation.json").read_text())["under_attack"]
     assert recall["objects"] == 2
+    assert recall["effects"] == json.loads((workplace / "hit" / "attack.json").read_text())["summary"]["effects"]
+    assert "invented boxes" in done.stdout
     for change, message in (
         (["--mask-score", 0.9], "mask_score 0.625, asked for 0.9"),
         (["--edge-factor", 0.9], "edge_factor 0.7, asked for 0.9"),

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command import photographs
+from serving import serving
 
 from objectseeker import Defence, Halves, Rule
+from objectseeker.detectors import load
+from objectseeker.files.images import load_image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the examples are not part of the package")
@@ -47,7 +52,8 @@ def test_an_own_onnx_file(said, tmp_path):
     assert "ok | deterministic" in out
     failed = [line.split(" | ")[1] for line in out.splitlines() if line.startswith("FAILED")]
     assert failed == ["boxes are x1, y1, x2, y2 in raw pixels"]  # this graph's box follows nothing
-    assert "class_0 1.00: not certified for a patch of 1 %" in out  # it looks at one pixel alone
+    # It looks at one pixel alone, inside its box: only a patch over that hides it, and there the smallest does.
+    assert "class_0 1.00: certified far, close; the largest square that cannot hide it anywhere has 0 pixels" in out
     assert (tmp_path / "defence.json").is_file()
 
 
@@ -74,13 +80,73 @@ def test_a_gate_in_ci(tmp_path):
     assert (tmp_path / "gate" / "junit.xml").is_file()
 
 
+def random_transformer(folder):
+    """A very small detector of transformers, with random weights, and its image processor, as files."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.YolosConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=[32, 48],
+        patch_size=16,
+        num_detection_tokens=1,
+        id2label={0: "bright"},
+        label2id={"bright": 0},
+    )
+    transformers.YolosForObjectDetection(config).save_pretrained(folder)
+    transformers.DetrImageProcessor(size={"height": 32, "width": 48}, do_pad=False).save_pretrained(folder)
+
+
 def test_a_baseline(said, tmp_path):
-    tuned = tmp_path / "baseline" / "tuned" / "defence.json"
-    tuned.parent.mkdir(parents=True)
-    defence_for(tmp_path).save(tuned)  # as if it had been tuned: that takes a while
+    """What random weights see is taken for the truth, and they see it whatever the mask, at scores that are low."""
+    random_transformer(tmp_path / "random")
+    photographs(tmp_path, [(30, 20, 30, 20)])
+    (found,) = load(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "photos" / "0.png")])
+    truth, (x1, y1, x2, y2) = json.loads((tmp_path / "truth.json").read_text()), found.xyxy[0].tolist()
+    truth["annotations"][0]["bbox"] = [x1, y1, x2 - x1, y2 - y1]
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    tuned = tmp_path / "baseline" / "tuned"  # as if it had been tuned: that takes a while
+    tuned.mkdir(parents=True)
+    rule = Rule(base_score=float(found.score[0]) - 0.01, mask_score=0.1)
+    Defence(detector="transformers:random", rule=rule, masks=Halves(1)).save(tuned / "defence.json")
 
-    out = said("baseline.py", "python:mine:detect", "coco:truth.json:photos", "baseline")
+    data = ["coco:truth.json:photos"] * 2
+    out = said("baseline.py", "transformers:random", *data, "baseline")
+    lines = [" ".join(line.split()) for line in out.splitlines()]
 
-    assert "clean AP50: undefended 100.0, defended 100.0" in out
-    assert "recall under a patch of 1 %, over: at least 100.0, whatever the patch" in out
-    assert "milliseconds an image: undefended" in out
+    assert lines[0] == "undefended published default tuned as saved"
+    assert "clean AP50 100.0 100.0 100.0 100.0 100.0" in lines
+    assert "certified recall far 0.0 0.0 0.0 100.0 100.0" in lines  # a mask_score of 0.8, or 0.625, is beyond it
+    assert "defended at least 0, at most 100: 0 disappeared, 0 misclassified; 0 boxes invented" in lines
+    assert any(line.startswith("naive loop 5 passes 0.") for line in lines)
+
+
+def test_a_video(said, tmp_path):
+    pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
+    from clips import encode, moving
+
+    replace(defence_for(tmp_path), masks=Halves(12)).save(tmp_path / "defence.json")
+    encode(tmp_path / "clip.mkv", moving(16, 20, (96, 64)), codec="ffv1", pixels="bgr0")
+
+    *frames, last = said("video.py", "clip.mkv", "defence.json").splitlines()
+
+    assert [line.endswith(" passes, 1 boxes") for line in frames] == [True] * 16
+    assert sum(int(line.split()[2]) for line in frames) == 16 + 2 * 48  # every mask once in eight frames
+    alone, over_time = last.split("; ")
+    assert alone == "bright: 6 of 16 frames are certified alone"
+    assert over_time == "a patch of 1 % that moves 2 pixels a frame cannot hide it for more than 2 frames in a row"
+
+
+def test_a_client_of_the_server(said, tmp_path):
+    defence = defence_for(tmp_path)
+    with serving(defence=defence, seeker=defence.seeker()) as server:
+        lines = said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "photos" / "0.png").splitlines()
+        with pytest.raises(SystemExit, match="400: "):
+            said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "mine.py")
+    assert lines == [
+        f"python:mine:detect under halves:6, sha256:{defence.sha256[:12]}",
+        "bright 0.90 at 5, 8, 24 x 22: certified; the largest square that cannot hide it has 18 pixels a side",
+        "no alert",
+    ]

@@ -7,6 +7,7 @@ import pytest
 from evaluation_cases import EVIDENCE, image
 from rich.console import Console
 
+from objectseeker.attack.statistics import effects, rate
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.evaluation import evaluate
 from objectseeker.results import tables
@@ -65,3 +66,39 @@ def test_cells_that_a_spreadsheet_would_compute():
         assert harmless(plain) == plain
     assert as_csv([{"=x": "-1.5", "b": -1.5, "c": None}]) == "'=x,b,c\n-1.5,-1.5,\n"
     assert as_csv([]) == as_markdown([]) == ""
+
+
+def under_attack():
+    """Recall of three attacked objects, of which the defence lost one."""
+    fates = (("misclassified", "found"), ("disappeared", "disappeared"), ("disappeared", "found"))
+    rows = [
+        {"effects": {"detector": {"object": a, "invented": 0}, "defence": {"object": b, "invented": 2}}}
+        for a, b in fates
+    ]
+    recalls = {name: rate(2, 3) for name in ("certified_recall", "recall_under_attack", "clean_recall")}
+    return {"objects": 3, "undefended": recalls, "defended": recalls, "effects": effects(rows)}
+
+
+def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_path):
+    attacked = under_attack()
+    printed = shown(tables.for_terminal(evaluation, attacked)).splitlines()
+    lines = [" ".join(line.split()) for line in printed]
+    assert "misclassified 1 of 3: 33% (6% to 79%) 0 of 3: 0% (0% to 56%)" in lines
+    assert "disappeared 2 of 3: 67% (21% to 94%) 1 of 3: 33% (6% to 79%)" in lines
+    assert "invented boxes 0 in 0 of 3 images 6 in 3 of 3 images" in lines
+    tables.save(tmp_path, evaluation, attacked)
+    written = (tmp_path / "evaluation.md").read_text()
+    assert "| defended | 2 of 3: 67% (21% to 94%) | 0 of 3: 0% (0% to 56%) | 1 of 3: 33% (6% to 79%) | 6 in" in written
+    for word in ("found", "misclassified", "disappeared", "invented"):
+        assert f"{word}: " in tables.EFFECTS
+    assert tables.as_json(evaluation, attacked)["under_attack"]["effects"] == attacked["effects"]
+
+
+def test_an_attack_that_does_not_say_what_it_did_is_shown_without_it(evaluation):
+    attacked = under_attack()
+    del attacked["effects"]
+    printed = shown(tables.for_terminal(evaluation, attacked))
+    assert "under attack (upper bound)" in printed
+    assert "misclassified" not in printed
+    nobody = tables.effect_rows(effects([]))
+    assert {cell for row in nobody for name, cell in row.items() if name != "detector"} == {"-"}

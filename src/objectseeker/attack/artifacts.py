@@ -14,8 +14,9 @@ import PIL.ImageDraw
 import PIL.ImageFont
 
 from objectseeker.attack.falsify import JudgedImage, Outcome
-from objectseeker.attack.pipeline import Pipeline
-from objectseeker.core.boxes import Detections
+from objectseeker.attack.pipeline import GOOD_FIT, Pipeline
+from objectseeker.attack.statistics import FATES, effects_of
+from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.image import Image
 from objectseeker.files.saving import save_text, write_whole
 from objectseeker.results.drawing import (
@@ -77,20 +78,20 @@ def save_picture(file: Path, picture: PIL.Image.Image) -> None:
 def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str]) -> PIL.Image.Image:
     """The object without attack, the undefended detector under attack, the defended one under attack, side by side.
 
-    Only boxes of the object's class are drawn, in its colour, the object itself in thin white on black, the patch in
-    vermilion.
+    Each under attack in the image that decides whether the object survived. Only boxes of the object's class are drawn,
+    and those of others that fit it, in their colours, the object itself in thin white on black, the patch in vermilion.
     """
-    target = outcome.target
+    target, effects = outcome.target, effects_of(outcome, pipeline)["effects"]
     clean = pipeline.output(pipeline.rule, target.observation)
     promised = "certified" if outcome.certified else "not certified"
     panels = [_panel(f"no attack; {promised}", pipeline, target.image, outcome, clean, None, names)]
-    for judged, what, survived in (
-        (outcome.on_detector, "undefended", outcome.on_detector and outcome.on_detector.undefended),
-        (outcome.on_defence, "defended", outcome.defence_survived),
-    ):
+    sides = (("undefended", "detector", outcome.worst_for_detector), ("defended", "defence", outcome.on_defence))
+    for what, goal, judged in sides:
         if judged is not None:
-            title = f"{what}, attacked: {'found' if survived else 'HIDDEN'}"
-            panels.append(_panel(title, pipeline, judged.image, outcome, judged.boxes, judged, names))
+            fate = effects[goal]["object"]
+            title = f"{what}, attacked: {fate if fate == FATES[0] else fate.upper()}"
+            boxes = judged.base if goal == "detector" else judged.boxes
+            panels.append(_panel(title, pipeline, judged.image, outcome, boxes, judged, names))
     height = panels[0].height
     page = PIL.Image.new("RGB", (sum(p.width + GAP for p in panels) - GAP, height), "white")
     x = 0
@@ -109,7 +110,8 @@ def _panel(
     judged: JudgedImage | None,
     names: Sequence[str],
 ) -> PIL.Image.Image:
-    shown = boxes[pipeline.of_label(outcome.target, boxes)]
+    fits = iou(outcome.target.box[None], boxes.xyxy)[0] >= GOOD_FIT
+    shown = boxes[pipeline.of_label(outcome.target, boxes) | fits]
     layers = truth_layers(outcome.target.truth[:1])
     for label in np.unique(shown.label).tolist():
         mine = shown[shown.label == label]

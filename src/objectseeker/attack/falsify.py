@@ -38,12 +38,13 @@ class Attacker(Protocol):
 class JudgedImage:
     """One finished adversarial image before the real pipeline: where the patches lie, and what is still found.
 
-    `boxes` are the detector's, or the defence's output where that was attacked; `defended` is None where it was not
-    asked. `leaks` are the views that changed though their masks remove the patches: what every certificate rests on is
-    that there is none. `curves` are the losses of all restarts.
+    `base` are the detector's boxes on it, and `boxes` the output of what was attacked: the same, or the defence's;
+    `defended` is None where that was not asked. `leaks` are the views that changed though their masks remove the
+    patches: what every certificate rests on is that there is none. `curves` are the losses of all restarts.
     """
 
     image: Image
+    base: Detections
     boxes: Detections
     position: Position
     size: tuple[int, int]
@@ -75,10 +76,18 @@ class Outcome:
         return "no position is allowed"
 
     @property
+    def worst_for_detector(self) -> JudgedImage | None:
+        """The image that counts for the undefended detector: of both attacks, the first that hides the object."""
+        if self.on_detector is None:
+            return None
+        tried = [one for one in (self.on_detector, self.on_defence) if one is not None]
+        return next((one for one in tried if not one.undefended), self.on_detector)
+
+    @property
     def undefended_survived(self) -> bool | None:
         """Does the undefended detector still find the object, under the worst of all patches tried?"""
-        judged = [one.undefended for one in (self.on_detector, self.on_defence) if one is not None]
-        return all(judged) if self.on_detector is not None else None
+        worst = self.worst_for_detector
+        return None if worst is None else worst.undefended
 
     @property
     def undefended_fit_survived(self) -> bool | None:
@@ -235,7 +244,8 @@ def _judged(pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal) -> It
 def _judged_base(pipeline: Pipeline, solution: Solution, image: Image, base: Detections) -> JudgedImage:
     task = solution.task
     boxes = base.at_least(pipeline.rule.base_score)
-    return JudgedImage(image, boxes, task.position, task.size, solution.loss, *pipeline.judge_base(task.target, boxes))
+    found = pipeline.judge_base(task.target, boxes)
+    return JudgedImage(image, boxes, boxes, task.position, task.size, solution.loss, *found)
 
 
 def leaking_views(target: Target, attacked: Observation, position: Position, size: tuple[int, int]) -> list[int]:

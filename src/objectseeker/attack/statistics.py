@@ -18,7 +18,7 @@ from objectseeker.core.threats import Patch
 from objectseeker.defence import BATCH, Defence, without_folder
 from objectseeker.errors import ObjectSeekerError
 
-HIDDEN = ("disappeared", "misclassified")
+FATES = ("found", "misclassified", "disappeared")  # of an attacked object: one of them
 CONFIDENCE = 1.959964  # standard deviations: 95 %
 
 Row = Mapping[str, Any]
@@ -70,22 +70,20 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def effects_of(outcome: Outcome, pipeline: Pipeline) -> dict[str, Any]:
-    """What the worst patch did on each side beside hiding or not hiding the object; None where there was no attack.
+    """What the worst patch did on each side, in the image that decides whether the object survived there.
 
-    A hidden object is misclassified if a box of another class fits it (IoU 0.5), otherwise it has disappeared. A box is
-    invented if it is about neither the object nor anything found without the patch. Certificates are about objects that
-    disappear or are misclassified; they do not speak of invented boxes.
+    The object is found; or it is misclassified: a box of another class fits it (IoU 0.5) that was not there without the
+    patch; or, if neither, it has disappeared. A box is invented if it neither finds the object nor fits it, nor was
+    there without the patch (a box of its class with an IoU of 0.5). None where there was no attack. Certificates are
+    about objects that disappear or are misclassified; they do not speak of invented boxes.
     """
-    target = outcome.target
-    clean = {
-        "detector": target.observation.base.at_least(pipeline.rule.base_score),
-        "defence": pipeline.output(pipeline.rule, target.observation),
-    }
-    judged = {"detector": outcome.on_detector, "defence": outcome.on_defence}
+    target, of_detector, of_defence = outcome.target, outcome.worst_for_detector, outcome.on_defence
+    base = target.observation.base.at_least(pipeline.rule.base_score)
+    output = pipeline.output(pipeline.rule, target.observation)
     return {
         "effects": {
-            goal: None if image is None else _effect(pipeline, target, image.boxes, clean[goal])
-            for goal, image in judged.items()
+            "detector": None if of_detector is None else _effect(pipeline, target, of_detector.base, base),
+            "defence": None if of_defence is None else _effect(pipeline, target, of_defence.boxes, output),
         }
     }
 
@@ -93,11 +91,13 @@ def effects_of(outcome: Outcome, pipeline: Pipeline) -> dict[str, Any]:
 def _effect(pipeline: Pipeline, target: Target, boxes: Detections, clean: Detections) -> dict[str, Any]:
     finds = pipeline.finding(target, boxes)
     fits = iou(target.box[None], boxes.xyxy)[0] >= GOOD_FIT
-    known = (iou(boxes.xyxy, clean.xyxy) >= GOOD_FIT) & (boxes.label[:, None] == clean.label[None])
-    hidden = "misclassified" if (fits & ~pipeline.of_label(target, boxes)).any() else "disappeared"
+    same = (iou(boxes.xyxy, clean.xyxy) >= GOOD_FIT) & (boxes.label[:, None] == clean.label[None])
+    there = same.any(axis=1)  # without the patch, so not its doing: the rider is not what a hidden horse was taken for
+    renamed = fits & ~pipeline.of_label(target, boxes) & ~there
+    hidden = "misclassified" if renamed.any() else "disappeared"
     return {
         "object": "found" if finds.any() else hidden,
-        "invented": int(np.count_nonzero(~(finds | fits | known.any(axis=1)))),
+        "invented": int(np.count_nonzero(~(finds | fits | there))),
     }
 
 
@@ -132,17 +132,24 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "hidden_from_defence": hidden(defended, "defence_survived"),
         "hidden_certified": hidden([row for row in defended if row["certified"]], "defence_survived"),
         "hidden_uncertified": hidden([row for row in defended if not row["certified"]], "defence_survived"),
-        "effects": {goal: _effects([row["effects"][goal] for row in rows if row.get("effects")]) for goal in GOALS},
+        "effects": effects(rows),
         "broken_guarantees": sum(row["broken"] for row in rows),
         "with_leaks": sum(row["leaks"] > 0 for row in rows),
     }
 
 
-def _effects(found: Sequence[Row | None]) -> dict[str, Any]:
-    """How often objects disappeared, how often they were misclassified, and how many boxes were invented."""
-    seen = [effect for effect in found if effect is not None]
+def effects(rows: Sequence[Row]) -> dict[str, Any] | None:
+    """What became of the attacked objects on each side, and how many boxes were invented; None if rows do not say."""
+    if not all("effects" in row for row in rows):  # a file of an earlier version
+        return None
     return {
-        **{kind: rate(sum(effect["object"] == kind for effect in seen), len(seen)) for kind in HIDDEN},
+        goal: _effects([row["effects"][goal] for row in rows if row["effects"][goal] is not None]) for goal in GOALS
+    }
+
+
+def _effects(seen: Sequence[Row]) -> dict[str, Any]:
+    return {
+        **{fate: rate(sum(effect["object"] == fate for effect in seen), len(seen)) for fate in FATES},
         "inventing": rate(sum(effect["invented"] > 0 for effect in seen), len(seen)),
         "invented_boxes": sum(effect["invented"] for effect in seen),
     }
@@ -174,7 +181,7 @@ def robust_recall(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], *, threshold: float) -> dict[str, Any]:
-    """`robust_recall` of the objects in an attack.json, with the patch and the T of that attack.
+    """`robust_recall` and `effects` of the objects in an attack.json, with the patch and the T of that attack.
 
     Refuses a file that is about another defence, another threat than one of `threats`, or another T.
     """
@@ -183,7 +190,7 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
         attacked = Defence.of_json(content["defence"], f"the defence in {path}")
         patch, at = Patch(**content["patch"]), content["threshold"]
         edited = content["defence"]["sha256"] != attacked.sha256
-        recall = robust_recall(content["objects"])
+        recall, became = robust_recall(content["objects"]), effects(content["objects"])
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
     except ObjectSeekerError:
@@ -203,8 +210,7 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
         raise ObjectSeekerError(
             f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defence and this patch"
         )
-    effects = content.get("summary", {}).get("effects")  # a file of an earlier version has none
-    return {"patch": content["patch"], "threshold": at, **recall} | ({"effects": effects} if effects else {})
+    return {"patch": content["patch"], "threshold": at, **recall} | ({} if became is None else {"effects": became})
 
 
 def defence_differences(attacked: Defence, asked: Defence) -> list[str]:

@@ -105,15 +105,16 @@ def attack(
 
 
 def print_attack(results: dict[str, Any], out: Path) -> None:
-    """One row per object, and the rates."""
-    table = Table(title=f"Attacked by {results['mode']} box; survived: still found under the worst patch tried")
-    for column in ("image", "object", "certified", "undefended survived", "defended survived"):
+    """One row per object, the rates, and what the patches did."""
+    from objectseeker.results.tables import effects_for_terminal
+
+    table = Table(title=f"Attacked by {results['mode']} box: what became of each object under the worst patch tried")
+    for column in ("image", "object", "certified", "undefended", "defended"):
         table.add_column(column)
     for row in results["objects"]:
-        survived = {"detector": row["undefended_survived"], "defence": row["defence_survived"]}
         cells = [
-            f"not attacked: {escape(row['not_attacked'][goal])}" if cell is None else mark(cell)
-            for goal, cell in survived.items()
+            f"not attacked: {escape(row['not_attacked'][goal])}" if effect is None else effect["object"]
+            for goal, effect in row["effects"].items()
         ]
         table.add_row(
             escape(str(row["image"])), escape(f"{row['class']} {row['object']}"), mark(row["certified"]), *cells
@@ -127,12 +128,6 @@ def print_attack(results: dict[str, Any], out: Path) -> None:
         rate = results["summary"][key]
         interval = f" ({rate['low']:.0%} to {rate['high']:.0%} at 95 %)" if rate["of"] else ""
         printed.print(f"{what}: {rate['count']} of {rate['of']}{interval}")
-    for goal, who in (("detector", "undefended"), ("defence", "defended")):
-        effect = results["summary"]["effects"][goal]
-        if not effect["inventing"]["of"]:
-            continue
-        counts = ", ".join(f"{effect[kind]['count']} {kind}" for kind in ("disappeared", "misclassified"))
-        inventing = effect["inventing"]
-        invented = f"{effect['invented_boxes']} boxes invented in {inventing['count']} images"
-        printed.print(f"{who}, of {inventing['of']} attacked: {counts}; {invented}")
+    for part in effects_for_terminal(results["summary"]["effects"]):
+        printed.print(escape(part) if isinstance(part, str) else part)
     printed.print(f"Images, pictures, loss curves and attack.json: {escape(str(out))}")

@@ -47,7 +47,8 @@ def evaluate(
         Path | None, typer.Option(help="Folder for evaluation.json, .csv and .md, slices.csv, tracks.csv.")
     ] = None,
     attacks: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="attack.json of this defence: adds recall under attack.")
+        Path | None,
+        typer.Option(metavar="FILE", help="attack.json of this defence: adds recall under attack, and what it did."),
     ] = None,
     baseline: Baseline = None,
     as_json: Json = False,

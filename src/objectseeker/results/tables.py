@@ -30,6 +30,12 @@ WORDS = (
     "vacuous: objects that no position is far from"
 )
 
+EFFECTS = (
+    "found: by a box of its class; misclassified: no longer, but a box of another class fits it that was not there "
+    "without the patch; disappeared: neither; invented: boxes that are about neither the object nor anything found "
+    "without the patch, of which certificates do not speak"
+)
+
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 NEGATIVE = re.compile(r"-(\d+(\.\d+)?(e[+-]?\d+)?)?", re.ASCII)  # a number, or the dash for one that is not there
 
@@ -205,15 +211,49 @@ def slices_in_markdown(rows: Sequence[SliceRow]) -> str:
 
 def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> list[Any]:
     """What `evaluate` prints."""
-    title, where = "Recall of the attacked objects, in percent", operating_point(found.settings)
-    recalls = [] if attacked is None else [table(title, turned(robust_rows(attacked)))]
+    where = operating_point(found.settings)
     return [
         table(f"AP50, and certified recall {where}, in percent", turned(overview(found))),
         *remarks(found),
-        *recalls,
+        *attack_for_terminal(attacked),
         table("By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
         *slices_for_terminal(slices),
     ]
+
+
+def attack_for_terminal(attacked: UnderAttack) -> list[Any]:
+    """Recall under attack, and what the attack did where the file says it."""
+    if attacked is None:
+        return []
+    return [
+        table("Recall of the attacked objects, in percent", turned(robust_rows(attacked))),
+        *effects_for_terminal(attacked.get("effects")),
+    ]
+
+
+def effects_for_terminal(effects: Mapping[str, Any] | None) -> list[Any]:
+    """What became of the attacked objects, as a table and what its words mean."""
+    title = "What the worst patch did to the attacked objects"
+    return [] if effects is None else [table(title, turned(effect_rows(effects))), EFFECTS]
+
+
+def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What became of the attacked objects, and the boxes invented: one row per detector, with 95 % intervals."""
+    rows = []
+    for goal, detector in (("detector", "undefended"), ("defence", "defended")):
+        of = effects[goal]
+        inventing = of["inventing"]
+        invented = f"{of['invented_boxes']} in {inventing['count']} of {inventing['of']} images"
+        fates = {fate: rate_in_words(of[fate]) for fate in ("found", "misclassified", "disappeared")}
+        rows.append({"detector": detector, **fates, "invented boxes": invented if inventing["of"] else "-"})
+    return rows
+
+
+def rate_in_words(rate: Mapping[str, Any]) -> str:
+    """Counts, share and interval."""
+    if not rate["of"]:
+        return "-"
+    return f"{rate['count']} of {rate['of']}: {rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
 
 
 def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -250,11 +290,19 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Seq
     text = [
         as_markdown(overview(found)),
         "\n".join(f"- {line}" for line in remarks(found)),
-        "" if attacked is None else as_markdown(robust_rows(attacked)),
+        *attack_in_markdown(attacked),
         as_markdown(per_class_in_full(found)),
         slices_in_markdown(slices),
     ]
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
+
+
+def attack_in_markdown(attacked: UnderAttack) -> list[str]:
+    if attacked is None:
+        return []
+    effects = attacked.get("effects")
+    became = [] if effects is None else [as_markdown(effect_rows(effects)), f"- {EFFECTS}"]
+    return [as_markdown(robust_rows(attacked)), *became]
 
 
 def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:

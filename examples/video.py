@@ -1,0 +1,52 @@
+"""Your video: an eighth of the masks in every frame, and how long a patch could keep an object hidden.
+
+python video.py clip.mp4 defence.json
+
+A frame shows few masks, under which little adds up: take a rule by which single boxes decide, one without low_score.
+"""
+
+import sys
+from dataclasses import replace
+
+from objectseeker import Defence, Patch
+from objectseeker.core.boxes import iou
+from objectseeker.core.rolling import Rolling
+from objectseeker.core.windows import Instant, first_unreported, instants
+from objectseeker.video.decoding import open_video
+from objectseeker.video.footage import Choice, Frame, frames_of
+
+MOVES = 2  # pixels that the patch moves from one frame to the next, at most
+clip, file = sys.argv[1:]
+defence = Defence.load(file)
+seeker = replace(defence, masks=Rolling(defence.masks, 8)).seeker()
+patch = Patch(area=0.01, where="anywhere")
+turns = []
+
+
+def frames():
+    """What is decoded, with the turn that decides a frame's share of the masks; frames that are lost are left out."""
+    for frame in frames_of(open_video(clip), Choice()):
+        if isinstance(frame, Frame):
+            turns.append(frame.turn)
+            yield frame.turn, frame.image
+
+
+followed, track = None, []  # the first object, by a tracker of two lines: use your own
+for number, seen in enumerate(seeker.watch(frames())):
+    found = seen.detections  # robust boxes: this is what you build on
+    print(f"frame {number}: {1 + len(seen.observation.masks)} passes, {len(found)} boxes", end="")
+    print(f", {len(seen.recovered)} of them by masking only" if seen.alert else "")
+    near = found if followed is None else found[iou(followed.xyxy, found.xyxy)[0] > 0.3]
+    near = near if followed is None else near[near.label == followed.label]
+    if len(near):
+        followed = near[[near.score.argmax()]]
+        track += instants(seeker.rule, seen.observation, followed, patch)
+    else:  # nothing is proven of this frame
+        track.append(Instant.blind(seen.observation.width, seen.observation.height, patch))
+
+if followed is not None:
+    name = seeker.detector.names[int(followed.label[0])]
+    since = first_unreported(track, MOVES, numbers=turns)
+    longest = max(end - begin + 1 for end, begin in enumerate(since))
+    print(f"{name}: {sum(instant.certified for instant in track)} of {len(track)} frames are certified alone;", end=" ")
+    print(f"a patch of 1 % that moves {MOVES} pixels a frame cannot hide it for more than {longest} frames in a row")
