@@ -56,6 +56,21 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
     assert np.array_equal(image, before)
 
 
+def test_a_detector_that_looks_at_each_image_alone_gets_no_padding():
+    shapes = []
+
+    class Alone:
+        one_by_one = True
+
+        def __call__(self, images):
+            shapes.append(len(images))
+            return [Detections.empty() for _ in images]
+
+    image = np.zeros((20, 30, 3), np.uint8)
+    assert len(detect_views(Alone(), image, halves(30, 20, 1))) == 5
+    assert shapes == [1] * 5
+
+
 def test_calling_is_observing_then_pruning():
     image, _ = scene()
     seeker = ObjectSeeker(bright_box, Rule(base_score=0.3, mask_score=0.6), masks=Halves(4))

@@ -117,7 +117,7 @@ class ObjectSeeker:
     frame t of a stream is shown its share of them, and a single image is refused.
 
     Every batch holds exactly `batch` views, the last one padded, always in the same order: the computation of a
-    view does not change with what the other views show.
+    view does not change with what the other views show. A detector whose `one_by_one` is true gets views singly.
     """
 
     detector: Detector
@@ -248,6 +248,8 @@ def detect_all_views(
     elif isinstance(detector, ViewDetector):
         rows = (detector.detect_views(image, removed, value) for image, removed in given())
     else:
+        # One that looks at each image alone gains nothing from a batch, and would lose what pads the last one.
+        batch = 1 if getattr(detector, "one_by_one", False) else batch
         rows = (_detect_filled(detector, image, removed, value, batch) for image, removed in given())
     for row in rows:
         found = _require_results(row, counts.popleft() if counts else 0, "views")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.image import Image, as_image
@@ -16,6 +17,8 @@ class OneByOneDetector:
 
     The libraries behind it pad the images of a batch to a common size, so that batch-mates would change the result.
     """
+
+    one_by_one: ClassVar[bool] = True  # so the seeker makes no batches for it
 
     names: tuple[str, ...]
     identity: str
