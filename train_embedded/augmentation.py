@@ -7,10 +7,12 @@ of 256 costs a few kernels and no copy.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,11 +20,12 @@ from objectseeker.core.image import GREY
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, inside, still_target
-from train_embedded.packs import CROWD, Pack, Pixels
+from train_embedded.packs import CROWD, DOUBTFUL, Pack, Pixels
 
 TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
 LEAST_VISIBLE_SHARE = 0.2  # of an object's box, below which a tile that cuts it leaves no target
 LEAST_VISIBLE_SIDE = 3.0  # pixels, likewise
+HALF_SIZE_BELOW = 0.6  # of its scale: pixels are looked up in the image at half size, against aliasing
 BOXES_PER_IMAGE = 40  # the largest are kept
 BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
 
@@ -63,14 +66,21 @@ class Strength:
     masking: SampleMasking = NO_MASKS
 
 
+Objects = tuple[Tensor, Tensor, Tensor]  # boxes N,M,4 in pixels and labels N,M, meaningful where present, N,M
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Images N,3,S,S in [0, 1]; boxes N,M,4 in pixels and labels N,M, meaningful where `present`."""
+    """Images N,3,S,S in [0, 1]; boxes N,M,4 in pixels and labels N,M, meaningful where `present`.
+
+    `doubtful` is what may be an object or background; None if no training image has such boxes.
+    """
 
     images: Tensor
     boxes: Tensor
     labels: Tensor
     present: Tensor
+    doubtful: Objects | None = None
 
 
 Strips = tuple[Tensor, Tensor, Tensor, Tensor]  # N each: is there a mask, its axis, its start and its end
@@ -80,12 +90,22 @@ Judge = Callable[[Batch], Tensor]  # how bad each sample of a batch is, N
 class Bank:
     """All training images and their boxes in device memory.
 
-    A pixel is one integer, red in its lowest byte. Level 0 are the images, level 1 the same at half size.
+    A pixel is one integer, red in its lowest byte. Level 0 are the images, level 1 the same at half size. `repeats`
+    says how often each image is shown in an epoch; once if it is None.
     """
 
-    def __init__(self, pack: Pack, full: Pixels, half: Pixels, device: torch.device) -> None:
-        self.count = len(pack)
+    def __init__(
+        self,
+        pack: Pack,
+        full: Pixels,
+        half: Pixels,
+        device: torch.device,
+        *,
+        repeats: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self.device = device
+        once = torch.arange(len(pack))
+        self.epoch = (once if repeats is None else once.repeat_interleave(torch.from_numpy(repeats))).to(device)
         self.pixels = torch.empty(len(full.values) + len(half.values), dtype=torch.int32, device=device)
         self._store(full, 0)
         self._store(half, len(full.values))
@@ -93,15 +113,24 @@ class Bank:
         self.starts = torch.stack([torch.from_numpy(p.starts[:-1] + base) for p, base in levels]).to(device)
         self.widths = torch.stack([torch.from_numpy(p.sizes[:, 0].copy()) for p, _ in levels]).to(device)
         self.heights = torch.stack([torch.from_numpy(p.sizes[:, 1].copy()) for p, _ in levels]).to(device)
-        boxes = torch.zeros(self.count, BOXES_PER_IMAGE, 4)
-        labels = torch.full((self.count, BOXES_PER_IMAGE), -1)
-        for number, rows in enumerate(pack.boxes):
-            kept = torch.from_numpy(rows[rows[:, 5] != CROWD])
-            sides = kept[:, 3:5] - kept[:, 1:3]
-            kept = kept[sides.prod(1).argsort(descending=True, stable=True)[:BOXES_PER_IMAGE]]
-            boxes[number, : len(kept)] = kept[:, 1:5]
-            labels[number, : len(kept)] = kept[:, 0].long()
-        self.boxes, self.labels = boxes.to(device), labels.to(device)
+        doubtful = [rows[rows[:, 5] == DOUBTFUL] for rows in pack.boxes]
+        self.objects = self._largest([rows[(rows[:, 5] != CROWD) & (rows[:, 5] != DOUBTFUL)] for rows in pack.boxes])
+        self.doubtful = self._largest(doubtful) if any(map(len, doubtful)) else None
+
+    def _largest(self, boxes: Sequence[npt.NDArray[np.float32]]) -> tuple[Tensor, Tensor]:
+        """The largest boxes of each image and their labels, -1 where there is none."""
+        counts = [len(rows) for rows in boxes]
+        rows, image = np.concatenate(boxes), np.repeat(np.arange(len(boxes)), counts)
+        area = (rows[:, 3] - rows[:, 1]) * (rows[:, 4] - rows[:, 2])
+        rows = rows[np.lexsort((-area, image))]
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)  # among those of its image
+        kept = place < BOXES_PER_IMAGE
+        corners = torch.zeros(len(boxes), BOXES_PER_IMAGE, 4)
+        labels = torch.full((len(boxes), BOXES_PER_IMAGE), -1)
+        at = torch.from_numpy(image[kept]), torch.from_numpy(place[kept])
+        corners[at] = torch.from_numpy(rows[kept, 1:5])
+        labels[at] = torch.from_numpy(rows[kept, 0]).long()
+        return corners.to(self.device), labels.to(self.device)
 
     def _store(self, pixels: Pixels, base: int, chunk: int = 1 << 26) -> None:
         for start in range(0, len(pixels.values), chunk):
@@ -145,26 +174,30 @@ class Augmentation:
         tiles = tile_rectangles(centre, self.size)
         placement = self._place(images, tiles, mosaic, strength)
         colour = self._colour(drawn)
-        boxes, labels, present = self._tile_boxes(images, tiles, placement)
 
         partner = torch.roll(torch.arange(drawn, device=self.bank.device), 1)
         mixed = self._chance((drawn,), strength.mixup)
         own_share = torch.where(mixed, self._uniform((drawn,), 0.35, 0.65), torch.ones_like(centre[:, 0]))
-        boxes = torch.cat([boxes, boxes[partner]], 1)
-        labels = torch.cat([labels, labels[partner]], 1)
-        present = torch.cat([present, present[partner] & mixed[:, None]], 1)
-        boxes, labels, present = largest_targets(boxes, labels, present)
 
+        def placed(kind: tuple[Tensor, Tensor]) -> Objects:
+            boxes, labels, present = tile_boxes(kind[0][images], kind[1][images], tiles, placement)
+            boxes = torch.cat([boxes, boxes[partner]], 1)
+            labels = torch.cat([labels, labels[partner]], 1)
+            return largest_boxes(boxes, labels, torch.cat([present, present[partner] & mixed[:, None]], 1))
+
+        boxes, labels, present = placed(self.bank.objects)
+        doubtful = None if self.bank.doubtful is None else placed(self.bank.doubtful)
         pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
         pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
-        sample = Batch(pixels, boxes, labels, present)
+        sample = Batch(pixels, boxes, labels, present, doubtful)
         strips = self._strips(boxes, present, masking)
         if masking.worst > 1 and judge is not None:
             strips = self._worst_strips(sample, strips, masking, judge)
         if masking.paired:
             masked, axis, start, end = strips
             strips = torch.cat([torch.zeros_like(masked), masked]), *(torch.cat([x, x]) for x in (axis, start, end))
-            sample = Batch(*(torch.cat([x, x]) for x in (pixels, boxes, labels, present)))
+            doubtful = None if doubtful is None else twice(*doubtful)
+            sample = Batch(torch.cat([pixels, pixels]), *twice(boxes, labels, present), doubtful)
         return self._masked(sample, strips, masking)
 
     def _masked(self, sample: Batch, strips: Strips, masking: SampleMasking) -> Batch:
@@ -172,9 +205,13 @@ class Augmentation:
         kept = kept_parts(*strips, self.size, self.size)
         boxes, present = visible_targets(sample.boxes, sample.present, kept, masking.visible)
         shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, 0, :2])
-        boxes = (boxes - torch.cat([shift, shift], 1)[:, None]) * present[..., None]
+        corners = torch.cat([shift, shift], 1)[:, None]
+        boxes = (boxes - corners) * present[..., None]
         images = self._finish(sample.images, kept, shift, masking.fill)
-        return Batch(images, boxes, sample.labels * present, present)
+        doubtful = sample.doubtful
+        if doubtful is not None:  # doubt stays where a mask hides it: there is nothing to learn there
+            doubtful = doubtful[0] - corners, *doubtful[1:]
+        return Batch(images, boxes, sample.labels * present, present, doubtful)
 
     def _worst_strips(self, sample: Batch, first: Strips, masking: SampleMasking, judge: Judge) -> Strips:
         """Of the first strips and further ones, for each sample those that the judge finds worst.
@@ -207,13 +244,14 @@ class Augmentation:
 
     def _choose(self, count: int) -> Tensor:
         """The images of each sample's tiles: the last in an order without repetition, the others at random."""
-        images = self._integers(self.bank.count, (count, TILES))
+        epoch = self.bank.epoch
+        places = self._integers(len(epoch), (count, TILES))
         if self.position + count > len(self.order):
-            self.order = torch.randperm(self.bank.count, device=self.bank.device, generator=self.generator)
+            self.order = torch.randperm(len(epoch), device=self.bank.device, generator=self.generator)
             self.position = 0
-        images[:, -1] = self.order[self.position : self.position + count]
+        places[:, -1] = self.order[self.position : self.position + count]
         self.position += count
-        return images
+        return epoch[places]
 
     def _place(self, images: Tensor, tiles: Tensor, mosaic: Tensor, strength: Strength) -> Placement:
         """Scale each tile's image, and put it somewhere in (or around) its tile."""
@@ -230,7 +268,7 @@ class Augmentation:
         top = tile_y1 + self._uniform((count, TILES)) * (tile_y2 - tile_y1 - height * scale_y)
         flipped = self._chance((count, TILES), 0.5)
 
-        level = (scale < 0.6).long()  # much smaller: look pixels up in the half-size image, against aliasing
+        level = (scale < HALF_SIZE_BELOW).long()
         source_width, source_height = self.bank.widths[level, images], self.bank.heights[level, images]
         to_source_x, to_source_y = source_width.float() / width, source_height.float() / height
         slope_x = torch.where(flipped, -1 / scale_x, 1 / scale_x)
@@ -264,22 +302,6 @@ class Augmentation:
         saturation = saturation.view(-1, 1, 1)
         matrix = (saturation * identity + (1 - saturation) * luminance) @ rotation * contrast.view(-1, 1, 1)
         return torch.cat([matrix, brightness.view(-1, 1, 1).expand(count, 3, 1)], 2)
-
-    def _tile_boxes(self, images: Tensor, tiles: Tensor, placement: Placement) -> tuple[Tensor, Tensor, Tensor]:
-        """The objects of all tiles of each sample where they now lie, cut to their tile."""
-        x1, y1, x2, y2 = self.bank.boxes[images].unbind(-1)  # each count,TILES,BOXES_PER_IMAGE
-        labels = self.bank.labels[images]
-        scale_x, scale_y = placement.scale[..., None].unbind(2)
-        left, top = placement.corner[..., None].unbind(2)
-        width, flipped = placement.width[..., None], placement.flipped[..., None]
-        x1, x2 = x1 * scale_x, x2 * scale_x
-        x1, x2 = torch.where(flipped, width - x2, x1) + left, torch.where(flipped, width - x1, x2) + left
-        placed = torch.stack([x1, y1 * scale_y + top, x2, y2 * scale_y + top], -1)
-        cut = inside(placed, tiles[:, :, None])
-        large = (cut[..., 2:] - cut[..., :2] > LEAST_VISIBLE_SIDE).all(-1)
-        present = (labels >= 0) & still_target(area_of(cut), area_of(placed), LEAST_VISIBLE_SHARE) & large
-        count = len(images)
-        return cut.view(count, -1, 4), labels.view(count, -1), present.view(count, -1)
 
     def _strips(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> Strips:
         """Masks as `draw_strips` gives them, some of them moved so that a line of theirs cuts an object."""
@@ -328,8 +350,31 @@ def tile_rectangles(centre: Tensor, size: int) -> Tensor:
     return torch.stack([torch.stack(tile, -1) for tile in tiles], 1)
 
 
-def largest_targets(boxes: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest BOXES_PER_SAMPLE objects of each sample."""
+def tile_boxes(boxes: Tensor, labels: Tensor, tiles: Tensor, placement: Placement) -> Objects:
+    """The boxes of all tiles of each sample where they now lie, cut to their tile.
+
+    `boxes` and `labels` are those of the images, count,TILES,BOXES_PER_IMAGE.
+    """
+    x1, y1, x2, y2 = boxes.unbind(-1)
+    scale_x, scale_y = placement.scale[..., None].unbind(2)
+    left, top = placement.corner[..., None].unbind(2)
+    width, flipped = placement.width[..., None], placement.flipped[..., None]
+    x1, x2 = x1 * scale_x, x2 * scale_x
+    x1, x2 = torch.where(flipped, width - x2, x1) + left, torch.where(flipped, width - x1, x2) + left
+    placed = torch.stack([x1, y1 * scale_y + top, x2, y2 * scale_y + top], -1)
+    cut = inside(placed, tiles[:, :, None])
+    large = (cut[..., 2:] - cut[..., :2] > LEAST_VISIBLE_SIDE).all(-1)
+    present = (labels >= 0) & still_target(area_of(cut), area_of(placed), LEAST_VISIBLE_SHARE) & large
+    return cut.flatten(1, 2), labels.flatten(1), present.flatten(1)
+
+
+def twice(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
+    """The same for a batch that repeats its samples."""
+    return torch.cat([boxes, boxes]), torch.cat([labels, labels]), torch.cat([present, present])
+
+
+def largest_boxes(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
+    """The largest BOXES_PER_SAMPLE boxes of each sample."""
     area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
     chosen = torch.where(present, area + 1, torch.zeros_like(area)).topk(BOXES_PER_SAMPLE, 1).indices
     return boxes.gather(1, chosen[..., None].expand(-1, -1, 4)), labels.gather(1, chosen), present.gather(1, chosen)

@@ -78,8 +78,7 @@ def assign(
     count, anchor_count, classes = class_logits.shape
     objects = boxes.shape[1]
     corners = boxes[:, :, None]
-    inside = torch.minimum(points - corners[..., :2], corners[..., 2:] - points).amin(-1) > 1e-6
-    inside = inside & present[..., None]  # N,objects,A
+    inside = within(boxes, points) & present[..., None]  # N,objects,A
     score = class_logits.sigmoid().transpose(1, 2).gather(1, labels[..., None].expand(-1, -1, anchor_count))
     iou = overlap(corners, predicted[:, None]).clamp(min=0)
     quality = torch.where(inside, score.sqrt() * iou.pow(6), torch.zeros_like(iou))
@@ -128,10 +127,14 @@ def detection_loss(
     points: Tensor,
     strides: Tensor,
     *,
+    doubtful: tuple[Tensor, Tensor, Tensor] | None = None,
     paired: bool = False,
     taught: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The loss, and its three parts (box, class, distance) for the log.
+
+    `doubtful` are boxes, labels and which of them are present: for an anchor point in one that is to find no object,
+    the score of that label is neither right nor wrong.
 
     With `paired`, the second half of the batch are masked versions of the first: an object's target score in them is
     scaled by how sure the network is of it in the whole sample, so that masking reveals nothing new. `taught` are a
@@ -155,7 +158,7 @@ def detection_loss(
     if taught is not None:
         targets = torch.cat([whole_boxes, targets[half:]])
         target_scores = torch.cat([whole_scores, target_scores[half:]])
-    parts = loss_parts(predicted, box_logits, class_logits, targets, target_scores, points, strides).sum(0)
+    parts = loss_parts(predicted, box_logits, class_logits, targets, target_scores, doubtful, points, strides).sum(0)
     parts = parts / target_scores.sum().clamp(min=1)
     return weighted(parts), parts.detach()
 
@@ -168,12 +171,14 @@ def sample_losses(
     present: Tensor,
     points: Tensor,
     strides: Tensor,
+    *,
+    doubtful: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
     """N: the loss that each sample would have in a batch of its own."""
     box_logits, class_logits = box_logits.float(), class_logits.float()
     predicted = predicted_boxes(box_logits, points, strides)
     targets, scores = assign(class_logits, predicted, boxes, labels, present, points, None)
-    parts = loss_parts(predicted, box_logits, class_logits, targets, scores, points, strides)
+    parts = loss_parts(predicted, box_logits, class_logits, targets, scores, doubtful, points, strides)
     return weighted(parts) / scores.sum((1, 2)).clamp(min=1)
 
 
@@ -183,6 +188,7 @@ def loss_parts(
     class_logits: Tensor,
     targets: Tensor,
     target_scores: Tensor,
+    doubtful: tuple[Tensor, Tensor, Tensor] | None,
     points: Tensor,
     strides: Tensor,
 ) -> Tensor:
@@ -192,9 +198,28 @@ def loss_parts(
     harmless = torch.cat([points - strides, points + strides], -1).expand_as(targets)
     targets = torch.where((weight > 0)[..., None], targets, harmless)
     box_part = ((1 - complete_overlap(predicted, targets)) * weight).sum(1)
-    class_part = F.binary_cross_entropy_with_logits(class_logits, target_scores, reduction="none").sum((1, 2))
+    class_part = F.binary_cross_entropy_with_logits(class_logits, target_scores, reduction="none")
+    if doubtful is not None:
+        open_question = in_doubt(*doubtful, points, class_logits.shape[2]) & (weight == 0)[..., None]
+        class_part = class_part * ~open_question
+    class_part = class_part.sum((1, 2))
     distance_part = (distance_loss(box_logits, targets, points, strides) * weight).sum(1)
     return torch.stack([box_part, class_part, distance_part], 1)
+
+
+def in_doubt(boxes: Tensor, labels: Tensor, present: Tensor, points: Tensor, classes: int) -> Tensor:
+    """N,A,classes: whether an anchor point lies in a doubtful box of that class.
+
+    Only of that class: who is not sure of a table can still be sure that there is no bus.
+    """
+    own = F.one_hot(labels.clamp(min=0), classes).float() * present[..., None]
+    return own.transpose(1, 2).matmul(within(boxes, points).float()).transpose(1, 2) > 0
+
+
+def within(boxes: Tensor, points: Tensor) -> Tensor:
+    """N,boxes,A: whether a point lies in a box."""
+    corners = boxes[:, :, None]
+    return torch.minimum(points - corners[..., :2], corners[..., 2:] - points).amin(-1) > 1e-6
 
 
 def weighted(parts: Tensor) -> Tensor:

@@ -7,8 +7,11 @@ The index holds, for n images and m boxes:
     wh    n,4    original width and height (0 where not known), stored width and height
     src   n      the data set an image comes from, such as "voc" or "coco"
     name  n      the image's file name
-    bx    m,6    label, x1, y1, x2, y2 in stored pixels, flag (0 normal, 1 crowd, 2 difficult)
+    bx    m,6    label, x1, y1, x2, y2 in stored pixels, flag (0 normal, 1 crowd, 2 difficult, 3 doubtful)
     bi    m      the image each box belongs to
+
+A doubtful box says that nobody knows whether an object of that label is there: training takes it neither for an object
+nor for background.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-NORMAL, CROWD, DIFFICULT = 0, 1, 2
+NORMAL, CROWD, DIFFICULT, DOUBTFUL = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +71,13 @@ def read_pack(
         raise SystemExit(f"{index} describes {int(table['off'][-1])} bytes of images, its parts hold {len(joined)}")
     wanted = np.ones(len(table["name"]), bool) if sources is None else np.isin(table["src"], list(sources))
     chosen = np.flatnonzero(wanted)[:limit]
+    by_image = np.argsort(table["bi"], kind="stable")
+    first, end = (np.searchsorted(table["bi"], chosen, side, sorter=by_image) for side in ("left", "right"))
     return Pack(
         files=[joined[table["off"][i] : table["off"][i + 1]] for i in chosen],
         names=[str(table["name"][i]) for i in chosen],
         sizes=table["wh"][chosen, 2:].astype(np.int64),
-        boxes=[table["bx"][table["bi"] == i] for i in chosen],
+        boxes=[table["bx"][by_image[a:b]] for a, b in zip(first, end, strict=True)],
     )
 
 
@@ -92,10 +97,19 @@ def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: i
         wh=np.concatenate([np.zeros_like(pack.sizes), pack.sizes], axis=1),
         src=np.full(len(pack), source),
         name=np.array(pack.names),
-        bx=np.concatenate(pack.boxes),
-        bi=np.repeat(np.arange(len(pack)), [len(rows) for rows in pack.boxes]),
+        **_box_columns(pack.boxes),
     )
     return parts
+
+
+def write_relabelled(index: Path, boxes: Sequence[npt.NDArray[np.float32]], out: Path) -> None:
+    """The index of the same images in the same parts, with these boxes instead of its own."""
+    with np.load(index) as stored:
+        np.savez_compressed(out, **(dict(stored) | _box_columns(boxes)))
+
+
+def _box_columns(boxes: Sequence[npt.NDArray[np.float32]]) -> dict[str, Any]:
+    return {"bx": np.concatenate(boxes), "bi": np.repeat(np.arange(len(boxes)), [len(rows) for rows in boxes])}
 
 
 def without(pack: Pack, names: Container[str]) -> Pack:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -30,7 +31,7 @@ from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder
 from train_embedded.learner import Learner, Progress, RunSettings
-from train_embedded.packs import Pack, Pixels, decode, halve, join, read_pack, without
+from train_embedded.packs import DOUBTFUL, Pack, Pixels, decode, halve, join, read_pack, without
 from train_embedded.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
@@ -78,7 +79,7 @@ def make_bank(data: Data, log: Log) -> tuple[torch.device, Bank]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     torch.set_float32_matmul_precision("high")
-    bank = Bank(data.pack, data.full, data.half, device)
+    bank = Bank(data.pack, data.full, data.half, device, repeats=data.repeats)
     log(f"bank of {bank.pixels.numel() * 4 / 2**30:.2f} GiB on {device}, torch {torch.__version__}")
     return device, bank
 
@@ -101,7 +102,7 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
     try:
         masking = masking_of(arguments)
-        return settings_from(Settings, arguments, images=len(data.pack), masking=masking, names=data.names)
+        return settings_from(Settings, arguments, images=int(data.repeats.sum()), masking=masking, names=data.names)
     except ObjectSeekerError as error:
         raise SystemExit(str(error)) from None
 
@@ -186,13 +187,17 @@ def time_left(progress: Progress, settings: RunSettings) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """The training images at full and half size, the held-out images if there are any, and the names of the classes."""
+    """The training images at full and half size, the held-out images if there are any, and the names of the classes.
+
+    An epoch shows each training image as often as `repeats` says.
+    """
 
     pack: Pack
     full: Pixels
     half: Pixels
     held_out: tuple[Pack, Pixels] | None
     names: tuple[str, ...]
+    repeats: npt.NDArray[np.int64]
 
 
 def load_data(arguments: argparse.Namespace, log: Log) -> Data:
@@ -212,16 +217,28 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
     if arguments.held_out:
         held = read_held_out(arguments.held_out, names, arguments)
         held_out = held, decode(held, processes=processes)
-    everything = join(packs)
-    pack = without(everything, leave_out)
+    kept = [without(pack, leave_out) for pack in packs]
+    pack, repeats = join(kept), repeats_of(kept, arguments.repeat)
     if arguments.leave_out:
-        log(f"{len(everything) - len(pack)} training images left out that {arguments.leave_out} names")
+        log(f"{sum(map(len, packs)) - len(pack)} training images left out that {arguments.leave_out} names")
     full = decode(pack, processes=processes)
     half = halve(full, processes=processes)
-    log(f"{len(pack)} training images with {sum(map(len, pack.boxes))} boxes of {len(names)} classes decoded")
-    if len(pack) < arguments.batch:
-        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {len(pack)}")
-    return Data(pack, full, half, held_out, names)
+    doubtful = sum(int((rows[:, 5] == DOUBTFUL).sum()) for rows in pack.boxes)
+    log(
+        f"{len(pack)} training images with {sum(map(len, pack.boxes)) - doubtful} boxes of {len(names)} classes "
+        f"and {doubtful} doubtful ones decoded"
+    )
+    if repeats.sum() < arguments.batch:
+        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {repeats.sum()}")
+    return Data(pack, full, half, held_out, names, repeats)
+
+
+def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.int64]:
+    """How often an epoch shows each image of these packs: those of the first as often as the first count says."""
+    if len(counts) > len(packs) or min(counts, default=1) < 1:
+        raise SystemExit(f"--repeat takes whole numbers from 1 on, one for each of {len(packs)} packs, got {counts}")
+    every = [*counts, *[1] * (len(packs) - len(counts))]
+    return np.repeat(np.array(every, np.int64), [len(pack) for pack in packs])
 
 
 def names_in(file: Path) -> frozenset[str]:
@@ -271,6 +288,14 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
         help="of packs take only images from these data sets (default: voc coco-train2017)",
     )
     parser.add_argument("--leave-out", type=Path, metavar="FILE", help="names of images not to train on, one a line")
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="COUNT",
+        help="how often an epoch shows the images of the first pack, of the second and so on (default: once)",
+    )
     parser.add_argument("--limit", type=int, help="take only this many images of each pack")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="length of the schedule in seconds of training")

@@ -114,7 +114,14 @@ class Trainer(Learner):
         targets = batch.boxes, batch.labels, batch.present
         parts: torch.Tensor
         loss, parts = self._loss(
-            box_logits, class_logits, *targets, self.points, self.strides, paired=settings.masking.paired, taught=taught
+            box_logits,
+            class_logits,
+            *targets,
+            self.points,
+            self.strides,
+            doubtful=batch.doubtful,
+            paired=settings.masking.paired,
+            taught=taught,
         )
         self.learn(loss, average_decay=settings.average_decay)
         return parts
@@ -126,7 +133,9 @@ class Trainer(Learner):
         with torch.no_grad():
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.on_gpu):
                 box_logits, class_logits = self._answer(batch.images)
-            losses: torch.Tensor = self._sample_losses(box_logits, class_logits, *targets, self.points, self.strides)
+            losses: torch.Tensor = self._sample_losses(
+                box_logits, class_logits, *targets, self.points, self.strides, doubtful=batch.doubtful
+            )
         return losses
 
     def describe(self, parts: Sequence[float]) -> str:

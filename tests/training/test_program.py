@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from train_embedded.augmentation import (  # noqa: E402
     cut_to_border,
 )
 from train_embedded.loss import anchors, detection_loss  # noqa: E402
-from train_embedded.packs import decode, halve  # noqa: E402
+from train_embedded.packs import DOUBTFUL, decode, halve  # noqa: E402
 from train_embedded.train import Log, detector_parser, noise_pack, settings_of, train  # noqa: E402
 from train_embedded.trainer import Settings, Trainer  # noqa: E402
 
@@ -31,6 +32,7 @@ SIZE = 64
 @pytest.fixture(scope="module")
 def bank():
     pack = noise_pack(12)
+    pack.boxes[0][:, 5] = DOUBTFUL
     full = decode(pack, processes=1)
     return Bank(pack, full, halve(full, processes=1), torch.device("cpu"))
 
@@ -126,7 +128,7 @@ def test_masks_that_are_aimed_at_nothing_are_those_drawn(bank):
 def test_what_bands_are_comes_from_the_command_line_and_from_a_plan():
     given = ["--check", "--out", "runs", "--mask-bands", "0.5", "--mask-band-widths", "0.1", "0.2"]
     options = detector_parser(None).parse_args(given)
-    data = argparse.Namespace(pack=range(12), names=("a",))
+    data = argparse.Namespace(repeats=np.ones(12), names=("a",))
     masking = settings_of(options, data).masking
     assert (masking.bands, masking.band_widths) == (0.5, (0.1, 0.2))
     plan = {"name": "bands", "mask_bands": 1, "mask_band_widths": [0.15, 0.25]}
@@ -225,6 +227,19 @@ def test_a_trainer_that_begins_again_does_the_same(bank, tmp_path):
     piece(trainer, tmp_path / "second")
 
     assert all(torch.equal(first[name], tensor) for name, tensor in trainer.average.state_dict().items())
+
+
+def test_a_step_and_the_choice_of_masks_leave_doubt_out(bank, monkeypatch):
+    trainer = Trainer(settings(masking=NO_MASKS), bank, torch.device("cpu"), compiled=False)
+    batch = trainer.augmentation.batch(4, Strength(mosaic=1.0, mixup=0.0, smallest=0.8, largest=1.2))
+    assert (trainer.judge(batch) < trainer.judge(replace(batch, doubtful=None))).any()
+    losses = []
+    for doubtful in (bank.doubtful, None):
+        monkeypatch.setattr(bank, "doubtful", doubtful)
+        trainer.begin(trainer.settings)
+        losses.append(trainer.step())
+    box, classes, distance = losses[0] < losses[1]
+    assert (box, classes, distance) == (False, True, False)
 
 
 def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path):

@@ -30,7 +30,9 @@ def bank():
 
 def settings(*options):
     given = ["--steps", "10", "--batch", "4", "--size", str(SIZE), *options]
-    return settings_of(detector_parser(None).parse_args(given), argparse.Namespace(pack=range(16), names=("a",) * 20))
+    return settings_of(
+        detector_parser(None).parse_args(given), argparse.Namespace(repeats=torch.ones(16), names=("a",) * 20)
+    )
 
 
 def hidden(batch):
