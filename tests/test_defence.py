@@ -198,11 +198,32 @@ def test_deeply_nested_files_are_refused(tmp_path):
         Defence.load(tmp_path / "d.json")
 
 
+def test_a_checksum_does_not_depend_on_what_lies_in_the_current_folder(tmp_path, monkeypatch):
+    """Evidence with the bare name of a folder was refused where such a folder lay, and nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    specs = [
+        "transformers:./models/yolos",
+        "transformers:/far/yolos",
+        "transformers:yolos",
+        "transformers:models/yolos",
+    ]
+    before = [Defence(detector=spec, rule=Rule()).sha256 for spec in specs]
+    (tmp_path / "models" / "yolos").mkdir(parents=True)
+    (tmp_path / "yolos").mkdir()
+    assert [Defence(detector=spec, rule=Rule()).sha256 for spec in specs] == before
+    assert before[0] == before[1]  # a folder, wherever it lies
+    assert len({*before}) == 3  # the others are names on the hub
+    passed_on = Defence(detector=specs[1], rule=Rule()).described()
+    assert passed_on["detector"] == "transformers:./yolos"
+    assert Defence.of_json(passed_on).sha256 == before[1]
+
+
 def test_a_transformers_folder_beside_the_file_stays_a_folder(tmp_path, monkeypatch):
     (tmp_path / "tf" / "detr").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     Defence(detector="transformers:tf/detr", rule=Rule()).save("tf/d.json")
     assert json.loads((tmp_path / "tf" / "d.json").read_text())["detector"] == "transformers:./detr"
     assert Defence.load("tf/d.json").detector == "transformers:./tf/detr"
+    assert Defence.default("transformers:tf/detr").detector == "transformers:./tf/detr"
     hub = [Defence(detector=f"transformers:{owner}/detr", rule=Rule()).sha256 for owner in ("one", "other")]
     assert hub[0] != hub[1]

@@ -97,7 +97,7 @@ class Defence:
         own: dict[str, Any] = {"rule": GENERAL_RULE, "follow": GENERAL_FOLLOW}
         if detectors.require_spec(detector)[0] == "embedded":
             own = {"rule": EMBEDDED_RULE, "follow": EMBEDDED_FOLLOW}
-        return cls(detector=detector, **own | options)
+        return cls(detector=as_typed(detector), **own | options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -181,7 +181,7 @@ class Defence:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         placed = replace(self, detector=relative_to(self.detector, path.parent))
-        content = placed.to_json() | {"sha256": self.sha256}
+        content = placed.to_json() | {"sha256": placed.sha256}
         save_text(path, json.dumps(content, indent=2) + "\n")
 
     @classmethod
@@ -238,33 +238,37 @@ def _file_of(spec: str) -> tuple[str, str]:
     if kind == "torchvision":
         before, own, file = spec.partition(detectors.WEIGHTS)
         return f"{before}{own}", file
-    named = kind in FILE_KINDS and not (kind == "transformers" and not _is_path(name))  # an owner is no folder
-    return (f"{kind}:", name) if named else (spec, "")
+    hub = kind == "transformers" and not name.startswith((".", "/"))  # an owner is no folder
+    return (f"{kind}:", name) if kind in FILE_KINDS and not hub else (spec, "")
 
 
 def _moved(spec: str, move: Any) -> str:
     """The spec with the place of its file changed; what is no file stays as it is."""
     before, name = _file_of(spec)
-    if not name:
-        return spec
-    moved = os.path.normpath(move(name))
-    hub_like = before == "transformers:" and not moved.startswith((".", "/"))
-    return f"{before}./{moved}" if hub_like else f"{before}{moved}"
+    return _at(before, os.path.normpath(move(name))) if name else spec
 
 
-def _is_path(name: str) -> bool:
-    return name.startswith(".") or Path(name).exists()
+def _at(before: str, name: str) -> str:
+    """A folder of transformers that is no name on the hub says so by its first character, whoever reads it where."""
+    hub_like = before == "transformers:" and not name.startswith((".", "/"))
+    return f"{before}./{name}" if hub_like else f"{before}{name}"
+
+
+def as_typed(spec: str) -> str:
+    """A spec that somebody typed here: the only time that the disk is asked whether a folder is meant, or the hub."""
+    kind, _, name = spec.partition(":")
+    return _at(f"{kind}:", name) if kind == "transformers" and Path(name).is_dir() else spec
 
 
 def without_folder(spec: str) -> str:
     """A spec as it is compared: the run and the defence may have been written in different places."""
     before, name = _file_of(spec)
-    return f"{before}{Path(name).name}" if name else spec
+    return _at(before, Path(name).name) if name else spec
 
 
 def relative_to(spec: str, folder: Path) -> str:
     """A spec with the path of its file as seen from `folder`, so that both can move together."""
-    return _moved(spec, lambda file: os.path.relpath(file, folder))
+    return _moved(as_typed(spec), lambda file: os.path.relpath(file, folder))
 
 
 def seen_from(spec: str, folder: Path) -> str:

@@ -28,6 +28,17 @@ def one_line(text: str) -> str:
     return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+# How libraries below say that they got no memory, beside MemoryError: torch of a GPU by the exception's name; torch of
+# a CPU and ONNX Runtime in words.
+_NO_MEMORY_WORDS = re.compile("can't allocate memory|failed to allocate memory|bad_alloc|bad allocation|out of memory")
+
+
+def is_want_of_memory(error: BaseException) -> bool:
+    """Whether something failed for want of memory, which says nothing about what it was given."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or _NO_MEMORY_WORDS.search(str(error).lower()) is not None
+
+
 def require_fraction(value: float, name: str) -> float:
     """`value` as a float within [0, 1]."""
     number = require_number(value, name)

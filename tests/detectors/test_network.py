@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
         return [()] * len(batch)
 
     nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
-    silent = replace(parse(layout), decode=lambda *_: nothing)
+    silent = replace(parse(layout), decode=lambda *_: nothing, background="none")
     return replace(network(forward, layout=layout), layout=silent)
 
 
@@ -155,6 +156,33 @@ def test_what_is_no_box_is_counted_once_an_image(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "dropped from what the detector returned, not finite or inverted: 16 boxes"
     ]
+
+
+def failing(fails, **options):
+    """Fails on a batch for which `fails` is true, else finds one box in each view."""
+    output = np.array([BOX]), np.array([(0, 0.5, 0)])
+
+    def forward(batch):
+        if fails(batch):
+            raise RuntimeError("the network is broken")
+        return [output] * len(batch)
+
+    return network(forward, **options).detect_views(noise(64, 64, 0), halves(64, 64, 2).removed, 114)
+
+
+def test_a_view_on_which_the_network_fails_is_empty_and_why_is_said(caplog):
+    grey = normalise(np.full((1, 1, 3), 114, np.uint8), parse("decoded"), np.float32).ravel()
+    seen = failing(lambda batch: any((view[:, 0, 0] != grey).any() and view.any() for view in batch))
+    assert {len(view) for view in seen} == {0, 1}
+    (said,) = caplog.records
+    assert said.getMessage().endswith("of 8 views of an image, which count as empty: the network is broken")
+
+
+def test_a_failure_that_stays_is_no_empty_image():
+    """As a GPU after an assertion: an attacker would empty the views that remove the patch."""
+    runs = count()
+    with pytest.raises(RuntimeError, match="the network is broken"):
+        failing(lambda batch: next(runs) >= 3, batch=1)
 
 
 def test_each_class_of_a_box_that_reaches_the_floor_may_be_a_detection():

@@ -5,6 +5,7 @@ The models are those of transformers, tiny and with random weights.
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -14,11 +15,11 @@ import pytest
 from detector_images import noise, scene
 
 from objectseeker.core.recipes import Halves, Pairs
-from objectseeker.core.seeker import ViewDetector, removed_of
+from objectseeker.core.seeker import UNTOUCHED, ViewDetector, removed_of
 from objectseeker.detectors import load, tokens
 from objectseeker.detectors.check import Unwatched, _BrokenError, check_views
 from objectseeker.detectors.network.results import Found
-from objectseeker.detectors.tokens import TokenDetector, dropping, kept_tokens
+from objectseeker.detectors.tokens import NOTHING, TokenDetector, dropping, kept_tokens
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
@@ -338,3 +339,58 @@ def test_a_view_on_which_the_model_fails_has_no_boxes():
         planned({0, 1}).detect_views(image, removed, 114)
     with pytest.raises(MemoryError):
         planned({1}, MemoryError).detect_views(image, removed, 114)
+
+
+def test_want_of_memory_is_no_empty_view_whoever_says_so():
+    def see(filled, view):
+        return torch.empty(10**15) if view else NOTHING
+
+    detector = TokenDetector(names=("thing",), identity="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    with pytest.raises(RuntimeError, match="allocate"):
+        detector.detect_views(scene(8, 8, 1), np.zeros((3, 1, 4), np.int64), 114)
+
+
+def test_a_failure_that_stays_is_no_empty_image():
+    dead = []
+
+    def see(filled, view):
+        if view == 2 or dead:
+            dead.append(view)
+            raise RuntimeError("device-side assert")
+        return NOTHING
+
+    detector = TokenDetector(names=("thing",), identity="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    with pytest.raises(RuntimeError, match="assert"):
+        detector.detect_views(scene(8, 8, 1), np.zeros((4, 1, 4), np.int64), 114)
+
+
+def test_a_model_that_fails_on_every_masked_view_is_refused(yolos, monkeypatch):
+    """As with a version of transformers whose layers return something else: nothing would be certified, silently."""
+    model, processor = yolos
+    detector = transformers_detector(model, processor, mask_by="drop")
+    layer = model.vit.encoder.layer[0]
+    monkeypatch.setattr(layer, "forward", lambda hidden, forward=layer.forward: (forward(hidden),))
+    with pytest.raises(ObjectSeekerError, match=r"tokens of this YolosForObjectDetection cannot be dropped \(.+\)"):
+        seen(detector, scene(30, 20, 1))
+
+
+def test_weights_of_half_precision_see_the_untouched_image_too(yolos):
+    model, processor = copy.deepcopy(yolos[0]).half(), yolos[1]
+    detector = transformers_detector(model, processor, mask_by="drop")
+    assert len(seen(detector, scene(64, 64, 1), UNTOUCHED))
+    assert len(seen(detector, scene(64, 64, 1)))
+
+
+def test_identity_knows_which_kernels_attend(yolos):
+    model, processor = copy.deepcopy(yolos[0]), yolos[1]
+    before = transformers_detector(model, processor).identity
+    model.set_attn_implementation("eager")
+    assert transformers_detector(model, processor).identity != before
+
+
+def test_a_namesake_of_a_model_is_not_that_model(yolos):
+    namesake = type("YolosForObjectDetection", (type(yolos[0]),), {"__module__": "mine"})
+    model = copy.deepcopy(yolos[0])
+    model.__class__ = namesake
+    with pytest.raises(ObjectSeekerError, match="has no tokens that can be dropped"):
+        transformers_detector(model, yolos[1], mask_by="drop")

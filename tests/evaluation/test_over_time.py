@@ -140,6 +140,16 @@ def test_found_under_either_of_two_labels_is_found():
     assert row["certified_windows"] == 100.0
 
 
+def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
+    words = Vocabulary(("cat",), ("cat", "yeti"), np.array([0]))
+    truth = Detections([BOX, BOX], np.ones(2), np.array([0, 1]))
+    images = [image(t, track=(1, 2), truth=truth, observation=seen(ALL)) for t in range(4)]
+    found = over_time(images, words, RECIPE, RULE, THREAT, Asked(windows=(2,)))
+    assert {row.track for row in found.tracks} == {1}
+    assert "tracks left out because the detector does not know their class: 1" in found.remarks()
+    assert found.to_json()["tracks_of_unknown_classes"] == 1
+
+
 def test_a_sequence_of_several_sizes_is_left_out_and_named():
     other = image(1, observation=seen(Halves(3).masks(41, 30)))
     odd = [image(0, observation=seen(ALL)), other, image(2, observation=seen(ALL))]

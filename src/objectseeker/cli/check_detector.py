@@ -53,7 +53,9 @@ def check_detector(
         raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defence FILE")
     else:
         named, given = options.given()
-        checked = Defence(detector=str(spec or named), rule=Rule(), masks=parse(masks or "halves:4"), **given)
+        checked = Defence.default(
+            str(spec or named), rule=Rule(), follow=None, masks=parse(masks or "halves:4"), **given
+        )
     seeker = checked.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
     if getattr(loaded, "unverified", None):

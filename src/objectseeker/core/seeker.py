@@ -44,7 +44,7 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Halves, Recipe, require_recipe
 from objectseeker.core.rolling import of_frame
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
@@ -295,7 +295,7 @@ def _detect_alone(
     try:
         return _detect(detector, [fill(image, removed[number], value) for _ in range(batch)])[number % batch]
     except (Exception, SystemExit) as error:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        if is_want_of_memory(error):
             raise
         return error
 

@@ -11,6 +11,8 @@ the filled image, which the removed pixels have no part in. Which tokens are dro
 network input and token and from the removed rectangles (`kept_tokens`); what stands where a token is missing follows
 from those, the filling and the weights (`Dropping.blank`). Each view is run alone: no batch, no padding. QED.
 So a token that is kept or dropped by mistake could cost boxes, never a certificate's truth.
+
+What follows from sizes and weights is computed once: a model whose weights are changed needs a new detector.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from objectseeker.detectors.network.detector import as_rectangles
 from objectseeker.detectors.network.one_by_one import OneByOneDetector
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.detectors.network.results import Found, count_broken, on_image, say_broken, say_failed
-from objectseeker.errors import ObjectSeekerError
+from objectseeker.errors import ObjectSeekerError, is_want_of_memory
 
 SeeView = Callable[[Image, int], Found]  # the filled image and the number of the view
 PlanViews = Callable[[Size, Ints, int], SeeView]
@@ -76,9 +78,11 @@ class TokenDetector(OneByOneDetector):
         see = self.plan((width, height), removed, value)
         found = [_attempt(see, fill(image, gone, value), view) for view, gone in enumerate(removed)]
         failures = [entry for entry in found if isinstance(entry, Exception)]
-        if failures and len(failures) == len(found):
-            raise failures[0]
-        say_failed(len(failures), len(found))
+        if failures:  # after one that stays, all views that are left would look empty
+            worked = next((view for view, entry in enumerate(found) if isinstance(entry, Found)), None)
+            if worked is None or isinstance(_attempt(see, fill(image, removed[worked], value), worked), Exception):
+                raise failures[0]
+            say_failed(failures, len(found))
         seen = [NOTHING if isinstance(entry, Exception) else entry for entry in found]
         say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in seen))
         return [on_image(entry, image, floor=self.score_floor) for entry in seen]
@@ -91,7 +95,7 @@ def _attempt(see: SeeView, filled: Image, view: int) -> Found | Exception:
     try:
         return see(filled, view)
     except Exception as error:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        if is_want_of_memory(error):
             raise  # which says nothing about the view
         return error
 
@@ -110,9 +114,9 @@ class Dropping(NamedTuple):
 
 def dropping(model: Any) -> Dropping:
     """How to leave out tokens of a model of transformers; refused where nobody has written it down."""
-    # By its very class: one that inherits from it may compute something else.
+    # By its very class: one that inherits from it, or has its name, may compute something else.
     make = {"YolosForObjectDetection": _yolos, "RfDetrForObjectDetection": _rf_detr}.get(type(model).__name__)
-    if make is None:
+    if make is None or not type(model).__module__.startswith("transformers.models."):
         raise ObjectSeekerError(
             f"{type(model).__name__} has no tokens that can be dropped, YOLOS and RF-DETR have: mask by fill"
         )
@@ -135,7 +139,24 @@ def plan_views(
                 "switch padding off, or mask by fill"
             )
         pixels = inputs["pixel_values"]
-        return (pixels.shape[3], pixels.shape[2]), drops.blank(pixels)
+        across, down = drops.token
+        tokens = (pixels.shape[3] // across) * (pixels.shape[2] // down)
+        if tokens == 0:
+            raise ObjectSeekerError(f"an image of {size[0]}x{size[1]} is smaller than a token: mask by fill")
+        try:  # what fails on nothing but filling fails on every view, which must not look like seeing nothing
+            blank = drops.blank(pixels)
+            with torch.inference_mode():
+                model(**inputs)
+                drops.run(pixels, torch.arange(tokens, device=pixels.device) > 0, blank)
+        except Exception as error:
+            if is_want_of_memory(error):
+                raise
+            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            raise ObjectSeekerError(
+                f"tokens of this {type(model).__name__} cannot be dropped ({reason}): take a newer transformers, or "
+                "mask by fill"
+            ) from None
+        return (pixels.shape[3], pixels.shape[2]), blank
 
     @lru_cache(maxsize=32)  # a stream may have several sets of masks
     def kept_in(size: Size, network: Size, removed: bytes, shape: tuple[int, ...]) -> Any:

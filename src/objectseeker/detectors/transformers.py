@@ -18,6 +18,7 @@ from objectseeker.errors import ObjectSeekerError
 LONGEST_REASON = 300  # characters of what transformers says
 ANSWER_WITHIN = 20.0  # seconds
 MASK_BY = ("fill", "drop")
+ATTENTION = "_attn_implementation"
 
 # Of a model's configuration, what is written when it is saved and decides nothing; types are those of the weights.
 BESIDE = ("architectures", "dtype", "torch_dtype", "transformers_version")
@@ -81,10 +82,11 @@ def transformers_detector(
     if mask_by not in MASK_BY:
         raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_by!r}")
     model = ready(model, device)
+    dtype = next(model.parameters()).dtype
 
     def prepare(image: Image) -> dict[str, Any]:
         inputs = processor(images=[image], return_tensors="pt", input_data_format="channels_last")
-        return {key: value.to(device) for key, value in inputs.items()}
+        return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in inputs.items()}
 
     def read(outputs: Any, image: Image) -> Found:
         (seen,) = processor.post_process_object_detection(
@@ -100,7 +102,11 @@ def transformers_detector(
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
     values = model.config.to_dict() if hasattr(model.config, "to_dict") else vars(model.config)
     config = {key: value for key, value in values.items() if key[0] != "_" and key not in BESIDE}
-    around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)}"
+    # Which kernels attend is no part of a configuration that is written, and decides the last bits.
+    attends = sorted(
+        {str(getattr(part.config, ATTENTION, None)) for part in model.modules() if hasattr(part, "config")}
+    )
+    around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attends}"
     named = identity.of_model(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
     if mask_by == "fill":

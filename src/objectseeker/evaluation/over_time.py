@@ -116,6 +116,7 @@ class OverTime:
     sequences: int
     tracks: tuple[TrackRow, ...]
     several_sizes: tuple[str, ...] = ()  # sequences that are left out for it
+    unknown: int = 0  # tracks that are left out because the detector does not know their class
 
     def rows(self) -> list[dict[str, Any]]:
         """All tracks together, one row per way to show masks, window and patch; shares are percentages."""
@@ -168,6 +169,8 @@ class OverTime:
                 f"sequences left out because their frames have several sizes: {len(self.several_sizes)}, the first "
                 f"{self.several_sizes[0][:80]!r}; where a patch moves to is said in pixels of one size"
             )
+        if self.unknown:
+            said.append(f"tracks left out because the detector does not know their class: {self.unknown}")
         if short:
             said.append(f"tracks that are shorter than the longest window: {short}")
         if any(row.way.estimated for row in self.tracks):
@@ -182,6 +185,7 @@ class OverTime:
             "times": self.asked.times,
             "sequences": self.sequences,
             "several_sizes": list(self.several_sizes),
+            "tracks_of_unknown_classes": self.unknown,
             "rows": self.rows(),
             "tracks": [row.to_json() for row in self.tracks],
         }
@@ -216,6 +220,7 @@ def over_time(
     patch = replace(threat.anywhere(), where=asked.where)
     ways: tuple[Way, ...] = ()
     tracks: dict[tuple[str, int], _Track] = {}
+    annotated: set[tuple[str, int]] = set()
     sizes: dict[str, set[tuple[int, int]]] = {}
     for image in images:
         if image.frame is None:
@@ -224,6 +229,7 @@ def over_time(
         ways = tuple(_most(way, size) for way in ways or _ways(masks, asked))
         sizes.setdefault(image.frame.sequence, set()).add(size)
         _require_share(image, masks)
+        annotated |= {(image.frame.sequence, number) for number in image.track[_counted(image)].tolist()}
         shown = [_shown(image, way) for way in ways]
         for n, found in tracked_objects(image, vocabulary, rule, threat, patch, shown):
             key = image.frame.sequence, int(image.track[n])
@@ -236,7 +242,8 @@ def over_time(
     several = tuple(name for name, of_sequence in sizes.items() if len(of_sequence) > 1)
     of_one_size = [track for track in tracks.values() if track.sequence not in several]
     rows = [row for track in of_one_size for row in _rows(track, names[track.label], ways, asked)]
-    return OverTime(asked, patch, len(sizes) - len(several), tuple(rows), several)
+    unknown = len(annotated - tracks.keys())
+    return OverTime(asked, patch, len(sizes) - len(several), tuple(rows), several, unknown)
 
 
 def _require_share(image: ObservedImage, masks: Recipe) -> None:
@@ -282,8 +289,7 @@ def tracked_objects(
     shown: Sequence[Observation],
 ) -> Iterator[tuple[int, list[Instant]]]:
     """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
-    counts = ~image.ignore & (image.track != NO_TRACK) if len(image.track) else np.zeros(len(image.truth), np.bool_)
-    chosen = np.flatnonzero(counts)
+    chosen = _counted(image)
     truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
     threshold = threshold_of(rule, threat.threshold)
     found = [instants(rule, one, truth, patch, threshold=threshold, bound=threat.bound) for one in shown]
@@ -291,6 +297,11 @@ def tracked_objects(
         rows = np.flatnonzero(of_object == place).tolist()
         if rows:
             yield n, [either([of_way[row] for row in rows]) for of_way in found]
+
+
+def _counted(image: ObservedImage) -> Ints:
+    """The objects of a frame that count and have a track, by number."""
+    return np.flatnonzero(~image.ignore & (image.track != NO_TRACK)) if len(image.track) else np.empty(0, np.int64)
 
 
 def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterator[TrackRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -26,7 +26,7 @@ from objectseeker.detectors.network.results import (
     say_failed,
 )
 from objectseeker.detectors.network.views import MaskBy, Views, known_views
-from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
+from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count, require_fraction
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
 BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
@@ -205,17 +205,20 @@ class NetworkDetector:
                 write(batch[place], view)
             try:
                 return decode(self.forward(batch)[slot], view)
-            except MemoryError:  # which says nothing about the view
-                raise
             except Exception as error:
-                failures.append(error)
+                if is_want_of_memory(error):
+                    raise
+                failed[view] = error
                 return _Decoded(Detections.empty(), 0)
 
-        failures: list[Exception] = []
+        failed: dict[int, Exception] = {}  # by view
         decoded = dict(entry for entries in _map(run, batches, workers) for entry in entries)
-        if failures and len(failures) == len(decoded):
-            raise failures[0]
-        say_failed(len(failures), len(decoded))
+        if failed:
+            failures = list(failed.values())
+            worked = next(((size, view) for size, views in batches for view in views if view not in failed), None)
+            if worked is None or not _works(run, worked, failed):
+                raise failures[0]
+            say_failed(failures, len(decoded))
         say_broken(sum(entry.broken for entry in decoded.values()))
         return [decoded[view].boxes for view in range(len(decoded))]
 
@@ -260,6 +263,15 @@ class _Decoded(NamedTuple):
     broken: int
 
 
+def _works(
+    run: Callable[[tuple[Size, list[int]]], object], task: tuple[Size, int], failed: Mapping[int, object]
+) -> bool:
+    """Whether a view that worked still does: after a failure that stays, all that is left to do would look empty."""
+    size, view = task
+    run((size, [view]))
+    return view not in failed
+
+
 def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:
     """`function` of every task, in order."""
     if workers <= 1:
@@ -276,7 +288,8 @@ def place_image(image: Image, size: Size, layout: Layout) -> Placement:
 
 def require_mask_by(mask_by: str) -> None:
     if mask_by not in get_args(MaskBy):
-        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskBy))}, got {mask_by!r}")
+        instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_by == "drop" else ""
+        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskBy))}, got {mask_by!r}{instead}")
 
 
 def require_strides(size: Size, layout: Layout) -> None:
