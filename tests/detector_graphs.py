@@ -53,6 +53,11 @@ class Graph:
         probe = self.add("Unsqueeze", self.probe, self.constant([1]))
         return self.add("Mul", probe, self.constant(strengths[None, :, None].astype(np.float32)))
 
+    def scale(self) -> str:
+        """N x 1 x 1: the first side of the input scale_factor."""
+        side = self.add("Slice", "scale_factor", self.constant([0]), self.constant([1]), self.constant([1]))
+        return self.add("Unsqueeze", side, self.constant([2]))
+
     def save(
         self,
         path: Path,
@@ -60,11 +65,13 @@ class Graph:
         *,
         input_shape: Sequence[int | str] = ("n", 3, SIZE, SIZE),
         sizes_input: bool = False,
+        paddle_inputs: Sequence[str] = (),
         metadata: dict[str, str] | None = None,
     ) -> Path:
         inputs = [helper.make_tensor_value_info("images", TensorProto.FLOAT, input_shape)]
         if sizes_input:
             inputs.append(helper.make_tensor_value_info("orig_target_sizes", TensorProto.INT64, ["n", 2]))
+        inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in paddle_inputs] + inputs
         infos = [helper.make_tensor_value_info(*output) for output in outputs]
         graph = helper.make_graph(self.nodes, "graph", inputs, infos, self.constants)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -83,7 +90,8 @@ IMAGENET = (
     tuple(mean / 255 for mean in (123.675, 116.28, 103.53)),
 )
 IMAGENET_BGR = (IMAGENET[0][::-1], IMAGENET[1][::-1])
-INPUTS = {"yolox": BYTES, "decoded": BYTES, "mmdeploy": IMAGENET, "rfdetr": IMAGENET, "nanodet": IMAGENET_BGR}
+INPUTS = {"yolox": BYTES, "decoded": BYTES, "nanodet": IMAGENET_BGR}
+INPUTS |= dict.fromkeys(("mmdeploy", "rfdetr", "picodet", "ppyoloe", "paddle"), IMAGENET)
 
 
 def build(layout: str, path: Path, box: Sequence[float], probe: tuple[int, int], **options: Any) -> Path:
@@ -103,6 +111,19 @@ def rows_with(box: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     boxes, strengths = np.tile([0.0, 0.0, 1.0, 1.0], (count, 1)), np.zeros(count)
     boxes[70], strengths[70] = box, 1.0
     boxes[7], strengths[7] = box + 1, 0.5
+    return boxes, strengths
+
+
+def cells_with(box: np.ndarray, strides: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Boxes and strengths of a grid's cells: as learnt from distances, each box holds the middle of its cell."""
+    cells = [(x, y, s) for s in strides for y in range(SIZE // s) for x in range(SIZE // s)]
+    x, y, stride = np.array(cells, np.float64).T
+    boxes = np.stack([x, y, x + 1, y + 1], axis=1) * stride[:, None]
+    middle = (boxes[:, :2] + boxes[:, 2:]) / 2
+    first, second = np.flatnonzero(((middle > box[:2] + 1) & (middle < box[2:])).all(axis=1))[:2]
+    boxes[first], boxes[second] = box, box + 1
+    strengths = np.zeros(len(boxes))
+    strengths[first], strengths[second] = 1.0, 0.5
     return boxes, strengths
 
 
@@ -147,6 +168,47 @@ def yolov8(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
     graph.add("Transpose", rows, name="output0", perm=[0, 2, 1])
     shape = options.pop("output_shape", ["n", 7, CELLS])
     return graph.save(path, [("output0", TensorProto.FLOAT, shape)], **options)
+
+
+def yolov9(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    boxes, strengths = cells_with(box, (8, 16, 32))
+    rows = graph.add("Concat", graph.repeated(boxes), graph.class_scores(strengths), axis=2)
+    graph.add("Transpose", rows, name="output", perm=[0, 2, 1])
+    return graph.save(path, [("output", TensorProto.FLOAT, ["n", 7, CELLS])], **options)
+
+
+def picodet(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    """With the coarse cells first, as PP-YOLOE has them."""
+    boxes, strengths = cells_with(box, (32, 16, 8))
+    graph.add("Concat", graph.repeated(boxes), graph.class_scores(strengths), name="output", axis=2)
+    return graph.save(path, [("output", TensorProto.FLOAT, ["n", CELLS, 7])], **options)
+
+
+def ppyoloe(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    """Scores in columns, names that say nothing, boxes in pixels of an image that was scaled."""
+    boxes, strengths = rows_with(box, CELLS)
+    names = [f"save_infer_model/scale_{number}.tmp_0" for number in range(2)]
+    graph.add("Div", graph.repeated(boxes), graph.scale(), name=names[0])
+    graph.add("Transpose", graph.class_scores(strengths), name=names[1], perm=[0, 2, 1])
+    outputs: list[tuple[str, int, list[object]]] = [
+        (names[0], TensorProto.FLOAT, ["n", CELLS, 4]),
+        (names[1], TensorProto.FLOAT, ["n", 3, CELLS]),
+    ]
+    return graph.save(path, outputs, paddle_inputs=("scale_factor",), **options)
+
+
+def paddle(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
+    """Rows of label, score and corners, and how many; the inputs in the order of PaddleDetection's RT-DETR."""
+    labels, boxes, scores = listed(graph, box)
+    columns = [graph.add("Unsqueeze", part, graph.constant([2])) for part in (graph.add("Cast", labels, to=1), scores)]
+    rows = graph.add("Concat", *columns, graph.add("Div", boxes, graph.scale()), axis=2)
+    graph.add("Squeeze", rows, graph.constant([0]), name="rows_out")
+    graph.add("Identity", graph.constant(np.array([3], np.int32)), name="count_out")
+    outputs: list[tuple[str, int, list[object]]] = [
+        ("rows_out", TensorProto.FLOAT, ["k", 6]),
+        ("count_out", TensorProto.INT32, [1]),
+    ]
+    return graph.save(path, outputs, paddle_inputs=("im_shape", "scale_factor"), **options)
 
 
 def queries(graph: Graph, path: Path, box: np.ndarray, options: dict, names=("logits", "pred_boxes")) -> Path:
@@ -237,7 +299,11 @@ BUILDERS = {
     "yolox": yolox,
     "yolov5": yolov5,
     "yolov8": yolov8,
+    "yolov9": yolov9,
     "nanodet": nanodet,
+    "picodet": picodet,
+    "ppyoloe": ppyoloe,
+    "paddle": paddle,
     "end2end": end2end,
     "queries": queries,
     "rfdetr": rfdetr,

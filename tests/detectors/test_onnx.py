@@ -8,7 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from detector_graphs import BUILDERS, CELLS, SIZE, UNIT, Graph, build, queries
+from detector_graphs import (
+    BUILDERS,
+    CELLS,
+    SIZE,
+    UNIT,
+    Graph,
+    build,
+    cells_with,
+    centre_sides,
+    one_output,
+    queries,
+)
 from detector_images import noise
 
 from objectseeker.core.recipes import Halves, halves
@@ -16,12 +27,14 @@ from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network import names
-from objectseeker.detectors.network.layouts import LAYOUTS
+from objectseeker.detectors.network.layouts import LAYOUTS, parse
+from objectseeker.detectors.network.recognise import GraphTensor, given_as, recognise
 from objectseeker.detectors.onnx import _guessed, load_onnx, parse_device
 from objectseeker.errors import ObjectSeekerError
 
 RED, GREEN, BLUE = 200, 100, 50
 IMAGE = np.full((100, 200, 3), (RED, GREEN, BLUE), np.uint8)
+RAW_LAYOUTS = ["decoded", "yolox", "yolov5", "yolov8", "yolov9", "nanodet", "picodet", "ppyoloe"]
 RAW_BOX = (50.0, 25.0, 150.0, 75.0)
 
 # Where RAW_BOX and the pixel in the middle of IMAGE lie on a 64 x 64 network input.
@@ -65,7 +78,7 @@ def test_a_view_shows_the_fill_value_where_it_is_masked_and_the_image_elsewhere(
     np.testing.assert_allclose(most.xyxy[0], RAW_BOX, atol=1e-4)
 
 
-@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8", "nanodet"])
+@pytest.mark.parametrize("layout", RAW_LAYOUTS)
 def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
     path = graph_of(layout, tmp_path)
     (found,) = load(f"onnx:{path}", layout=f"{layout},every_class=no")([IMAGE])
@@ -75,7 +88,7 @@ def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
     assert kept.score == pytest.approx([RED / 255, RED / 510], abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["decoded", "yolox", "yolov5", "yolov8", "nanodet"])
+@pytest.mark.parametrize("layout", RAW_LAYOUTS)
 def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
     best = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=no")
     every = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=yes")
@@ -127,6 +140,85 @@ def test_unnamed_outputs_that_list_fewer_boxes_than_a_grid_has_are_not_taken_for
     with pytest.raises(ObjectSeekerError, match=r"cannot tell the layout .*812 .*choose one"):
         load(f"onnx:{path}")
     np.testing.assert_allclose(load(f"onnx:{path}", layout="queries")([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
+
+
+def test_libreyolos_graphs_are_read_by_the_family_they_name(tmp_path, caplog):
+    """Its YOLOv9 has YOLOv8's shapes, its PP-YOLOE those of our own detector, its YOLO-NAS the names of RT-DETR."""
+    signature = {"libreyolo_version": "1.6.0", "task": "detect", "names": '{"0": "a", "1": "b", "2": "c"}'}
+
+    def signed(layout, family, **more):
+        path = graph_of(layout, tmp_path, metadata={**signature, "model_family": family, **more})
+        return load(f"onnx:{path}").layout.describe()
+
+    assert signed("yolov8", "yolo9") == "yolov9,fit=top-left"  # whatever its boxes look like
+    assert signed("yolov8", "yolo9_e2e", letterbox_pad="center") == "yolov9,nms=None"
+    assert signed("end2end", "yolo9", nms="true", letterbox_pad="topleft") == "end2end,fit=top-left"
+    assert signed("decoded", "ppyoloe") == "ppyoloe"
+    assert signed("yolox", "picodet") == "picodet"
+    assert not warnings_of(caplog)
+    for family, task in (("yolonas", "detect"), ("yolo9", "pose")):
+        with pytest.raises(ObjectSeekerError, match=rf"libreyolo's '{family}' \({task}\) is not known here: choose"):
+            signed("queries", family, task=task)
+
+
+def test_boxes_that_only_look_like_yolox_are_refused(tmp_path):
+    boxes, strengths = cells_with(np.array(NETWORK["top-left"][0], float), (8, 16, 32))
+    graph = Graph(probe=(0, 0), scale=UNIT[0], shift=UNIT[1], one_image=False)
+    path = one_output(graph, tmp_path / "decoded.onnx", centre_sides(boxes), strengths, {})
+
+    with pytest.raises(
+        ObjectSeekerError, match=r"has YOLOX's shapes, but its boxes are decoded already: choose a layout"
+    ):
+        load(f"onnx:{path}")
+    found = load(f"onnx:{path}", layout="yolov5,fit=top-left,channels=bgr,std=1")
+    np.testing.assert_allclose(found([IMAGE // 255])[0].xyxy, np.empty((0, 4)))
+
+
+def test_a_graph_that_cannot_be_run_says_so_when_it_is_used(tmp_path):
+    """Not while its boxes are looked at to tell its layout."""
+    detector = load(f"onnx:{build('yolov8', tmp_path / 'broken.onnx', (16, 24, 48, 40), (SIZE, SIZE))}")
+
+    assert detector.layout.name == "yolov8"
+    with pytest.raises(ObjectSeekerError, match="the graph returned 0x7x84 for 1 images"):
+        detector([IMAGE])
+
+
+def test_only_whole_and_finite_boxes_are_looked_at():
+    box = np.array([16.0, 24, 48, 40])
+    boxes, _ = cells_with(box, (8, 16, 32))
+
+    assert given_as(boxes, (SIZE, SIZE)) == "corners"
+    assert given_as(cells_with(box, (32, 16, 8))[0], (SIZE, SIZE)) == "corners"  # though most would do as centres
+    assert given_as(boxes[:, :2], (SIZE, SIZE)) is None
+    assert given_as(np.full_like(boxes, np.inf), (SIZE, SIZE)) is None
+    assert given_as(centre_sides(boxes), (SIZE, SIZE)) == "centres"
+    assert given_as(np.random.default_rng(0).normal(0, 3, boxes.shape), (SIZE, SIZE)) is None  # as YOLOX's offsets
+
+
+def test_outputs_named_like_boxes_that_cannot_be_boxes_are_not_taken_for_queries(tmp_path):
+    box, probe = NETWORK["stretch"]
+    graph = Graph(probe=probe, scale=UNIT[0], shift=UNIT[1], one_image=False)
+    path = queries(graph, tmp_path / "swapped.onnx", np.array(box, float), {}, names=("pred_boxes", "pred_logits"))
+
+    with pytest.raises(ObjectSeekerError, match="cannot tell the layout"):
+        load(f"onnx:{path}")
+
+
+@pytest.mark.parametrize("layout", ["queries", "picodet", "ppyoloe", "paddle", "mmdeploy"])
+def test_a_guess_at_the_pixels_is_said_and_what_to_write_for_others_can_be_read(layout, tmp_path, caplog):
+    load(f"onnx:{graph_of(layout, tmp_path)}", class_names=None if layout in RAW_LAYOUTS else ["a", "b", "c"])
+
+    (said,) = warnings_of(caplog)
+    assert said.startswith(f"{layout}.onnx is read as ")
+    assert parse(said.rsplit("--layout ", 1)[1]).mean != LAYOUTS[layout].mean
+
+
+def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_class():
+    """As Ultralytics' YOLOv10 and YOLO26 do below 300 cells, at 128 x 96."""
+    rows = [GraphTensor("output0", (1, 252, 6), False)]
+
+    assert recognise(rows, (128, 96), takes_sizes=False, exported_by_yolo=True) == "end2end"
+    assert recognise(rows, (128, 96), takes_sizes=False, exported_by_yolo=False) == "yolox"
 
 
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
@@ -354,6 +446,8 @@ def test_a_batch_that_no_memory_holds_is_refused(tmp_path):
     path = graph_of("yolov8", tmp_path)
     with pytest.raises(ObjectSeekerError, match=r"a batch of 100000 views of 64x64 takes 4\.6 GB, more than 4: choose"):
         load(f"onnx:{path}", batch=100_000)
+    with pytest.raises(ObjectSeekerError, match="a batch of 100000 views"):
+        load(f"onnx:{graph_of('yolov8', tmp_path, input_shape=(100_000, 3, SIZE, SIZE))}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

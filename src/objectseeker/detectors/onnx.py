@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -13,12 +14,20 @@ from typing import Any
 import numpy as np
 
 from objectseeker.detectors.network import identity, names
-from objectseeker.detectors.network.detector import Forward, NetworkDetector, as_size
+from objectseeker.detectors.network.detector import MOST_BATCH_BYTES, Forward, NetworkDetector, as_size
 from objectseeker.detectors.network.external import external_files
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
 from objectseeker.detectors.network.options import NetworkOptions
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.recognise import GraphTensor, count_classes, order_outputs, recognise
+from objectseeker.detectors.network.recognise import (
+    GUESSED_INPUTS,
+    GraphTensor,
+    count_classes,
+    given_as,
+    order_outputs,
+    recognise,
+    signed,
+)
 from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
@@ -29,6 +38,7 @@ PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
 }
 DEVICE = re.compile(r"(cpu|cuda)(?::(\d{1,3}))?")  # cuda:1 is the second GPU
 BATCH_ON = {"cpu": 1, "cuda": 8}  # views per forward pass, by measurement
+PADDLE_INPUTS = {"scale_factor", "im_shape"}  # what PaddleDetection wants to know beside the image
 
 log = logging.getLogger("objectseeker")
 
@@ -55,7 +65,7 @@ def load_onnx(
     require_file(path)
     beside = external_files(path)  # refused before anything is loaded from them
     graph = Graph.of(path, open_session(path, asked.device, threads=threads))
-    layout = graph.choose_layout(asked.layout)
+    layout = graph.choose_layout(asked.layout, asked.input_size)
     outputs, classes = graph.outputs_for(layout)
     layout = graph.settle_background(layout, classes, class_names)
     size = graph.choose_size(asked.input_size, layout)
@@ -95,11 +105,12 @@ class Graph:
     @classmethod
     def of(cls, path: Path, session: Any) -> Graph:
         inputs, outputs = ([_tensor(e) for e in every] for every in (session.get_inputs(), session.get_outputs()))
-        image, others = inputs[0], inputs[1:]
-        if len(image.shape) not in (3, 4) or image.shape[-3] not in (3, None) or len(others) > 1:
+        inputs.sort(key=lambda tensor: len(tensor.shape) not in (3, 4))  # PaddleDetection may put im_shape first
+        image, others = inputs[0], {tensor.name for tensor in inputs[1:]}
+        if len(image.shape) not in (3, 4) or image.shape[-3] not in (3, None) or len(others - PADDLE_INPUTS) > 1:
             raise ObjectSeekerError(
-                f"{path} has inputs {_listed(inputs)}: an image input N x 3 x height x width must come first, and at "
-                "most one input of image sizes N x 2 may follow"
+                f"{path} has inputs {_listed(inputs)}: it must have an image input N x 3 x height x width, and may "
+                f"have one of image sizes N x 2, {' and '.join(sorted(PADDLE_INPUTS))}"
             )
         height, width = image.shape[-2:]
         batch = image.shape[0] if len(image.shape) == 4 else 1
@@ -113,29 +124,48 @@ class Graph:
     @property
     def input_type(self) -> str:
         """The type of the image input, as NumPy names it."""
-        image_type = self.session.get_inputs()[0].type
+        image_type = next(entry.type for entry in self.session.get_inputs() if entry.name == self.inputs[0].name)
         if image_type not in INPUT_TYPES:
             raise ObjectSeekerError(f"{self.path} takes {image_type} images: export it with a floating point input")
         return INPUT_TYPES[image_type]
 
-    def choose_layout(self, wanted: str | Layout | None) -> Layout:
-        if wanted is not None:
-            return parse(wanted)
+    def choose_layout(self, wanted: str | Layout | None, size: int | tuple[int, int] | None) -> Layout:
+        text = signed(self.metadata) if wanted is None else wanted
+        if text is not None:
+            return parse(text)
         exported_by_yolo = {"names", "stride"} <= set(self.metadata)
-        takes_sizes = len(self.inputs) == 2
+        takes_sizes = any(tensor.name not in PADDLE_INPUTS for tensor in self.inputs[1:])
         name = recognise(self.outputs, self.size, takes_sizes=takes_sizes, exported_by_yolo=exported_by_yolo)
         if name is None:
             raise ObjectSeekerError(
                 f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
                 f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
             )
-        if name == "queries":  # RF-DETR, exported by the same program, looks the same
-            log.warning(
-                "%s is read as RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalised, name "
-                "the layout, as --layout rfdetr",
-                self.path.name,
-            )
+        if name in ("yolox", "yolov8") and not exported_by_yolo:
+            name = self._look_closer(name, self.choose_size(size, LAYOUTS[name]))
+        if name in GUESSED_INPUTS:
+            log.warning("%s is read as %s", self.path.name, GUESSED_INPUTS[name])
         return LAYOUTS[name]
+
+    def _look_closer(self, name: str, size: Size) -> str:
+        """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a grey image."""
+        shape = (self.batch or 1, 3, size[1], size[0])
+        if math.prod(shape) * np.dtype(self.input_type).itemsize > MOST_BATCH_BYTES:  # which is refused later on
+            return name
+        try:
+            ((seen,), *_) = _forward(self, [self.outputs[0].name], LAYOUTS[name])(np.full(shape, 0.5, self.input_type))
+        except ObjectSeekerError:  # of a size that it does not take, which is said when it is used
+            return name
+        boxes = (seen if name == "yolox" else seen.T)[:, :4].astype(np.float64)
+        found = given_as(boxes, size)
+        if found == "corners":
+            return {"yolox": "picodet", "yolov8": "yolov9"}[name]
+        if found == "centres" and name == "yolox":
+            raise ObjectSeekerError(
+                f"{self.path} has YOLOX's shapes, but its boxes are decoded already: choose a layout (--layout), "
+                "yolov5 for YOLOv6, yolov5,fit=top-left,channels=bgr,std=1 for YOLOX"
+            )
+        return name
 
     def outputs_for(self, layout: Layout) -> tuple[list[str], int | None]:
         """The names of the outputs in the order the layout takes them, and how many classes they have, if they say."""
@@ -260,7 +290,8 @@ def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:
         height, width = batch.shape[2:]
         feeds: dict[str, Array] = {image.name: batch[0] if unbatched_input else batch}
         for entry in sizes:  # the network input's own size: boxes then come back in its pixels, as everywhere else
-            feeds[entry.name] = np.full((len(batch), 2), (width, height), np.int64)
+            told = {"scale_factor": (1, 1), "im_shape": (height, width)}.get(entry.name, (width, height))
+            feeds[entry.name] = np.full((len(batch), 2), told, np.int64 if entry.integer else np.float32)
         try:
             every = graph.session.run(outputs, feeds)
         except Exception as error:
@@ -277,7 +308,8 @@ def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:
 
 
 def _listed(tensors: Sequence[GraphTensor]) -> str:
-    return ", ".join(str(tensor) for tensor in tensors)
+    more = f" and {len(tensors) - 4} more" if len(tensors) > 4 else ""
+    return ", ".join(str(tensor) for tensor in tensors[:4]) + more
 
 
 def _shape(array: Array) -> str:

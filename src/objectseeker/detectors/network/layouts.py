@@ -121,6 +121,12 @@ def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float, eve
     return _classes(boxes, scores, floor, every_class)
 
 
+def _decode_boxes_any_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """Boxes A x 4 and class scores A x C or C x A."""
+    boxes, scores = outputs
+    return _classes(boxes, scores if len(scores) == len(boxes) else scores.T, floor, every_class)
+
+
 def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """A x (centre, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
     rows = outputs[0][outputs[0][:, 4] >= floor]
@@ -156,6 +162,18 @@ def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_cla
     return _corners(_classes(kept[:, :4], kept[:, 4:], floor, every_class))
 
 
+def _decode_corner_columns(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """(corners, class scores) x A."""
+    return _decode_corner_rows([outputs[0].T], size, floor, every_class)
+
+
+def _decode_corner_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """A x (corners, class scores)."""
+    (rows,) = outputs
+    found = _classes(rows[:, :4], rows[:, 4:], floor, every_class)
+    return found._replace(xyxy=np.clip(found.xyxy, 0, np.tile(size, 2)))  # before suppression, as its own code does
+
+
 def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
     """Boxes K x 4 (centre and sides, as shares of the input) and K x C logits, each class by itself."""
     boxes, logits = outputs
@@ -187,6 +205,12 @@ def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class
     """K x (corners, score, label)."""
     (rows,) = outputs
     return Found(rows[:, :4], rows[:, 4], rows[:, 5])
+
+
+def _decode_labels_first(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    """K x (label, score, corners)."""
+    (rows,) = outputs
+    return Found(rows[:, 2:6], rows[:, 1], rows[:, 0])
 
 
 def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
@@ -237,6 +261,7 @@ _UNIT = (1.0, 1.0, 1.0)
 _IMAGENET_MEAN, _IMAGENET_STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
 _LISTED = ("labels", "boxes", "scores")
 _RAW = ("boxes", "scores")
+_PADDLE: dict[str, Any] = {"fit": "stretch", "mean": _IMAGENET_MEAN, "std": _IMAGENET_STD}
 
 LAYOUTS = {
     layout.name: layout
@@ -272,12 +297,21 @@ LAYOUTS = {
             nms=0.65,
         ),
         Layout(
-            name="yolov8",  # and YOLOv9, YOLO11
+            name="yolov8",  # and YOLO11, YOLOv9 of its authors
             decode=_decode_yolov8,
             outputs=("output",),
             classes=(1, 4),
             stride=32,
             nms=0.65,
+        ),
+        Layout(
+            name="yolov9",  # of MultimediaTechLab and libreyolo: corners where YOLOv8 has centres
+            decode=_decode_corner_columns,
+            outputs=("output",),
+            classes=(1, 4),
+            stride=32,
+            nms=0.65,
+            every_class=True,
         ),
         Layout(name="end2end", decode=_decode_rows, outputs=("output",), stride=32),
         Layout(name="detr", decode=_decode_listed, outputs=_LISTED, fit="stretch"),
@@ -315,6 +349,27 @@ LAYOUTS = {
             nms=0.6,
             every_class=True,
         ),
+        Layout(
+            name="picodet",  # of libreyolo; PP-YOLOE of PaddleDetection without post-processing
+            decode=_decode_corner_rows,
+            outputs=("output",),
+            classes=(2, 4),
+            stride=32,
+            nms=0.6,
+            every_class=True,
+            **_PADDLE,
+        ),
+        Layout(
+            name="ppyoloe",  # and PicoDet, both without suppression
+            decode=_decode_boxes_any_scores,
+            outputs=_RAW,
+            classes=(2, 0),
+            stride=32,
+            nms=0.7,
+            every_class=True,
+            **_PADDLE,
+        ),
+        Layout(name="paddle", decode=_decode_labels_first, outputs=("rows",), batched=False, **_PADDLE),
         Layout(
             name="mmdeploy",
             decode=_decode_dets_labels,

@@ -1,16 +1,45 @@
-"""Which layout a graph has, told from the shapes, types and names of its outputs."""
+"""Which layout a graph has, told from the shapes, types and names of its outputs, or from what it says of itself."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
 
-from objectseeker.detectors.network.layouts import DISTANCES, NANODET_STRIDES, STRIDES, Layout, grid
+import numpy as np
+
+from objectseeker.detectors.network.layouts import DISTANCES, NANODET_STRIDES, STRIDES, Array, Layout, grid
 from objectseeker.detectors.network.preprocess import Size
+from objectseeker.errors import ObjectSeekerError
 
 # Names by which exporters call what we call boxes and scores.
 ROLES = {"boxes": "boxes", "scores": "scores", "pred_boxes": "boxes", "pred_logits": "scores", "logits": "scores"}
 RFDETR_ROLES = {"dets": "boxes", "labels": "scores"}
+GRIDS = (STRIDES, NANODET_STRIDES, (4, *STRIDES))
+
+# The families that libreyolo names in its graphs, as its code prepares images for them and reads their outputs.
+SIGNED = {
+    "yolo9": "yolov9",
+    "yolo9_p2": "yolov9",
+    "yolo9_e2e": "yolov9,nms=none",
+    "yolox": "yolov5,fit=top-left,channels=bgr,std=1",
+    "picodet": "picodet",
+    "ppyoloe": "ppyoloe",
+    "rtmdet": "picodet,fit=top-left,channels=bgr,mean=103.53/116.28/123.675,std=57.375/57.12/58.395,nms=0.65",
+    "dfine": "queries",
+    "deim": "queries",
+}
+
+# Layouts of which the graph does not say how pixels are normalised, with how they are and what to write for others.
+GUESSED_INPUTS = {
+    "queries": "RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalised, name the layout, as "
+    "--layout rfdetr",
+    "picodet": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ say --layout picodet,mean=0,std=255",
+    "ppyoloe": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ say --layout ppyoloe,mean=0,std=255",
+    "paddle": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ and RT-DETR say --layout "
+    "paddle,mean=0,std=255",
+    "mmdeploy": "most detectors of mmdet are, RGB pixels normalised: for RTMDet say --layout mmdeploy,channels=bgr,"
+    "mean=103.53/116.28/123.675,std=57.375/57.12/58.395",
+}
 
 
 class GraphTensor(NamedTuple):
@@ -22,6 +51,26 @@ class GraphTensor(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} {'x'.join('?' if side is None else str(side) for side in self.shape)}"
+
+
+def signed(metadata: Mapping[str, str]) -> str | None:
+    """The layout of a graph that libreyolo exported, as a text for `layouts.parse`; None for all other graphs.
+
+    Several of its families have outputs of the same shape that mean different things.
+    """
+    if not {"libreyolo_version", "model_family"} <= set(metadata):
+        return None
+    family, task = metadata["model_family"], metadata.get("task", "detect")
+    if family not in SIGNED or task != "detect":
+        what = f"{family[:40]!r} ({task[:20]})"
+        raise ObjectSeekerError(
+            f"libreyolo's {what} is not known here: choose a layout (--layout), or wrap it as python:"
+        )
+    text = SIGNED[family]
+    if family.startswith("yolo9"):
+        text = "end2end" if metadata.get("nms") == "true" else text
+        text += "" if metadata.get("letterbox_pad") == "center" else ",fit=top-left"
+    return text
 
 
 def recognise(
@@ -41,9 +90,15 @@ def recognise(
         return _recognise_single(outputs[0].shape[1], outputs[0].shape[2], size, exported_by_yolo)
     if ranks == [3, 3] and integers == 0:
         if set(roles) == {"boxes", "scores"} and names != {"boxes", "scores"}:
+            if roles["boxes"].shape[2] not in (4, None):  # some exporters give names that do not fit
+                return None
             return "rfdetr" if "dets" in names else "queries"
+        if widths.count(4) == 1 and _in_columns(sorted(outputs, key=lambda output: output.shape[2] != 4)):
+            return "ppyoloe"
         if names == {"boxes", "scores"} or (widths.count(4) == 1 and not _few(outputs, size)):
             return "decoded"
+    if ranks == [1, 2] and integers == 1 and 6 in widths:
+        return "paddle"
     if ranks == [2, 3] and (names == {"dets", "labels"} or (integers == 1 and 5 in widths)):
         return "mmdeploy"
     if names == {"labels", "boxes", "scores"} or (len(outputs) == 3 and integers == 1 and 4 in widths):
@@ -62,7 +117,8 @@ def _recognise_single(rows: int | None, columns: int | None, size: Size | None, 
         if rows == len(grid(size, NANODET_STRIDES)[0]) and columns is not None and columns > 4 * DISTANCES:
             return "nanodet"
         if rows == cells and columns != cells:
-            return "yolox"
+            # A head that lists its boxes lists every cell of a very small input, in rows like a YOLOX of one class.
+            return "end2end" if exported_by_yolo and columns == 6 else "yolox"
         if rows in (3 * cells, 3 * (cells + coarse_cells)):
             return "yolov5"
         if columns == cells:
@@ -77,10 +133,47 @@ def _recognise_single(rows: int | None, columns: int | None, size: Size | None, 
     return "yolov5" if exported_by_yolo and many_rows else None
 
 
+def given_as(boxes: Array, size: Size) -> Literal["corners", "centres"] | None:
+    """How a network writes its boxes, A x 4, one for each cell of its grid, in pixels of its input.
+
+    Where distances from the middle of a cell to four sides are learnt, the middle lies in the box, whatever an image
+    shows: corners do so in every row. Centres at least move across the image with their cells; what YOLOX gives,
+    offsets from a cell in strides, stays near 0.
+    """
+    if boxes.shape[1] != 4 or not np.isfinite(boxes).all():
+        return None
+    low, high = boxes[:, :2], boxes[:, 2:]
+    grids = [grid(size, order) for strides in GRIDS for order in (strides, strides[::-1])]
+    middles = [((cell + 0.5) * stride, stride) for cell, stride in grids if len(cell) == len(boxes)]
+    if any(_holds(low, high, middle, stride / 2).all() for middle, stride in middles):
+        return "corners"
+    if any(_follows(low, middle) for middle, _ in middles):
+        return "centres"
+    return None
+
+
+def _holds(low: Array, high: Array, point: Array, slack: Array) -> Array:
+    return np.asarray((low <= point + slack) & (high >= point - slack))
+
+
+def _follows(points: Array, middles: Array) -> bool:
+    """Whether points move, along both axes, by more than half of what the middles move by."""
+    apart = middles - middles.mean(axis=0)
+    return bool(((points * apart).sum(axis=0) > 0.5 * (apart**2).sum(axis=0)).all())
+
+
 def _few(outputs: Sequence[GraphTensor], size: Size | None) -> bool:
     """Whether outputs list fewer boxes than a grid over the input has cells: then they are not its raw boxes."""
     rows = outputs[0].shape[1]
     return size is not None and rows is not None and rows < len(grid(size)[0])
+
+
+def _in_columns(ordered: Sequence[GraphTensor]) -> bool:
+    """Whether of boxes N x A x 4 and scores the scores are N x C x A, as PaddleDetection has them."""
+    if len(ordered) != 2 or any(len(output.shape) != 3 for output in ordered):
+        return False
+    boxes, scores = ordered
+    return scores.shape[2] == boxes.shape[1] and scores.shape[1] not in (boxes.shape[1], None)
 
 
 def _roles(outputs: Sequence[GraphTensor]) -> dict[str, GraphTensor]:
@@ -98,13 +191,14 @@ def order_outputs(outputs: Sequence[GraphTensor], layout: Layout) -> list[GraphT
 
     Exporters often number their outputs: where the names say nothing, type and shape do.
     """
-    if len(layout.outputs) == 1:
+    if layout.outputs == ("output",):
         return list(outputs[:1])
     by_role = {output.name: output for output in outputs} | _roles(outputs)
     lists = any(output.integer for output in outputs)
     for output in outputs:
         width = output.shape[-1] if output.shape else None
         role = "boxes" if width == 4 else "dets" if width == 5 and lists else "scores"
+        role = "rows" if width == 6 and len(output.shape) == 2 else role
         role = "labels" if output.integer else role
         by_role.setdefault(role, output)
     return [by_role[role] for role in layout.outputs] if set(layout.outputs) <= set(by_role) else None
@@ -115,5 +209,7 @@ def count_classes(ordered: Sequence[GraphTensor], layout: Layout) -> int | None:
     if layout.classes is None:
         return None
     axis, skipped = layout.classes
+    if layout.name == "ppyoloe" and _in_columns(ordered):
+        axis = 1
     side = ordered[-1].shape[axis] if len(ordered[-1].shape) == 3 else None
     return None if side is None else side - skipped
