@@ -26,6 +26,7 @@ class RunSettings:
     seconds: float | None  # length of the schedule in training time, or
     steps: int | None  # in steps
     images: int
+    digest: str  # of the training images, so that no piece of a run is trained on others
     batch: int
     size: int = 416
     seed: int = 0
@@ -103,8 +104,14 @@ class Learner:
         if not (folder / "checkpoint.pt").exists():
             return False
         state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
-        if state["settings"] != asdict(self.settings):
-            raise SystemExit(f"{folder} holds a run with {state['settings']}, asked for {asdict(self.settings)}")
+        before, now = state["settings"], asdict(self.settings)
+        other = [name for name in now if before.get(name) != now[name]]
+        if other:
+            then, asked = ({name: settings.get(name) for name in other} for settings in (before, now))
+            raise SystemExit(
+                f"{folder} holds a run with {then}, asked for {asked}: give another --out, or what it had (the digest "
+                "is of the training images, their boxes and --repeat)"
+            )
         self.network.load_state_dict(state["network"])
         self.average.load_state_dict(state["average"])
         self.optimizer.load_state_dict(state["optimizer"])

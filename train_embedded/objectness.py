@@ -193,7 +193,7 @@ def main() -> None:
     log = Log(arguments.out)
     data = load_data(arguments, log)
     device, bank = make_bank(data, log)
-    settings = settings_from(RunSettings, arguments, images=int(data.repeats.sum()))
+    settings = settings_from(RunSettings, arguments, **data.settings)
     trainer = Trainer(settings, bank, device, compiled=device.type == "cuda" and not arguments.no_compile)
     resume(trainer, log, arguments.out)
     train(trainer, log, arguments.out, arguments)

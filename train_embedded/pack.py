@@ -10,6 +10,7 @@ Images without an object of the 20 VOC classes stay: they show what is none of t
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from pathlib import Path
 
@@ -27,8 +28,7 @@ def main() -> None:
         storage=Storage(arguments.format, arguments.quality),
     )
     source = arguments.source or arguments.dataset.partition(":")[0]
-    part_size = None if arguments.part_size is None else round(arguments.part_size * 1e6)
-    parts = write_pack(pack, arguments.index, arguments.part, source=source, part_size=part_size)
+    parts = write_pack(pack, arguments.index, arguments.part, source=source, part_size=arguments.part_size)
     sizes = ", ".join(f"{part}: {part.stat().st_size} bytes" for part in parts)
     print(f"{len(pack)} images of {source}, {sum(map(len, pack.boxes))} boxes; {sizes}")
 
@@ -39,7 +39,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("index", type=Path, help="the .npz to write")
     parser.add_argument("part", type=Path, help="the .bin to write")
     parser.add_argument(
-        "--part-size", type=float, metavar="MB", help="of the largest part; writes PART_1.bin and so on"
+        "--part-size", type=megabytes, metavar="MB", help="of the largest part; writes PART_1.bin and so on"
     )
     parser.add_argument("--source", help="what `train --sources` knows the images by (default: the form of DATASET)")
     parser.add_argument("--longest-side", type=int, default=416)
@@ -48,6 +48,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="only this many images")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
+
+
+def megabytes(text: str) -> int:
+    """So many megabytes, in bytes: at least one."""
+    value = float(text) * 1e6
+    if not math.isfinite(value) or round(value) < 1:
+        raise argparse.ArgumentTypeError(f"a part has at least one byte (0.000001), and an end, got {text}")
+    return round(value)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ The index holds, for n images and m boxes:
     name  n      the image's file name
     bx    m,6    label, x1, y1, x2, y2 in stored pixels, flag (0 normal, 1 crowd, 2 difficult, 3 doubtful)
     bi    m      the image each box belongs to
+    crc          CRC-32 of all parts, joined (older packs have none: parts in a wrong order are not noticed)
 
 A doubtful box says that nobody knows whether an object of that label is there: training takes it neither for an object
 nor for background.
@@ -16,9 +17,12 @@ nor for background.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mmap
-from collections.abc import Container, Sequence
+import os
+import zlib
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,6 +31,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+
+from objectseeker.files.images import looks_like_image
 
 NORMAL, CROWD, DIFFICULT, DOUBTFUL = 0, 1, 2, 3
 
@@ -69,6 +75,10 @@ def read_pack(
     joined = b"".join(part.read_bytes() for part in parts)
     if len(joined) != int(table["off"][-1]):
         raise SystemExit(f"{index} describes {int(table['off'][-1])} bytes of images, its parts hold {len(joined)}")
+    if "crc" in table and zlib.crc32(joined) != int(table["crc"]):
+        raise SystemExit(
+            f"the parts given for {index} are others, or in another order: {parts[0]} first, {parts[-1]} last"
+        )
     wanted = np.ones(len(table["name"]), bool) if sources is None else np.isin(table["src"], list(sources))
     chosen = np.flatnonzero(wanted)[:limit]
     by_image = np.argsort(table["bi"], kind="stable")
@@ -84,11 +94,13 @@ def read_pack(
 def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: int | None = None) -> list[Path]:
     """A pack that `read_pack` reads: its index and its parts, which are returned.
 
-    With `part_size` no part has more bytes than that; `train.bin` becomes `train_1.bin`, `train_2.bin` and so on.
+    With `part_size` no part has more bytes than that; `train.bin` becomes `train_1.bin`, `train_2.bin` and so on, from
+    ten parts on `train_01.bin`: sorted by name they are in order.
     """
     joined = b"".join(pack.files)
     pieces = [joined] if part_size is None else [joined[i : i + part_size] for i in range(0, len(joined), part_size)]
-    parts = [part] if part_size is None else [part.with_stem(f"{part.stem}_{n + 1}") for n in range(len(pieces))]
+    numbers = [f"_{number:0{len(str(len(pieces)))}}" for number in range(1, len(pieces) + 1)]
+    parts = [part] if part_size is None else [part.with_stem(part.stem + number) for number in numbers]
     for path, piece in zip(parts, pieces, strict=True):
         path.write_bytes(piece)
     np.savez_compressed(
@@ -97,6 +109,7 @@ def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: i
         wh=np.concatenate([np.zeros_like(pack.sizes), pack.sizes], axis=1),
         src=np.full(len(pack), source),
         name=np.array(pack.names),
+        crc=zlib.crc32(joined),
         **_box_columns(pack.boxes),
     )
     return parts
@@ -112,9 +125,31 @@ def _box_columns(boxes: Sequence[npt.NDArray[np.float32]]) -> dict[str, Any]:
     return {"bx": np.concatenate(boxes), "bi": np.repeat(np.arange(len(boxes)), [len(rows) for rows in boxes])}
 
 
+def names_in(index: Path) -> list[str]:
+    """The names of all images of a pack."""
+    with np.load(index) as stored:
+        return [str(name) for name in stored["name"]]
+
+
+def plain(name: str) -> str:
+    """A name without the ending of an image file, so that an id and a file name of it are the same."""
+    name = name.strip()
+    return os.path.splitext(name)[0] if looks_like_image(name) else name  # noqa: PTH122  # an id is no path
+
+
+def digest_of(pack: Pack, repeats: Iterable[int]) -> str:
+    """Tells these images, their names and boxes, and how often each is shown, from any others."""
+    digest = hashlib.sha256()
+    for name, file, boxes, repeat in zip(pack.names, pack.files, pack.boxes, repeats, strict=True):
+        digest.update(repr((name, len(file), len(boxes), int(repeat))).encode())
+        digest.update(file)
+        digest.update(boxes.tobytes())
+    return digest.hexdigest()[:16]
+
+
 def without(pack: Pack, names: Container[str]) -> Pack:
-    """The images of a pack that have none of these names."""
-    kept = [number for number, name in enumerate(pack.names) if name not in names]
+    """The images of a pack that have none of these plain names."""
+    kept = [number for number, name in enumerate(pack.names) if plain(name) not in names]
     return Pack(
         files=[pack.files[number] for number in kept],
         names=[pack.names[number] for number in kept],

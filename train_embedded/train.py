@@ -23,6 +23,8 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from objectseeker.datasets.reading import read_lines
+from objectseeker.datasets.shown import shown
 from objectseeker.detectors.embedded.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
@@ -31,12 +33,29 @@ from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder
 from train_embedded.learner import Learner, Progress, RunSettings
-from train_embedded.packs import DOUBTFUL, Pack, Pixels, decode, halve, join, read_pack, without
+from train_embedded.packs import (
+    DOUBTFUL,
+    Pack,
+    Pixels,
+    decode,
+    digest_of,
+    halve,
+    join,
+    names_in,
+    plain,
+    read_pack,
+    without,
+)
 from train_embedded.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
 CHECK_STEPS = 60
+
+LEAVE_OUT = (
+    "names of images not to train on, one a line, with or without .jpg and the like; they are left out of every pack "
+    "and data set"
+)
 
 S = TypeVar("S", bound=RunSettings)
 
@@ -102,7 +121,7 @@ def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) ->
 def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
     try:
         masking = masking_of(arguments)
-        return settings_from(Settings, arguments, images=int(data.repeats.sum()), masking=masking, names=data.names)
+        return settings_from(Settings, arguments, **data.settings, masking=masking, names=data.names)
     except ObjectSeekerError as error:
         raise SystemExit(str(error)) from None
 
@@ -198,13 +217,18 @@ class Data:
     held_out: tuple[Pack, Pixels] | None
     names: tuple[str, ...]
     repeats: npt.NDArray[np.int64]
+    digest: str
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a run's settings say about its training images."""
+        return {"images": int(self.repeats.sum()), "digest": self.digest}
 
 
 def load_data(arguments: argparse.Namespace, log: Log) -> Data:
     """Read and decode what the command line names."""
     processes, limit = arguments.processes, arguments.limit
     names: tuple[str, ...] = CLASSES
-    leave_out = names_in(arguments.leave_out) if arguments.leave_out else frozenset()
     packs = [read_pack(index, parts, sources=arguments.sources, limit=limit) for index, *parts in arguments.pack or []]
     if arguments.check:
         packs = [noise_pack(max(2 * arguments.batch, 64))]
@@ -217,10 +241,10 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
     if arguments.held_out:
         held = read_held_out(arguments.held_out, names, arguments)
         held_out = held, decode(held, processes=processes)
-    kept = [without(pack, leave_out) for pack in packs]
+    kept = leave_out(packs, arguments, log) if arguments.leave_out else packs
     pack, repeats = join(kept), repeats_of(kept, arguments.repeat)
-    if arguments.leave_out:
-        log(f"{sum(map(len, packs)) - len(pack)} training images left out that {arguments.leave_out} names")
+    if repeats.sum() < max(arguments.batch, 1):
+        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {repeats.sum()}")
     full = decode(pack, processes=processes)
     half = halve(full, processes=processes)
     doubtful = sum(int((rows[:, 5] == DOUBTFUL).sum()) for rows in pack.boxes)
@@ -228,9 +252,7 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
         f"{len(pack)} training images with {sum(map(len, pack.boxes)) - doubtful} boxes of {len(names)} classes "
         f"and {doubtful} doubtful ones decoded"
     )
-    if repeats.sum() < arguments.batch:
-        raise SystemExit(f"a batch of {arguments.batch} needs as many images, the data give {repeats.sum()}")
-    return Data(pack, full, half, held_out, names, repeats)
+    return Data(pack, full, half, held_out, names, repeats, digest_of(pack, repeats))
 
 
 def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.int64]:
@@ -241,11 +263,28 @@ def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.i
     return np.repeat(np.array(every, np.int64), [len(pack) for pack in packs])
 
 
-def names_in(file: Path) -> frozenset[str]:
-    """The names of images that a text file lists, one a line."""
-    if not file.is_file():
-        raise SystemExit(f"there is no list of images at {file}")
-    return frozenset(file.read_text().splitlines())
+def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) -> list[Pack]:
+    """The packs without the images that a file lists, one a line; a name that no image has is refused.
+
+    Every pack and data set is searched for every name. Images that --sources leaves out count as known; where --limit
+    cuts data sets short nobody can say what is known, and nothing is refused.
+    """
+    file = arguments.leave_out
+    try:
+        listed = {plain(line): line.strip() for _, line in read_lines(file)}
+    except ObjectSeekerError as error:
+        raise SystemExit(str(error)) from None
+    names = [name for pack in packs for name in pack.names]
+    known = {plain(name) for index, *_ in arguments.pack or [] for name in names_in(index)} | set(map(plain, names))
+    unknown = [line for name, line in listed.items() if name not in known]
+    if unknown and arguments.limit is None:
+        raise SystemExit(
+            f"{file} lists names that no training image has ({len(unknown)} of {len(listed)}), such as "
+            f"{shown(unknown[0])}: write them as the data do, such as {shown(names[0]) if names else 'none'}"
+        )
+    kept = [without(pack, listed) for pack in packs]
+    log(f"{len(names) - sum(map(len, kept))} of {len(names)} training images left out that {file} names")
+    return kept
 
 
 def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
@@ -287,7 +326,7 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
         default=["voc", "coco-train2017"],
         help="of packs take only images from these data sets (default: voc coco-train2017)",
     )
-    parser.add_argument("--leave-out", type=Path, metavar="FILE", help="names of images not to train on, one a line")
+    parser.add_argument("--leave-out", type=Path, metavar="FILE", help=LEAVE_OUT)
     parser.add_argument(
         "--repeat",
         type=int,

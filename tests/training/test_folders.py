@@ -14,7 +14,7 @@ pytest.importorskip("train_embedded", reason="the training program is not part o
 from objectseeker.detectors.network.names import VOC_20
 from train_embedded.folders import read_folder
 from train_embedded.pack import main as write_a_pack
-from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, join, read_pack
+from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, digest_of, join, read_pack, write_pack
 
 WIDTH, HEIGHT = 80, 60
 
@@ -135,17 +135,103 @@ def test_a_training_pack_in_parts_that_says_where_its_images_are_from(coco, tmp_
     assert len(read_pack(tmp_path / "train.npz", parts, sources=["voc"])) == 0
 
 
-def test_images_that_a_file_names_are_not_trained_on(coco, tmp_path):
+@pytest.mark.parametrize("size", ["-1", "0", "0.0000001", "nan", "inf"])
+def test_parts_of_no_size_are_refused(coco, tmp_path, monkeypatch, capsys, size):
+    monkeypatch.setattr(
+        "sys.argv", ["pack", coco, f"{tmp_path}/train.npz", f"{tmp_path}/train.bin", f"--part-size={size}"]
+    )
+    with pytest.raises(SystemExit):
+        write_a_pack()
+    assert f"got {size}" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "train.npz").exists()
+
+
+def small_pack(coco, folder, **options):
+    pack, _ = read_folder(coco, longest_side=8, processes=1)
+    return pack, write_pack(pack, folder / "small.npz", folder / "small.bin", source="voc", **options)
+
+
+def test_ten_parts_sort_in_order_and_another_order_is_refused(coco, tmp_path):
+    size = sum(map(len, read_folder(coco, longest_side=8, processes=1)[0].files))
+    pack, parts = small_pack(coco, tmp_path, part_size=size // 10)
+    assert len(parts) > 9
+    assert sorted(tmp_path.glob("small_*.bin")) == parts
+    assert read_pack(tmp_path / "small.npz", parts).files == pack.files
+    joined = tmp_path / "all.bin"
+    joined.write_bytes(b"".join(pack.files))
+    assert read_pack(tmp_path / "small.npz", [joined]).files == pack.files  # where it was cut does not matter
+    wrong = [parts[0], parts[9], *parts[1:9], *parts[10:]]
+    with pytest.raises(SystemExit, match=r"small.npz are others, or in another order: .*small_01.bin first"):
+        read_pack(tmp_path / "small.npz", wrong)
+
+
+def test_a_pack_without_a_checksum_is_read(coco, tmp_path):
+    pack, parts = small_pack(coco, tmp_path)
+    with np.load(tmp_path / "small.npz") as stored:
+        older = {name: column for name, column in stored.items() if name != "crc"}
+    np.savez(tmp_path / "older.npz", **older)
+    assert read_pack(tmp_path / "older.npz", parts).files == pack.files
+
+
+@pytest.fixture
+def load(coco, tmp_path):
+    """The data that training gets, with a list of images to leave out."""
     pytest.importorskip("torch")
     from train_embedded.train import Log, detector_parser, load_data
 
-    (tmp_path / "leave-out.txt").write_text("1\n12\n")
-    given = ["--data", coco, "--leave-out", f"{tmp_path}/leave-out.txt", "--batch", "2", "--processes", "1"]
-    data = load_data(detector_parser(None).parse_args(given), Log(tmp_path))
+    def load(listed, *more):
+        (tmp_path / "leave-out.txt").write_bytes(listed if isinstance(listed, bytes) else listed.encode())
+        given = ["--data", coco, "--leave-out", f"{tmp_path}/leave-out.txt", "--batch", "1", "--processes", "1"]
+        return load_data(detector_parser(None).parse_args([*given, *more]), Log(tmp_path))
+
+    return load
+
+
+@pytest.mark.parametrize("listed", ["1\n", "1.png\n", "\ufeff 1 \t\r\n\r\n1.JPG"])
+def test_images_that_a_file_names_are_not_trained_on(load, tmp_path, listed):
+    data = load(listed)
     assert data.pack.names == ["0", "2"]
     assert [len(rows) for rows in data.pack.boxes] == [1, 0]
     assert len(data.full.sizes) == 2
-    assert "1 training images left out" in (tmp_path / "log.txt").read_text()
+    assert "1 of 3 training images left out" in (tmp_path / "log.txt").read_text()
+
+
+def test_a_list_of_ids_leaves_out_images_that_packs_call_by_their_files(load, coco, tmp_path):
+    pack, _ = small_pack(coco, tmp_path)
+    pack.names[:] = ["1.jpg", "9.jpg", "a.b"]
+    for source in ("voc", "unknown"):
+        parts = write_pack(pack, tmp_path / f"{source}.npz", tmp_path / f"{source}.bin", source=source)
+        data = load("1\n9\n", "--pack", f"{tmp_path}/{source}.npz", *map(str, parts))
+        assert data.pack.names == (["a.b", "0", "2"] if source == "voc" else ["0", "2"])  # 9.jpg is known, if not used
+    with pytest.raises(SystemExit, match="such as 'a': write them"):
+        load("a\n", "--pack", f"{tmp_path}/voc.npz", f"{tmp_path}/voc.bin")
+
+
+@pytest.mark.parametrize(
+    ("listed", "message"),
+    [
+        ("1\n12\n13\n", r"lists names that no training image has \(2 of 3\), such as '12': .* such as '0'"),
+        ("0\n1\n2\n", "the data give 0"),
+        (b"1\n\xff\xfe\n", "leave-out.txt is not a text file in UTF-8"),
+    ],
+)
+def test_lists_that_cannot_be_meant(load, listed, message):
+    with pytest.raises(SystemExit, match=message):
+        load(listed)
+
+
+def test_where_a_limit_hides_images_no_name_is_refused(load):
+    assert load("1\n2\n", "--limit", "2").pack.names == ["0"]
+
+
+def test_other_training_images_have_another_digest(load):
+    first, again, second = load("1\n"), load("1.png\n"), load("2\n")
+    assert first.settings == again.settings
+    assert first.settings["images"] == second.settings["images"] == 2
+    assert first.settings["digest"] != second.settings["digest"]
+    assert first.digest != digest_of(first.pack, [2, 1])
+    first.pack.boxes[0][0, 0] += 1
+    assert digest_of(first.pack, first.repeats) != first.digest
 
 
 def test_mistakes_are_told_in_one_sentence(coco, tmp_path):

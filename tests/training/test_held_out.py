@@ -75,7 +75,14 @@ def test_a_run_tells_the_ap50_of_its_averaged_network(tmp_path, capsys):
     pack = noise_pack(4)
     full = decode(pack, processes=1)
     settings = Settings(
-        seconds=None, steps=1, images=4, masking=SampleMasking(probability=0.5), batch=2, size=64, names=("a",) * 20
+        seconds=None,
+        steps=1,
+        images=4,
+        digest="",
+        masking=SampleMasking(probability=0.5),
+        batch=2,
+        size=64,
+        names=("a",) * 20,
     )
     bank = Bank(pack, full, halve(full, processes=1), torch.device("cpu"))
     trainer = Trainer(settings, bank, torch.device("cpu"), compiled=False)

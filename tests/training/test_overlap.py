@@ -41,6 +41,10 @@ PLANTED = {
     "smaller": lambda image: file_of(image.resize((67, 50)), "WEBP", 60),
     "stretched": lambda image: file_of(image.resize((160, 160)), "JPEG", 80),
     "mirrored": lambda image: file_of(ImageOps.mirror(image).resize((96, 72)), "JPEG", 60),
+    "upside down": lambda image: file_of(ImageOps.flip(image), "JPEG", 60),
+    "half a turn": lambda image: file_of(image.rotate(180), "JPEG", 60),
+    "a quarter": lambda image: file_of(image.rotate(90, expand=True), "JPEG", 60),
+    "three, mirrored": lambda image: file_of(ImageOps.mirror(image.rotate(270, expand=True)), "JPEG", 60),
     "blurred": lambda image: file_of(image.filter(ImageFilter.GaussianBlur(1)), "JPEG", 80),
     "darker": lambda image: file_of(image.point(lambda value: value * 0.7), "JPEG", 80),
 }
@@ -48,10 +52,10 @@ PLANTED = {
 
 @pytest.fixture
 def places(tmp_path):
-    """A folder of eight evaluation images, and a pack of training images: disguised ones, and unrelated ones."""
+    """A folder of twelve evaluation images, and a pack of training images: disguised ones, and unrelated ones."""
     held_out = tmp_path / "held"
     held_out.mkdir()
-    for seed in range(8):
+    for seed in range(12):
         photograph(seed).save(held_out / f"{seed}.png")
     files = [disguise(photograph(seed)) for seed, disguise in enumerate(PLANTED.values())]
     names = [*PLANTED, *(f"other {seed}" for seed in range(100, 140))]
@@ -65,13 +69,13 @@ def places(tmp_path):
 def test_disguised_images_are_found_and_no_others(places, tmp_path, monkeypatch, capsys):
     found = tmp_path / "found.txt"
     monkeypatch.setattr(
-        sys, "argv", ["check_overlap.py", *places, "--processes", "1", "--show", "6", "--write", str(found)]
+        sys, "argv", ["check_overlap.py", *places, "--processes", "1", "--show", "10", "--write", str(found)]
     )
     check_overlap.main()
     assert found.read_text().splitlines() == sorted(PLANTED)
     told = capsys.readouterr().out
-    assert "train.npz (46) against" in told
-    assert "6 within 40 bits" in told
+    assert "train.npz (50) against" in told
+    assert "10 within 40 bits" in told
     assert all(f"{name}  {seed}.png" in told for seed, name in enumerate(PLANTED))  # and each with its own
 
 

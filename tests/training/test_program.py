@@ -128,7 +128,7 @@ def test_masks_that_are_aimed_at_nothing_are_those_drawn(bank):
 def test_what_bands_are_comes_from_the_command_line_and_from_a_plan():
     given = ["--check", "--out", "runs", "--mask-bands", "0.5", "--mask-band-widths", "0.1", "0.2"]
     options = detector_parser(None).parse_args(given)
-    data = argparse.Namespace(repeats=np.ones(12), names=("a",))
+    data = argparse.Namespace(settings={"images": 12, "digest": ""}, names=("a",))
     masking = settings_of(options, data).masking
     assert (masking.bands, masking.band_widths) == (0.5, (0.1, 0.2))
     plan = {"name": "bands", "mask_bands": 1, "mask_band_widths": [0.15, 0.25]}
@@ -189,6 +189,7 @@ def settings(**changes):
                 "seconds": None,
                 "steps": 3,
                 "images": 12,
+                "digest": "these",
                 "masking": SampleMasking(probability=0.5, bands=0.5),
                 "batch": 4,
                 "size": SIZE,
@@ -251,6 +252,9 @@ def test_a_run_can_start_from_weights_and_refuses_other_settings(bank, tmp_path)
     kernel = trainer.network.stem.conv.weight
     np.testing.assert_array_equal(kernel.detach(), torch.load(weights)["stem.conv.weight"].float())
     with pytest.raises(SystemExit, match="holds a run with"):
+        trainer.resume(tmp_path / "first")
+    trainer.begin(settings(steps=1, digest="others"))
+    with pytest.raises(SystemExit, match=r"with \{'digest': 'these'\}, asked for \{'digest': 'others'\}"):
         trainer.resume(tmp_path / "first")
     torch.save({"other.weight": torch.zeros(1)}, tmp_path / "other.pt")
     with pytest.raises(SystemExit, match="another network"):

@@ -30,9 +30,8 @@ def bank():
 
 def settings(*options):
     given = ["--steps", "10", "--batch", "4", "--size", str(SIZE), *options]
-    return settings_of(
-        detector_parser(None).parse_args(given), argparse.Namespace(repeats=torch.ones(16), names=("a",) * 20)
-    )
+    data = argparse.Namespace(settings={"images": 16, "digest": ""}, names=("a",) * 20)
+    return settings_of(detector_parser(None).parse_args(given), data)
 
 
 def hidden(batch):
