@@ -326,13 +326,15 @@ def test_a_transformers_model_finds_boxes_inside_the_image(yolos):
     assert not isinstance(detector, ViewDetector)
 
 
-def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path):
+def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path, capsys):
     model, processor = yolos
     model.save_pretrained(tmp_path)
     processor.save_pretrained(tmp_path)
+    capsys.readouterr()
 
     loaded = load(f"transformers:{tmp_path}")
 
+    assert capsys.readouterr() == ("", "")
     assert loaded.identity == transformers_detector(model, processor).identity
     assert loaded([scene(90, 60, 1)]) == transformers_detector(model, processor)([scene(90, 60, 1)])
 

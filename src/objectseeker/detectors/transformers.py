@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,8 @@ def load_transformers(name: str, **options: Any) -> OneByOneDetector:
     while True:
         try:
             processor = AutoImageProcessor.from_pretrained(name, local_files_only=here)
-            model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=here)
+            with _silently() if here else nullcontext():
+                model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=here)
             break
         except Exception as error:  # of the hub, of the file, of a setting: there is no end to them
             if Path(name).is_dir() or not here:
@@ -46,6 +49,20 @@ def load_transformers(name: str, **options: Any) -> OneByOneDetector:
         _require_on_hub(name, failed)
         here = False
     return transformers_detector(model, processor, **options)
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    """No progress bar for a file that is read in a moment: `--quiet` is to be quiet. Downloads keep theirs."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _reason(error: Exception) -> str:
