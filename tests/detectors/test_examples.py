@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from command import photographs
 from serving import serving
+from tiny_transformers import tiny_yolos
 
 from objectseeker import Defence, Halves, Rule
 from objectseeker.detectors import load
@@ -80,28 +81,10 @@ def test_a_gate_in_ci(tmp_path):
     assert (tmp_path / "gate" / "junit.xml").is_file()
 
 
-def random_transformer(folder):
-    """A very small detector of transformers, with random weights, and its image processor, as files."""
-    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.YolosConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=[32, 48],
-        patch_size=16,
-        num_detection_tokens=1,
-        id2label={0: "bright"},
-        label2id={"bright": 0},
-    )
-    transformers.YolosForObjectDetection(config).save_pretrained(folder)
-    transformers.DetrImageProcessor(size={"height": 32, "width": 48}, do_pad=False).save_pretrained(folder)
-
-
 def test_a_baseline(said, tmp_path):
     """What random weights see is taken for the truth, and they see it whatever the mask, at scores that are low."""
-    random_transformer(tmp_path / "random")
+    for part in tiny_yolos(("bright",), boxes=1):
+        part.save_pretrained(tmp_path / "random")
     photographs(tmp_path, [(30, 20, 30, 20)])
     (found,) = load(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "photos" / "0.png")])
     truth, (x1, y1, x2, y2) = json.loads((tmp_path / "truth.json").read_text()), found.xyxy[0].tolist()

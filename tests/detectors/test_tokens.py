@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from detector_images import noise, scene
+from tiny_transformers import tiny_yolos
 
 from objectseeker.core.recipes import Halves, Pairs
 from objectseeker.core.seeker import UNTOUCHED, ViewDetector, removed_of
@@ -44,17 +45,8 @@ def scattered(model):
 @pytest.fixture(scope="module")
 def yolos():
     """Inputs of 64 x 64 pixels, tokens of 16, embeddings between layers; and its processor."""
-    config = transformers.YolosConfig(
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=[32, 48],
-        num_detection_tokens=5,
-        **LABELS,
-    )
-    processor = transformers.DetrImageProcessor(size={"height": 64, "width": 64}, do_pad=False)
-    return scattered(transformers.YolosForObjectDetection(config)), processor
+    model, processor = tiny_yolos(LABELS["label2id"], layers=2, size=(64, 64))
+    return scattered(model), processor
 
 
 @pytest.fixture(scope="module")

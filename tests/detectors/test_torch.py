@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from detector_images import scene  # noqa: E402
+from tiny_transformers import tiny_yolos  # noqa: E402
 
 from objectseeker import Defence  # noqa: E402
 from objectseeker.core.boxes import iou  # noqa: E402
@@ -291,22 +292,7 @@ def test_a_defence_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeyp
 
 @pytest.fixture(scope="module")
 def yolos():
-    """A tiny transformer detector with random weights, and its processor."""
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.YolosConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=[32, 48],
-        patch_size=16,
-        num_detection_tokens=5,
-        id2label={0: "person", 1: "car", 2: "dog"},
-        label2id={"person": 0, "car": 1, "dog": 2},
-    )
-    processor = transformers.DetrImageProcessor(size={"height": 32, "width": 48}, do_pad=False)
-    return transformers.YolosForObjectDetection(config), processor
+    return tiny_yolos(("person", "car", "dog"))
 
 
 def test_a_transformers_model_finds_boxes_inside_the_image(yolos):

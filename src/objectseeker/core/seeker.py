@@ -37,6 +37,7 @@ from objectseeker.core.ahead import one_ahead
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.certification import Certificates
+from objectseeker.core.failing import attempt, where_it_worked
 from objectseeker.core.image import GREY, Image, as_image, fill, require_grey
 from objectseeker.core.iou_variant import AnyRule
 from objectseeker.core.masks import Masks
@@ -44,7 +45,7 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Halves, Recipe, require_recipe
 from objectseeker.core.rolling import of_frame
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count
+from objectseeker.errors import ObjectSeekerError, require_count
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
@@ -275,29 +276,16 @@ def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, 
             found += _detect(detector, padded)[: len(views)]
         except (Exception, SystemExit):
             found += [alone(start + place) for place in range(len(views))]
-    failures = [entry for entry in found if isinstance(entry, BaseException)]
-    if failures:
-        worked = next((n for n, entry in enumerate(found) if isinstance(entry, Detections)), None)
-        if worked is None or isinstance(alone(worked), BaseException):
-            raise failures[0]
-        reason = (str(failures[0]) or type(failures[0]).__name__).splitlines()[0]
-        log.warning(
-            "the detector failed on %d of %d views of an image, which count as empty: %s",
-            len(failures), len(removed), reason[:200],
-        )  # fmt: skip
-    return [entry if isinstance(entry, Detections) else Detections.empty() for entry in found]
+    return where_it_worked(found, alone, Detections.empty())
 
 
 def _detect_alone(
     detector: Detector, image: Image, removed: Ints, value: int, batch: int, number: int
 ) -> Detections | BaseException:
     """The boxes of a view that has only copies of itself beside it, or how that failed."""
-    try:
-        return _detect(detector, [fill(image, removed[number], value) for _ in range(batch)])[number % batch]
-    except (Exception, SystemExit) as error:
-        if is_want_of_memory(error):
-            raise
-        return error
+    return attempt(
+        lambda: _detect(detector, [fill(image, removed[number], value) for _ in range(batch)])[number % batch]
+    )
 
 
 def _detect(detector: Detector, images: list[Image]) -> list[Detections]:

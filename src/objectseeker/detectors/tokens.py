@@ -28,12 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.failing import attempt, where_it_worked
 from objectseeker.core.image import Image, as_image, fill
 from objectseeker.detectors.network.detector import as_rectangles
 from objectseeker.detectors.network.one_by_one import OneByOneDetector
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.results import Found, count_broken, on_image, say_broken, say_failed
-from objectseeker.errors import ObjectSeekerError, is_want_of_memory
+from objectseeker.detectors.network.results import Found, count_broken, on_image, say_broken
+from objectseeker.errors import ObjectSeekerError
 
 SeeView = Callable[[Image, int], Found]  # the filled image and the number of the view
 PlanViews = Callable[[Size, Ints, int], SeeView]
@@ -76,28 +77,16 @@ class TokenDetector(OneByOneDetector):
         image, removed = as_image(image), as_rectangles(removed)
         height, width = image.shape[:2]
         see = self.plan((width, height), removed, value)
-        found = [_attempt(see, fill(image, gone, value), view) for view, gone in enumerate(removed)]
-        failures = [entry for entry in found if isinstance(entry, Exception)]
-        if failures:  # after one that stays, all views that are left would look empty
-            worked = next((view for view, entry in enumerate(found) if isinstance(entry, Found)), None)
-            if worked is None or isinstance(_attempt(see, fill(image, removed[worked], value), worked), Exception):
-                raise failures[0]
-            say_failed(failures, len(found))
-        seen = [NOTHING if isinstance(entry, Exception) else entry for entry in found]
+
+        def alone(view: int) -> Found | BaseException:
+            return attempt(lambda: see(fill(image, removed[view], value), view))
+
+        seen = where_it_worked([alone(view) for view in range(len(removed))], alone, NOTHING)
         say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in seen))
         return [on_image(entry, image, floor=self.score_floor) for entry in seen]
 
 
 NOTHING = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
-
-
-def _attempt(see: SeeView, filled: Image, view: int) -> Found | Exception:
-    try:
-        return see(filled, view)
-    except Exception as error:
-        if is_want_of_memory(error):
-            raise  # which says nothing about the view
-        return error
 
 
 class Dropping(NamedTuple):
@@ -129,6 +118,8 @@ def plan_views(
     """Plans the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
     import torch
 
+    tried: set[Size] = set()  # sizes of the network input that the model is known to take
+
     @lru_cache(maxsize=4)  # the images of a camera have one size
     def nothing(size: Size, value: int) -> tuple[Size, Any]:
         """The size of the network input of an image, and what stands for tokens that are missing."""
@@ -143,20 +134,26 @@ def plan_views(
         tokens = (pixels.shape[3] // across) * (pixels.shape[2] // down)
         if tokens == 0:
             raise ObjectSeekerError(f"an image of {size[0]}x{size[1]} is smaller than a token: mask by fill")
-        try:  # what fails on nothing but filling fails on every view, which must not look like seeing nothing
+        network = pixels.shape[3], pixels.shape[2]
+
+        def on_nothing() -> Any:
             blank = drops.blank(pixels)
-            with torch.inference_mode():
-                model(**inputs)
-                drops.run(pixels, torch.arange(tokens, device=pixels.device) > 0, blank)
-        except Exception as error:
-            if is_want_of_memory(error):
-                raise
-            reason = (str(error) or type(error).__name__).splitlines()[0][:200]
+            if network not in tried:
+                with torch.inference_mode():
+                    model(**inputs)
+                    drops.run(pixels, torch.arange(tokens, device=pixels.device) > 0, blank)
+            return blank
+
+        # What fails on nothing but filling fails on every view, which must not look like seeing nothing.
+        blank = attempt(on_nothing)
+        if isinstance(blank, BaseException):
+            reason = (str(blank) or type(blank).__name__).splitlines()[0][:200]
             raise ObjectSeekerError(
                 f"tokens of this {type(model).__name__} cannot be dropped ({reason}): take a newer transformers, or "
                 "mask by fill"
-            ) from None
-        return (pixels.shape[3], pixels.shape[2]), blank
+            )
+        tried.add(network)
+        return network, blank
 
     @lru_cache(maxsize=32)  # a stream may have several sets of masks
     def kept_in(size: Size, network: Size, removed: bytes, shape: tuple[int, ...]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar, get_args
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.failing import attempt, where_it_worked
 from objectseeker.core.image import Image, as_image
 from objectseeker.detectors.network.layouts import Array, Layout, normalise
 from objectseeker.detectors.network.nms import nms
@@ -23,10 +24,9 @@ from objectseeker.detectors.network.results import (
     count_broken,
     finish,
     say_broken,
-    say_failed,
 )
 from objectseeker.detectors.network.views import MaskBy, Views, known_views
-from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count, require_fraction
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
 BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
@@ -184,7 +184,7 @@ class NetworkDetector:
         for _ in range(workers):
             buffers.put(np.empty(self.batch * 3 * largest, self.dtype))
 
-        def run(task: tuple[Size, list[int]]) -> list[tuple[int, _Decoded]]:
+        def run(task: tuple[Size, list[int]]) -> list[tuple[int, _Decoded | BaseException]]:
             (width, height), members = task
             buffer = buffers.get()
             try:
@@ -200,27 +200,21 @@ class NetworkDetector:
             finally:
                 buffers.put(buffer)  # whatever happened: others wait for it
 
-        def alone(batch: Array, slot: int, view: int) -> _Decoded:
+        def alone(batch: Array, slot: int, view: int) -> _Decoded | BaseException:
             for place in range(len(batch)):
                 write(batch[place], view)
-            try:
-                return decode(self.forward(batch)[slot], view)
-            except Exception as error:
-                if is_want_of_memory(error):
-                    raise
-                failed[view] = error
-                return _Decoded(Detections.empty(), 0)
+            return attempt(lambda: decode(self.forward(batch)[slot], view))
 
-        failed: dict[int, Exception] = {}  # by view
-        decoded = dict(entry for entries in _map(run, batches, workers) for entry in entries)
-        if failed:
-            failures = list(failed.values())
-            worked = next(((size, view) for size, views in batches for view in views if view not in failed), None)
-            if worked is None or not _works(run, worked, failed):
-                raise failures[0]
-            say_failed(failures, len(decoded))
-        say_broken(sum(entry.broken for entry in decoded.values()))
-        return [decoded[view].boxes for view in range(len(decoded))]
+        def again(view: int) -> _Decoded | BaseException:
+            size = next(size for size, members in batches if view in members)
+            ((_, entry),) = run((size, [view]))
+            return entry
+
+        by_view = dict(entry for entries in _map(run, batches, workers) for entry in entries)
+        found = [by_view[view] for view in range(len(by_view))]
+        decoded = where_it_worked(found, again, _Decoded(Detections.empty(), 0))
+        say_broken(sum(entry.broken for entry in decoded))
+        return [entry.boxes for entry in decoded]
 
     def _decode(
         self,
@@ -261,15 +255,6 @@ class _Decoded(NamedTuple):
 
     boxes: Detections
     broken: int
-
-
-def _works(
-    run: Callable[[tuple[Size, list[int]]], object], task: tuple[Size, int], failed: Mapping[int, object]
-) -> bool:
-    """Whether a view that worked still does: after a failure that stays, all that is left to do would look empty."""
-    size, view = task
-    run((size, [view]))
-    return view not in failed
 
 
 def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:

@@ -7,7 +7,6 @@ patch, and no other: a view that removes it gives what it gave when the object w
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,15 +63,6 @@ def say_broken(count: int) -> None:
     """One line for all views of an image: what was dropped never goes unsaid."""
     if count:
         log.warning("dropped from what the detector returned, not finite or inverted: %d boxes", count)
-
-
-def say_failed(failures: Sequence[Exception], views: int) -> None:
-    """Likewise of the views on which the network failed, and why it did on the first."""
-    if failures:
-        reason = (str(failures[0]) or type(failures[0]).__name__).splitlines()[0][:200]
-        log.warning(
-            "the network failed on %d of %d views of an image, which count as empty: %s", len(failures), views, reason
-        )
 
 
 def finish(boxes: Clean, *, most: int) -> Detections:
