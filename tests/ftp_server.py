@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -18,10 +18,11 @@ def ftp_server(files: Mapping[str, bytes]) -> Iterator[tuple[int, list[str]]]:
 
 
 @contextmanager
-def silent_server() -> Iterator[int]:
-    """The port of a server that accepts and says nothing."""
+def silent_server() -> Iterator[tuple[int, Callable[[], socket.socket]]]:
+    """The port of a server that accepts and says nothing, and a function that waits until somebody asks it."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
-        yield listening.getsockname()[1]
+        listening.settimeout(60)
+        yield listening.getsockname()[1], lambda: listening.accept()[0]
 
 
 def _accept(listening: socket.socket, files: Mapping[str, bytes], told: list[str]) -> None:

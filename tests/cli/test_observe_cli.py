@@ -77,16 +77,15 @@ def test_a_run_of_which_nothing_could_be_read_is_an_error(workplace):
 
 def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(workplace):
     pytest.importorskip("fsspec")
-    with silent_server() as port:
+    with silent_server() as (port, asked):
         (workplace / "list.txt").write_text("".join(f"ftp://127.0.0.1:{port}/{number}.png\n" for number in range(9)))
         arguments = ["observe", "list:list.txt", *OBSERVE[2:], "--out", "stopped"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "objectseeker.cli", *arguments], cwd=workplace, stderr=subprocess.PIPE, text=True
-        ) as process:
-            while not (workplace / "stopped" / "run.json").exists():
-                assert process.poll() is None
-                time.sleep(0.05)
-            time.sleep(0.3)
+        with (
+            subprocess.Popen(
+                [sys.executable, "-m", "objectseeker.cli", *arguments], cwd=workplace, stderr=subprocess.PIPE, text=True
+            ) as process,
+            asked(),
+        ):  # for the first image, so the run has begun
             begin = time.monotonic()
             process.send_signal(signal.SIGINT)
             said = process.communicate(timeout=60)[1]

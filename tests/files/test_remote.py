@@ -164,7 +164,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch):
 
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
     monkeypatch.setattr(remote, "SILENCE", 0.1)
-    with silent_server() as port, pytest.raises(ObjectSeekerError, match=r"no answer within 0\.1 seconds"):
+    with silent_server() as (port, _), pytest.raises(ObjectSeekerError, match=r"no answer within 0\.1 seconds"):
         load_image(f"http://127.0.0.1:{port}/a.png")
 
 
