@@ -49,6 +49,16 @@ def test_both_halves_say_so(workplace):
     assert len(one["tuned"][0]["halves"]) == 2
 
 
+def test_some_masks_of_a_run_give_what_a_run_of_them_gives(workplace):
+    observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "sum"]
+    run(workplace, *observe, "--masks", "halves:2+halves:3")
+    one = json.loads(run(workplace, "compare", "sum", *FEW, "--masks", "halves:3", "--json").stdout)["runs"][0]
+    own = json.loads(run(workplace, "compare", "k3", *FEW, "--json").stdout)["runs"][0]
+    assert one | {"run": "k3"} == own
+    told = run(workplace, "compare", "k3", *FEW, "--masks", "halves:5", code=2).stderr
+    assert "nothing was observed under the mask" in " ".join(told.split())
+
+
 def test_mistakes_are_told_in_one_sentence(workplace):
     assert "nowhere" in run(workplace, "compare", "nowhere", code=2).stderr
     assert "sometimes" in run(workplace, "compare", "k2", "--rule", "sometimes", code=2).stderr

@@ -10,6 +10,7 @@ import typer
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, open_run
+from objectseeker.core.recipes import parse
 from objectseeker.core.threats import parse_area
 
 
@@ -36,6 +37,9 @@ def compare(
     both_halves: Annotated[
         bool, typer.Option("--both-halves", help="Search on each half in turn, measure on the other, give the mean.")
     ] = False,
+    masks: Annotated[
+        str | None, typer.Option(metavar="RECIPE", help="Only these masks, among those of every run: an estimate.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Of the split into halves and of the samples; default: 0.")] = None,
     processes: Annotated[int, typer.Option(help="How many searches run at once.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for measurements, tables and the plot.")] = None,
@@ -46,10 +50,11 @@ def compare(
     AP lost to low mask scores, spurious boxes on clean images, and certified recall at an equal loss of AP: settings
     are searched on one half of the images and measured on the other. What one half allows the other may not, so
     --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall, --wrong-boxes and --rule
-    may be repeated.
+    may be repeated. With --masks a run of a sum of recipes is taken for a run of one of them.
 
     Example:  objectseeker compare runs/plain runs/masked --loss 1 --recall 0.8 --processes 2
     Example:  objectseeker compare runs/plain runs/masked --wrong-boxes 1
+    Example:  objectseeker compare runs/sum --masks halves:30 --recall 0.8 --both-halves
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
@@ -63,6 +68,7 @@ def compare(
     single = {"recall_of": recall_of, "patch_area": parse_area(patch), "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
     options["both_halves"] = both_halves
+    recipe = None if masks is None else parse(masks)
     measured = []
     for number, path in enumerate(runs, 1):
         if path.is_file():
@@ -70,7 +76,7 @@ def compare(
             continue
         stored = open_run(path)
         with progress(f"run {number} of {len(runs)}", 0) as bar:
-            measured.append(job.measure(stored, processes=processes, on_part=bar.update, **options))
+            measured.append(job.measure(stored, masks=recipe, processes=processes, on_part=bar.update, **options))
     comparison = job.compare(measured)
     if out is not None:
         compared.save(out, measured)

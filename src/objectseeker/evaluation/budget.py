@@ -24,7 +24,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, within
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.evaluation.scene import Scene
+from objectseeker.evaluation.scene import Scene, under
 from objectseeker.evaluation.settings import Settings
 from objectseeker.evaluation.sweeps import split
 from objectseeker.evaluation.tuning import (
@@ -223,7 +223,7 @@ class Bench:
 
     def try_out(self, candidate: Candidate) -> Tried:
         """Along the line of settings: the boldest within the loss, if bolder ones lose more."""
-        seen = Scene.of(self._under(candidate.recipe), self._vocabulary).subset(
+        seen = Scene.of(under(self._images, candidate.recipe), self._vocabulary).subset(
             split(len(self._images), 2, self._search.seed)[self._search.half]
         )
         bench, careful, bold = Measuring(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
@@ -241,15 +241,10 @@ class Bench:
         """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
         recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
-            found = tune(self._under(recipe), self._vocabulary, search, on_attempt=self._on_setting)
+            found = tune(under(self._images, recipe), self._vocabulary, search, on_attempt=self._on_setting)
         except ObjectSeekerError as error:
             return f"{recipe}: {error}"
         return replace(found, trials=())  # large, and of no use to anybody who waits for it
-
-    def _under(self, recipe: Recipe) -> list[ObservedImage]:
-        seen = (image.observation for image in self._images)
-        views = (one.under(recipe.masks(one.width, one.height)) for one in seen)
-        return [replace(image, observation=view) for image, view in zip(self._images, views, strict=True)]
 
 
 def on_line(search: Search, alpha: float) -> Settings:

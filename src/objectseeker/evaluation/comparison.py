@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.evaluation.estimates import (
     BETAS,
@@ -34,6 +35,7 @@ from objectseeker.evaluation.estimates import (
     read,
     tuned_figures,
 )
+from objectseeker.evaluation.scene import under
 from objectseeker.evaluation.tuning import Family
 from objectseeker.runs.run import Run, open_run
 
@@ -105,9 +107,14 @@ class Comparison:
 
 
 def measure(
-    run: Run, *, processes: int = 1, on_part: Callable[[int, int], None] | None = None, **options: Any
+    run: Run,
+    *,
+    masks: Recipe | None = None,
+    processes: int = 1,
+    on_part: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> RunFigures:
-    """All figures of one run.
+    """All figures of one run, or of some of its masks: those of another recipe, all of which it must hold.
 
     - undefended: AP50 of the undefended detector.
     - curve: AP50 and its loss against that where mask_score = base_score + (1 - base_score) * beta, by the paper's
@@ -142,12 +149,12 @@ def measure(
     parts: list[Any] = []
     if require_count(processes, "processes") == 1:
         for task in tasks:
-            parts.append(_part_of(run, chosen, task))
+            parts.append(_part_of(run, masks, chosen, task))
             advance(task)
     else:
         # Each process reads the run anew: that takes a second, and nothing large travels between them.
         with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn"), _leave_interrupts) as pool:
-            waiting = [pool.submit(_part_of_folder, run.folder, chosen, task) for task in tasks]
+            waiting = [pool.submit(_part_of_folder, run.folder, masks, chosen, task) for task in tasks]
             for future in waiting:
                 future.add_done_callback(advance)
             parts = [future.result() for future in waiting]
@@ -160,7 +167,7 @@ def measure(
     return RunFigures(
         run=run.folder.resolve().name,
         detector=run.manifest.detector,
-        masks=str(observing.masks),
+        masks=str(observing.masks if masks is None else masks),
         mask_floor=observing.mask_floor,
         options=chosen,
         **{each.name: getattr(clean, each.name) for each in fields(CleanFigures)},
@@ -173,12 +180,13 @@ def _leave_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _part_of_folder(folder: Path, options: Options, task: Task) -> Any:
-    return _part_of(open_run(folder), options, task)
+def _part_of_folder(folder: Path, masks: Recipe | None, options: Options, task: Task) -> Any:
+    return _part_of(open_run(folder), masks, options, task)
 
 
-def _part_of(run: Run, options: Options, task: Task) -> CleanFigures | list[TunedFigures]:
-    given = run.images(), run.vocabulary, run.manifest.observing.mask_floor, options
+def _part_of(run: Run, masks: Recipe | None, options: Options, task: Task) -> CleanFigures | list[TunedFigures]:
+    images = run.images() if masks is None else under(run.images(), masks)
+    given = images, run.vocabulary, run.manifest.observing.mask_floor, options
     if task is None:
         return clean_figures(*given)
     rule, point, half = task

@@ -6,13 +6,14 @@ set's, in which they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe
 from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.errors import ObjectSeekerError
 
@@ -150,3 +151,12 @@ def _check(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
                     f"image {image.id!r} has {whose} with labels from {label.min()} to {label.max()} "
                     f"but there are {known} class names"
                 )
+
+
+def under(images: Iterable[ObservedImage], recipe: Recipe) -> list[ObservedImage]:
+    """Images as if they had been observed under this recipe alone; its masks must be among those that were.
+
+    For figures that say so: a detector that is shown other views beside these may give other last bits.
+    """
+    views = [(image, image.observation) for image in images]
+    return [replace(image, observation=seen.under(recipe.masks(seen.width, seen.height))) for image, seen in views]
