@@ -1,9 +1,10 @@
-"""Certified recall against false alarms: runs of several detectors at the same settings, base_score by base_score.
+"""Certified recall against false alarms: runs of several detectors under one defence, base_score by base_score.
 
-    python scripts/false_alarms.py runs/letterbox runs/spend
+    python scripts/false_alarms.py runs/before runs/after --defence embedded-fast
 
 At a given clean recall the better of two detectors has the higher thresholds, and certifies less for it. Here
-thresholds are the same for all, and every row says how many boxes of an image are wrong.
+thresholds are the same for all, and every row says how many boxes of an image are wrong. The masks of the defence must
+be among those of each run. Before the rows stand AP50 without and with the defence, by the paper's protocol.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker import Rule
-from objectseeker.core.follow import Follow
+from objectseeker import Defence
 from objectseeker.evaluation import Scene, Settings
 from objectseeker.evaluation.replayed import Replayed
+from objectseeker.evaluation.scene import under
+from objectseeker.evaluation.tuning import Measuring, Search
 from objectseeker.runs.run import open_run
 
 BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
@@ -25,20 +27,18 @@ BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--alpha", type=float, default=0.22)
-    parser.add_argument("--beta", type=float, default=0.1)
-    parser.add_argument("--low-alpha", type=float, default=0.15)
-    parser.add_argument("--low-beta", type=float, default=0.08)
-    parser.add_argument("--edge-factor", type=float, default=0.85)
-    options = vars(parser.parse_args())
-    runs = options.pop("runs")
-    like = Rule(edge_factor=options.pop("edge_factor"))
-    settings = Settings.along(Follow(**options), like)
-    print("| run | base_score | false alarms an image | objects found | far | close | over |")
-    print("|---|---|---|---|---|---|---|")
-    for folder in runs:
+    parser.add_argument("--defence", type=Defence.load, default="embedded", help="a file, embedded or embedded-fast")
+    options = parser.parse_args()
+    defence = options.defence
+    settings = Settings.along(defence.curve, defence.rule)
+    for folder in options.runs:
         run = open_run(folder)
-        scene = Scene.of(run.images(), run.vocabulary)
+        scene = Scene.of(under(run.images(), defence.masks), run.vocabulary)
+        search = Search(mask_floor=run.manifest.observing.mask_floor, losses=())
+        clean = Measuring(scene, search).full(settings).figures()
+        print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
+        print("| base_score | false alarms an image | objects found | far | close | over |")
+        print("|---|---|---|---|---|---|")
         replayed = Replayed.of(scene, settings)
         curve = replayed.curve(settings, BASE_SCORES)
         for row, base_score in enumerate(BASE_SCORES.tolist()):
@@ -46,7 +46,7 @@ def main() -> None:
             right, wrong = curve.right[row].sum() / len(scene.counted), curve.wrong[row].sum() / len(scene.images)
             shares = [100 * right, certified["far"], certified["close"], certified["over"]]
             cells = " | ".join(f"{share:.1f}" for share in shares)
-            print(f"| {folder.name} | {base_score:g} | {wrong:.2f} | {cells} |", flush=True)
+            print(f"| {base_score:g} | {wrong:.2f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

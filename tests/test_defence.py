@@ -80,8 +80,25 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
 def test_there_is_one_default_for_all_and_one_for_the_embedded_detector():
     assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == GENERAL_RULE
     assert Defence.default("embedded").rule == EMBEDDED_RULE
-    assert Rule(base_score=0.2, mask_score=0.28, low_score=0.264, edge_factor=0.85) == EMBEDDED_RULE
+    scores = {"base_score": 0.2, "mask_score": 0.48, "low_score": 0.2 + 0.8 * 0.05}
+    assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == EMBEDDED_RULE
     assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == GENERAL_RULE
+
+
+def test_the_packages_own_defences_are_loaded_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Defence.load("embedded") == Defence.default("embedded")
+    fast = Defence.load("embedded-fast")
+    assert (fast.detector, fast.identity) == ("embedded", None)
+    for width, height in ((500, 375), (375, 500), (500, 334), (640, 480), (480, 480)):
+        assert 1 + len(fast.masks.masks(width, height)) <= 40
+    mine = Defence(detector="embedded", rule=Rule())
+    mine.save("embedded-fast")
+    assert Defence.load("embedded-fast") == mine
+    (tmp_path / "embedded").mkdir()  # a folder is no defence
+    assert Defence.load("embedded") == Defence.default("embedded")
+    with pytest.raises(ObjectSeekerError, match="by name there are embedded, embedded-fast"):
+        Defence.load("embedded-slow")
 
 
 def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ Each finding of the audit that made this a rule is a test here.
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,8 @@ from objectseeker import Defence, Detections, Halves, IouRule, ObjectSeeker, Obs
 from objectseeker.core.boxes import ioa, iou
 from objectseeker.core.threats import Surroundings, parse_area
 from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.demo.samples import samples
+from objectseeker.files.images import load_image
 
 # A real little detector: bright things are boxes, how sure it is depends on how much of a thing it sees, and it has two
 # names for one thing, between which it hesitates. Bright red is a patch that blinds it wherever it sees enough of it.
@@ -101,6 +104,20 @@ def found_in(rows, box, names, by_iou):
     return False
 
 
+def attacked_at_random(image, g, where, size, rng, colour, patches=1):
+    """The image with patches at allowed positions; None where none is allowed."""
+    allowed = Surroundings.of(g, image.shape[1], image.shape[0]).allowed(where, np.array([size]))[0]
+    allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
+    if not len(allowed):
+        return None
+    drawn = image.copy()
+    for _ in range(patches):
+        x1, y1, x2, y2 = allowed[rng.integers(len(allowed))]
+        x, y = int(rng.integers(x1, x2 + 1)), int(rng.integers(y1, y2 + 1))
+        drawn[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)] = colour
+    return drawn
+
+
 @pytest.mark.parametrize(
     ("masks", "patches", "area", "rule"),
     [
@@ -143,16 +160,11 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
         for where in ("far", "close", "over", "anywhere"):
             if not row[where] or len(wanted) > 240:
                 continue
-            allowed = Surroundings.of(g, *PHOTO).allowed(where, np.array([size]))[0]
-            allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
-            for trial in range(3 if len(allowed) else 0):
-                drawn = image.copy()
-                for _ in range(patches):
-                    x1, y1, x2, y2 = allowed[rng.integers(len(allowed))]
-                    x, y = int(rng.integers(x1, x2 + 1)), int(rng.integers(y1, y2 + 1))
-                    left, top = max(x, 0), max(y, 0)
-                    colour = (255, 0, 0) if trial else rng.integers(0, 256, 3)
-                    drawn[top : max(y + size[1], 0), left : max(x + size[0], 0)] = colour
+            for trial in range(3):
+                colour = (255, 0, 0) if trial else rng.integers(0, 256, 3)
+                drawn = attacked_at_random(image, g, where, size, rng, colour, patches)
+                if drawn is None:  # no position is far from it
+                    continue
                 file = f"{number}-{row['object']}-{where}-{trial}.png"
                 PIL.Image.fromarray(drawn).save(attacked / file)
                 wanted[file] = box, ("person", "pedestrian") if category == 1 else ("car",)
@@ -172,9 +184,6 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
 
 def test_by_crop_certified_objects_are_output(tmp_path):
     """The embedded detector by crop, on a photograph that is attacked at the corners of what is allowed."""
-    from objectseeker.demo.samples import samples
-    from objectseeker.files.images import load_image
-
     Defence.default("embedded", masks=Halves(6), mask_by="crop").save(tmp_path / "defence.json")
     seeker = Defence.load(tmp_path / "defence.json").seeker()
     sample = next(sample for sample in samples() if sample.name == "lunch")
@@ -194,6 +203,39 @@ def test_by_crop_certified_objects_are_output(tmp_path):
             (found,) = seeker([attacked])
             same = found[found.label == sample.truth.label[n]]
             assert (ioa(sample.truth.xyxy[[n]], same.xyxy) > 0).any()
+
+
+def test_the_packages_cheap_defence_the_whole_way_by_its_name(tmp_path):
+    """observe, certify and detect with --defence embedded-fast: what it certifies on a photograph is output."""
+    folder = Path(str(resources.files("objectseeker.demo.samples")))
+    fast = ["--defence", "embedded-fast"]
+    run(tmp_path, "observe", f"coco:{folder / 'annotations.json'}:{folder}", *fast, "--limit", 1, "--out", "seen")
+    answer = json.loads(run(tmp_path, "certify", "seen", *fast, "--json").stdout)
+    image = load_image(samples()[0].path)
+    size, rng = Patch(0.01).size(image.shape[1], image.shape[0]), np.random.default_rng(0)
+    wanted, attacked = {}, tmp_path / "attacked"
+    attacked.mkdir()
+    for row in answer["objects"]:
+        x1, y1, x2, y2 = row["box"]
+        for where in ("far", "close", "over"):
+            if row[where] and len(wanted) < 12:
+                noise = rng.integers(0, 256, 3)
+                drawn = attacked_at_random(image, np.array([row["box"]]), where, size, rng, noise)
+                file = f"{row['object']}-{where}.png"
+                PIL.Image.fromarray(drawn).save(attacked / file)
+                wanted[file] = [x1, y1, x2 - x1, y2 - y1], (row["class"],)
+    assert len(wanted) >= 3
+    run(tmp_path, "detect", "attacked", *fast, "--out", "found", "--no-annotate")
+    rows = json.loads((tmp_path / "found" / "detections.json").read_text())
+    assert {row["defence"] for row in rows} == {answer["defence"]["sha256"]}
+    lost = [
+        file
+        for file, (box, names) in wanted.items()
+        if not found_in([row for row in rows if row["image"] == file], box, names, by_iou=False)
+    ]
+    assert not lost
+    refused = run(tmp_path, "evaluate", "seen", "--defence", "embedded", code=2).stderr
+    assert "its masks are halves:30, the run's bands:" in refused
 
 
 # --- the findings, one by one ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
-"""AP50 of a detector on a held-out pack, by the package's own network code, matching and average precision.
+"""AP50 of a detector on held-out images, by the package's own network code, matching and average precision.
 
 python -m train_embedded.evaluate onnx:seeker.onnx --pack held.npz held.bin
+python -m train_embedded.evaluate embedded --data yolo:val2017 --layout decoded,fit=spend,every_class=yes,nms=0.55
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.evaluation.average_precision import coco_ap50
 from objectseeker.evaluation.scene import Scene
+from train_embedded.folders import read_folder
 from train_embedded.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
 
+LARGEST = 640  # pixels of an image's longer side: larger ones are shrunk to it as they are read
 LAYOUT = "decoded,every_class=yes"  # each class of a box that reaches the floor counts, as usual for AP
 
 
 def main() -> None:
     arguments = parse()
-    pack = read_pack(arguments.pack[0], arguments.pack[1:], limit=arguments.limit)
-    pixels = decode(pack, processes=os.cpu_count() or 1)
-    detector = load(arguments.detector, layout=LAYOUT, input_size=arguments.size, device=arguments.device)
+    detector = load(arguments.detector, layout=arguments.layout, input_size=arguments.size, device=arguments.device)
+    processes = os.cpu_count() or 1
+    if arguments.pack:
+        pack = read_pack(arguments.pack[0], arguments.pack[1:], limit=arguments.limit)
+    else:
+        pack, _ = read_folder(
+            arguments.data, longest_side=LARGEST, processes=processes, classes=detector.names, limit=arguments.limit
+        )
+    pixels = decode(pack, processes=processes)
     precisions = average_precisions(detector, pack, pixels)
     for name, value in zip(detector.names, precisions, strict=True):
         print(f"{name:12} {value:5.1f}")
@@ -38,7 +47,10 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("detector", nargs="?", default="embedded", help="a SPEC: embedded, or onnx:FILE of an export")
-    parser.add_argument("--pack", type=Path, nargs="+", required=True, help="index, then its parts in order")
+    images = parser.add_mutually_exclusive_group(required=True)
+    images.add_argument("--pack", type=Path, nargs="+", help="index, then its parts in order")
+    images.add_argument("--data", metavar="DATASET", help="a data set in folders, as voc:VOCDIR:SPLIT")
+    parser.add_argument("--layout", default=LAYOUT, help=f"how the network is shown images (default: {LAYOUT})")
     parser.add_argument("--size", type=int, default=416, help="side of the network's input")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--limit", type=int, help="only this many images")

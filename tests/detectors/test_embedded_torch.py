@@ -104,7 +104,7 @@ def test_equal_weights_stored_once_are_found(tmp_path):
 
 def test_the_file_names_its_classes():
     metadata = {entry.key: entry.value for entry in onnx.load(str(ONNX_FILE)).metadata_props}
-    assert metadata["classes"].split() == list(CLASSES)
+    assert metadata["classes"].split(",") == list(CLASSES)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -28,7 +28,7 @@ def embedded():
 
 def test_the_embedded_detector_is_the_packaged_file(embedded):
     assert embedded.names == VOC_20
-    settings = f"decoded,fit=spend,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
+    settings = f"decoded,fit=spend,nms=0.55,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
     assert embedded.identity.startswith(f"seeker.onnx ({settings}) sha256:")
     assert load("embedded").input_size == (416, 416)
 

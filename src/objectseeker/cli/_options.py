@@ -94,7 +94,8 @@ class RuleOptions:
     """The rule: a defence file, or its settings one by one."""
 
     defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A defence that tune or Defence.save wrote: says it all.")
+        Path | None,
+        typer.Option(metavar="FILE", help="A defence that tune or Defence.save wrote, or embedded-fast: says it all."),
     ] = None
     base_score: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
     mask_score: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None

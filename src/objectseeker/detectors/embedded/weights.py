@@ -16,28 +16,6 @@ if TYPE_CHECKING:
 
 HALF_SUFFIX = "_h"  # a weight stored as float16 carries it; a Cast node gives the float32 weight its own name
 
-# The first published file names its weights after an earlier version of the model: part for part, old to new.
-RENAMED_PARTS = {
-    "s2": "stage2",
-    "s3": "stage3",
-    "s4": "stage4",
-    "s5": "stage5",
-    "t4": "top_down4",
-    "t3": "top_down3",
-    "d3": "shrink3",
-    "o4": "bottom_up4",
-    "d4": "shrink4",
-    "o5": "bottom_up5",
-    "box": "box_heads",
-    "cls": "class_heads",
-    "inp": "split",
-    "m": "blocks",
-    "out": "fuse",
-    "a": "first",
-    "b": "second",
-    "bn": "norm",
-}
-
 
 def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
     """The function of the ONNX file at `path` as a differentiable module, in evaluation mode on the CPU.
@@ -82,13 +60,7 @@ def read_weights(path: Path | str) -> dict[str, npt.NDArray[np.float32]]:
         if node.op_type == "Identity" and node.input[0] in arrays:
             arrays[node.output[0]] = arrays[node.input[0]]
     return {
-        current_name(name): np.array(array, np.float32)
+        name.partition(".")[2]: np.array(array, np.float32)  # without the name of the module around it
         for name, array in arrays.items()
         if name.endswith((".weight", ".bias"))
     }
-
-
-def current_name(name: str) -> str:
-    """A weight's name within `EmbeddedDetector`: without the name of the module around it, old parts renamed."""
-    _, *parts = name.split(".")
-    return ".".join(RENAMED_PARTS.get(part, part) for part in parts)
