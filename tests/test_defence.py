@@ -80,7 +80,7 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
 def test_there_is_one_default_for_all_and_one_for_the_embedded_detector():
     assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == GENERAL_RULE
     assert Defence.default("embedded").rule == EMBEDDED_RULE
-    scores = {"base_score": 0.2, "mask_score": 0.48, "low_score": 0.2 + 0.8 * 0.05}
+    scores = {"base_score": 0.2, "mask_score": 0.48, "low_score": 0.24}
     assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == EMBEDDED_RULE
     assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == GENERAL_RULE
 
@@ -155,6 +155,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
 def test_scores_that_do_not_follow_as_stated_are_refused():
     with pytest.raises(ObjectSeekerError, match="scores are not those of Follow"):
         Defence(detector="embedded", rule=Rule(mask_score=0.9), follow=Follow(alpha=0.5, beta=0.1))
+
+
+@given(st.integers(0, 99), st.integers(0, 100), st.integers(0, 100))
+def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
+    mask_score, _ = Follow(alpha=alpha / 100, beta=beta / 100).scores(base / 100)
+    assert len(str(mask_score)) <= len("0.1234")  # hundredths times hundredths, and no 0.24000000000000002
+    assert mask_score == pytest.approx(max(alpha / 100, base / 100 + (1 - base / 100) * beta / 100), abs=1e-12)
 
 
 @given(FRACTION, FRACTION, st.one_of(st.none(), FRACTION))

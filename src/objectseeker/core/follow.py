@@ -10,9 +10,14 @@ from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 
+DECIMALS = 12
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Follow:
     """mask_score = max(alpha, base_score + (1 - base_score) * beta), so it never falls below base_score.
+
+    What follows is rounded to DECIMALS: a score is then what is shown of it, and can be typed again as the same rule.
 
     Under the evidence rule low_score follows base_score in the same way by `low_alpha` and `low_beta`, but never above
     mask_score.
@@ -67,4 +72,4 @@ class Follow:
 
 def _follow(base_score: float, alpha: float, beta: float) -> float:
     """A score between base_score and 1 that follows base_score, from `alpha` on."""
-    return max(alpha, base_score + (1 - base_score) * beta)
+    return max(alpha, base_score, round(base_score + (1 - base_score) * beta, DECIMALS))
