@@ -1,6 +1,9 @@
 """The command line as a user calls it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import PIL.Image
@@ -153,3 +156,19 @@ def test_class_names_come_from_a_file_or_from_the_module(workplace):
     (workplace / "names.txt").write_text("glow\nglow\n")
     done = run(workplace, "detect", "photos/one.png", *arguments, "--names", "names.txt", code=2)
     assert "line 2 of names.txt repeats 'glow'" in done.stderr
+
+
+@pytest.mark.parametrize(("columns", "cut"), [(None, False), ("60", True)])
+def test_a_table_in_a_log_is_cut_only_if_the_user_names_a_width(columns, cut):
+    program = (
+        "from objectseeker.cli._console import printed\n"
+        "from objectseeker.results.tables import table\n"
+        "printed.print(table('wide', [{name: 30 * name for name in 'abcdef'}]))"
+    )
+    others = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    environment = others if columns is None else others | {"COLUMNS": columns}
+    environment["PYTHONIOENCODING"] = "utf-8"
+    command = [sys.executable, "-c", program]
+    told = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=True).stdout
+    assert ("…" in told) == cut
+    assert (30 * "f" in told) != cut

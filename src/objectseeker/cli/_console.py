@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import time
@@ -36,6 +37,8 @@ LONGEST_SENTENCE = 1000  # characters; a message may quote what it was given
 printed = Console(soft_wrap=True, highlight=False, emoji=False)
 notes = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
 errors = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)  # what --quiet does not silence
+if not printed.is_terminal and "COLUMNS" not in os.environ:
+    printed.width = 1000  # a log or a pipe has no edge: tables take the room they need, and no cell is cut
 log = logging.getLogger("objectseeker")
 
 _BRACKETS = re.compile(r"(\\*)(\[|$)")

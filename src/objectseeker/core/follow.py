@@ -9,7 +9,6 @@ from objectseeker.core.iou_variant import AnyRule, IouRule
 from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
-
 DECIMALS = 12
 
 
