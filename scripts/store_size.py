@@ -1,0 +1,50 @@
+"""How many bytes an image takes in the store of a run, in parts of one image and of 256.
+
+    python scripts/store_size.py runs/voc
+    python scripts/store_size.py runs/sum --masks halves:30 --mask-floor 0.1
+
+A run that was stored with a lower floor or with more masks is counted as if it had been stored with these.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from objectseeker.core.recipes import parse
+from objectseeker.evaluation.scene import under
+from objectseeker.runs.findings import Findings, encode
+from objectseeker.runs.run import open_run
+
+PART = 256  # images in a part of a large run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--masks", default="halves:30")
+    parser.add_argument("--mask-floor", type=float, default=0.1)
+    options = parser.parse_args()
+    run = open_run(options.run)
+    floors = run.manifest.observing.base_floor, options.mask_floor
+    if options.mask_floor < run.manifest.observing.mask_floor:
+        parser.error(f"{options.run} holds masked boxes from {run.manifest.observing.mask_floor} on only")
+    hashes = {
+        index: file for number in {*run.parts.whole, *run.parts.begun} for index, file in run.hashes(number).items()
+    }
+    found = []
+    for index, image in zip(sorted(hashes), under(run.images(), parse(options.masks)), strict=True):
+        seen = image.observation
+        found.append(
+            Findings.of_image(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
+        )
+    for size in (1, PART):
+        parts = [Findings.join(found[start : start + size]) for start in range(0, len(found), size)]
+        stored = sum(len(encode(part)) for part in parts)
+        print(
+            f"in parts of {size}: {stored / len(found):,.0f} bytes an image ({len(found)} images, {len(parts)} parts)"
+        )
+
+
+if __name__ == "__main__":
+    main()
