@@ -211,6 +211,8 @@ def test_the_packages_cheap_defence_the_whole_way_by_its_name(tmp_path):
     fast = ["--defence", "embedded-fast"]
     run(tmp_path, "observe", f"coco:{folder / 'annotations.json'}:{folder}", *fast, "--limit", 1, "--out", "seen")
     answer = json.loads(run(tmp_path, "certify", "seen", *fast, "--json").stdout)
+    unsaid = json.loads(run(tmp_path, "certify", "seen", "--json").stdout)
+    assert unsaid == answer  # a run of its masks is about this defence, named again or not
     image = load_image(samples()[0].path)
     size, rng = Patch(0.01).size(image.shape[1], image.shape[0]), np.random.default_rng(0)
     wanted, attacked = {}, tmp_path / "attacked"

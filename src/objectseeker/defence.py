@@ -97,10 +97,15 @@ class Defence:
 
     @classmethod
     def default(cls, detector: str, **options: Any) -> Defence:
-        """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others."""
-        own: dict[str, Any] = {"rule": GENERAL_RULE, "follow": GENERAL_FOLLOW}
+        """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others.
+
+        With the masks of `embedded-fast` it is that one's, so that a run observed with it is evaluated with it.
+        """
+        rule, follow = GENERAL_RULE, GENERAL_FOLLOW
         if detectors.require_spec(detector)[0] == "embedded":
-            own = {"rule": EMBEDDED_RULE, "follow": EMBEDDED_FOLLOW}
+            fast = options.get("masks") == FAST_MASKS
+            rule, follow = (FAST_RULE, FAST_FOLLOW) if fast else (EMBEDDED_RULE, EMBEDDED_FOLLOW)
+        own: dict[str, Any] = {"rule": rule, "follow": follow}
         return cls(detector=as_typed(detector), **own | options)
 
     @property
@@ -289,5 +294,5 @@ def seen_from(spec: str, folder: Path) -> str:
 # What `Defence.load` and --defence take by name: the embedded detector's own defence, and one of a quarter of its cost.
 PACKAGED = {
     "embedded": Defence.default("embedded"),
-    "embedded-fast": Defence.default("embedded", rule=FAST_RULE, follow=FAST_FOLLOW, masks=FAST_MASKS),
+    "embedded-fast": Defence.default("embedded", masks=FAST_MASKS),
 }
