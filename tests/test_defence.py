@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from objectseeker import Bands, Defence, Halves, IouRule, ObjectSeekerError, Pairs, Rule
 from objectseeker.core.follow import Follow
-from objectseeker.defence import EMBEDDED_RULE, FAST_RULE, GENERAL_RULE
+from objectseeker.defence import EMBEDDED_RULE, FAST_RULE, GENERAL_RULE, VIDEO_RULE
 
 FRACTION = st.floats(0, 1)
 
@@ -80,10 +80,11 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
 def test_there_is_one_default_for_all_and_one_for_the_embedded_detector():
     assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == GENERAL_RULE
     assert Defence.default("embedded").rule == EMBEDDED_RULE
-    fast = Defence.load("embedded-fast")
-    assert Defence.default("embedded", masks=fast.masks) == fast
-    assert fast.rule == FAST_RULE != EMBEDDED_RULE
-    assert Defence.default("onnx:x.onnx", masks=fast.masks).rule == GENERAL_RULE
+    for name, rule in {"embedded-fast": FAST_RULE, "embedded-video": VIDEO_RULE}.items():
+        packaged = Defence.load(name)
+        assert Defence.default("embedded", masks=packaged.masks) == packaged
+        assert packaged.rule == rule != EMBEDDED_RULE
+        assert Defence.default("onnx:x.onnx", masks=packaged.masks).rule == GENERAL_RULE
     scores = {"base_score": 0.2, "mask_score": 0.48, "low_score": 0.24}
     assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == EMBEDDED_RULE
     assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == GENERAL_RULE
@@ -101,7 +102,7 @@ def test_the_packages_own_defences_are_loaded_by_name_unless_a_file_has_it(tmp_p
     assert Defence.load("embedded-fast") == mine
     (tmp_path / "embedded").mkdir()  # a folder is no defence
     assert Defence.load("embedded") == Defence.default("embedded")
-    with pytest.raises(ObjectSeekerError, match="by name there are embedded, embedded-fast"):
+    with pytest.raises(ObjectSeekerError, match="by name there are embedded, embedded-fast, embedded-video"):
         Defence.load("embedded-slow")
 
 

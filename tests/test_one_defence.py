@@ -240,6 +240,43 @@ def test_the_packages_cheap_defence_the_whole_way_by_its_name(tmp_path):
     assert "its masks are halves:30, the run's bands:" in refused
 
 
+def test_the_packages_defence_for_video_the_whole_way_by_its_name(tmp_path):
+    """observe, evaluate and detect with --defence embedded-video: a certified window reports its object."""
+    sample, frames, rng = samples()[0], 8, np.random.default_rng(0)
+    photo, (x1, y1, x2, y2) = load_image(sample.path), sample.truth.xyxy[0].round().astype(int).tolist()
+    views = [photo[80:400, 2 * t : 2 * t + 400] for t in range(frames)]  # a camera that turns
+    places = [[x1 - 2 * t, y1 - 80, x2 - x1, y2 - y1] for t in range(frames)]
+    save_frames(tmp_path / "clip" / "frames", views)
+    content = {"fps": 10, "frames": [f"{t}.png" for t in range(frames)]}
+    boxes = [[t, 1, "person", x, y, x + w, y + h] for t, (x, y, w, h) in enumerate(places)]
+    (tmp_path / "clip" / "boxes.json").write_text(json.dumps(content | {"boxes": boxes}))
+    video = ["--defence", "embedded-video"]
+    run(tmp_path, "observe", "boxes:clip", *video, "--out", "seen")
+    over_time = ["--window", frames, "--moves", 0, "--json"]
+    answer = json.loads(run(tmp_path, "evaluate", "seen", *video, *over_time).stdout)
+    assert json.loads(run(tmp_path, "evaluate", "seen", *over_time).stdout)["defence"] == answer["defence"]
+    (track,) = answer["over_time"]["tracks"]
+    assert track["windows"] == {"8": {"certified": 1, "all": 1}}
+    width, height = Patch(0.01).size(400, 320)
+    for turn, (x, y) in enumerate([(x1, y1 - 80), (x1 - 10, y1), (x2 - 20, y2 - 110)]):  # where the patch stays
+        attacked = [view.copy() for view in views]
+        for view in attacked:
+            view[y : y + height, x : x + width] = rng.integers(0, 256, (height, width, 3))
+        save_frames(tmp_path / f"attacked-{turn}", attacked)
+        run(tmp_path, "detect", f"video:attacked-{turn}", *video, "--no-annotate", "--out", f"found-{turn}")
+        lines = [json.loads(line) for line in (tmp_path / f"found-{turn}" / "frames.jsonl").read_text().splitlines()]
+        assert {line["defence"] for line in lines} == {answer["defence"]["sha256"]}
+        assert any(
+            found_in(line["boxes"], place, ("person",), False) for line, place in zip(lines, places, strict=True)
+        )
+
+
+def save_frames(folder, frames):
+    folder.mkdir(parents=True)
+    for number, frame in enumerate(frames):
+        PIL.Image.fromarray(frame).save(folder / f"{number}.png")
+
+
 # --- the findings, one by one ---------------------------------------------------------------------------------------
 
 

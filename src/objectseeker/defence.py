@@ -39,11 +39,15 @@ GENERAL_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
 
 # For the embedded detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
 # not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image (docs/embedded.md).
+# Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
 EMBEDDED_FOLLOW = Follow(alpha=0.4, beta=0.35, low_alpha=0.15, low_beta=0.05)
 EMBEDDED_RULE = EMBEDDED_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
 FAST_FOLLOW = Follow(alpha=0.35, beta=0.2, low_alpha=0.15, low_beta=0.0)
 FAST_RULE = FAST_FOLLOW.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
 FAST_MASKS = parse("bands:1%,spacing=2+bands:1%")
+VIDEO_FOLLOW = Follow(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
+VIDEO_RULE = VIDEO_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
+VIDEO_MASKS = parse("rolling:8:halves:30")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +103,15 @@ class Defence:
     def default(cls, detector: str, **options: Any) -> Defence:
         """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others.
 
-        With the masks of `embedded-fast` it is that one's, so that a run observed with it is evaluated with it.
+        With the masks of `embedded-fast` or `embedded-video` it is theirs: a run observed with one is evaluated by it.
         """
         rule, follow = GENERAL_RULE, GENERAL_FOLLOW
         if detectors.require_spec(detector)[0] == "embedded":
-            fast = options.get("masks") == FAST_MASKS
-            rule, follow = (FAST_RULE, FAST_FOLLOW) if fast else (EMBEDDED_RULE, EMBEDDED_FOLLOW)
+            rule, follow = EMBEDDED_RULE, EMBEDDED_FOLLOW
+            if options.get("masks") == FAST_MASKS:
+                rule, follow = FAST_RULE, FAST_FOLLOW
+            elif options.get("masks") == VIDEO_MASKS:
+                rule, follow = VIDEO_RULE, VIDEO_FOLLOW
         own: dict[str, Any] = {"rule": rule, "follow": follow}
         return cls(detector=as_typed(detector), **own | options)
 
@@ -291,8 +298,10 @@ def seen_from(spec: str, folder: Path) -> str:
     return _moved(spec, lambda file: str(folder / file))
 
 
-# What `Defence.load` and --defence take by name: the embedded detector's own defence, and one of a quarter of its cost.
+# What `Defence.load` and --defence take by name: the embedded detector's own defence, one of a quarter of its cost, and
+# one of an eighth for frames.
 PACKAGED = {
     "embedded": Defence.default("embedded"),
     "embedded-fast": Defence.default("embedded", masks=FAST_MASKS),
+    "embedded-video": Defence.default("embedded", masks=VIDEO_MASKS),
 }

@@ -95,7 +95,9 @@ class RuleOptions:
 
     defence: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A defence that tune or Defence.save wrote, or embedded-fast: says it all."),
+        typer.Option(
+            metavar="FILE", help="A defence that tune or Defence.save wrote, embedded-fast or embedded-video."
+        ),
     ] = None
     base_score: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
     mask_score: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None
