@@ -8,7 +8,8 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defence, ObjectSeekerError
 from objectseeker.evaluation import Choices, Search, Settings, evaluate, sweeps, tune
-from objectseeker.evaluation.tuning import COARSE, Climb, Trial, grid, moves
+from objectseeker.evaluation.tuning import COARSE, MANY_WRONG_BOXES, Climb, Trial, grid, moves
+from objectseeker.results.tuned import remarks
 
 IMAGES = 20
 FLOOR = 0.15
@@ -175,6 +176,19 @@ def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     assert found.search.recall == found.best.settings.clean_recall == 0.5
     assert found.remarks == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
     assert tune(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
+
+
+def test_a_recall_that_is_bought_with_wrong_boxes_is_said_to_be():
+    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MANY_WRONG_BOXES + 1)]
+    truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
+    faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
+    search = Search(mask_floor=0.1, families=("paper",), losses=())
+    bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
+    assert bought.best.searched.outcome.wrong_boxes == MANY_WRONG_BOXES + 1
+    assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in remarks(bought)[-1]
+    modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
+    assert modest.best.flooding is None
+    assert not any("wrong boxes" in remark for remark in remarks(modest))
 
 
 def test_a_half_that_does_not_reach_the_recall_says_so():

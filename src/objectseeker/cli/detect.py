@@ -90,11 +90,11 @@ def detect(
     certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).
 
     A video gives frames.jsonl, one line of JSON a frame while it runs, and annotated.mp4. Ctrl-C ends it in order, with
-    what was done. With --masks rolling:8:halves:30 each frame is shown an eighth of the masks.
+    what was done. With --defence embedded-video each frame is shown an eighth of the masks.
 
     Example:  objectseeker detect photos/ --out found
     Example:  objectseeker detect clip.mp4 --start 1:30 --end 2:00 --stride 5 --out watched
-    Example:  objectseeker detect 0 --masks rolling:8:halves:30 --out camera
+    Example:  objectseeker detect 0 --defence embedded-video --out camera
     Example:  objectseeker detect photos/ --defence tuned/defence.json --out found --certify --patch 1% --alert
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --masks halves:10 --out found
     Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found

@@ -34,6 +34,7 @@ RecallOf = Literal["defended", "undefended"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 USUAL_RECALL = 0.8  # where nobody asks for another clean recall
+MANY_WRONG_BOXES = 10  # an image
 NO_GAIN = -1.0  # of settings that do not reach the operating point
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
@@ -106,6 +107,17 @@ class Tuned:
             f"the half that was not searched reaches a clean recall of at most "
             f"{self.held_out.outcome.highest_clean_recall:.1f} %, so nothing is certified at "
             f"{self.settings.clean_recall:.0%} there"
+        )
+
+    @property
+    def flooding(self) -> str | None:
+        """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
+        point = self.searched.outcome.point
+        if point is None or point.wrong_boxes <= MANY_WRONG_BOXES:
+            return None
+        return (
+            f"the defence gives {point.wrong_boxes:.0f} wrong boxes an image from a score of {point.rule.base_score:g} "
+            "on: ask for fewer with --wrong-boxes, or for less with --clean-recall"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -45,8 +45,10 @@ def _certified(one: Chosen) -> dict[str, float | None]:
 
 def remarks(found: Budgets) -> list[str]:
     """What was not found or not searched as usual, and why figures of the held-out half are missing."""
-    reasons = ((one.budget, one.best.why_not_held_out) for one in found.chosen)
-    return [*found.remarks, *(f"at most {budget} passes: {why}" for budget, why in reasons if why is not None)]
+    reasons = (
+        (one.budget, why) for one in found.chosen for why in (one.best.why_not_held_out, one.best.flooding) if why
+    )
+    return [*found.remarks, *(f"at most {budget} passes: {why}" for budget, why in reasons)]
 
 
 def budget_plot(found: Budgets) -> Plot:

@@ -85,7 +85,7 @@ def _certified(trial: Trial | None) -> dict[str, str]:
 
 
 def remarks(tuning: Tuning) -> list[str]:
-    """What was not searched as usual, and why figures of the held-out half are missing."""
+    """What was not searched as usual, why figures of the held-out half are missing, and what is wrong with the best."""
     missing = [
         f"{family} rule, AP50 loss up to {one.most_loss:g}: {one.why_not_held_out}"
         for family, points in tuning.frontier.items()
@@ -97,7 +97,8 @@ def remarks(tuning: Tuning) -> list[str]:
         for family, points in tuning.frontier.items()
         if len(points) > 1 and len({one.settings for one in points}) == 1
     ]
-    return [*tuning.remarks, *missing, *alike]
+    flooding = tuning.best.flooding
+    return [*tuning.remarks, *missing, *alike, *([flooding] if flooding else [])]
 
 
 def about_slices(rows: Sequence[SliceRow]) -> list[str]:
