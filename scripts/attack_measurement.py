@@ -26,6 +26,7 @@ from objectseeker.attack import Budget, Target
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
 from objectseeker.core.threats import Where
 from objectseeker.files.saving import save_text
+from objectseeker.results.tables import as_markdown, rate_in_words, robust_rows
 from objectseeker.runs.run import open_run
 
 CONDITIONS: dict[str, tuple[Where, float]] = {
@@ -38,25 +39,20 @@ RATES = {
     "not certified, hidden": "hidden_uncertified",
     "all hidden": "hidden_from_defence",
 }
-RECALLS = {
-    "certified (lower bound)": "certified_recall",
-    "under attack (upper bound)": "recall_under_attack",
-    "clean": "clean_recall",
-}
 
 
 def main() -> int:
     options = arguments()
     begin = time.monotonic()
     run = open_run(options.run)
-    defence = run.bind(Defence.load(options.defence)) if options.defence else run.bind(run.defence())
+    defence = run.bind(Defence.load(options.defence)) if options.defence else run.defence()
     attacked = load_attacked(defence, mode="white", device=options.device, autocast=not options.full_precision)
     budget = Budget(
         steps=options.steps,
         restarts=options.restarts,
         views=options.views,
         distrust=options.distrust,
-        at_once=16 if options.device is None else 256,
+        at_once=16 if options.device in (None, "cpu") else 256,
     )
     targets = one_an_image(targets_of_run(attacked.pipeline, run, sys.maxsize, options.seed), options)
     say(f"{len(targets)} objects observed, each in an image of its own", begin)
@@ -65,7 +61,8 @@ def main() -> int:
         where, area = CONDITIONS[name]
         results = run_attack(attacked, targets, Patch(area, 1.0, where), budget, options.out / name, seed=options.seed)
         broken += results["summary"]["broken_guarantees"]
-        say(f"{name}: " + ", ".join(f"{title} {cell(results['summary'][key])}" for title, key in RATES.items()), begin)
+        shares = (f"{title} {rate_in_words(results['summary'][key])}" for title, key in RATES.items())
+        say(f"{name}: {', '.join(shares)}", begin)
     finished = {
         name: json.loads(path.read_text())
         for name in CONDITIONS
@@ -105,40 +102,18 @@ def one_an_image(targets: Iterator[Target], options: argparse.Namespace) -> list
 
 def rates(conditions: dict[str, dict[str, Any]]) -> str:
     """Shares hidden, with 95 % intervals."""
-    rows = [
-        [titled(name), str(entry["summary"]["attacked"]), *(cell(entry["summary"][key]) for key in RATES.values())]
-        for name, entry in conditions.items()
-    ]
-    return markdown(["patch", "objects", *RATES], rows)
+    rows = []
+    for name, entry in conditions.items():
+        shares = {title: rate_in_words(entry["summary"][key]) for title, key in RATES.items()}
+        rows.append({"patch": name, "objects": str(entry["summary"]["attacked"]), **shares})
+    return as_markdown(rows)
 
 
 def recalls(conditions: dict[str, dict[str, Any]]) -> str:
-    """Recall of the defended detector in percent, between its bounds."""
-    rows = [
-        [titled(name), *(percent(entry["recall"]["defended"][key]) for key in RECALLS.values())]
-        for name, entry in conditions.items()
-    ]
-    return markdown(["patch", *RECALLS], rows)
-
-
-def titled(name: str) -> str:
-    where, area = CONDITIONS[name]
-    return f"{where}, {area:.0%}".replace("%", " %")
-
-
-def cell(rate: dict[str, Any]) -> str:
-    if not rate["of"]:
-        return "-"
-    shares = f"{rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})".replace("%", " %")
-    return f"{rate['count']} of {rate['of']}: {shares}"
-
-
-def percent(rate: dict[str, Any]) -> str:
-    return f"{100 * rate['share']:.1f} ({100 * rate['low']:.1f} to {100 * rate['high']:.1f})"
-
-
-def markdown(titles: list[str], rows: list[list[str]]) -> str:
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [titles, ["---"] * len(titles), *rows])
+    """Recall of both detectors in percent, between its bounds."""
+    return as_markdown(
+        [{"patch": name, **row} for name, entry in conditions.items() for row in robust_rows(entry["recall"])]
+    )
 
 
 def say(sentence: str, begin: float) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from objectseeker.core.recipes import parse
 from objectseeker.evaluation.scene import under
 from objectseeker.runs.findings import Findings, encode
+from objectseeker.runs.observe import PART
 from objectseeker.runs.run import open_run
-
-PART = 256  # images in a part of a large run
 
 
 def main() -> None:
