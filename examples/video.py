@@ -10,10 +10,10 @@ from dataclasses import replace
 
 from objectseeker import Defence, Patch
 from objectseeker.core.boxes import iou
-from objectseeker.core.rolling import Rolling
-from objectseeker.core.windows import Instant, first_unreported, instants
-from objectseeker.video.decoding import open_video
-from objectseeker.video.footage import Choice, Frame, frames_of
+from objectseeker.core.recipes import Rolling
+from objectseeker.core.temporal import Instant, first_unreported, instants
+from objectseeker.inference.decoding import open_video
+from objectseeker.inference.frame_sources import Choice, Frame, frames_of
 
 MOVES = 2  # pixels that the patch moves from one frame to the next, at most
 clip, file = sys.argv[1:]

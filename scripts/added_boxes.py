@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker import Defence
 from objectseeker.core.boxes import Detections, ioa, iou
-from objectseeker.evaluation.scene import under
+from objectseeker.metrics.image_set import under
 from objectseeker.runs.run import open_run
 
 FITS = 0.5  # IoU of a right box, and share of a box that lies on an object

@@ -25,8 +25,8 @@ from objectseeker import Defence, Patch
 from objectseeker.attack import Budget, Target
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
 from objectseeker.core.threats import Where
-from objectseeker.files.saving import save_text
-from objectseeker.results.tables import as_markdown, rate_in_words, robust_rows
+from objectseeker.files.atomic import save_text
+from objectseeker.results.evaluation_tables import as_markdown, rate_in_words, robust_rows
 from objectseeker.runs.run import open_run
 
 CONDITIONS: dict[str, tuple[Where, float]] = {

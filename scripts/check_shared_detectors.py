@@ -20,10 +20,10 @@ import PIL.Image
 import PIL.ImageDraw
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.image import fill
+from objectseeker.core.masks import fill
 from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.detectors import load
-from objectseeker.detectors.network.names import COCO_80, VOC_20
+from objectseeker.detectors.network.class_names import COCO_80, VOC_20
 
 CONFIDENT = 0.4
 VOC_IN_COCO = {

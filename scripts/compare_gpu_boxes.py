@@ -21,7 +21,7 @@ from objectseeker.core.boxes import iou
 from objectseeker.core.threats import WHERES
 from objectseeker.datasets import open_dataset
 from objectseeker.datasets.dataset import Entry
-from objectseeker.defence import EMBEDDED_RULE
+from objectseeker.defense import EMBEDDED_RULE
 
 PATCHES = {where: Patch(0.01, 1.0, where) for where in WHERES if where != "anywhere"}
 PAIRS = (

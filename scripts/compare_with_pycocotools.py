@@ -17,8 +17,8 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from objectseeker.evaluation import Scene
-from objectseeker.evaluation.average_precision import coco_ap50
+from objectseeker.metrics import Scene
+from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.runs.run import open_run
 
 

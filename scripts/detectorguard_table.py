@@ -10,19 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import Halves
-from objectseeker.baselines.detectorguard.overview import (
-    EVERY_NTH_LINE,
-    SideBySide,
-    cost_rows,
-    measured_images,
-    side_by_side,
-)
 from objectseeker.core.threats import WHERES
-from objectseeker.defence import GENERAL_FOLLOW, GENERAL_RULE
-from objectseeker.evaluation import Scene, Settings, Threat
-from objectseeker.files.saving import save_json, save_text
-from objectseeker.results import plots, tables
-from objectseeker.results.drawing import ORANGE, VERMILION
+from objectseeker.defense import GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.detectorguard.overview import EVERY_NTH_LINE, SideBySide, cost_rows, measured_images, side_by_side
+from objectseeker.files.atomic import save_json, save_text
+from objectseeker.inference.drawing import ORANGE, VERMILION
+from objectseeker.metrics import Scene, Settings, Threat
+from objectseeker.results import evaluation_tables, plots
 from objectseeker.runs.run import Run, open_run
 
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
@@ -46,7 +40,12 @@ def main() -> None:
     )
     beside = side_by_side(run, settings, false_alerts=arguments.false_alerts)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    text = tables.as_markdown(tables.turned(beside.table_rows())) + "\n\n" + "\n".join(beside.remarks()) + "\n"
+    text = (
+        evaluation_tables.as_markdown(evaluation_tables.turned(beside.table_rows()))
+        + "\n\n"
+        + "\n".join(beside.remarks())
+        + "\n"
+    )
     save_json(arguments.out / "detectorguard.json", beside.to_json())
     save_text(arguments.out / "detectorguard.md", text)
     print(text)
@@ -65,9 +64,9 @@ def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
         for row in cost
     ]
-    save_text(out / "cost.csv", tables.as_csv(shown))
-    save_text(out / "cost.md", f"{tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
-    print(f"{tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}")
+    save_text(out / "cost.csv", evaluation_tables.as_csv(shown))
+    save_text(out / "cost.md", f"{evaluation_tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
+    print(f"{evaluation_tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}")
     if plots.missing() is None:
         plots.save(cost_plot(cost, beside), out / "cost")
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Defence
-from objectseeker.evaluation import Scene, Settings
-from objectseeker.evaluation.replayed import Replayed
-from objectseeker.evaluation.scene import under
-from objectseeker.evaluation.tuning import Measuring, Search
+from objectseeker.metrics import Scene, Settings
+from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.image_set import under
+from objectseeker.metrics.tuning import Measuring, Search
 from objectseeker.runs.run import open_run
 
 BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])

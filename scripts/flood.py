@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker import Defence, Detections, Patch, Rule
-from objectseeker.core.image import GREY
+from objectseeker.core.masks import GREY
 from objectseeker.core.recipes import parse
 
 WIDTH, HEIGHT = 160, 120

@@ -21,10 +21,10 @@ from fuzz_annotations import write_dataset
 from fuzz_mutations import Rng, pick, read_tree, spoiled_bytes, spoiled_json, spoiled_word, write_tree
 
 from objectseeker import Defence, Detections, Halves, ObjectSeeker, ObjectSeekerError, Rule, detectors
-from objectseeker.baselines.detectorguard.features import ObjectnessFeatures, add_features, read_features
 from objectseeker.datasets import match_classes, open_dataset
+from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, read_features
 from objectseeker.files.images import image_size, load_image
-from objectseeker.runs.listing import write_listing
+from objectseeker.runs.image_index import write_listing
 from objectseeker.runs.run import Run, open_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

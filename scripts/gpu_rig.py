@@ -16,8 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
-from objectseeker.core.image import fill
-from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused
+from objectseeker.core.masks import fill
+from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector

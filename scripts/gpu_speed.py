@@ -18,12 +18,12 @@ import torch
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
 from objectseeker import Halves, Observation, Rule, halves
+from objectseeker.detectors.builtin.model import Predictor
 from objectseeker.detectors.check import Unwatched, check_views
-from objectseeker.detectors.embedded.model import Predictor
+from objectseeker.detectors.gpu.batch_plan import Program, plan, split
 from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
-from objectseeker.detectors.gpu.programs import Program, plan, split
-from objectseeker.detectors.gpu.shared import levels
+from objectseeker.detectors.gpu.shared_layers import levels
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.views import MaskBy
 

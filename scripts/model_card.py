@@ -17,14 +17,14 @@ import numpy as np
 from objectseeker import Defence
 from objectseeker.core.boxes import Bools, Floats
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import Scene, Settings
-from objectseeker.evaluation.average_precision import coco_ap50
-from objectseeker.evaluation.curves import NO_BOXES
-from objectseeker.evaluation.estimates import BootstrapEstimate
-from objectseeker.evaluation.replayed import Replayed
-from objectseeker.evaluation.resampling import Tally, resamples
-from objectseeker.evaluation.scene import under
-from objectseeker.evaluation.settings import BASE_SCORES
+from objectseeker.metrics import Scene, Settings
+from objectseeker.metrics.average_precision import coco_ap50
+from objectseeker.metrics.comparison_metrics import BootstrapEstimate
+from objectseeker.metrics.curves import NO_BOXES
+from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.image_set import under
+from objectseeker.metrics.resampling import Tally, resamples
+from objectseeker.metrics.settings import BASE_SCORES
 from objectseeker.runs.run import open_run
 
 SAMPLES = 1000

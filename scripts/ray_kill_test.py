@@ -81,7 +81,7 @@ def main() -> None:
 def drive(dataset: str, out: str, engine: str) -> None:
     """The job itself; `engine` is local or the address of a cluster."""
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs.engines.choice import open_engine
+    from objectseeker.runs.engines.engine_selection import open_engine
     from objectseeker.runs.observe import observe
 
     os.chdir(TESTS)  # where the detector lies

@@ -19,13 +19,13 @@ import PIL.Image
 from playwright.sync_api import Browser, sync_playwright
 
 from objectseeker import Detections, Observation, Rule
-from objectseeker.core.follow import Follow
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, parse
-from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.core.threshold_schedule import Follow
 from objectseeker.demo.samples import samples
-from objectseeker.evaluation import Settings
-from objectseeker.results.report import write_report
+from objectseeker.metrics import Settings
+from objectseeker.report import write_report
 
 SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20

@@ -18,8 +18,8 @@ from scale_throughput import photographs
 
 from objectseeker import detectors
 from objectseeker.core.recipes import parse
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import estimate, observe
-from objectseeker.runs.observing import Observing
 
 
 def main() -> None:

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from objectseeker.core.observation import ObservedImage
-from objectseeker.defence import GENERAL_FOLLOW, GENERAL_RULE
-from objectseeker.evaluation import Settings, evaluate
+from objectseeker.defense import GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.metrics import Settings, evaluate
 from objectseeker.runs.run import open_run
 
 

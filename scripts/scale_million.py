@@ -61,9 +61,9 @@ def write_listing(folder: Path, images: int) -> Path:
 def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     from objectseeker import Halves
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs.engines.choice import open_engine
+    from objectseeker.runs.engines.engine_selection import open_engine
+    from objectseeker.runs.manifest import Observing
     from objectseeker.runs.observe import observe
-    from objectseeker.runs.observing import Observing
     from objectseeker.runs.run import open_run
 
     begin = time.perf_counter()

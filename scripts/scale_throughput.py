@@ -30,10 +30,10 @@ from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.onnx import usable_cores
 from objectseeker.runs.engines import Engine, LocalEngine
-from objectseeker.runs.engines.choice import open_engine
+from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.engines.ray_worker import Loading
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))

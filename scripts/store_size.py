@@ -12,10 +12,10 @@ import argparse
 from pathlib import Path
 
 from objectseeker.core.recipes import parse
-from objectseeker.evaluation.scene import under
-from objectseeker.runs.findings import Findings, encode
+from objectseeker.metrics.image_set import under
 from objectseeker.runs.observe import PART
 from objectseeker.runs.run import open_run
+from objectseeker.runs.stored_boxes import Findings, encode
 
 
 def main() -> None:

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Pairs, Patch, Rule
-from objectseeker.core.follow import Follow
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import Classes
 from objectseeker.core.threats import Surroundings, Where, sizes
-from objectseeker.evaluation import Settings, Threat, evaluate
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.metrics import Settings, Threat, evaluate
 from objectseeker.runs.run import open_run
 
 SHOWN: tuple[Where, ...] = ("far", "close", "over")

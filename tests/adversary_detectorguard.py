@@ -13,8 +13,7 @@ import oracle_detectorguard as oracle
 from oracle_detectorguard import Case
 
 from objectseeker import Detections
-from objectseeker.baselines.detectorguard.explaining import alert
-from objectseeker.baselines.detectorguard.objectness import objectness
+from objectseeker.detectorguard.objectness import alert, objectness
 
 LARGEST = 2**16 - 1
 

@@ -22,7 +22,7 @@ from cases import SCORES, Case
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.iou_variant import IouRule, clear_of_mask, only, unsuppressed
+from objectseeker.core.iou_rule import IouRule, clear_of_mask, only, unsuppressed
 from objectseeker.core.threats import Surroundings, Where, sizes
 
 SLIGHTLY = 1e-7

@@ -12,7 +12,7 @@ from objectseeker import Detections, Halves, ObjectSeeker, Rule
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.whitebox import WhiteBox
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Recipe
 from objectseeker.detectors.network.detector import NetworkDetector

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
-from objectseeker.core.iou_variant import TAU_IOU
+from objectseeker.core.iou_rule import TAU_IOU
 from objectseeker.core.masks import Masks
 
 NOTHING = Detections.empty()

@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import numpy  # noqa: F401  # what nearly every command needs
+import numpy  # what nearly every command needs  # noqa: F401
 import onnxruntime  # noqa: F401
 import PIL.Image  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 
-import objectseeker.evaluation
+import objectseeker.metrics
 import objectseeker.runs.observe  # noqa: F401
 from objectseeker.cli import main
 

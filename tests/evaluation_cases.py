@@ -9,10 +9,10 @@ import numpy as np
 from cases import generate
 
 from objectseeker import Detections, Observation, Rule, halves
-from objectseeker.core.follow import Follow
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.evaluation import BASE_SCORES, Settings, Threat, evaluate
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.metrics import BASE_SCORES, Settings, Threat, evaluate
 
 NAMES = ("cat", "dog")
 VOCABULARY = Vocabulary.same(NAMES)

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from objectseeker.evaluation.intervals import bootstrap
+from objectseeker.metrics.confidence_intervals import bootstrap
 
 # Images, share found, correlation within an image, objects an image.
 CASES = [

@@ -20,8 +20,8 @@ import PIL.Image
 
 from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import Run
 
 LINES = 3

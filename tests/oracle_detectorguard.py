@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from objectseeker import Detections, Patch
-from objectseeker.baselines.detectorguard.objectness import Grid
+from objectseeker.detectorguard.objectness import Grid
 
 
 @dataclass(frozen=True, eq=False)

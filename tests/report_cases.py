@@ -14,15 +14,14 @@ import numpy as np
 import PIL.Image
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Patch, Rule
-from objectseeker.core.follow import Follow
-from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import NO_TRACK, Frame, ObservedImage
-from objectseeker.core.recipes import Recipe
-from objectseeker.core.rolling import of_frame
-from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.evaluation import Settings
-from objectseeker.results.report import write_report
+from objectseeker.core.recipes import Recipe, of_frame
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.metrics import Settings
+from objectseeker.report import write_report
 
 DONE = "body:not(.judging)"  # the page has come to its verdicts
 BASE_SCORE = 0.1

@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 
 from objectseeker import Defence, Detections, Halves, ObjectSeeker, Rule
-from objectseeker.evaluation import Threat
+from objectseeker.metrics import Threat
 from objectseeker.serve.limits import Limits
 
 SMALL = Limits(places=2, megabytes=0.2, megapixels=0.02, receive=0.7)
@@ -81,10 +81,10 @@ def serving(*detectors, limits=PATIENT, defence=None, seeker=None, threat=None, 
     """Serve a stub, or several as devices; or a defence with its seeker."""
     for needed in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'objectseeker[serve]'")
-    from objectseeker.serve.answers import Model
     from objectseeker.serve.app import build_app
-    from objectseeker.serve.metrics import Metrics
+    from objectseeker.serve.monitoring import Metrics
     from objectseeker.serve.queueing import Workers
+    from objectseeker.serve.responses import Model
     from objectseeker.serve.server import bound_socket, server_of
 
     if defence is None:

@@ -9,11 +9,10 @@ import numpy as np
 
 from objectseeker import Detections, Halves
 from objectseeker.datasets import Entry
-from objectseeker.runs.engines.work import kept
-from objectseeker.runs.findings import Findings
-from objectseeker.runs.manifest import Manifest
+from objectseeker.runs.engines.tasks import kept
+from objectseeker.runs.manifest import Manifest, Observing
 from objectseeker.runs.observe import job_of
-from objectseeker.runs.observing import Observing
+from objectseeker.runs.stored_boxes import Findings
 from objectseeker.runs.writer import writing
 
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Defence, Halves, IouRule, ObjectSeekerError, Pairs, Rule
-from objectseeker.core.follow import Follow
-from objectseeker.defence import EMBEDDED_RULE, FAST_RULE, GENERAL_RULE, VIDEO_RULE
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.defense import EMBEDDED_RULE, FAST_RULE, GENERAL_RULE, VIDEO_RULE
 
 FRACTION = st.floats(0, 1)
 

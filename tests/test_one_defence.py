@@ -16,8 +16,8 @@ from command import run
 
 from objectseeker import Defence, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa, iou
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.threats import Surroundings, parse_area
-from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 

@@ -22,10 +22,9 @@ from cases import Case, generate
 
 from objectseeker import Bands, Halves, Patch, Rule
 from objectseeker.core.masks import Masks
-from objectseeker.core.recipes import Recipe
-from objectseeker.core.rolling import Rolling
+from objectseeker.core.recipes import Recipe, Rolling
+from objectseeker.core.temporal import FREE, Instant, first_unreported, instants
 from objectseeker.core.threats import WHERES
-from objectseeker.core.windows import FREE, Instant, first_unreported, instants
 
 MOST_PATHS = 50_000
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from objectseeker.core.image import GREY
+from objectseeker.core.masks import GREY
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, inside, still_target

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Detections, Floats
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.core.vocabulary import Vocabulary
 from objectseeker.detectors import LoadedDetector, load
-from objectseeker.evaluation.average_precision import coco_ap50
-from objectseeker.evaluation.scene import Scene
+from objectseeker.metrics.average_precision import coco_ap50
+from objectseeker.metrics.image_set import Scene
 from train_embedded.folders import read_folder
 from train_embedded.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
 

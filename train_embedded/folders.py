@@ -19,7 +19,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from objectseeker.datasets import Entry, match_classes, open_dataset
-from objectseeker.detectors.network.names import VOC_20
+from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.errors import ObjectSeekerError
 from train_embedded.packs import CROWD, DIFFICULT, NORMAL, Pack
 

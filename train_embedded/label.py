@@ -24,7 +24,7 @@ from torch import Tensor
 from objectseeker.detectors.gpu.device_views import DeviceViews, settle, unpack
 from objectseeker.detectors.gpu.raw_network import BoxesAndScores
 from objectseeker.detectors.network.layouts import parse as parse_layout
-from objectseeker.detectors.network.results import has_area
+from objectseeker.detectors.network.raw_boxes import has_area
 from train_embedded.augmentation import HALF_SIZE_BELOW, TILES, Bank, sample_pixels
 from train_embedded.packs import DOUBTFUL, NORMAL, decode, halve, read_pack, write_relabelled
 from train_embedded.trainer import load_trained

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from objectseeker.files.saving import write_whole
+from objectseeker.files.atomic import write_whole
 from train_embedded.augmentation import Augmentation
 
 WEIGHT_DECAY = 0.05

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from objectseeker.detectors.embedded.model import DISTANCE_BINS, STRIDES
+from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES
 
 POSITIVES_PER_OBJECT = 10
 BOX_WEIGHT, CLASS_WEIGHT, DISTANCE_WEIGHT = 7.5, 0.5, 1.5

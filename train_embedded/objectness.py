@@ -22,9 +22,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from objectseeker.baselines.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused
-from objectseeker.baselines.detectorguard.objectness import STRIDE, VIEW, WINDOW
-from objectseeker.detectors.embedded.model import CLASSES
+from objectseeker.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused
+from objectseeker.detectorguard.objectness import STRIDE, VIEW, WINDOW
+from objectseeker.detectors.builtin.model import CLASSES
 from train_embedded.augmentation import Augmentation, Bank, Strength
 from train_embedded.learner import Learner, RunSettings
 from train_embedded.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train

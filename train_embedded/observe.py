@@ -12,8 +12,8 @@ from pathlib import Path
 from objectseeker.core.recipes import parse as parse_masks
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 from train_embedded.trainer import load_trained
 
 

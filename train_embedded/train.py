@@ -23,12 +23,12 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from objectseeker.datasets.reading import read_lines
-from objectseeker.datasets.shown import shown
-from objectseeker.detectors.embedded.model import CLASSES
+from objectseeker.datasets.parsing import read_lines
+from objectseeker.detectors.builtin.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.training.strips import BAND_WIDTHS
+from objectseeker.text import shown
+from objectseeker.training.masking import BAND_WIDTHS
 from train_embedded.augmentation import Bank, SampleMasking
 from train_embedded.evaluate import LAYOUT, average_precisions
 from train_embedded.folders import read_folder

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from objectseeker.detectors.embedded.model import CLASSES, EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.builtin.model import CLASSES, EmbeddedDetector, Predictor, fused
 from objectseeker.errors import require_count, require_fraction
 from train_embedded.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
 from train_embedded.learner import Learner, Progress, RunSettings

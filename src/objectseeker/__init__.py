@@ -2,13 +2,13 @@
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import Certificates
-from objectseeker.core.iou_variant import IouRule
+from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Bands, Halves, Pairs, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
-from objectseeker.defence import Defence
+from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
 
 __version__ = "0.1.0"

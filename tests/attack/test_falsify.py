@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from attack_pipelines import (  # noqa: E402
+from attack_pipelines import (
     AREA,
     LARGEST,
     OBJECT,
@@ -24,16 +24,16 @@ from attack_pipelines import (  # noqa: E402
     target,
 )
 
-from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule  # noqa: E402
-from objectseeker.attack import Budget, artifacts, falsify, gradient, recheck, search  # noqa: E402
-from objectseeker.attack.falsify import judge_solutions, plan_tasks  # noqa: E402
-from objectseeker.attack.pipeline import beneath, draw  # noqa: E402
-from objectseeker.attack.plan import PatchTask  # noqa: E402
-from objectseeker.attack.reproduction import save_reproduction  # noqa: E402
-from objectseeker.attack.weakest import Position  # noqa: E402
-from objectseeker.detectors.network.preprocess import Axis  # noqa: E402
-from objectseeker.detectors.network.views import known_views  # noqa: E402
-from objectseeker.errors import ObjectSeekerError  # noqa: E402
+from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
+from objectseeker.attack import Budget, artifacts, falsify, gradient, random_search, recheck
+from objectseeker.attack.artifacts import save_reproduction
+from objectseeker.attack.falsify import judge_solutions, plan_tasks
+from objectseeker.attack.pipeline import beneath, draw
+from objectseeker.attack.placement import Position
+from objectseeker.attack.plan import PatchTask
+from objectseeker.detectors.network.preprocess import Axis
+from objectseeker.detectors.network.views import known_views
+from objectseeker.errors import ObjectSeekerError
 
 OVER = Patch(AREA, 1.0, "over")
 BUDGET = Budget(steps=16, restarts=2, views=8, at_once=32)
@@ -239,17 +239,17 @@ def test_an_object_that_is_not_found_is_not_attacked():
 def test_random_search_hides_the_object_and_respects_the_certificate():
     _, pipeline = sound()
     patch = Patch(0.02, 1.0, "over")
-    (outcome,) = falsify(search.attack, pipeline, [target(pipeline)], patch, Budget(steps=8, restarts=2))
+    (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], patch, Budget(steps=8, restarts=2))
     assert outcome.certified
     assert outcome.undefended_survived is False
     assert outcome.defence_survived is True
     with pytest.raises(ObjectSeekerError, match="jitter"):
-        search.attack(pipeline, [], "detector", Budget(jitter=1))
+        random_search.attack(pipeline, [], "detector", Budget(jitter=1))
 
 
 def test_random_search_finds_the_suppressing_defence_out():
     _, pipeline = suppressing()
-    (outcome,) = falsify(search.attack, pipeline, [target(pipeline)], OVER, Budget(steps=2, restarts=2))
+    (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], OVER, Budget(steps=2, restarts=2))
     assert outcome.broken
 
 

@@ -17,7 +17,7 @@ import objectseeker
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
 from objectseeker.attack import Budget, Target, read_recall
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_image, targets_of_run
-from objectseeker.core.vocabulary import Vocabulary
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.datasets import Entry
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image

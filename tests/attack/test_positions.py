@@ -10,7 +10,7 @@ from cases import generate
 
 from objectseeker import Bands, Halves, IouRule, ObjectSeeker, Pairs, Patch, Rule
 from objectseeker.attack.pipeline import Pipeline, Target, beneath, paste
-from objectseeker.attack.weakest import PositionProofs, nearest_positions, removing, weakest_positions
+from objectseeker.attack.placement import PositionProofs, nearest_positions, removing, weakest_positions
 from objectseeker.core.certification import visible_area
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import Surroundings

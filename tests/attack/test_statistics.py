@@ -10,13 +10,13 @@ import pytest
 
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeeker, Patch
 from objectseeker.attack.artifacts import before_and_after
+from objectseeker.attack.attack_metrics import effects_of, rate, read_recall, robust_recall, row_of, summary, wilson
 from objectseeker.attack.falsify import JudgedImage, Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.statistics import effects_of, rate, read_recall, robust_recall, row_of, summary, wilson
-from objectseeker.attack.weakest import Position
-from objectseeker.defence import GENERAL_RULE
+from objectseeker.attack.placement import Position
+from objectseeker.defense import GENERAL_RULE
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.results.drawing import colour_of
+from objectseeker.inference.drawing import colour_of
 
 DEFENCE = Defence.default("onnx:weights/model.onnx", identity="model sha256:1")
 PATCH = Patch()

@@ -9,19 +9,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker import Bands, Halves, Pairs  # noqa: E402
-from objectseeker.attack.objectives import Goals, boxes_to_plant, hide, least_revealing, plant  # noqa: E402
-from objectseeker.attack.pipeline import draw, paste  # noqa: E402
-from objectseeker.attack.weakest import removing  # noqa: E402
-from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, white_box_of  # noqa: E402
-from objectseeker.core.boxes import ioa  # noqa: E402
-from objectseeker.core.pruning import near_line  # noqa: E402
-from objectseeker.core.seeker import removed_of  # noqa: E402
-from objectseeker.detectors import load  # noqa: E402
-from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
-from objectseeker.detectors.network.layouts import normalise, parse  # noqa: E402
-from objectseeker.detectors.network.preprocess import prepare  # noqa: E402
-from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
+from objectseeker import Bands, Halves, Pairs
+from objectseeker.attack.losses import Goals, boxes_to_plant, hide, least_revealing, plant
+from objectseeker.attack.pipeline import draw, paste
+from objectseeker.attack.placement import removing
+from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, white_box_of
+from objectseeker.core.boxes import ioa
+from objectseeker.core.pruning import near_line
+from objectseeker.core.seeker import removed_of
+from objectseeker.detectors import load
+from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors.network.layouts import normalise, parse
+from objectseeker.detectors.network.preprocess import prepare
+from objectseeker.detectors.torch_module import torch_detector
 
 
 class Nothing(torch.nn.Module):  # type: ignore[name-defined]

@@ -162,7 +162,7 @@ def test_class_names_come_from_a_file_or_from_the_module(workplace):
 def test_a_table_in_a_log_is_cut_only_if_the_user_names_a_width(columns, cut):
     program = (
         "from objectseeker.cli._console import printed\n"
-        "from objectseeker.results.tables import table\n"
+        "from objectseeker.results.evaluation_tables import table\n"
         "printed.print(table('wide', [{name: 30 * name for name in 'abcdef'}]))"
     )
     others = {name: value for name, value in os.environ.items() if name != "COLUMNS"}

@@ -13,9 +13,9 @@ from clips import encode, moving, scene
 from command import DETECTOR, run
 
 from objectseeker import Defence, Halves
-from objectseeker.core.rolling import Rolling
-from objectseeker.video.decoding import open_video
-from objectseeker.video.footage import Choice, frames_of
+from objectseeker.core.recipes import Rolling
+from objectseeker.inference.decoding import open_video
+from objectseeker.inference.frame_sources import Choice, frames_of
 
 pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
 

@@ -16,12 +16,12 @@ from command import photographs
 
 from objectseeker import Defence, Halves, Rule
 from objectseeker.cli._app import program
-from objectseeker.core.follow import Follow
+from objectseeker.core.threshold_schedule import Follow
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.policy import parse_policy
-from objectseeker.results.evidence_file import MANIFEST, json_bytes, write_archive
-from objectseeker.runs.findings import decode, encode
+from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_archive
+from objectseeker.metrics.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
+from objectseeker.runs.stored_boxes import decode, encode
 
 POLICY = """
 format = 1

@@ -9,8 +9,8 @@ from observe_job import make_dataset, run_here
 
 from objectseeker import Halves, ObjectSeekerError, Rule
 from objectseeker.cli._tracks import TrackOptions, certified_tracks
-from objectseeker.core.rolling import Rolling
-from objectseeker.evaluation.settings import Threat
+from objectseeker.core.recipes import Rolling
+from objectseeker.metrics.settings import Threat
 
 RULE = Rule(mask_score=0.2)
 

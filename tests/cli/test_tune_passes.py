@@ -10,8 +10,8 @@ from objectseeker import Defence
 from objectseeker.core.recipes import parse
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors import load
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 
 FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
 TUNE = ("tune", "sum", "--patch", "4%", *FEW)

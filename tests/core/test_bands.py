@@ -13,7 +13,7 @@ from strategies import SEEDS
 
 from objectseeker import Bands, Detections, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
-from objectseeker.core.iou_variant import clear_of_mask
+from objectseeker.core.iou_rule import clear_of_mask
 from objectseeker.core.pruning import near_line
 from objectseeker.core.threats import WHERES
 

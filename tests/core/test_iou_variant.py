@@ -15,7 +15,7 @@ from strategies import SEEDS, boxes
 
 from objectseeker import Detections, ObjectSeekerError, Patch, Rule, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_variant import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
+from objectseeker.core.iou_rule import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
 from objectseeker.core.threats import WHERES
 
 TAU = st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]), st.floats(0.01, 1))

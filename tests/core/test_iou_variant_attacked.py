@@ -8,7 +8,7 @@ from cases import iou_certify, iou_prune
 
 from objectseeker import Detections, Observation, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_variant import iou_lower_bound
+from objectseeker.core.iou_rule import iou_lower_bound
 
 
 def test_no_certified_object_is_ever_hidden():
@@ -26,9 +26,9 @@ def test_the_attacker_breaks_unsound_defences(defence, strategy):
 
 def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypatch):
     """A box that fits the object well enough itself may be replaced by one that does not."""
-    from objectseeker.core import iou_variant
+    from objectseeker.core import iou_rule
 
-    monkeypatch.setattr(iou_variant, "iou_lower_bound", lambda masked, truth, *_: iou(masked, truth))
+    monkeypatch.setattr(iou_rule, "iou_lower_bound", lambda masked, truth, *_: iou(masked, truth))
     score = campaign(23, 450, strategies=["silent", "filters", "suppressors"])
     assert score["filters"]["certified hidden"] > 0
     assert score["suppressors"]["certified hidden"] > 0
@@ -37,10 +37,10 @@ def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypa
 
 def test_the_attacker_breaks_a_bound_that_is_a_little_too_high(monkeypatch):
     """What is a quarter above the bound is wrong."""
-    from objectseeker.core import iou_variant
+    from objectseeker.core import iou_rule
 
-    honest = iou_variant.iou_lower_bound
-    monkeypatch.setattr(iou_variant, "iou_lower_bound", lambda *given: 1.25 * honest(*given))
+    honest = iou_rule.iou_lower_bound
+    monkeypatch.setattr(iou_rule, "iou_lower_bound", lambda *given: 1.25 * honest(*given))
     assert total(campaign(25, 400, strategies=["filters"]), "certified hidden") > 0
 
 

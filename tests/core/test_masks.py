@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from objectseeker import ObjectSeekerError, halves
-from objectseeker.core.image import fill
-from objectseeker.core.masks import SIDES, MaskSet
+from objectseeker.core.masks import SIDES, MaskSet, fill
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])

@@ -3,8 +3,7 @@
 import pytest
 
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, Patch, Rule
-from objectseeker.core.recipes import parse
-from objectseeker.core.rolling import Rolling, Share, of_frame
+from objectseeker.core.recipes import Rolling, Share, of_frame, parse
 
 RECIPES = (Halves(30), Halves(5), Bands(0.02), Halves(10) + Bands(0.01), Bands(0.05, 2.0) + Bands(0.01) + Halves(3))
 

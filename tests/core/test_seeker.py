@@ -8,7 +8,7 @@ import pytest
 from cases import pairs, prune
 
 from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule, halves
-from objectseeker.core.image import GREY
+from objectseeker.core.masks import GREY
 from objectseeker.core.seeker import detect_views
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load

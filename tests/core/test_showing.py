@@ -9,7 +9,7 @@ import pytest
 from evaluation_cases import image
 
 from objectseeker import Detections, Patch, Rule
-from objectseeker.core.showing import MOST_DRAWN, MOST_ROWS
+from objectseeker.core.notebook import MOST_DRAWN, MOST_ROWS
 from objectseeker.core.threats import WHERES
 
 

@@ -8,7 +8,7 @@ import pytest
 from clips import bright_box, moving
 
 from objectseeker import Halves, ObjectSeeker, Patch, Rule
-from objectseeker.core.rolling import Rolling
+from objectseeker.core.recipes import Rolling
 from objectseeker.errors import ObjectSeekerError
 
 SEEKER = ObjectSeeker(bright_box, Rule(), masks=Halves(5))

@@ -9,9 +9,9 @@ import trajectories
 from cases import generate
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core import windows
+from objectseeker.core import temporal
+from objectseeker.core.temporal import FREE, NOWHERE, Instant, either, first_unreported, instants
 from objectseeker.core.threats import WHERES
-from objectseeker.core.windows import FREE, NOWHERE, Instant, either, first_unreported, instants
 
 
 def test_windows_equal_every_path_of_pixel_positions():
@@ -170,8 +170,8 @@ def test_frames_that_are_not_there_are_blind_ones():
 def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatch):
     """Of blind frames that a sure one ends every one was a beginning: so many squared steps."""
     blind, steps = Instant.blind(64, 36, Patch(0.01)), []
-    step = windows._step
-    monkeypatch.setattr(windows, "_step", lambda *given: steps.append(1) or step(*given))
+    step = temporal._step
+    monkeypatch.setattr(temporal, "_step", lambda *given: steps.append(1) or step(*given))
     track = [*[blind] * 200, Instant(blind.allowed, NOWHERE), blind]
     for times, last in ((1, [0, 201, 201]), (2, [0, 0, 0])):
         assert first_unreported(track, 2, times)[-3:] == last

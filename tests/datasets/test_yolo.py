@@ -8,7 +8,7 @@ import PIL.Image
 import pytest
 
 from objectseeker.datasets import open_dataset
-from objectseeker.datasets.yolo_names import find_names
+from objectseeker.datasets.yolo import find_names
 from objectseeker.errors import ObjectSeekerError
 
 BOX = "1 0.5 0.5 0.25 0.5"

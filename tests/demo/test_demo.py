@@ -9,7 +9,7 @@ import pytest
 from report_cases import columns_of, data_of
 
 from objectseeker import Defence, Halves
-from objectseeker.demo import photographs as demo
+from objectseeker.demo import demo_run as demo
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load
 

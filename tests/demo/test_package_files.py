@@ -12,7 +12,7 @@ import pytest
 
 from objectseeker.demo import samples as package
 from objectseeker.demo.samples import Sample, samples
-from objectseeker.detectors.network.names import VOC_20
+from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.files.images import image_size, load_image
 
 FOLDER = Path(package.__file__).parent

@@ -9,25 +9,23 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnx")
 
-from detector_images import scene  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from detector_images import scene
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from objectseeker.core.boxes import Detections  # noqa: E402
-from objectseeker.core.recipes import Halves, halves  # noqa: E402
-from objectseeker.demo.samples import samples  # noqa: E402
-from objectseeker.detectors import load  # noqa: E402
-from objectseeker.detectors.check import check_detector  # noqa: E402
-from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
-from objectseeker.detectors.gpu.device import prepare as prepare_in_torch  # noqa: E402
-from objectseeker.detectors.gpu.device_views import settle, unpack  # noqa: E402
-from objectseeker.detectors.gpu.suppression import ROUNDS, best_first  # noqa: E402
-from objectseeker.detectors.network.layouts import parse  # noqa: E402
-from objectseeker.detectors.network.nms import by_score, nms  # noqa: E402
-from objectseeker.detectors.network.preprocess import place, prepare  # noqa: E402
-from objectseeker.detectors.network.results import clean  # noqa: E402
-from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
-from objectseeker.errors import ObjectSeekerError  # noqa: E402
+from objectseeker.core.boxes import Detections
+from objectseeker.core.recipes import Halves, halves
+from objectseeker.demo.samples import samples
+from objectseeker.detectors import load
+from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors.check import check_detector
+from objectseeker.detectors.gpu.device import prepare as prepare_in_torch
+from objectseeker.detectors.gpu.device_views import ROUNDS, best_first, settle, unpack
+from objectseeker.detectors.network.layouts import parse
+from objectseeker.detectors.network.preprocess import place, prepare
+from objectseeker.detectors.network.raw_boxes import by_score, clean, nms
+from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.errors import ObjectSeekerError
 
 INF, NAN = float("inf"), float("nan")
 
@@ -125,7 +123,7 @@ def finished(boxes, label, valid, threshold):
 def test_suppression_of_all_views_is_that_of_each(case, threshold, rounds):
     boxes, label, valid = case
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("objectseeker.detectors.gpu.suppression.ROUNDS", rounds)
+        patch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", rounds)
         keep, settled = finished(*case, threshold)
         for view, stays in enumerate(keep):
             usable = np.flatnonzero(valid[view])
@@ -192,7 +190,7 @@ def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkey
     image, removed = photograph(96, 96), halves(96, 96, 1).removed
     before = detector.detect_views(image, removed, 114)
 
-    monkeypatch.setattr("objectseeker.detectors.gpu.suppression.ROUNDS", 1)
+    monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", 1)
 
     assert detector.detect_views(image, removed, 114) == before
 

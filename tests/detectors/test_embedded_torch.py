@@ -7,23 +7,16 @@ import sys
 import numpy as np
 import pytest
 
-from objectseeker.detectors.embedded import ONNX_FILE
+from objectseeker.detectors.builtin import ONNX_FILE
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
 onnx = pytest.importorskip("onnx")
 
-import onnxruntime  # noqa: E402
+import onnxruntime
 
-from objectseeker.detectors.embedded.model import (  # noqa: E402
-    CLASSES,
-    STRIDES,
-    EmbeddedDetector,
-    Predictor,
-    PyramidPooling,
-    fused,
-)
-from objectseeker.detectors.embedded.weights import load_torch, read_weights  # noqa: E402
+from objectseeker.detectors.builtin.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, PyramidPooling, fused
+from objectseeker.detectors.builtin.weights import load_torch, read_weights
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from objectseeker import ObjectSeekerError
-from objectseeker.detectors.network.external import external_files
+from objectseeker.detectors.network.external_data import external_files
 from objectseeker.detectors.onnx import load_onnx
 
 onnx = pytest.importorskip("onnx")
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+from onnx import TensorProto, helper, numpy_helper
 
 
 def save(file, location):

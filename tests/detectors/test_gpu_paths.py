@@ -8,12 +8,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.core.recipes import Bands, Halves  # noqa: E402
-from objectseeker.core.seeker import removed_of  # noqa: E402
-from objectseeker.demo.samples import samples  # noqa: E402
-from objectseeker.detectors.embedded.weights import load_torch  # noqa: E402
-from objectseeker.detectors.gpu.suppression import ROUNDS  # noqa: E402
-from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
+from objectseeker.core.recipes import Bands, Halves
+from objectseeker.core.seeker import removed_of
+from objectseeker.demo.samples import samples
+from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors.gpu.device_views import ROUNDS
+from objectseeker.detectors.torch_module import torch_detector
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -44,7 +44,7 @@ def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, prec
     removed = removed_of((Halves(4) + Bands(0.02)).masks(*SHAPE))
 
     def views_of(rounds):
-        monkeypatch.setattr("objectseeker.detectors.gpu.suppression.ROUNDS", rounds)
+        monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", rounds)
         torch._dynamo.reset()
         detector = torch_detector(
             module,

@@ -7,7 +7,7 @@ from detector_graphs import build
 
 from objectseeker import Defence, ObjectSeekerError, Rule
 from objectseeker.detectors import load
-from objectseeker.detectors.network import identity
+from objectseeker.detectors.network import fingerprint
 
 INTEL = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -26,12 +26,12 @@ def on_another_cpu(tmp_path, monkeypatch):
 
     def change(text: str) -> None:
         (tmp_path / "cpuinfo").write_text(text)
-        monkeypatch.setattr(identity, "CPU_INFO", tmp_path / "cpuinfo")
-        identity.instruction_set.cache_clear()
+        monkeypatch.setattr(fingerprint, "CPU_INFO", tmp_path / "cpuinfo")
+        fingerprint.instruction_set.cache_clear()
 
     yield change
     monkeypatch.undo()
-    identity.instruction_set.cache_clear()
+    fingerprint.instruction_set.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -43,18 +43,18 @@ def on_another_cpu(tmp_path, monkeypatch):
     ],
 )
 def test_a_processor_is_named_by_its_instruction_set(info, machine, said, on_another_cpu, monkeypatch):
-    monkeypatch.setattr(identity.platform, "machine", lambda: machine)
+    monkeypatch.setattr(fingerprint.platform, "machine", lambda: machine)
     on_another_cpu(info)
-    assert identity.instruction_set() == said
+    assert fingerprint.instruction_set() == said
 
 
 def test_a_processor_without_proc_is_named_by_its_brand(tmp_path, monkeypatch, on_another_cpu):
     on_another_cpu("")
-    monkeypatch.setattr(identity, "CPU_INFO", tmp_path / "absent")
-    monkeypatch.setattr(identity.platform, "machine", lambda: "arm64")
-    monkeypatch.setattr(identity.platform, "processor", lambda: "Fast (R)")
-    identity.instruction_set.cache_clear()
-    said = identity.instruction_set()
+    monkeypatch.setattr(fingerprint, "CPU_INFO", tmp_path / "absent")
+    monkeypatch.setattr(fingerprint.platform, "machine", lambda: "arm64")
+    monkeypatch.setattr(fingerprint.platform, "processor", lambda: "Fast (R)")
+    fingerprint.instruction_set.cache_clear()
+    said = fingerprint.instruction_set()
     assert said.startswith("arm64 ")
     assert not set("()") & set(said)
 
@@ -81,10 +81,10 @@ def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
 
 def test_what_is_different_is_named():
     old, new = "a.onnx (batch=1 cpu) sha256:1", "a.onnx (batch=1 cpu x86-64 amd avx2) sha256:1"
-    assert identity.same_but_for_cpu(old, new)
-    assert identity.difference(old, new) == "the CPU was not recorded and is x86-64 amd avx2 here"
+    assert fingerprint.same_but_for_cpu(old, new)
+    assert fingerprint.difference(old, new) == "the CPU was not recorded and is x86-64 amd avx2 here"
     gpu = "a.onnx (batch=1 cuda NVIDIA H200) sha256:1"
     for other in (gpu, new.replace("batch=1", "batch=2"), new.replace(":1", ":2")):
-        assert not identity.same_but_for_cpu(new, other)
-        assert identity.difference(new, other) == f"it was {new} and is {other} here"
-    assert not identity.same_but_for_cpu(gpu, gpu)
+        assert not fingerprint.same_but_for_cpu(new, other)
+        assert fingerprint.difference(new, other) == f"it was {new} and is {other} here"
+    assert not fingerprint.same_but_for_cpu(gpu, gpu)

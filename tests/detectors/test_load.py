@@ -11,12 +11,12 @@ import pytest
 from detector_images import scene
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.image import fill
+from objectseeker.core.masks import fill
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import SPECS, load
-from objectseeker.detectors.network.identity import instruction_set
-from objectseeker.detectors.network.names import VOC_20
+from objectseeker.detectors.network.class_names import VOC_20
+from objectseeker.detectors.network.fingerprint import instruction_set
 from objectseeker.detectors.ultralytics import ultralytics_detector
 from objectseeker.errors import ObjectSeekerError
 

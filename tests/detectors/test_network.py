@@ -15,9 +15,8 @@ from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.recipes import halves
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import LAYOUTS, normalise, parse
-from objectseeker.detectors.network.nms import BLOCK, nms
 from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.network.results import Found
+from objectseeker.detectors.network.raw_boxes import BLOCK, Found, nms
 from objectseeker.errors import ObjectSeekerError
 
 

@@ -26,9 +26,9 @@ from objectseeker.core.recipes import Halves, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
-from objectseeker.detectors.network import names
+from objectseeker.detectors.network import class_names
+from objectseeker.detectors.network.layout_inference import GraphTensor, given_as, recognise
 from objectseeker.detectors.network.layouts import LAYOUTS, parse
-from objectseeker.detectors.network.recognise import GraphTensor, given_as, recognise
 from objectseeker.detectors.onnx import _guessed, load_onnx, parse_device
 from objectseeker.errors import ObjectSeekerError
 
@@ -122,7 +122,7 @@ def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, capl
 def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(options, names, labels, tmp_path):
     detector = load(f"onnx:{graph_of('rfdetr', tmp_path)}", **options)
 
-    assert detector.names == names
+    assert detector.names == class_names
     assert set(detector([IMAGE])[0].label.tolist()) == labels
 
 
@@ -347,11 +347,11 @@ def test_class_names_come_from_the_metadata_or_are_numbered(metadata, expected, 
 
 
 def test_class_names_of_graphs_that_only_list_boxes(tmp_path):
-    assert load(f"onnx:{graph_of('detr', tmp_path)}").names == names.COCO_80
-    assert load(f"onnx:{graph_of('torchvision', tmp_path)}").names == names.COCO_91
+    assert load(f"onnx:{graph_of('detr', tmp_path)}").names == class_names.COCO_80
+    assert load(f"onnx:{graph_of('torchvision', tmp_path)}").names == class_names.COCO_91
     assert load(f"onnx:{graph_of('detr', tmp_path)}", class_names=["a", "b"]).names == ("a", "b")
-    assert names.COCO_91[1] == "person"
-    assert names.COCO_91[90] == "toothbrush"
+    assert class_names.COCO_91[1] == "person"
+    assert class_names.COCO_91[90] == "toothbrush"
 
 
 def test_the_identity_changes_with_weights_and_settings(tmp_path):
@@ -402,8 +402,8 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     load(f"onnx:{path}", class_names=["a"])
     load(f"onnx:{graph_of('yolov8', tmp_path)}")  # three classes: numbered, nothing is guessed
     assert not warnings_of(caplog)
-    assert _guessed(path, 20, LAYOUTS["yolox"]) == names.VOC_20
-    assert _guessed(path, 80, LAYOUTS["yolox"]) == names.COCO_80
+    assert _guessed(path, 20, LAYOUTS["yolox"]) == class_names.VOC_20
+    assert _guessed(path, 80, LAYOUTS["yolox"]) == class_names.COCO_80
     assert len(warnings_of(caplog)) == 2
 
 
@@ -428,7 +428,7 @@ def test_an_own_graph_is_given_names_one_for_each_class(tmp_path):
     ],
 )
 def test_metadata_cannot_make_a_great_many_names(metadata):
-    assert names.from_metadata(metadata) == ()
+    assert class_names.from_metadata(metadata) == ()
 
 
 def test_a_graph_that_names_some_of_its_classes_has_numbers_for_the_rest(tmp_path):

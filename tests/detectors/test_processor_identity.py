@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 torch = pytest.importorskip("torch")
-from objectseeker.detectors.transformers import transformers_detector  # noqa: E402
+from objectseeker.detectors.transformers import transformers_detector
 
 
 class Processor:

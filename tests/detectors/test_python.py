@@ -8,7 +8,7 @@ import pytest
 from observe_job import make_dataset, run_here
 
 from objectseeker.detectors import load
-from objectseeker.detectors.network.identity import instruction_set
+from objectseeker.detectors.network.fingerprint import instruction_set
 from objectseeker.errors import ObjectSeekerError
 
 WEIGHED = """

@@ -17,8 +17,8 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.recipes import Halves
 from objectseeker.detectors import load
 from objectseeker.detectors.check import check_detector
+from objectseeker.detectors.network.layout_inference import GraphTensor, order_outputs, recognise
 from objectseeker.detectors.network.layouts import LAYOUTS
-from objectseeker.detectors.network.recognise import GraphTensor, order_outputs, recognise
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 FOLDER = Path(os.environ.get("OBJECTSEEKER_REAL_DETECTORS", "no folder"))

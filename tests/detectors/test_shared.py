@@ -7,22 +7,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cases import pairs  # noqa: E402
-from detector_images import scene  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from cases import pairs
+from detector_images import scene
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from objectseeker.core.recipes import halves  # noqa: E402
-from objectseeker.detectors.embedded.model import EmbeddedDetector, Predictor, fused  # noqa: E402
-from objectseeker.detectors.gpu.device_views import DeviceViews, put_together  # noqa: E402
-from objectseeker.detectors.gpu.programs import plan, split  # noqa: E402
-from objectseeker.detectors.gpu.raw_network import Embedded, reach_of  # noqa: E402
-from objectseeker.detectors.gpu.shared import Reach, cuts, levels  # noqa: E402
-from objectseeker.detectors.network.layouts import LAYOUTS  # noqa: E402
-from objectseeker.detectors.network.preprocess import place  # noqa: E402
-from objectseeker.detectors.network.views import plan_views  # noqa: E402
-from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
-from objectseeker.errors import ObjectSeekerError  # noqa: E402
+from objectseeker.core.recipes import halves
+from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.gpu.batch_plan import plan, split
+from objectseeker.detectors.gpu.device_views import DeviceViews, put_together
+from objectseeker.detectors.gpu.raw_network import Embedded, reach_of
+from objectseeker.detectors.gpu.shared_layers import Reach, cuts, levels
+from objectseeker.detectors.network.layouts import LAYOUTS
+from objectseeker.detectors.network.preprocess import place
+from objectseeker.detectors.network.views import plan_views
+from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.errors import ObjectSeekerError
 
 
 class Toy:

@@ -17,16 +17,16 @@ from tiny_transformers import tiny_yolos
 
 from objectseeker.core.recipes import Halves, Pairs
 from objectseeker.core.seeker import UNTOUCHED, ViewDetector, removed_of
-from objectseeker.detectors import load, tokens
+from objectseeker.detectors import load, token_dropping
 from objectseeker.detectors.check import Unwatched, _BrokenError, check_views
-from objectseeker.detectors.network.results import Found
-from objectseeker.detectors.tokens import NOTHING, TokenDetector, dropping, kept_tokens
+from objectseeker.detectors.network.raw_boxes import Found
+from objectseeker.detectors.token_dropping import NOTHING, TokenDetector, dropping, kept_tokens
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from objectseeker.detectors.transformers import transformers_detector  # noqa: E402
+from objectseeker.detectors.transformers import transformers_detector
 
 LABELS = {"id2label": {0: "person", 1: "car"}, "label2id": {"person": 0, "car": 1}}
 LEFT, TOP = (0, 0, 32, 64), (0, 0, 64, 32)  # halves of an image of 64 x 64, along borders of tokens
@@ -148,7 +148,7 @@ def test_pixels_that_a_mask_removes_change_no_bit(detector):
 
 def test_dropped_tokens_are_not_read_even_where_nothing_is_painted_over(detector, monkeypatch):
     """Without paint, and with lines along the borders of tokens, nothing but dropping hides the removed half."""
-    monkeypatch.setattr(tokens, "fill", lambda image, removed, value: image)
+    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
     image = scene(64, 64, 1)
     for removed in (LEFT, TOP):
         x1, y1, x2, y2 = removed
@@ -164,16 +164,16 @@ def test_a_token_that_is_kept_by_mistake_and_not_painted_over_is_caught(detector
             view[np.argmin(view)] = True  # the first that is missing
         return kept
 
-    monkeypatch.setattr(tokens, "kept_tokens", one_more)
+    monkeypatch.setattr(token_dropping, "kept_tokens", one_more)
     image = scene(64, 64, 1)
     contract(detector, image, Halves(1))  # painted over, it shows nothing
-    monkeypatch.setattr(tokens, "fill", lambda image, removed, value: image)
+    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
     with pytest.raises(_BrokenError, match="after pixels changed in there"):
         contract(detector, image, Halves(1))
 
 
 def test_a_leak_through_a_token_that_is_cut_is_caught(detector, monkeypatch):
-    monkeypatch.setattr(tokens, "fill", lambda image, removed, value: image)
+    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
     with pytest.raises(_BrokenError, match="after pixels changed in there"):
         contract(detector, scene(71, 49, 1), Halves(1))
 
@@ -188,7 +188,7 @@ def test_what_is_left_of_a_cut_token_counts(detector, pair, monkeypatch):
     def too_few(image, network, token, removed):
         return kept_tokens(image, network, token, removed + [0, 0, 4, 0] * (removed[..., 2:3] == 28))
 
-    monkeypatch.setattr(tokens, "kept_tokens", too_few)
+    monkeypatch.setattr(token_dropping, "kept_tokens", too_few)
     careless = transformers_detector(*pair, mask_by="drop", score_floor=0.0)
     assert seen(careless, image) == seen(careless, changed)
 

@@ -14,20 +14,20 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from detector_images import scene  # noqa: E402
-from tiny_transformers import tiny_yolos  # noqa: E402
+from detector_images import scene
+from tiny_transformers import tiny_yolos
 
-from objectseeker import Defence  # noqa: E402
-from objectseeker.core.boxes import iou  # noqa: E402
-from objectseeker.core.recipes import halves  # noqa: E402
-from objectseeker.core.seeker import ViewDetector  # noqa: E402
-from objectseeker.detectors import load  # noqa: E402
-from objectseeker.detectors.network.detector import NetworkDetector  # noqa: E402
-from objectseeker.detectors.network.names import VOC_20  # noqa: E402
-from objectseeker.detectors.torch_module import torch_detector  # noqa: E402
-from objectseeker.detectors.torchvision import torchvision_detector  # noqa: E402
-from objectseeker.detectors.transformers import transformers_detector  # noqa: E402
-from objectseeker.errors import ObjectSeekerError  # noqa: E402
+from objectseeker import Defence
+from objectseeker.core.boxes import iou
+from objectseeker.core.recipes import halves
+from objectseeker.core.seeker import ViewDetector
+from objectseeker.detectors import load
+from objectseeker.detectors.network.class_names import VOC_20
+from objectseeker.detectors.network.detector import NetworkDetector
+from objectseeker.detectors.torch_module import torch_detector
+from objectseeker.detectors.torchvision import torchvision_detector
+from objectseeker.detectors.transformers import transformers_detector
+from objectseeker.errors import ObjectSeekerError
 
 
 class Corner(torch.nn.Module):  # type: ignore[name-defined]
@@ -139,7 +139,7 @@ def test_a_device_that_is_not_there_is_named():
 
 
 def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
-    weights = pytest.importorskip("objectseeker.detectors.embedded.weights")
+    weights = pytest.importorskip("objectseeker.detectors.builtin.weights")
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.image import fill
+from objectseeker.core.masks import fill
 from objectseeker.core.recipes import halves
 from objectseeker.detectors import load
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import parse
 from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.network.results import Found
+from objectseeker.detectors.network.raw_boxes import Found
 from objectseeker.detectors.network.views import known_views, plan_views
 from objectseeker.errors import ObjectSeekerError
 

@@ -13,7 +13,7 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, im
 
 from objectseeker import Bands, Halves, ObjectSeekerError
 from objectseeker.core.threats import WHERES
-from objectseeker.evaluation import Scene, sweeps
+from objectseeker.metrics import Scene, sweeps
 from objectseeker.results import plots
 from objectseeker.results.figures import FIGURES, line_counts, write_figures
 

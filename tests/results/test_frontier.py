@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 from evaluation_cases import VOCABULARY, image, noisy
 
-from objectseeker.evaluation import Choices, Search, sweeps, tune
-from objectseeker.results import tuned as frontier
+from objectseeker.metrics import Choices, Search, sweeps, tune
+from objectseeker.results import tuning_tables as frontier
 
 RECALL = 0.9
 

@@ -7,11 +7,12 @@ import pytest
 from evaluation_cases import EVIDENCE, image
 from rich.console import Console
 
-from objectseeker.attack.statistics import effects, rate
-from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.evaluation import evaluate
-from objectseeker.results import tables
-from objectseeker.results.tables import as_csv, as_markdown, harmless
+from objectseeker.attack.attack_metrics import effects, rate
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.metrics import evaluate
+from objectseeker.results import evaluation_tables
+from objectseeker.results.evaluation_tables import as_csv, as_markdown
+from objectseeker.text import harmless
 
 NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 
@@ -33,14 +34,14 @@ def shown(parts) -> str:
 
 
 def test_class_names_are_shown_as_they_are_and_obeyed_by_nothing(evaluation):
-    printed = shown(tables.for_terminal(evaluation))
+    printed = shown(evaluation_tables.for_terminal(evaluation))
     assert "[/foo]" in printed
     assert "=1+1 | <b>\\x1b[31m\\n" in printed
     assert "\x1b" not in printed
 
 
 def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
-    tables.save(tmp_path, evaluation)
+    evaluation_tables.save(tmp_path, evaluation)
     rows = list(csv.DictReader(io.StringIO((tmp_path / "evaluation.csv").read_text(), newline="")))
     assert [row["class"] for row in rows] == ["[/foo]", "'" + NAMES[1]]
     lines = [line for line in (tmp_path / "evaluation.md").read_text().splitlines() if line.startswith("|")]
@@ -49,14 +50,14 @@ def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
 
 
 def test_scores_have_all_their_digits_and_the_rule_is_there_in_full(evaluation):
-    (defended,) = [row for row in tables.overview(evaluation) if row["detector"] == "defended"]
+    (defended,) = [row for row in evaluation_tables.overview(evaluation) if row["detector"] == "defended"]
     for name in ("base_score", "mask_score", "low_score"):
         assert float(defended[name]) == getattr(evaluation.ours, name)
-    told = " ".join(tables.remarks(evaluation))
+    told = " ".join(evaluation_tables.remarks(evaluation))
     for words in ("filter_ioa 0.6", "power 1.5", "edge_factor 0.8", "cluster_distance 0.1"):
         assert words in told
     for column in ("COCO AP50", "clean recall", "label-free", "IoU", "false alerts", "vacuous"):
-        assert f"{column}: " in tables.WORDS
+        assert f"{column}: " in evaluation_tables.WORDS
 
 
 def test_cells_that_a_spreadsheet_would_compute():
@@ -81,24 +82,24 @@ def under_attack():
 
 def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_path):
     attacked = under_attack()
-    printed = shown(tables.for_terminal(evaluation, attacked)).splitlines()
+    printed = shown(evaluation_tables.for_terminal(evaluation, attacked)).splitlines()
     lines = [" ".join(line.split()) for line in printed]
     assert "misclassified 1 of 3: 33% (6% to 79%) 0 of 3: 0% (0% to 56%)" in lines
     assert "disappeared 2 of 3: 67% (21% to 94%) 1 of 3: 33% (6% to 79%)" in lines
     assert "invented boxes 0 in 0 of 3 images 6 in 3 of 3 images" in lines
-    tables.save(tmp_path, evaluation, attacked)
+    evaluation_tables.save(tmp_path, evaluation, attacked)
     written = (tmp_path / "evaluation.md").read_text()
     assert "| defended | 2 of 3: 67% (21% to 94%) | 0 of 3: 0% (0% to 56%) | 1 of 3: 33% (6% to 79%) | 6 in" in written
     for word in ("found", "misclassified", "disappeared", "invented"):
-        assert f"{word}: " in tables.EFFECTS
-    assert tables.as_json(evaluation, attacked)["under_attack"]["effects"] == attacked["effects"]
+        assert f"{word}: " in evaluation_tables.EFFECTS
+    assert evaluation_tables.as_json(evaluation, attacked)["under_attack"]["effects"] == attacked["effects"]
 
 
 def test_an_attack_that_does_not_say_what_it_did_is_shown_without_it(evaluation):
     attacked = under_attack()
     del attacked["effects"]
-    printed = shown(tables.for_terminal(evaluation, attacked))
+    printed = shown(evaluation_tables.for_terminal(evaluation, attacked))
     assert "under attack (upper bound)" in printed
     assert "misclassified" not in printed
-    nobody = tables.effect_rows(effects([]))
+    nobody = evaluation_tables.effect_rows(effects([]))
     assert {cell for row in nobody for name, cell in row.items() if name != "detector"} == {"-"}

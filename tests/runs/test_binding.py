@@ -8,11 +8,11 @@ from store_cases import DETECTOR_NAMES, manifest, store
 from store_cases import OBSERVING as STORED
 
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
-from objectseeker.core.follow import Follow
+from objectseeker.core.threshold_schedule import Follow
 from objectseeker.datasets import open_dataset
-from objectseeker.defence import EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW, GENERAL_RULE
-from objectseeker.runs.engines import choice
-from objectseeker.runs.engines.choice import open_engine
+from objectseeker.defense import EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.runs.engines import engine_selection
+from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import open_run
 
@@ -96,7 +96,7 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
         def __call__(self, images):
             return [Detections.empty() for _ in images]
 
-    monkeypatch.setattr(choice.detectors, "load", lambda spec, **options: Blind())
+    monkeypatch.setattr(engine_selection.detectors, "load", lambda spec, **options: Blind())
     options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_by": "crop", "layout": None}
     monkeypatch.chdir(tmp_path)
     run = observed(tmp_path, "onnx:weights/toy.onnx", options)

@@ -18,12 +18,12 @@ from observe_job import OBSERVING, content_of, make_dataset
 
 from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
-from objectseeker.runs.engines.choice import open_engine
+from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.engines.ray_cluster import import_ray
 from objectseeker.runs.engines.ray_worker import Loading
-from objectseeker.runs.engines.work import describe_detector
+from objectseeker.runs.engines.tasks import describe_detector
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import open_run
 
 if find_spec("ray") is None:
@@ -218,7 +218,7 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):
     from objectseeker.runs.engines.ray import AHEAD, MOST_ITEMS, RayEngine
     from objectseeker.runs.engines.ray_cluster import Request
-    from objectseeker.runs.engines.work import Item
+    from objectseeker.runs.engines.tasks import Item
     from objectseeker.runs.observe import describe, job_of
 
     make_dataset(tmp_path, 1)

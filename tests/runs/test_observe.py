@@ -22,8 +22,8 @@ from store_cases import flip_a_bit, truncate
 
 from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
 from objectseeker.datasets import match_classes, open_dataset
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import estimate, observe, plan
-from objectseeker.runs.observing import Observing
 from objectseeker.runs.run import open_run
 
 BATCHES = 2  # per image: 1 + 4 * LINES views, 8 at a time

@@ -13,10 +13,10 @@ import pytest
 from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines import LocalEngine, choice, work
-from objectseeker.runs.engines.work import READ_AHEAD, Item, read_ahead
+from objectseeker.runs.engines import LocalEngine, engine_selection, tasks
+from objectseeker.runs.engines.tasks import READ_AHEAD, Item, read_ahead
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 
 TWO_LINES = Observing(Halves(2))
 
@@ -123,7 +123,7 @@ def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
             errors.append(error)
         ended.set()
 
-    monkeypatch.setattr(work, "read_item", read)
+    monkeypatch.setattr(tasks, "read_item", read)
     images = read_ahead(Item(index, "", None) for index in range(40))
     _, future = next(images)
     future.add_done_callback(end)
@@ -140,9 +140,9 @@ def stuck(monkeypatch):
     def read(item):
         if item.index:
             let_go.wait(60)
-        return work.Read(np.full((20, 30, 3), 200, np.uint8), "")
+        return tasks.Read(np.full((20, 30, 3), 200, np.uint8), "")
 
-    monkeypatch.setattr(work, "read_item", read)
+    monkeypatch.setattr(tasks, "read_item", read)
     yield let_go
     let_go.set()
 
@@ -166,7 +166,7 @@ def test_nobody_waits_for_what_is_being_read(stuck):
 
 def test_a_shared_job_ends_though_its_detectors_wait_for_images(stuck):
     items = (Item(index, "", None) for index in range(40))
-    stream = LocalEngine([Mean(), Mean()]).observe(work.Job(TWO_LINES, Mean.names), items)
+    stream = LocalEngine([Mean(), Mean()]).observe(tasks.Job(TWO_LINES, Mean.names), items)
     assert next(stream).images == [0]
     begin = time.monotonic()
     stream.close()
@@ -185,9 +185,9 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
         loaded.append(device)
         return Mean()
 
-    monkeypatch.setattr(choice, "every_gpu", lambda: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(choice.detectors, "load", load)
-    with choice.open_engine("local", "embedded", {"device": device}, {}) as engine:
+    monkeypatch.setattr(engine_selection, "every_gpu", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(engine_selection.detectors, "load", load)
+    with engine_selection.open_engine("local", "embedded", {"device": device}, {}) as engine:
         assert len(engine.detectors) == len(used)
         assert (engine.describe().spec, engine.describe().options) == ("embedded", {})
     assert loaded == used

@@ -11,13 +11,12 @@ from observe_job import Spots, content_of, make_dataset, run_here
 
 from objectseeker import Halves, ObjectSeekerError
 from objectseeker.core.observation import Frame
-from objectseeker.core.recipes import parse
-from objectseeker.core.rolling import Rolling
+from objectseeker.core.recipes import Rolling, parse
 from objectseeker.core.seeker import detect_views
 from objectseeker.datasets import open_dataset
 from objectseeker.runs import observe as job
-from objectseeker.runs.listing import SCHEMA
-from objectseeker.runs.observing import Observing
+from objectseeker.runs.image_index import SCHEMA
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.run import open_run
 
 ROLLING = Rolling(Halves(3), 2)

@@ -29,7 +29,7 @@ from store_cases import (
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, halves
 from objectseeker.core.observation import line_subset, restrict
 from objectseeker.core.recipes import line_positions
-from objectseeker.runs.listing import Written
+from objectseeker.runs.image_index import Written
 from objectseeker.runs.manifest import FORMAT, Manifest, decode, encode
 from objectseeker.runs.run import open_run
 from objectseeker.runs.writer import writing

@@ -13,10 +13,10 @@ from store_cases import flip_a_bit, manifest, some_views, truncate
 
 from objectseeker import ObjectSeekerError
 from objectseeker.runs import writer
-from objectseeker.runs.engines.work import kept
-from objectseeker.runs.findings import Findings
+from objectseeker.runs.engines.tasks import kept
 from objectseeker.runs.observe import job_of
 from objectseeker.runs.run import open_run
+from objectseeker.runs.stored_boxes import Findings
 from objectseeker.runs.writer import writing
 
 SIZES = [(20, 10), (7, 30), (8, 8), (9, 9), (30, 20), (5, 5), (6, 6)]
@@ -216,7 +216,7 @@ def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.runs.listing.ROWS", 4)
+    monkeypatch.setattr("objectseeker.runs.image_index.ROWS", 4)
     many = manifest([(n + 1, 9) for n in range(11)])
     with writing(tmp_path, many):
         pass

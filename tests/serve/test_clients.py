@@ -12,8 +12,8 @@ from serving import picture, serving
 from objectseeker import Defence, Halves, Patch
 from objectseeker.core.threats import WHERES
 from objectseeker.demo.samples import samples
-from objectseeker.evaluation import Threat
 from objectseeker.files.images import load_image
+from objectseeker.metrics import Threat
 
 
 @pytest.fixture(scope="module")

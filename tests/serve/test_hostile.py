@@ -11,8 +11,7 @@ import pytest
 from serving import PATIENT, SMALL, file_of, picture, serving, until
 
 from objectseeker.detectors.network.preprocess import resampling
-from objectseeker.serve.hosts import names_of
-from objectseeker.serve.limits import Refused
+from objectseeker.serve.limits import Refused, names_of
 
 INFER = "/v2/models/objectseeker/infer"
 

@@ -82,7 +82,7 @@ def test_a_client_that_leaves_costs_nothing_more(held):
 def test_what_is_given_up_lets_go_of_its_bytes(held, leaves):
     """An executor keeps what is cancelled until its turn: a client could fill the memory by coming and leaving."""
     pytest.importorskip("starlette")
-    from objectseeker.serve.metrics import Metrics
+    from objectseeker.serve.monitoring import Metrics
     from objectseeker.serve.queueing import Workers
     from objectseeker.serve.uploads import GoneError
 

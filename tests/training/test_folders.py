@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.detectors.network.names import VOC_20
+from objectseeker.detectors.network.class_names import VOC_20
 from train_embedded.folders import read_folder
 from train_embedded.pack import main as write_a_pack
 from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, digest_of, join, read_pack, write_pack

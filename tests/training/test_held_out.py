@@ -10,11 +10,11 @@ from objectseeker.core.boxes import Detections
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from train_embedded.augmentation import Bank, SampleMasking  # noqa: E402
-from train_embedded.evaluate import average_precisions  # noqa: E402
-from train_embedded.packs import CROWD, DIFFICULT, Pack, decode, halve, read_pack, write_pack  # noqa: E402
-from train_embedded.train import Log, measure, noise_pack  # noqa: E402
-from train_embedded.trainer import Settings, Trainer  # noqa: E402
+from train_embedded.augmentation import Bank, SampleMasking
+from train_embedded.evaluate import average_precisions
+from train_embedded.packs import CROWD, DIFFICULT, Pack, decode, halve, read_pack, write_pack
+from train_embedded.train import Log, measure, noise_pack
+from train_embedded.trainer import Settings, Trainer
 
 NAMES = ("cat", "dog", "cow")
 

@@ -12,12 +12,12 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.detectors.embedded.model import EmbeddedDetector  # noqa: E402
-from train_embedded import label  # noqa: E402
-from train_embedded.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength  # noqa: E402
-from train_embedded.loss import anchors, detection_loss, sample_losses  # noqa: E402
-from train_embedded.packs import DOUBTFUL, NORMAL, Pack, decode, halve, read_pack, write_pack  # noqa: E402
-from train_embedded.train import noise_pack, repeats_of  # noqa: E402
+from objectseeker.detectors.builtin.model import EmbeddedDetector
+from train_embedded import label
+from train_embedded.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength
+from train_embedded.loss import anchors, detection_loss, sample_losses
+from train_embedded.packs import DOUBTFUL, NORMAL, Pack, decode, halve, read_pack, write_pack
+from train_embedded.train import noise_pack, repeats_of
 
 SIZE = 64
 CPU = torch.device("cpu")

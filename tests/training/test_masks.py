@@ -7,12 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from objectseeker.core.image import GREY
+from objectseeker.core.masks import GREY
 from objectseeker.core.recipes import Bands
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import Strip, apply_strip, draw_strip, mask_strip
-from objectseeker.training.formats import from_corners, require_format, to_corners
-from objectseeker.training.strips import BAND_WIDTHS
+from objectseeker.training.masked_datasets import from_corners, require_format, to_corners
+from objectseeker.training.masking import BAND_WIDTHS
 
 HEIGHT, WIDTH = 17, 23
 NOTHING = np.zeros((0, 4))

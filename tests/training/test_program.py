@@ -11,9 +11,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets  # noqa: E402
-from train_embedded.ablation import changed  # noqa: E402
-from train_embedded.augmentation import (  # noqa: E402
+from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
+from train_embedded.ablation import changed
+from train_embedded.augmentation import (
     NO_MASKS,
     Augmentation,
     Bank,
@@ -21,10 +21,10 @@ from train_embedded.augmentation import (  # noqa: E402
     Strength,
     cut_to_border,
 )
-from train_embedded.loss import anchors, detection_loss  # noqa: E402
-from train_embedded.packs import DOUBTFUL, decode, halve  # noqa: E402
-from train_embedded.train import Log, detector_parser, noise_pack, settings_of, train  # noqa: E402
-from train_embedded.trainer import Settings, Trainer  # noqa: E402
+from train_embedded.loss import anchors, detection_loss
+from train_embedded.packs import DOUBTFUL, decode, halve
+from train_embedded.train import Log, detector_parser, noise_pack, settings_of, train
+from train_embedded.trainer import Settings, Trainer
 
 SIZE = 64
 

@@ -9,13 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_embedded", reason="the training program is not part of the package")
 
-from objectseeker.errors import ObjectSeekerError  # noqa: E402
-from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength  # noqa: E402
-from train_embedded.learner import Progress  # noqa: E402
-from train_embedded.loss import anchors, detection_loss, sample_losses  # noqa: E402
-from train_embedded.packs import decode, halve  # noqa: E402
-from train_embedded.train import detector_parser, noise_pack, settings_of  # noqa: E402
-from train_embedded.trainer import Trainer, strength  # noqa: E402
+from objectseeker.errors import ObjectSeekerError
+from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength
+from train_embedded.learner import Progress
+from train_embedded.loss import anchors, detection_loss, sample_losses
+from train_embedded.packs import decode, halve
+from train_embedded.train import detector_parser, noise_pack, settings_of
+from train_embedded.trainer import Trainer, strength
 
 SIZE = 64
 CPU = torch.device("cpu")

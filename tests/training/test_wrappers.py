@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from objectseeker.core.image import GREY
+from objectseeker.core.masks import GREY
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import (
     AlbumentationsMask,
@@ -19,7 +19,7 @@ from objectseeker.training import (
     apply_strip,
     draw_strip,
 )
-from objectseeker.training.formats import from_corners
+from objectseeker.training.masked_datasets import from_corners
 from objectseeker.training.torchvision_transform import PER_OBJECT
 
 HEIGHT, WIDTH = 24, 32

@@ -15,11 +15,11 @@ job             what the command line does
 
 from __future__ import annotations
 
+from objectseeker.attack.artifacts import recheck
+from objectseeker.attack.attack_metrics import read_recall, robust_recall
 from objectseeker.attack.falsify import JudgedImage, Outcome, falsify
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget
-from objectseeker.attack.reproduction import recheck
-from objectseeker.attack.statistics import read_recall, robust_recall
 
 __all__ = [
     "Budget",

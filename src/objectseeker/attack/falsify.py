@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from objectseeker.attack.pipeline import Pipeline, Target, Verdict, draw
+from objectseeker.attack.placement import Position, nearest_positions, removing, weakest_positions
 from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution, start_pixels
-from objectseeker.attack.weakest import Position, nearest_positions, removing, weakest_positions
 from objectseeker.core.boxes import Detections
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.attack import objectives
-from objectseeker.attack.objectives import Goals
+from objectseeker.attack import losses
+from objectseeker.attack.losses import Goals
 from objectseeker.attack.pipeline import Pipeline
+from objectseeker.attack.placement import PositionProofs
 from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution
-from objectseeker.attack.weakest import PositionProofs
 from objectseeker.attack.whitebox import Stage, Tensor, WhiteBox, masked, unreached
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.seeker import removed_of
@@ -207,11 +207,11 @@ class _Campaign:
         inputs = masked(inputs.index_select(0, owners), filled, self.pipeline.seeker.fill)
         boxes, scores = self.white.look(inputs, window)
         goals = self._goals(some[owner], view, lines, scores.shape[2])
-        losses, shown = objectives.hide(boxes, scores, goals)
+        losses, shown = losses.hide(boxes, scores, goals)
         if self.plants.shape[1]:
             whole = np.flatnonzero(view == WHOLE)
             untouched, of_task = self._tensor(whole), self._tensor(some[owner[whole]])
-            planting, missing = objectives.plant(
+            planting, missing = losses.plant(
                 boxes[untouched],
                 scores[untouched],
                 self._goals(some[owner[whole]], view[whole], lines[whole], scores.shape[2]),
@@ -283,7 +283,7 @@ class _Campaign:
     def _plants(self) -> tuple[Tensor, Tensor]:
         """The base boxes each task has to plant, on the network input: (tasks, most, 4), and which of them exist."""
         plants = [
-            self.stage.to_network(image, objectives.boxes_to_plant(self.pipeline, task.target, of_task.immune))
+            self.stage.to_network(image, losses.boxes_to_plant(self.pipeline, task.target, of_task.immune))
             for task, of_task, image in zip(self.tasks, self.views, self.image, strict=True)
         ]
         most = max(len(boxes) for boxes in plants)

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from objectseeker.attack import artifacts, gradient, search
+from objectseeker.attack import artifacts, gradient, random_search
+from objectseeker.attack.artifacts import save_reproduction
+from objectseeker.attack.attack_metrics import effects_of, robust_recall, row_of, summary
 from objectseeker.attack.falsify import Attacker, Outcome, falsify
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget, Progress
-from objectseeker.attack.reproduction import save_reproduction
-from objectseeker.attack.statistics import effects_of, robust_recall, row_of, summary
 from objectseeker.attack.whitebox import WhiteBox, white_box_of
 from objectseeker.core.threats import Patch
-from objectseeker.defence import Defence
+from objectseeker.defense import Defence
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.evaluation.settings import require_seed
+from objectseeker.files.atomic import save_json
 from objectseeker.files.images import load_image
-from objectseeker.files.saving import save_json
+from objectseeker.metrics.settings import require_seed
 
 if TYPE_CHECKING:
     from objectseeker.runs.run import Run
@@ -74,7 +74,7 @@ def load_attacked(
         return Attacked(bound, pipeline, partial(gradient.attack, replace(white, autocast=autocast)), "white", device)
     if mode == "white":
         raise ObjectSeekerError(f"{defence.detector} shows no gradients: attack it with --mode black")
-    return Attacked(bound, pipeline, search.attack, "black", device)
+    return Attacked(bound, pipeline, random_search.attack, "black", device)
 
 
 def _white_box(defence: Defence, detector: LoadedDetector, device: str) -> WhiteBox | None:
@@ -83,7 +83,7 @@ def _white_box(defence: Defence, detector: LoadedDetector, device: str) -> White
         return None
     predict = None
     if defence.detector == "embedded":
-        from objectseeker.detectors.embedded.weights import load_torch
+        from objectseeker.detectors.builtin.weights import load_torch
         from objectseeker.detectors.torch_module import torch_detector
 
         predict = torch_detector(load_torch(), device=device).predict

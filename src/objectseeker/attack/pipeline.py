@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, ioa, iou
-from objectseeker.core.image import Image
-from objectseeker.core.iou_variant import IOU_THRESHOLD, AnyRule, IouRule
+from objectseeker.core.iou_rule import IOU_THRESHOLD, AnyRule, IouRule
+from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker

@@ -9,8 +9,8 @@ from typing import Literal
 import numpy as np
 
 from objectseeker.attack.pipeline import Patches, Target, beneath
-from objectseeker.attack.weakest import Position
-from objectseeker.core.image import Image
+from objectseeker.attack.placement import Position
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 Goal = Literal["detector", "defence"]  # hide the object from the undefended detector, or from the whole defence

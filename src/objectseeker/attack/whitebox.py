@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.image import Image
-from objectseeker.core.masks import Masks
+from objectseeker.core.masks import Image, Masks
 from objectseeker.core.pruning import EDGE
 from objectseeker.detectors.network.detector import NetworkDetector, Predict
 from objectseeker.detectors.network.preprocess import Placement, Resampling, Singles, Size

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.image import Image, fill
-from objectseeker.core.masks import Masks
+from objectseeker.core.masks import Image, Masks, fill
 from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.core.seeker import detect_views, removed_of
-from objectseeker.defence import BATCH, Defence
+from objectseeker.defense import BATCH, Defence
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.network.detector import NetworkDetector

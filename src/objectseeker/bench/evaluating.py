@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
-from objectseeker.core.follow import Follow
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import halves
-from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.evaluation import BASE_SCORES, Settings, evaluate
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.metrics import BASE_SCORES, Settings, evaluate
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375

@@ -12,15 +12,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from objectseeker.core.image import Image
-from objectseeker.core.masks import Masks
+from objectseeker.core.masks import Image, Masks
 from objectseeker.core.seeker import detect_all_views
 from objectseeker.datasets import Dataset
-from objectseeker.defence import BATCH
+from objectseeker.defense import BATCH
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.runs.manifest import Observing
 from objectseeker.runs.observe import observe
-from objectseeker.runs.observing import Observing
 
 
 def run(dataset: Dataset, detector: LoadedDetector, observing: Observing, *, images: int = 200) -> dict[str, Any]:

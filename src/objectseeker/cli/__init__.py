@@ -9,6 +9,6 @@ from objectseeker.cli import compare, figures, report, gate, verify, attack, ser
 
 # isort: on
 from objectseeker.cli._app import app
-from objectseeker.cli._end import main
+from objectseeker.cli._exit import main
 
 __all__ = ["app", "main"]

@@ -12,8 +12,8 @@ from objectseeker import ObjectSeekerError
 from objectseeker.cli._console import escape, print_json, printed, progress
 
 if TYPE_CHECKING:
-    from objectseeker.baselines.detectorguard.features import ObjectnessFeatures
-    from objectseeker.evaluation import Settings
+    from objectseeker.detectorguard.features import ObjectnessFeatures
+    from objectseeker.metrics import Settings
     from objectseeker.runs.run import Run
 
 BASELINES = ("detectorguard",)
@@ -33,7 +33,7 @@ def require_baseline(name: str) -> None:
 
 def open_network(name: str, file: Path | None, size: str) -> ObjectnessFeatures:
     """The baseline's network, before anything long begins."""
-    from objectseeker.baselines.detectorguard.features import NETWORK, ObjectnessFeatures
+    from objectseeker.detectorguard.features import NETWORK, ObjectnessFeatures
 
     require_baseline(name)
     sides = re.fullmatch(r"(\d{1,5})x(\d{1,5})", size)
@@ -44,7 +44,7 @@ def open_network(name: str, file: Path | None, size: str) -> ObjectnessFeatures:
 
 def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
     """Add what the baseline needs to a run; returns for how many images it was not there yet."""
-    from objectseeker.baselines.detectorguard.features import add_features
+    from objectseeker.detectorguard.features import add_features
 
     with progress("observing for the baseline", 0) as bar:
         return add_features(run, network, on_progress=bar.update)
@@ -52,9 +52,9 @@ def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
 
 def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
     """Print the baseline's table, and save it."""
-    from objectseeker.baselines.detectorguard.overview import side_by_side
-    from objectseeker.files.saving import save_json, save_text
-    from objectseeker.results import tables
+    from objectseeker.detectorguard.overview import side_by_side
+    from objectseeker.files.atomic import save_json, save_text
+    from objectseeker.results import evaluation_tables
 
     require_baseline(name)
     beside = side_by_side(run, settings)
@@ -62,21 +62,21 @@ def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | No
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         save_json(out / f"{name}.json", beside.to_json())
-        save_text(out / f"{name}.csv", tables.as_csv(rows))
-        text = [tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
+        save_text(out / f"{name}.csv", evaluation_tables.as_csv(rows))
+        text = [evaluation_tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
         save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
     if as_json:
         print_json(beside.to_json())
         return
     title = "AP50, clean recall, false alerts and certified recall, in percent"
-    printed.print(tables.table(title, beside.terminal_rows()))
+    printed.print(evaluation_tables.table(title, beside.terminal_rows()))
     for line in remarks:
         printed.print(escape(line))
 
 
 def guarded_way(name: str, detector: Any, network: ObjectnessFeatures) -> Any:
     """A way to look at an image for `bench detect`: one pass of the detector, and the baseline's own work."""
-    from objectseeker.baselines.detectorguard.guard import DetectorGuard
+    from objectseeker.detectorguard.guard import DetectorGuard
 
     require_baseline(name)
     guard = DetectorGuard(detector, network, base_score=0.3, threshold=256)

@@ -15,16 +15,16 @@ import typer
 
 from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
-from objectseeker.core.follow import Follow
-from objectseeker.core.image import GREY
-from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.masks import GREY
 from objectseeker.core.recipes import Recipe, parse
 from objectseeker.core.threats import parse_area
-from objectseeker.detectors.network.names import MOST_CLASSES
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.detectors.network.class_names import MOST_CLASSES
 
 if TYPE_CHECKING:
-    from objectseeker.evaluation import Settings, Threat
-    from objectseeker.evaluation.slices import Tags
+    from objectseeker.metrics import Settings, Threat
+    from objectseeker.metrics.image_tags import Tags
     from objectseeker.runs.run import Run
 
 DATASETS = (
@@ -141,7 +141,7 @@ class ThreatOptions:
         return parse_area(self.patch)
 
     def threat(self) -> Threat:
-        from objectseeker.evaluation import Threat
+        from objectseeker.metrics import Threat
 
         return Threat(
             area=self.area,
@@ -268,7 +268,7 @@ def defence_and_settings(
     wrong_boxes: float | None = None,
 ) -> tuple[Defence, Settings]:
     """The defence to measure on a run, and how: against what, and at which operating point (by default its own)."""
-    from objectseeker.evaluation import Settings
+    from objectseeker.metrics import Settings
 
     points = {"base_score": rule.base_score, "clean_recall": clean_recall, "wrong_boxes": wrong_boxes}
     given = [name for name, value in points.items() if value is not None]
@@ -313,8 +313,8 @@ def below_floor(run: Run, base_score: float) -> str:
 
 def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[Tags, list[str]]:
     """The tags of a run's images and the slices asked for, each of which is there; a file alone asks for all of it."""
-    from objectseeker.evaluation.sliced import require_slices
-    from objectseeker.evaluation.slices import NO_TAGS, tags_of_run
+    from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
+    from objectseeker.metrics.slice_metrics import require_slices
 
     tags = NO_TAGS if file is None else tags_of_run(file, run)
     if tags.missing:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from objectseeker.cli._console import Bar, escape, notes, progress
-from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.run import Run
 
 if TYPE_CHECKING:
-    from objectseeker.evaluation import Threat
-    from objectseeker.evaluation.over_time import OverTime
+    from objectseeker.metrics import Threat
+    from objectseeker.metrics.track_certificates import OverTime
 
 ANY = "any"
 
@@ -43,7 +43,7 @@ class TrackOptions:
 
 def certified_tracks(run: Run, rule: AnyRule, threat: Threat, options: TrackOptions) -> OverTime | None:
     """What is certified over time; None of a run without tracks, of which nothing may be asked then."""
-    from objectseeker.evaluation.over_time import MOVES, Asked, over_time
+    from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 
     given = [name for name in ("window", "moves", "times") if getattr(options, name)]
     if threat.count == 1 and run.manifest.images[0].frame is not None:

@@ -19,10 +19,10 @@ from objectseeker.errors import ObjectSeekerError
 if TYPE_CHECKING:
     from objectseeker.core.recipes import Recipe
     from objectseeker.core.seeker import ObjectSeeker
-    from objectseeker.evaluation import Threat
-    from objectseeker.video.encoding import VideoWriter
-    from objectseeker.video.footage import Choice, Video
-    from objectseeker.video.watching import Lines, Sums
+    from objectseeker.inference.defended_video import Lines, Sums
+    from objectseeker.inference.encoding import VideoWriter
+    from objectseeker.inference.frame_sources import Choice, Video
+    from objectseeker.metrics import Threat
 
 LINES, PICTURES = "frames.jsonl", "annotated.mp4"
 
@@ -41,7 +41,7 @@ class VideoOptions:
     fps: Annotated[float | None, typer.Option(help="Of a folder of frames: frames a second. Default: 25.")] = None
 
     def choice(self) -> Choice:
-        from objectseeker.video.footage import Choice
+        from objectseeker.inference.frame_sources import Choice
 
         return Choice(
             stride=1 if self.stride is None else self.stride,
@@ -60,7 +60,7 @@ class VideoOptions:
 
 def video_in(inputs: list[str]) -> str | None:
     """The video among the inputs, if there is one: it is the only one then."""
-    from objectseeker.video.decoding import is_video
+    from objectseeker.inference.decoding import is_video
 
     videos = [given for given in inputs if is_video(given)]
     if videos and len(inputs) > 1:
@@ -70,7 +70,7 @@ def video_in(inputs: list[str]) -> str | None:
 
 def refuse_rolling(masks: Recipe) -> None:
     """Images have no order that rolling masks could follow."""
-    from objectseeker.core.rolling import Rolling
+    from objectseeker.core.recipes import Rolling
 
     if isinstance(masks, Rolling):
         raise ObjectSeekerError(
@@ -95,7 +95,7 @@ class Watching:
 
     def run(self, *, as_json: bool) -> None:
         """Look at every frame, say how it went, and end as the program should."""
-        from objectseeker.video.watching import Sums
+        from objectseeker.inference.defended_video import Sums
 
         sums, began = Sums(), time.monotonic()
         stopped = False
@@ -114,8 +114,8 @@ class Watching:
             raise typer.Exit(1 if sums.frames else 2)
 
     def say_cost(self) -> None:
-        from objectseeker.core.rolling import Rolling
-        from objectseeker.runs.observing import Observing
+        from objectseeker.core.recipes import Rolling
+        from objectseeker.runs.manifest import Observing
 
         views, why = Observing(self.seeker.masks).cost()
         count = self._count
@@ -138,9 +138,9 @@ class Watching:
         return None if total is None else self.choice.count(total, self.video.rate)
 
     def _go_through(self, sums: Sums) -> None:
-        from objectseeker.video.encoding import VideoWriter
-        from objectseeker.video.footage import frames_of
-        from objectseeker.video.watching import annotated, watch
+        from objectseeker.inference.defended_video import annotated, watch
+        from objectseeker.inference.encoding import VideoWriter
+        from objectseeker.inference.frame_sources import frames_of
 
         writer = VideoWriter(self.out / PICTURES, self.video.rate / self.choice.stride) if self.annotate else None
         with (
@@ -160,7 +160,7 @@ class Watching:
 
     def _report(self, sums: Sums, seconds: float, stopped: bool, as_json: bool) -> None:
         from objectseeker.core.threats import WHERES
-        from objectseeker.results.detections import ABOUT, CERTIFICATE, patch_words
+        from objectseeker.inference.images import ABOUT, CERTIFICATE, patch_words
 
         if as_json:
             counts = {name: sums.certified[name] for name in CERTIFICATE[:-1]}

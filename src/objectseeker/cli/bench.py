@@ -113,7 +113,7 @@ def bench_observe(
     """
     from objectseeker.bench import throughput
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs.observing import Observing
+    from objectseeker.runs.manifest import Observing
 
     defence = what_is_observed(detector, masks, None)
     seeker = defence.seeker(device)

@@ -40,9 +40,9 @@ def certify(
     Example:  objectseeker certify runs/voc --mask-score 0.7
     """
     from objectseeker.core.threats import WHERES
-    from objectseeker.evaluation.object_rows import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
-    from objectseeker.files.saving import save_text
-    from objectseeker.results import tables
+    from objectseeker.files.atomic import save_text
+    from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
+    from objectseeker.results import evaluation_tables
 
     stored = open_run(run)
     defence = defence_of_run(stored, rule)
@@ -56,7 +56,7 @@ def certify(
             bar.advance()
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_text(out, tables.as_csv([row.to_cells() for row in rows]))
+        save_text(out, evaluation_tables.as_csv([row.to_cells() for row in rows]))
         defence.save(out.with_name(f"{out.stem}.defence.json"))
     if as_json:
         objects_are = "labelled" if labelled else "output"

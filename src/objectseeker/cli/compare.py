@@ -58,8 +58,8 @@ def compare(
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
-    from objectseeker.evaluation import comparison as job
-    from objectseeker.results import compared, plots
+    from objectseeker.metrics import comparison as job
+    from objectseeker.results import comparison_tables, plots
 
     several = {"losses": loss, "recalls": recall, "wrong_boxes": wrong_boxes, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
@@ -72,19 +72,19 @@ def compare(
     measured = []
     for number, path in enumerate(runs, 1):
         if path.is_file():
-            measured.append(compared.read_measured(path))
+            measured.append(comparison_tables.read_measured(path))
             continue
         stored = open_run(path)
         with progress(f"run {number} of {len(runs)}", 0) as bar:
             measured.append(job.measure(stored, masks=recipe, processes=processes, on_part=bar.update, **options))
     comparison = job.compare(measured)
     if out is not None:
-        compared.save(out, measured)
+        comparison_tables.save(out, measured)
         note = plots.missing()
         if note is not None:
             warn(note)
     if as_json:
         print_json(comparison.to_json())
         return
-    for part in compared.for_terminal(comparison):
+    for part in comparison_tables.for_terminal(comparison):
         printed.print(escape(part) if isinstance(part, str) else part)

@@ -31,7 +31,7 @@ def demo(
 
     from objectseeker import Defence
     from objectseeker.core.recipes import parse
-    from objectseeker.demo import photographs as job
+    from objectseeker.demo import demo_run as job
     from objectseeker.demo.samples import samples
 
     defence, area = replace(Defence.default("embedded"), masks=parse(masks)), parse_area(patch)

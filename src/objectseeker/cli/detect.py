@@ -32,9 +32,9 @@ from objectseeker.cli._video import VideoOptions, Watching, refuse_rolling, requ
 
 if TYPE_CHECKING:
     from objectseeker.datasets import Dataset
-    from objectseeker.evaluation import Threat
-    from objectseeker.results.detections import Looked, Totals
-    from objectseeker.results.sources import Categories, Id, Source
+    from objectseeker.inference.image_sources import Categories, Id, Source
+    from objectseeker.inference.images import Looked, Totals
+    from objectseeker.metrics import Threat
 
 
 @app.command()
@@ -99,8 +99,8 @@ def detect(
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --masks halves:10 --out found
     Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
     """
-    from objectseeker.results import detections as job
-    from objectseeker.results.journal import journal_in
+    from objectseeker.inference import images as job
+    from objectseeker.inference.journal import journal_in
 
     defence = defence_of(detector, masks, rule)
     against = _threat(threat, certify)
@@ -187,9 +187,9 @@ def _watching(
     alert: bool,
 ) -> Watching:
     """What is asked for where a video is given; the defence that is used is written and printed."""
-    from objectseeker.results.sources import Categories
-    from objectseeker.video.decoding import open_video, pyav
-    from objectseeker.video.watching import Lines
+    from objectseeker.inference.decoding import open_video, pyav
+    from objectseeker.inference.defended_video import Lines
+    from objectseeker.inference.image_sources import Categories
 
     choice = options.choice()
     require_free(out)
@@ -220,7 +220,7 @@ def _threat(options: ThreatOptions, certify: bool) -> Threat | None:
 def _given(inputs: list[str], outside: bool) -> tuple[Dataset | None, list[Source], tuple[Id, ...]]:
     """The data set, where one is given; the images; and the ids of a data set's categories."""
     from objectseeker.datasets import open_dataset
-    from objectseeker.results.sources import is_dataset, sources_of_dataset, sources_of_files
+    from objectseeker.inference.image_sources import is_dataset, sources_of_dataset, sources_of_files
 
     named = [given for given in inputs if is_dataset(given)]
     if not named:
@@ -235,7 +235,7 @@ def _categories(
     data: Dataset | None, ids: tuple[Id, ...], names: tuple[str, ...], class_map: dict[str, str] | None
 ) -> tuple[Categories, tuple[str, ...]]:
     """How results are listed, and sentences for the user on that."""
-    from objectseeker.results.sources import Categories, categories_of_dataset
+    from objectseeker.inference.image_sources import Categories, categories_of_dataset
 
     if data is not None:
         return categories_of_dataset(data, ids, names, class_map)
@@ -246,13 +246,13 @@ def _categories(
 
 def _decides(defence: Defence) -> dict[str, Any]:
     """Everything that two defences of one sha256 have in common."""
-    from objectseeker.defence import without_folder
+    from objectseeker.defense import without_folder
 
     return defence.to_json() | {"detector": without_folder(defence.detector), "follow": None}
 
 
 def _say_cost(defence: Defence, before: int, total: int) -> None:
-    from objectseeker.runs.observing import Observing
+    from objectseeker.runs.manifest import Observing
 
     views, why = Observing(defence.masks).cost()
     done = f"{before:,} of {total:,} images done before; " if before else ""
@@ -297,7 +297,7 @@ def _keeping(done: list[tuple[Source, str]], total: int, out: Path) -> Iterator[
 
 
 def _counts(totals: Totals) -> dict[str, int]:
-    from objectseeker.results.detections import CERTIFICATE
+    from objectseeker.inference.images import CERTIFICATE
 
     return {name: totals.certified[name] for name in CERTIFICATE[:-1]}
 
@@ -306,7 +306,7 @@ def _print_totals(
     totals: Totals, out: Path, threat: Threat | None, threshold: float, *, pictures: bool, alert: bool
 ) -> None:
     from objectseeker.core.threats import WHERES
-    from objectseeker.results.detections import ABOUT, patch_words
+    from objectseeker.inference.images import ABOUT, patch_words
 
     printed.print(f"{totals.boxes} boxes in {totals.images} images, {totals.recovered} of them found by masking only")
     if totals.left_out:

@@ -67,11 +67,10 @@ def evaluate(
     Example:  objectseeker evaluate runs/mot --window 8 --moves 2 --moves any
     Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
-    from objectseeker import evaluation
-    from objectseeker.evaluation.sliced import measured_slices
-    from objectseeker.evaluation.working import usual_processes
-    from objectseeker.results import tables
-    from objectseeker.results import tracks as track_tables
+    from objectseeker import metrics
+    from objectseeker.metrics.parallel import usual_processes
+    from objectseeker.metrics.slice_metrics import measured_slices
+    from objectseeker.results import evaluation_tables, track_tables
 
     stored = open_run(run)
     defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
@@ -84,15 +83,15 @@ def evaluate(
     many = usual_processes(len(stored.parts)) if processes is None else processes
     times = 1 if settings.fixed_rule is not None else 2  # that the images are gone through
     with progress("evaluating", times * len(stored.parts)) as bar:
-        evaluated = evaluation.evaluate(
+        evaluated = metrics.evaluate(
             stored.images(), stored.vocabulary, settings, defence=defence, processes=many, on_image=bar.advance
         )
     deployed = evaluated.deployed or defence  # at the operating point that was asked for
     require_floor(stored, deployed.rule.base_score)
     under_attack = None
     if attacks is not None:
-        from objectseeker.attack.statistics import read_recall
-        from objectseeker.evaluation.settings import threshold_of
+        from objectseeker.attack.attack_metrics import read_recall
+        from objectseeker.metrics.settings import threshold_of
 
         under_attack = read_recall(
             attacks,
@@ -109,13 +108,13 @@ def evaluate(
             )
     over_time = certified_tracks(stored, deployed.rule, settings.threat, tracks)
     if out is not None:
-        tables.save(out, evaluated, under_attack, rows)
+        evaluation_tables.save(out, evaluated, under_attack, rows)
         if over_time is not None:
             track_tables.save(out, over_time)
     if as_json:
         of_tracks = {} if over_time is None else {"over_time": over_time.to_json()}
-        print_json(tables.as_json(evaluated, under_attack, rows) | of_tracks)
+        print_json(evaluation_tables.as_json(evaluated, under_attack, rows) | of_tracks)
         return
     of_tracks_shown = [] if over_time is None else track_tables.for_terminal(over_time)
-    for part in [*tables.for_terminal(evaluated, under_attack, rows), *of_tracks_shown]:
+    for part in [*evaluation_tables.for_terminal(evaluated, under_attack, rows), *of_tracks_shown]:
         printed.print(escape(part) if isinstance(part, str) else part)

@@ -43,7 +43,7 @@ def figures(
     Example:  objectseeker figures runs/voc --out figures --defence tuned/defence.json --wrong-boxes 1
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
-    from objectseeker.evaluation import Scene
+    from objectseeker.metrics import Scene
     from objectseeker.results import figures as job
     from objectseeker.results import plots
 

@@ -58,16 +58,16 @@ def gate(
     Example:  objectseeker gate runs/voc --policy policy.toml --defence tuned/defence.json --out gate
     Example:  objectseeker gate runs/new --policy policy.toml --baseline runs/old --evidence evidence.zip
     """
-    from objectseeker.evaluation.policy import EXAMPLE
+    from objectseeker.metrics.policy import EXAMPLE
 
     if example:
         print(EXAMPLE, end="")
         return
     if run is None or policy is None:
         raise ObjectSeekerError("name a run and a policy: gate RUN --policy FILE, or begin with gate --example")
-    from objectseeker.cli._gating import Files, bound, judged, read_policy
-    from objectseeker.results.gate import write_gate
-    from objectseeker.results.gate.verdicts import in_short, table_of
+    from objectseeker.cli._release import Files, bound, judged, read_policy
+    from objectseeker.gate import write_gate
+    from objectseeker.gate.verdict_text import in_short, table_of
 
     read_policy(policy)  # refused before anything is computed
     stored = open_run(run)
@@ -93,7 +93,7 @@ def gate(
         write_gate(out, found, stored.images(), stored.vocabulary, chosen, allow_undecided=allow_undecided)
     digest = None
     if evidence is not None:
-        from objectseeker.cli._evidence import write_evidence
+        from objectseeker.cli._audit import write_evidence
 
         digest = write_evidence(evidence, files, found, measured)
     if as_json:

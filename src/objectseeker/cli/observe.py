@@ -96,8 +96,8 @@ def observe(
     """
     from objectseeker.datasets import open_dataset
     from objectseeker.runs import observe as job
-    from objectseeker.runs.engines.choice import open_engine
-    from objectseeker.runs.observing import Observing
+    from objectseeker.runs.engines.engine_selection import open_engine
+    from objectseeker.runs.manifest import Observing
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")

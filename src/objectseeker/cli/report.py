@@ -26,8 +26,8 @@ from objectseeker.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from objectseeker.evaluation import Settings
-    from objectseeker.results.report import Baseline
+    from objectseeker.metrics import Settings
+    from objectseeker.report import Baseline
     from objectseeker.runs.run import Run
 
 
@@ -62,7 +62,7 @@ def report(
     Example:  objectseeker report runs/voc --clean-recall 0.7 --photos beside
     Example:  objectseeker report runs/new --baseline runs/old --tags weather.csv
     """
-    from objectseeker.results.report import provenance_of, write_report
+    from objectseeker.report import provenance_of, write_report
 
     stored = open_run(run)
     labelled = stored.labelled
@@ -104,7 +104,7 @@ def report(
 
 def _baseline(run: Run, file: Path | None, settings: Settings) -> Baseline:
     """What to compare with, measured at the same operating point: under its own defence, or under the rule shown."""
-    from objectseeker.results.report import Baseline
+    from objectseeker.report import Baseline
 
     name = run.folder.resolve().name
     defence = run.bind(run.defence(settings.rule, settings.follow) if file is None else Defence.load(file))

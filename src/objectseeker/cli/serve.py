@@ -67,12 +67,11 @@ def serve(
     if not NAME.fullmatch(name):
         raise ObjectSeekerError(f"a model's name has letters, digits, dots, dashes and underscores, got {name[:80]!r}")
     try:
-        from objectseeker.serve.answers import Model
         from objectseeker.serve.app import build_app
-        from objectseeker.serve.hosts import names_of
-        from objectseeker.serve.logs import log, write_lines
-        from objectseeker.serve.metrics import Metrics
+        from objectseeker.serve.limits import names_of
+        from objectseeker.serve.monitoring import Metrics, log, write_lines
         from objectseeker.serve.queueing import Workers
+        from objectseeker.serve.responses import Model
         from objectseeker.serve.server import BACKLOG, bound_socket, run, server_of
     except ModuleNotFoundError as missing:
         raise ObjectSeekerError(f"serve needs {missing.name}: pip install 'objectseeker[serve]'") from None
@@ -106,7 +105,7 @@ def serve(
 
 def _seekers(defence: Defence, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
     """The defended detector on each device; it must be the same one on all."""
-    from objectseeker.runs.engines.choice import every_gpu
+    from objectseeker.runs.engines.engine_selection import every_gpu
 
     devices = every_gpu() if device == "cuda" else [None] if device is None else device.split(",")
     seekers = [defence.seeker(one, trust_detector=trust_detector) for one in devices]

@@ -26,9 +26,9 @@ from objectseeker.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from objectseeker.evaluation import Search, Tuning
-    from objectseeker.evaluation.sliced import SliceRow
-    from objectseeker.evaluation.slices import Tags
+    from objectseeker.metrics import Search, Tuning
+    from objectseeker.metrics.image_tags import Tags
+    from objectseeker.metrics.slice_metrics import SliceRow
     from objectseeker.runs.run import Run
 
 
@@ -89,9 +89,9 @@ def tune(
     Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
     Example:  objectseeker detect photos/ --defence tuned/defence.json --out found
     """
-    from objectseeker import evaluation
-    from objectseeker.evaluation import Choices, Search
-    from objectseeker.results import tuned
+    from objectseeker import metrics
+    from objectseeker.metrics import Choices, Search
+    from objectseeker.results import tuning_tables
 
     stored = open_run(run)
     given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
@@ -121,21 +121,21 @@ def tune(
         _within_passes(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
-        tuning = evaluation.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
+        tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
     rule = tuning.chosen[0]
     if rule.base_score < stored.manifest.observing.base_floor:
         warn(below_floor(stored, rule.base_score))
     defence = stored.defence(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
-        tuned.save(out, tuning, rows)
+        tuning_tables.save(out, tuning, rows)
         if defence is not None:
             defence.save(out / "defence.json")
         _note_plots()
     if as_json:
-        print_json(tuned.as_json(tuning, rows) | {"defence": None if defence is None else defence.described()})
+        print_json(tuning_tables.as_json(tuning, rows) | {"defence": None if defence is None else defence.described()})
         return
-    _print(tuned.for_terminal(tuning, rows))
+    _print(tuning_tables.for_terminal(tuning, rows))
     if defence is None:
         return
     if out is not None:
@@ -145,7 +145,7 @@ def tune(
 
 def _sliced(run: Run, tuning: Tuning, tags: Tags, asked: list[str]) -> list[SliceRow]:
     """The best setting slice by slice, on the images that were not searched, where they have its figures."""
-    from objectseeker.evaluation.sliced import measured_slices
+    from objectseeker.metrics.slice_metrics import measured_slices
 
     point = tuning.best.held_out.outcome.point
     if point is None:
@@ -162,8 +162,8 @@ def _within_passes(
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
     from objectseeker.core.recipes import parse
-    from objectseeker.evaluation.budget import tune_budgets
-    from objectseeker.results import budgets
+    from objectseeker.metrics.recipe_search import tune_budgets
+    from objectseeker.results import recipe_search_tables
 
     with Stages() as stages:
         found = tune_budgets(
@@ -176,7 +176,7 @@ def _within_passes(
     }
     files = {}
     if out is not None:
-        budgets.save(out, found)
+        recipe_search_tables.save(out, found)
         for budget, defence in defences.items():
             files[budget] = out / ("defence.json" if len(set(passes)) == 1 else f"defence-{budget}.json")
             defence.save(files[budget])
@@ -185,7 +185,7 @@ def _within_passes(
         described = {str(budget): defence.described() for budget, defence in defences.items()}
         print_json(found.to_json() | {"defences": described})
         return
-    _print(budgets.for_terminal(found))
+    _print(recipe_search_tables.for_terminal(found))
     for budget, file in files.items():
         printed.print(f"The defence for at most {budget} passes: {escape(str(file))}")
     how = "save it with --out and observe" if defences else "observe with it"

@@ -24,10 +24,10 @@ def verify(
 
     Example:  objectseeker verify evidence.zip
     """
-    from objectseeker.cli._evidence import verified
-    from objectseeker.cli._gating import sha256
-    from objectseeker.results.evidence_file import TamperedError
-    from objectseeker.results.gate.verdicts import in_short, table_of
+    from objectseeker.cli._audit import verified
+    from objectseeker.cli._release import sha256
+    from objectseeker.gate.audit_bundle import TamperedError
+    from objectseeker.gate.verdict_text import in_short, table_of
 
     digest = sha256(evidence)
     try:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.core.showing import detections_html
+from objectseeker.core.notebook import detections_html
 from objectseeker.errors import ObjectSeekerError
 
 Floats = npt.NDArray[np.float64]

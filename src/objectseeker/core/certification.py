@@ -23,9 +23,9 @@ from objectseeker.core.bounds import MARGIN, Bound, lower_bound
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks
 from objectseeker.core.evidence import Stars, stars_of
 from objectseeker.core.masks import SIDES, Masks
+from objectseeker.core.notebook import certificates_html
 from objectseeker.core.observation import Observation
 from objectseeker.core.positions import Classes, removed_together
-from objectseeker.core.showing import certificates_html
 from objectseeker.core.threats import Patch, Surroundings, sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 

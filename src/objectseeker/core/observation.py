@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import MaskPairs, Masks, MaskSet
-from objectseeker.core.showing import observation_html
+from objectseeker.core.notebook import observation_html
 from objectseeker.errors import ObjectSeekerError, require_count
 
 

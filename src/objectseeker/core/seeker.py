@@ -29,28 +29,111 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, repeat
-from typing import Protocol, runtime_checkable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
-from objectseeker.core.ahead import one_ahead
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.certification import Certificates
-from objectseeker.core.failing import attempt, where_it_worked
-from objectseeker.core.image import GREY, Image, as_image, fill, require_grey
-from objectseeker.core.iou_variant import AnyRule
-from objectseeker.core.masks import Masks
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.masks import GREY, Image, Masks, as_image, fill, require_grey
 from objectseeker.core.observation import Observation
-from objectseeker.core.recipes import Halves, Recipe, require_recipe
-from objectseeker.core.rolling import of_frame
+from objectseeker.core.recipes import Halves, Recipe, of_frame, require_recipe
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count
+
+# Reading while something else works: the next item of an iterator is made in a thread.
+
+
+_T = TypeVar("_T")
+
+
+class _Failure:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+_END = object()
+
+
+def one_ahead(source: Iterable[_T]) -> Generator[_T]:
+    """The items of `source`, in order; while one is in use the next is made, and no more than that.
+
+    What `source` raises is raised here, after the items before it. Closing this generator ends the thread, as soon as
+    the item that it is at is made: nobody waits for that, a camera that does not answer must not keep anyone.
+    """
+    asked: SimpleQueue[bool] = SimpleQueue()
+    made: SimpleQueue[object] = SimpleQueue()
+    Thread(target=_make, args=(source, asked, made), daemon=True).start()
+    try:
+        asked.put(True)
+        while (item := made.get()) is not _END:
+            if isinstance(item, _Failure):
+                raise item.error
+            asked.put(True)
+            yield item  # type: ignore[misc]  # what came out of `source`
+    finally:
+        asked.put(False)
+
+
+def _make(source: Iterable[object], asked: SimpleQueue[bool], made: SimpleQueue[object]) -> None:
+    """An item for every time one is asked for; a source that is a generator is closed in the thread that runs it."""
+    try:
+        items = iter(source)
+        try:
+            while asked.get():
+                made.put(next(items, _END))
+        finally:
+            if isinstance(items, Generator):
+                items.close()
+    except BaseException as error:  # whoever waits for the item gets it
+        made.put(_Failure(error))
+
+
+# Views on which a detector fails: the rule that `seeker` states and proves, for everyone who shows views.
+
+
+T = TypeVar("T")
+log = logging.getLogger("objectseeker")
+
+
+def attempt(see: Callable[[], T]) -> T | BaseException:
+    """What a view gives by itself, or how that failed; want of memory is raised, for it says nothing about the view."""
+    try:
+        return see()
+    except (Exception, SystemExit) as error:
+        if is_want_of_memory(error):
+            raise
+        return error
+
+
+def where_it_worked(
+    found: Sequence[T | BaseException], again: Callable[[int], T | BaseException], nothing: T
+) -> list[T]:
+    """What the views of an image gave, `nothing` where one failed, which is said.
+
+    An error if all failed; or if one that had worked, tried `again` by its number, does not any more: after a failure
+    that stays, whatever is left to do would look empty.
+    """
+    failures = [entry for entry in found if isinstance(entry, BaseException)]
+    if failures:
+        worked = next((view for view, entry in enumerate(found) if not isinstance(entry, BaseException)), None)
+        if worked is None or isinstance(again(worked), BaseException):
+            raise failures[0]
+        reason = (str(failures[0]) or type(failures[0]).__name__).splitlines()[0]
+        log.warning(
+            "the detector failed on %d of %d views of an image, which count as empty: %s",
+            len(failures), len(found), reason[:200],
+        )  # fmt: skip
+    return [nothing if isinstance(entry, BaseException) else entry for entry in found]
+
 
 Detector = Callable[[Sequence[Image]], Sequence[Detections]]
 
 LARGEST_LABEL = 2**15  # labels from here on are no classes, whatever the detector
-log = logging.getLogger("objectseeker")
 
 UNTOUCHED = (0, 0, 0, 0)  # the removed rectangle of the view that shows everything
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from objectseeker.datasets import boxes_json, coco, cvat, folder, kitti, listed, mot, voc, yolo
-from objectseeker.datasets.classes import ClassMatch, match_classes
+from objectseeker.datasets import boxes_json, coco, cvat, folder, image_list, kitti, mot, voc, yolo
+from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, Entry
-from objectseeker.datasets.frames import as_sequences
-from objectseeker.datasets.notes import Notes
-from objectseeker.datasets.shown import shown, writable
+from objectseeker.datasets.folder import as_sequences
+from objectseeker.datasets.skip_log import Notes
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
+from objectseeker.text import shown, writable
 
 __all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset"]
 
@@ -23,7 +23,7 @@ READERS = {
     "voc": voc.read,
     "kitti": kitti.read,
     "yolo": yolo.read,
-    "list": listed.read,
+    "list": image_list.read,
     "mot": mot.read,
     "cvat": cvat.read,
     "boxes": boxes_json.read,

@@ -14,12 +14,12 @@ from typing import Any
 
 from objectseeker.core.observation import NO_TRACK, Frame
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.notes import Notes, UnusableError
-from objectseeker.datasets.reading import read_bytes
+from objectseeker.datasets.parsing import read_bytes
 from objectseeker.datasets.sequences import LARGEST_TRACK, NO_FRAME, UNREADABLE, fps_of, sequences_below, tracked
-from objectseeker.datasets.shown import shown, writable
+from objectseeker.datasets.skip_log import Notes, UnusableError
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
+from objectseeker.text import shown, writable
 
 FILE = "boxes.json"
 FORM = f"boxes:DIR, a folder with {FILE} and frames/ or a folder of such folders"

@@ -12,12 +12,12 @@ from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.notes import Notes
-from objectseeker.datasets.reading import read_bytes, require_folder
-from objectseeker.datasets.shown import plain, shown, writable
+from objectseeker.datasets.parsing import read_bytes, require_folder
+from objectseeker.datasets.skip_log import Notes
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
+from objectseeker.text import plain, shown, writable
 
 FORM = "coco:ANNOTATIONS.json:IMAGES"
 

@@ -13,13 +13,13 @@ from xml.etree.ElementTree import Element
 
 from objectseeker.core.observation import Frame
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.notes import Kind, Notes, UnusableError
-from objectseeker.datasets.reading import images_by_stem, number, require_folder, whole
+from objectseeker.datasets.parsing import images_by_stem, number, require_folder, whole
 from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, natural, tracked
-from objectseeker.datasets.shown import writable
-from objectseeker.datasets.voc_xml import parse
+from objectseeker.datasets.skip_log import Kind, Notes, UnusableError
+from objectseeker.datasets.voc import parse
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
+from objectseeker.text import writable
 
 FORM = "cvat:ANNOTATIONS.xml:IMAGES"
 NAMED = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")

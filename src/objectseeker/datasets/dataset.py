@@ -14,13 +14,13 @@ from typing import TypeVar, overload
 import numpy as np
 
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections, Ints
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.core.observation import NO_TRACK, Frame
-from objectseeker.datasets.notes import IMPOSSIBLE, NO_AREA, OUTSIDE, Notes, UnusableError
-from objectseeker.datasets.shown import readable, shown
+from objectseeker.datasets.skip_log import IMPOSSIBLE, NO_AREA, OUTSIDE, Notes, UnusableError
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.files.remote import Url
+from objectseeker.text import readable, shown
 
 _T = TypeVar("_T")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.notes import Notes
-from objectseeker.datasets.reading import images_by_stem, number, read_lines, require_folder
-from objectseeker.datasets.shown import shown, writable
+from objectseeker.datasets.parsing import images_by_stem, number, read_lines, require_folder
+from objectseeker.datasets.skip_log import Notes
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
+from objectseeker.text import shown, writable
 
 NAMES = ("car", "pedestrian", "cyclist")
 MERGED = {  # type in lower case -> the class it counts as

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from objectseeker.core.observation import NO_TRACK, Frame
 from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.notes import Kind, Notes, UnusableError
-from objectseeker.datasets.reading import images_by_stem, number, read_bytes, read_lines, require_folder
+from objectseeker.datasets.parsing import images_by_stem, number, read_bytes, read_lines, require_folder
 from objectseeker.datasets.sequences import (
     LARGEST_TRACK,
     MOT_IMAGES,
@@ -27,6 +26,7 @@ from objectseeker.datasets.sequences import (
     sequences_below,
     tracked,
 )
+from objectseeker.datasets.skip_log import Kind, Notes, UnusableError
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 

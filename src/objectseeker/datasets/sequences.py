@@ -12,8 +12,8 @@ import numpy as np
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK
 from objectseeker.datasets.dataset import Box, Record
-from objectseeker.datasets.notes import Kind, Notes
-from objectseeker.datasets.reading import whole
+from objectseeker.datasets.parsing import whole
+from objectseeker.datasets.skip_log import Kind, Notes
 from objectseeker.errors import ObjectSeekerError
 
 MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images

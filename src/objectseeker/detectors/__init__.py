@@ -19,7 +19,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, Protocol
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 
 __all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load", "require_spec"]

@@ -16,8 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints, iou
-from objectseeker.core.image import GREY, Image, as_image
-from objectseeker.core.masks import NO_SIDE, SIDES, MaskSet
+from objectseeker.core.masks import GREY, NO_SIDE, SIDES, Image, MaskSet, as_image
 from objectseeker.core.recipes import Halves, Recipe, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.errors import ObjectSeekerError

@@ -13,13 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.detectors.network import identity, names
-from objectseeker.detectors.network.detector import MOST_BATCH_BYTES, Forward, NetworkDetector, as_size
-from objectseeker.detectors.network.external import external_files
-from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
-from objectseeker.detectors.network.options import NetworkOptions
-from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.recognise import (
+from objectseeker.detectors.network import class_names, fingerprint
+from objectseeker.detectors.network.detector import MOST_BATCH_BYTES, Forward, NetworkDetector, NetworkOptions, as_size
+from objectseeker.detectors.network.external_data import external_files
+from objectseeker.detectors.network.layout_inference import (
     GUESSED_INPUTS,
     GraphTensor,
     count_classes,
@@ -28,6 +25,8 @@ from objectseeker.detectors.network.recognise import (
     recognise,
     signed,
 )
+from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
+from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError, require_count
 
 INPUT_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64"}
@@ -75,10 +74,10 @@ def load_onnx(
     batch = graph.choose_batch(asked.batch, layout) or BATCH_ON[kind]
     settings = asked.describe(layout, size, batch)
     settings += f" threads={threads}" * (on_cpu and threads > 1)
-    settings += f" {identity.on_cpu() if on_cpu else kind}"
+    settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
-        identity=f"{path.name} ({settings}) sha256:{identity.of_files(path, *beside)}",
+        identity=f"{path.name} ({settings}) sha256:{fingerprint.of_files(path, *beside)}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
@@ -198,8 +197,8 @@ class Graph:
 
     def settle_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
         """The layout of a graph whose last class may be the background: not if it has COCO's numbers or a name."""
-        named = len(wanted if wanted is not None else names.from_metadata(self.metadata))
-        own = classes is not None and (named == classes or (named == 0 and classes == len(names.COCO_91)))
+        named = len(wanted if wanted is not None else class_names.from_metadata(self.metadata))
+        own = classes is not None and (named == classes or (named == 0 and classes == len(class_names.COCO_91)))
         return replace(layout, background="none") if own and layout.background == "last" else layout
 
     def choose_names(self, wanted: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
@@ -212,9 +211,9 @@ class Graph:
                     f"{self.path} has {labels} classes, but {len(wanted)} names were given: give one for each, by label"
                 )
             return tuple(wanted)
-        own = names.from_metadata(self.metadata)
+        own = class_names.from_metadata(self.metadata)
         if own:
-            return own + names.numbered(len(own), labels or 0)
+            return own + class_names.numbered(len(own), labels or 0)
         return _guessed(self.path, labels, layout)
 
 
@@ -273,13 +272,13 @@ def _tensor(entry: Any) -> GraphTensor:
 def _guessed(path: Path, labels: int | None, layout: Layout) -> tuple[str, ...]:
     """The classes of the dataset that has that many, said aloud, or numbered ones."""
     count = (91 if layout.name == "torchvision" else 80) if labels is None else labels
-    if count not in names.BY_COUNT:
-        return names.numbered(0, count)
+    if count not in class_names.BY_COUNT:
+        return class_names.numbered(0, count)
     which = "its classes, which it does not count," if labels is None else f"its {count} classes"
-    dataset = "PASCAL VOC" if count == len(names.VOC_20) else "COCO"
+    dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
     taken = f"{which} are taken for those of {dataset}"
     log.warning("%s does not name its classes: %s; --names FILE (class_names) gives others", path.name, taken)
-    return names.BY_COUNT[count]
+    return class_names.BY_COUNT[count]
 
 
 def _forward(graph: Graph, outputs: list[str], layout: Layout) -> Forward:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from objectseeker.detectors.network import identity
-from objectseeker.detectors.network.detector import Forward, NetworkDetector, Predict, as_size
+from objectseeker.detectors.network import fingerprint
+from objectseeker.detectors.network.detector import Forward, NetworkDetector, NetworkOptions, Predict, as_size
 from objectseeker.detectors.network.layouts import Array, Layout, parse
-from objectseeker.detectors.network.options import NetworkOptions
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 
@@ -68,11 +67,11 @@ def torch_detector(
         share=share,
     )
     settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
-    settings += f"{'shared ' if share else ''}{identity.of_device(asked.device)}"
+    settings += f"{'shared ' if share else ''}{fingerprint.of_device(asked.device)}"
     predict = BoxesAndScores(module, decode).rest
     return NetworkDetector(
         names=tuple(names),
-        identity=f"{type(module).__name__} ({settings}) sha256:{identity.of_module(module)}",
+        identity=f"{type(module).__name__} ({settings}) sha256:{fingerprint.of_module(module)}",
         forward=_forward(predict, device, dtype),
         layout=layout,
         input_size=size,

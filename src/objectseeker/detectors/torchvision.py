@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.detectors import WEIGHTS
-from objectseeker.detectors.network import identity
-from objectseeker.detectors.network.names import COCO_91, numbered
-from objectseeker.detectors.network.one_by_one import OneByOneDetector
-from objectseeker.detectors.network.results import SCORE_FLOOR, Found
+from objectseeker.detectors.network import fingerprint
+from objectseeker.detectors.network.class_names import COCO_91, numbered
+from objectseeker.detectors.network.detector import OneByOneDetector
+from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, Found
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
 
@@ -77,7 +77,7 @@ def torchvision_detector(
             (seen,) = model([torch.from_numpy(pixels).to(device)])
         return Found(seen["boxes"], seen["scores"], seen["labels"])
 
-    named = identity.of_model(model, score_floor, device)
+    named = fingerprint.of_model(model, score_floor, device)
     return OneByOneDetector(names=tuple(names), identity=named, find=find, score_floor=score_floor)
 
 

@@ -8,12 +8,12 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from objectseeker.core.image import Image
-from objectseeker.detectors.network import identity
-from objectseeker.detectors.network.names import from_mapping
-from objectseeker.detectors.network.one_by_one import OneByOneDetector
-from objectseeker.detectors.network.results import SCORE_FLOOR, Found
-from objectseeker.detectors.tokens import TokenDetector, dropping, plan_views
+from objectseeker.core.masks import Image
+from objectseeker.detectors.network import fingerprint
+from objectseeker.detectors.network.class_names import from_mapping
+from objectseeker.detectors.network.detector import OneByOneDetector
+from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, Found
+from objectseeker.detectors.token_dropping import TokenDetector, dropping, plan_views
 from objectseeker.detectors.torch_module import import_torch, ready
 from objectseeker.errors import ObjectSeekerError
 
@@ -124,7 +124,7 @@ def transformers_detector(
         {str(getattr(part.config, ATTENTION, None)) for part in model.modules() if hasattr(part, "config")}
     )
     around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attends}"
-    named = identity.of_model(model, score_floor, device, around)
+    named = fingerprint.of_model(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
     if mask_by == "fill":
         return OneByOneDetector(names=names, identity=named, find=find, score_floor=score_floor)

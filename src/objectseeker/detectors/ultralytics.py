@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.image import Image
-from objectseeker.detectors.network import identity
-from objectseeker.detectors.network.detector import as_size
-from objectseeker.detectors.network.names import from_mapping
-from objectseeker.detectors.network.one_by_one import OneByOneDetector
-from objectseeker.detectors.network.results import MOST_BOXES, SCORE_FLOOR, Found
+from objectseeker.core.masks import Image
+from objectseeker.detectors.network import fingerprint
+from objectseeker.detectors.network.class_names import from_mapping
+from objectseeker.detectors.network.detector import OneByOneDetector, as_size
+from objectseeker.detectors.network.raw_boxes import MOST_BOXES, SCORE_FLOOR, Found
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -50,7 +49,7 @@ def ultralytics_detector(
         (seen,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
         return Found(seen.boxes.xyxy, seen.boxes.conf, seen.boxes.cls)
 
-    where = identity.on_cpu() if device == "cpu" else identity.of_device(device)
+    where = fingerprint.on_cpu() if device == "cpu" else fingerprint.of_device(device)
     settings = f"{width}x{height} floor={score_floor:g} {where}"
-    named = f"{weights.name} ({settings}) sha256:{identity.of_files(weights)}"
+    named = f"{weights.name} ({settings}) sha256:{fingerprint.of_files(weights)}"
     return OneByOneDetector(names=from_mapping(model.names), identity=named, find=find, score_floor=score_floor)

@@ -22,7 +22,7 @@ import numpy as np
 import PIL
 import PIL.Image
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import Url, is_url, read_url, refuse_credentials
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from objectseeker.results.drawing import BLACK, GREEN, ORANGE, VERMILION, Colour
+from objectseeker.inference.drawing import BLACK, GREEN, ORANGE, VERMILION, Colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from objectseeker.core.follow import Follow
-from objectseeker.core.iou_variant import AnyRule
-from objectseeker.defence import BATCH, Defence, seen_from, without_folder
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.defense import BATCH, Defence, seen_from, without_folder
 from objectseeker.detectors import OPTIONS, require_spec
-from objectseeker.detectors.network.external import external_files
-from objectseeker.detectors.network.identity import of_files
+from objectseeker.detectors.network.external_data import external_files
+from objectseeker.detectors.network.fingerprint import of_files
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.manifest import Manifest
 

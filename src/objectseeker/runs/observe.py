@@ -16,18 +16,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from objectseeker.core.image import Image
-from objectseeker.core.rolling import Rolling, of_frame
+from objectseeker.core.masks import Image
+from objectseeker.core.recipes import Rolling, of_frame
 from objectseeker.core.seeker import ViewDetector, detect_views
 from objectseeker.datasets import Dataset, Entry, match_classes
 from objectseeker.datasets.dataset import Streamed
-from objectseeker.defence import BATCH, relative_to
+from objectseeker.defense import BATCH, relative_to
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import location
 from objectseeker.runs.engines import Description, Engine, Item, Job, LocalEngine
-from objectseeker.runs.manifest import Manifest
-from objectseeker.runs.observing import Observing
+from objectseeker.runs.manifest import Manifest, Observing
 from objectseeker.runs.run import Run, open_run
 from objectseeker.runs.writer import writing
 

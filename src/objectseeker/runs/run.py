@@ -28,17 +28,17 @@ from typing import cast, overload
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.follow import Follow
-from objectseeker.core.iou_variant import AnyRule
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.label_map import Vocabulary
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.core.rolling import of_frame
-from objectseeker.core.vocabulary import Vocabulary
-from objectseeker.defence import Defence
+from objectseeker.core.recipes import of_frame
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.binding import bound, defence_of
-from objectseeker.runs.findings import LARGEST_STORED_LABEL, Findings, images_in
-from objectseeker.runs.findings import decode as decode_part
 from objectseeker.runs.manifest import Manifest, decode
+from objectseeker.runs.stored_boxes import LARGEST_STORED_LABEL, Findings, images_in
+from objectseeker.runs.stored_boxes import decode as decode_part
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
 

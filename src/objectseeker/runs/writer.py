@@ -17,14 +17,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.saving import UNFINISHED, write_whole
-from objectseeker.runs.continuing import continued
-from objectseeker.runs.findings import Findings
-from objectseeker.runs.findings import decode as decode_part
-from objectseeker.runs.findings import encode as encode_part
-from objectseeker.runs.listing import Listing, Written, hash_of, write_listing
+from objectseeker.files.atomic import UNFINISHED, write_whole
+from objectseeker.runs.image_index import Listing, Written, hash_of, write_listing
 from objectseeker.runs.manifest import GROWN, LISTING, Manifest, encode
+from objectseeker.runs.resume import continued
 from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
+from objectseeker.runs.stored_boxes import Findings
+from objectseeker.runs.stored_boxes import decode as decode_part
+from objectseeker.runs.stored_boxes import encode as encode_part
 
 HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
 MOST_WAITING = 8  # parts that wait for the disk: it takes longer to be sure of a file than a GPU to look at an image

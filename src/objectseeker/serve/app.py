@@ -15,14 +15,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from objectseeker import __version__
-from objectseeker.serve import front
-from objectseeker.serve.answers import Model, tensors_of
-from objectseeker.serve.hosts import is_one_of
-from objectseeker.serve.limits import Limits, Refused
-from objectseeker.serve.logs import log
-from objectseeker.serve.metrics import CONTENT_TYPE_LATEST, Metrics
+from objectseeker.serve import web_page
+from objectseeker.serve.limits import Limits, Refused, is_one_of
+from objectseeker.serve.monitoring import CONTENT_TYPE_LATEST, Metrics, log
 from objectseeker.serve.protocol import JSON_LENGTH, read_request, write_response
 from objectseeker.serve.queueing import Done, Workers
+from objectseeker.serve.responses import Model, tensors_of
 from objectseeker.serve.uploads import GoneError, decode, read_body, require_image
 
 LEFT = 499  # what proxies write down for a client that did not wait
@@ -35,7 +33,7 @@ class Service:
         self.model, self.workers, self.limits, self.metrics = model, workers, limits, metrics
 
     async def page(self, request: Request) -> Response:
-        return Response(front.PAGE, media_type="text/html", headers=front.HEADERS)
+        return Response(web_page.PAGE, media_type="text/html", headers=web_page.HEADERS)
 
     async def detect(self, request: Request) -> Response:
         """An image file in, JSON as `detect` writes it out."""

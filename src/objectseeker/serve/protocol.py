@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.serve.limits import MOST_JSON, Limits, Refused
 from objectseeker.serve.uploads import require_views

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.evaluation.settings import Threat
-from objectseeker.results.detections import Found, look
+from objectseeker.inference.images import Found, look
+from objectseeker.metrics.settings import Threat
 from objectseeker.serve.limits import Limits, Refused
-from objectseeker.serve.metrics import Metrics
+from objectseeker.serve.monitoring import Metrics
 from objectseeker.serve.uploads import GoneError
 
 _Result = TypeVar("_Result")

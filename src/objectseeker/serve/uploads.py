@@ -6,7 +6,7 @@ import asyncio
 
 from starlette.requests import ClientDisconnect, Request
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import claimed_size, decode_image

@@ -13,8 +13,7 @@ from __future__ import annotations
 from objectseeker.training.albumentations_transform import AlbumentationsMask
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masked_datasets import MaskedDataset, MaskedDetection
-from objectseeker.training.masking import Masked, apply_strip, mask_strip
-from objectseeker.training.strips import Strip, draw_strip
+from objectseeker.training.masking import Masked, Strip, apply_strip, draw_strip, mask_strip
 from objectseeker.training.torchvision_transform import TorchvisionMask
 
 __all__ = [

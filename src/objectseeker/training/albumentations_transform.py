@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.training.formats import Format, from_corners, require_format, to_corners
+from objectseeker.training.masked_datasets import Format, from_corners, require_format, to_corners
 from objectseeker.training.masking import Masking, select, size_of
 
 UNSUPPORTED = ("mask", "masks", "keypoints")

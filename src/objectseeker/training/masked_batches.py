@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from objectseeker.training.masking import area_of, grey, still_target, visible_part
-from objectseeker.training.strips import BAND_WIDTHS, BANDS, strip_of
+from objectseeker.training.masking import BAND_WIDTHS, BANDS, area_of, grey, still_target, strip_of, visible_part
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.detectors.network.layouts import Layout
 from objectseeker.detectors.network.preprocess import Placement, Resampling
 

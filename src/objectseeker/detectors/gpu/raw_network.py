@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 import torch
 
-from objectseeker.detectors.embedded.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
-from objectseeker.detectors.gpu.shared import Reach
+from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
+from objectseeker.detectors.gpu.shared_layers import Reach
 from objectseeker.detectors.network.preprocess import Size
 
 Tensor = Any

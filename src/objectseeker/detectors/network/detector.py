@@ -6,27 +6,78 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_args
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.failing import attempt, where_it_worked
-from objectseeker.core.image import Image, as_image
+from objectseeker.core.masks import Image, as_image
+from objectseeker.core.seeker import attempt, where_it_worked
 from objectseeker.detectors.network.layouts import Array, Layout, normalise
-from objectseeker.detectors.network.nms import nms
 from objectseeker.detectors.network.preprocess import Placement, Size, prepare
-from objectseeker.detectors.network.results import (
+from objectseeker.detectors.network.raw_boxes import (
     MOST_BOXES,
     SCORE_FLOOR,
     Found,
     clean,
     count_broken,
     finish,
+    nms,
+    on_image,
     say_broken,
 )
 from objectseeker.detectors.network.views import MaskBy, Views, known_views
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
+
+# What may be asked of any detector around a network, however the network is run.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    """`layout` (a text for `layouts.parse`, or a `Layout`), `input_size` (a side, or width, height) and `batch` are up
+    to the network and the device where they are None. Boxes scored below `score_floor` are not returned; `mask_by` is
+    explained in `views`.
+    """
+
+    layout: str | Layout | None = None
+    input_size: int | tuple[int, int] | None = None
+    score_floor: float = SCORE_FLOOR
+    batch: int | None = None
+    device: str = "cpu"
+    mask_by: MaskBy = "fill"
+
+    def __post_init__(self) -> None:
+        if self.batch is not None:
+            require_count(self.batch, "batch")
+
+    def describe(self, layout: Layout, size: Size, batch: int) -> str:
+        """What decides the boxes beside weights and device, as identities say it, once the open ones are settled."""
+        return f"{layout.describe()} {size[0]}x{size[1]} {self.mask_by} batch={batch} floor={self.score_floor:g}"
+
+
+# A detector that is left alone with each image: it resizes, suppresses and maps boxes back by itself.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OneByOneDetector:
+    """Turns images into detections with `find`, which gives boxes in raw pixels and gets one image at a time.
+
+    The libraries behind it pad the images of a batch to a common size, so that batch-mates would change the result.
+    """
+
+    one_by_one: ClassVar[bool] = True  # so the seeker makes no batches for it
+
+    names: tuple[str, ...]
+    identity: str
+    find: Callable[[Image], Found]
+    score_floor: float
+
+    def __call__(self, images: Sequence[Image]) -> list[Detections]:
+        images = [as_image(image) for image in images]
+        found = [self.find(image) for image in images]
+        say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in found))
+        return [on_image(entry, image, floor=self.score_floor) for entry, image in zip(found, images, strict=True)]
+
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
 BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]

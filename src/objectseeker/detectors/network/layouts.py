@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.detectors.network.preprocess import Fit, Placement, Size, place
-from objectseeker.detectors.network.results import Found
+from objectseeker.detectors.network.raw_boxes import Found
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Array = npt.NDArray[Any]

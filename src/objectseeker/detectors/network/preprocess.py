@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.core.image import Image
+from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 
 LONGEST_KEPT = 10_000  # pixels of a side whose tables are kept: 256 of these take 60 MB, about 24 bytes a pixel each

@@ -9,12 +9,12 @@ from typing import Any
 
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.evaluation import Scene, Settings
-from objectseeker.files.saving import save_json, save_text
+from objectseeker.files.atomic import save_json, save_text
+from objectseeker.metrics import Scene, Settings
 from objectseeker.results import plots
+from objectseeker.results.evaluation_tables import as_csv
 from objectseeker.results.figures.panels import FIGURES_BY_NAME, Figure
 from objectseeker.results.figures.rows import Study, line_counts
-from objectseeker.results.tables import as_csv
 
 __all__ = ["FIGURES", "line_counts", "write_figures"]
 

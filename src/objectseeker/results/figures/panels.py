@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from objectseeker.core.iou_variant import IOU_THRESHOLD, IouRule
+from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
 from objectseeker.core.threats import WHERES, Where
-from objectseeker.evaluation import DefendedOutcome, sweeps
-from objectseeker.evaluation.settings import at_most, threshold_of
-from objectseeker.evaluation.sweeps import Part, PrecisionRecall, SizeBin, Step
+from objectseeker.metrics import DefendedOutcome, sweeps
+from objectseeker.metrics.settings import at_most, threshold_of
+from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
 from objectseeker.results.figures import rows as figure_rows
 from objectseeker.results.figures.rows import CLEAN_RECALLS, MeanOverT, Study, Variant
 from objectseeker.results.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero

@@ -12,9 +12,9 @@ import numpy as np
 from objectseeker.core.certification import decide
 from objectseeker.core.recipes import Halves, Pairs, Recipe
 from objectseeker.core.threats import WHERES, Patch, Where
-from objectseeker.evaluation import DefendedOutcome, Scene, Settings, evaluate, sweeps
-from objectseeker.evaluation.curves import undefended_curve
-from objectseeker.evaluation.sweeps import Step
+from objectseeker.metrics import DefendedOutcome, Scene, Settings, evaluate, sweeps
+from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.sweeps import Step
 
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))
 TENTHS = tuple(step / 10 for step in range(10))

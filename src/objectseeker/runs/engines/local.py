@@ -11,8 +11,16 @@ from typing import Any
 
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines.work import Description, Item, Job, Reading, describe_detector, observe_items, read_ahead
-from objectseeker.runs.findings import Findings
+from objectseeker.runs.engines.tasks import (
+    Description,
+    Item,
+    Job,
+    Reading,
+    describe_detector,
+    observe_items,
+    read_ahead,
+)
+from objectseeker.runs.stored_boxes import Findings
 
 PATIENCE = 60.0  # seconds that detectors have to end what they are at, once the run is stopped
 

@@ -20,8 +20,8 @@ from typing import Any
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.engines.ray_cluster import Request, connect, first_line, import_ray, room
 from objectseeker.runs.engines.ray_worker import Answer, Loading, Place, Started, Worker
-from objectseeker.runs.engines.work import Description, Item, Job
-from objectseeker.runs.findings import Findings
+from objectseeker.runs.engines.tasks import Description, Item, Job
+from objectseeker.runs.stored_boxes import Findings
 
 AHEAD = 2  # one task that a worker is at, and one that it can go on with at once
 STRIKES = 3

@@ -14,8 +14,8 @@ from typing import Any
 
 from objectseeker import detectors
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines.work import Description, Item, Job, describe_detector, observe_items, read_ahead
-from objectseeker.runs.findings import Findings
+from objectseeker.runs.engines.tasks import Description, Item, Job, describe_detector, observe_items, read_ahead
+from objectseeker.runs.stored_boxes import Findings
 
 
 @dataclass(frozen=True, slots=True)

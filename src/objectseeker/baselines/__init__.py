@@ -1,1 +1,0 @@
-"""Other certified defences, under the same protocol: what ObjectSeeker is to be compared with."""

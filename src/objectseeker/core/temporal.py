@@ -1,0 +1,242 @@
+"""Certificates over time: an object is reported in at least m frames of a window, however the patch moves.
+
+Frame by frame a certificate asks whether some position of the patch hides the object. Let V_t be the positions at which
+frame t, with the masks that it shows, does not prove the object, and let the patch move at most d pixels a frame, along
+each axis. Let R_t(k) be the positions at which the patch can be in frame t after at most k reports since the window
+began. Before the window it may be anywhere; and with A_t all positions that are allowed in frame t
+
+    R_t(k) = (grow(R_t-1(k), d) and V_t) or (grow(R_t-1(k - 1), d) and A_t).
+
+The object is surely reported m times in the window iff R(m - 1) is empty after its last frame. Proof: what frame t puts
+out depends on its own pixels alone. With the patch at p outside V_t the object is reported in it, whatever is drawn and
+whatever happened before; with p in V_t perhaps not. So an attacker who follows the positions p_1, p_2, ... has at
+least as many reports as there are t with p_t outside V_t, and R_t(k) are by induction the ends of those paths on which
+that is at most k times. If R(m - 1) is empty every path has at least m reports. Conversely every position of R(m - 1)
+ends a path that no frame's certificate excludes: the answer is exact, as far as single frames prove anything. QED.
+
+Where the patch may be anywhere, paths that leave the image need no thought. A patch beyond the border covers no pixel,
+so every mask removes it: what is proven with the patch at the nearest position that touches the image is proven then,
+too. Moving all that lies beyond to there takes no two positions further apart along an axis, so the path remains one,
+with no more reports. Where positions are allowed relative to the object (far, close, over) the patch stays in view: one
+that leaves on one side of the object and comes back on the other is no path of these.
+
+Positions are integers, and sets of them unions of rectangles: grown by d, a rectangle is a rectangle, so all of it is
+exact. With d = FREE the patch may jump anywhere, and what is left is to count the frames that are certified alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from objectseeker.core.bounds import Bound
+from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.certification import ObjectProof, Proving, object_proofs, proving_by_evidence
+from objectseeker.core.iou_rule import AnyRule, IouRule, iou_provable
+from objectseeker.core.masks import Masks
+from objectseeker.core.observation import Observation
+from objectseeker.core.positions import Classes
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import Patch, Surroundings, sizes
+from objectseeker.errors import ObjectSeekerError, require_count
+
+FREE = 2**40  # pixels a frame: from anywhere to anywhere
+MANY = 64  # rectangles of a union before it is cut anew
+
+NOWHERE: Ints = np.empty((0, 4), np.int64)
+NOWHERE.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instant:
+    """One frame of a track: where the patch may be (`allowed`), and where of that it may hide the object (`hiding`).
+
+    Both are unions of rectangles (R, 4) of positions: x_first, y_first, x_last, y_last, all inclusive.
+    """
+
+    allowed: Ints
+    hiding: Ints
+
+    @classmethod
+    def blind(cls, width: int, height: int, patch: Patch) -> Instant:
+        """A frame in which the object has no box, or which was not observed: the patch moves on, nothing is proven."""
+        across, down = patch.size(width, height)
+        everywhere = np.array([[1 - across, 1 - down, width - 1, height - 1]], dtype=np.int64)
+        return cls(everywhere, everywhere)
+
+    @property
+    def certified(self) -> bool:
+        """Whether the frame is certified alone."""
+        return not len(self.hiding)
+
+
+def instants(
+    rule: AnyRule,
+    observation: Observation,
+    truth: Detections,
+    patch: Patch,
+    *,
+    threshold: float = 0.0,
+    bound: Bound = "exact",
+) -> list[Instant]:
+    """What one frame is for each object of `truth`: certified alone iff `rule.certify` certifies it.
+
+    One in which the object has no visible area is blind.
+    """
+    if patch.count != 1:
+        raise ObjectSeekerError(f"certificates over time are about one patch, got a count of {patch.count}")
+    width, height = observation.width, observation.height
+    size = patch.size(width, height)
+    areas = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, sizes(patch, width, height, len(truth)))
+    proofs = _proofs(rule, observation, truth, threshold, bound)
+    return [
+        Instant(allowed, _meeting(_hiding(observation.masks, proof[0], size), allowed))
+        if proof
+        else Instant.blind(width, height, patch)
+        for proof, allowed in zip(proofs, map(_tidy, areas), strict=True)
+    ]
+
+
+def either(ways: Sequence[Instant]) -> Instant:
+    """The frame of an object that may be found as one of several things: hidden where each of them is."""
+    hiding = ways[0].hiding
+    for way in ways[1:]:
+        hiding = _meeting(hiding, way.hiding)
+    return Instant(ways[0].allowed, hiding)
+
+
+def first_unreported(
+    track: Sequence[Instant], reach: int, times: int = 1, *, numbers: Sequence[int] | None = None
+) -> list[int]:
+    """For every frame the earliest one from which on to it the object may be reported fewer than `times` times.
+
+    The entry of frame t is t + 1 where even t alone is enough. `reach` are the pixels of the image that the patch moves
+    along each axis from one frame to the next at most; so it covers a patch that moves that far in any direction.
+    `numbers` say when frames are, where they do not follow one another: frames between them are blind.
+
+    Guarantee: if the entry of frame t is larger than s, then whatever a patch of this size draws in the frames from s
+    to t, at allowed positions that follow one another within `reach`, the object is reported in at least `times` of
+    them, as a certificate of that frame promises it. Where no such positions exist this is true of nothing.
+
+    All beginnings are followed at once. A later one leaves the patch no fewer positions, so those that leave it none
+    are the earliest, and two that leave it the same always will: the earlier one stands for both. Of k blind frames the
+    patch makes one step of k + 1 times `reach`: all positions that touch the image are one rectangle, within which it
+    goes straight ahead.
+    """
+    if isinstance(reach, bool) or not isinstance(reach, int) or reach < 0:
+        raise ObjectSeekerError(f"reach must be a whole number of pixels of at least 0, got {reach!r}")
+    layers = require_count(times, "times")
+    following: list[tuple[int, list[Ints]]] = []  # a beginning, and what it leaves
+    earliest: list[int] = []
+    for end, (instant, frames) in enumerate(zip(track, _steps(numbers, len(track)), strict=True)):
+        farthest = min(reach * frames, FREE)  # else 64 bits may not hold it
+        following.append((end, [_ANYWHERE] * layers))
+        stepped = ((begin, _step(reached, instant, farthest)) for begin, reached in following)
+        following = _distinct((begin, reached) for begin, reached in stepped if len(reached[-1]))
+        earliest.append(following[0][0] if following else end + 1)
+    return earliest
+
+
+def _steps(numbers: Sequence[int] | None, count: int) -> Iterable[int]:
+    """How many frames after the one before it each is."""
+    if numbers is None:
+        return [1] * count
+    steps = [1, *(after - before for before, after in pairwise(numbers))]
+    if len(numbers) != count or min(steps) < 1:
+        raise ObjectSeekerError("the numbers of frames must be one for each, each larger than the one before it")
+    return steps[:count]
+
+
+def _distinct(following: Iterable[tuple[int, list[Ints]]]) -> list[tuple[int, list[Ints]]]:
+    kept: list[tuple[int, list[Ints]]] = []
+    for begin, reached in following:
+        if not kept or not all(map(np.array_equal, kept[-1][1], reached)):
+            kept.append((begin, reached))
+    return kept
+
+
+def _step(before: Sequence[Ints], instant: Instant, reach: int) -> list[Ints]:
+    """`R_t` of `R_t-1`: one union for each number of reports, from 0 on."""
+    grown = [_grown(positions, reach) for positions in before]
+    after = [_meeting(grown[0], instant.hiding)]
+    for fewer, same in pairwise(grown):
+        parts = [_meeting(same, instant.hiding), _meeting(fewer, instant.allowed)]
+        after.append(_tidy(np.concatenate(parts)))
+    return after
+
+
+def _proofs(
+    rule: AnyRule, observation: Observation, truth: Detections, threshold: float, bound: Bound
+) -> Iterable[Sequence[ObjectProof]]:
+    if isinstance(rule, Rule):
+        proving = proving_by_evidence(rule, observation, threshold, bound)
+        return object_proofs(observation, truth, proving, by_views=rule.low_score is not None)
+
+    def by_iou(objects: Detections) -> Proving:
+        assert isinstance(rule, IouRule)
+        return iou_provable(rule, observation, objects, threshold, bound), None
+
+    return object_proofs(observation, truth, by_iou)
+
+
+def _hiding(masks: Masks, proof: ObjectProof, size: tuple[int, int]) -> Ints:
+    """All positions at which the object is not proven."""
+    starts = Classes.of(masks, size).starts
+    ends = [np.append(start[1:], limit) - 1 for start, limit in zip(starts, (masks.width, masks.height), strict=True)]
+    return _cut(proof.escapes(size), starts[0], starts[1], ends[0], ends[1])
+
+
+_ANYWHERE: Ints = np.array([[-FREE, -FREE, FREE, FREE]], dtype=np.int64)
+
+
+def _grown(rectangles: Ints, reach: int) -> Ints:
+    return np.asarray(rectangles + np.array([-reach, -reach, reach, reach]))
+
+
+def _meeting(a: Ints, b: Ints) -> Ints:
+    """The positions that two unions have in common."""
+    first = np.maximum(a[:, None, :2], b[None, :, :2])
+    last = np.minimum(a[:, None, 2:], b[None, :, 2:])
+    return _tidy(np.concatenate([first, last], axis=-1).reshape(-1, 4))
+
+
+def _tidy(rectangles: Ints) -> Ints:
+    """The same union without empty rectangles and those that another one contains; cut anew if still there are many."""
+    kept = rectangles[(rectangles[:, :2] <= rectangles[:, 2:]).all(axis=1)]
+    if len(kept) < 2:
+        return kept
+    kept = np.unique(kept, axis=0)
+    within = (kept[:, None, :2] >= kept[None, :, :2]).all(axis=-1) & (kept[:, None, 2:] <= kept[None, :, 2:]).all(
+        axis=-1
+    )
+    kept = kept[within.sum(axis=1) == 1]  # in itself alone
+    return kept if len(kept) <= MANY else _recut(kept)
+
+
+def _recut(rectangles: Ints) -> Ints:
+    """The union as rectangles that do not overlap, by the grid of all their borders."""
+    x, y = (np.unique(np.concatenate([rectangles[:, axis], rectangles[:, axis + 2] + 1])) for axis in (0, 1))
+    grid = np.zeros((len(x), len(y)), dtype=np.bool_)
+    for x1, y1, x2, y2 in rectangles:
+        grid[slice(*np.searchsorted(x, [x1, x2 + 1])), slice(*np.searchsorted(y, [y1, y2 + 1]))] = True
+    return _cut(grid[:-1, :-1], x[:-1], y[:-1], x[1:] - 1, y[1:] - 1)
+
+
+def _cut(grid: Bools, x_first: Ints, y_first: Ints, x_last: Ints, y_last: Ints) -> Ints:
+    """The cells of a grid that are set, as rectangles: runs of a column, joined while the next column has the same."""
+    found: list[tuple[int, int, int, int]] = []
+    going: dict[tuple[int, int], int] = {}  # the run, and the column it began in
+    for column, cells in enumerate([*grid, np.zeros(grid.shape[1], dtype=np.bool_)]):
+        turns = np.flatnonzero(np.diff(cells, prepend=False, append=False)).tolist()
+        runs = set(zip(turns[::2], turns[1::2], strict=True))
+        for run in going.keys() - runs:
+            found.append((going.pop(run), run[0], column - 1, run[1] - 1))
+        for run in runs - going.keys():
+            going[run] = column
+    if not found:
+        return NOWHERE
+    x1, y1, x2, y2 = np.array(sorted(found), dtype=np.int64).T
+    return np.stack([x_first[x1], y_first[y1], x_last[x2], y_last[y2]], axis=1)

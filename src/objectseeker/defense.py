@@ -1,0 +1,307 @@
+"""A defence: a detector with everything that decides its output, as one object and one file.
+
+What is certified is what is deployed: `tune` writes a defence, every command takes one (`--defence FILE`), every result
+names the one it is about, and a defence whose detector, masks, fill or way of masking is not what a run was observed
+with is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from objectseeker import detectors
+from objectseeker.core.iou_rule import AnyRule, IouRule
+from objectseeker.core.masks import GREY, require_grey
+from objectseeker.core.recipes import Halves, Recipe, parse, require_recipe
+from objectseeker.core.rule import Rule
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.detectors.network.class_names import MOST_CLASSES
+from objectseeker.detectors.network.fingerprint import difference, same_but_for_cpu
+from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
+from objectseeker.files.atomic import save_text
+
+FORMAT = 1
+BATCH = 8  # views at a time, for a detector that does not make its own batches
+MOST_VIEWS = 65_536  # of a batch; an image has fewer
+FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon is, or may be, a file or folder
+
+# For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
+# (docs/reproduce.md).
+GENERAL_FOLLOW = Follow(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15)
+GENERAL_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
+
+# For the embedded detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
+# not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image (docs/embedded.md).
+# Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
+EMBEDDED_FOLLOW = Follow(alpha=0.4, beta=0.35, low_alpha=0.15, low_beta=0.05)
+EMBEDDED_RULE = EMBEDDED_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
+FAST_FOLLOW = Follow(alpha=0.35, beta=0.2, low_alpha=0.15, low_beta=0.0)
+FAST_RULE = FAST_FOLLOW.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
+FAST_MASKS = parse("bands:1%,spacing=2+bands:1%")
+VIDEO_FOLLOW = Follow(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
+VIDEO_RULE = VIDEO_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
+VIDEO_MASKS = parse("rolling:8:halves:30")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defence:
+    """A detector, a mask recipe and a rule.
+
+    `detector` is a SPEC as `detectors.load` takes it, and `layout`, `input_size`, `class_names`, `score_floor`,
+    `mask_by`, `precision` and `batch` are its options there; None is the detector's own default. `identity` says which
+    detector that was (weights, settings, device): a defence that has one refuses to run with any other.
+
+    `follow` says how the scores of the rule follow base_score. Only the AP of the paper's protocol and operating points
+    other than the rule's own need it; without it they follow on the curve through the rule's own scores.
+    """
+
+    detector: str
+    rule: AnyRule
+    masks: Recipe = field(default_factory=Halves)
+    fill: int = GREY
+    batch: int | None = None
+    layout: str | None = None
+    input_size: int | tuple[int, int] | None = None
+    class_names: tuple[str, ...] | None = None
+    score_floor: float | None = None
+    mask_by: str | None = None
+    precision: str | None = None
+    identity: str | None = None
+    follow: Follow | None = None
+
+    def __post_init__(self) -> None:
+        detectors.require_spec(self.detector)
+        if not isinstance(self.rule, AnyRule):
+            raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
+        require_recipe(self.masks)
+        for name in ("layout", "mask_by", "precision", "identity"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
+        # Stored as checked: equal defences are then written alike, and have one checksum.
+        checked: dict[str, object] = {"fill": require_grey(self.fill), "class_names": _names(self.class_names)}
+        if self.batch is not None:
+            checked["batch"] = require_count(self.batch, "batch")
+            if self.batch > MOST_VIEWS:
+                raise ObjectSeekerError(f"batch must be at most {MOST_VIEWS:,}, got {self.batch!r}")
+        if self.score_floor is not None:
+            checked["score_floor"] = require_fraction(self.score_floor, "score_floor")
+        if self.input_size is not None:
+            checked["input_size"] = _size(self.input_size)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.follow is not None and self.follow.rule(self.rule, self.rule.base_score) != self.rule:
+            raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_score!r}")
+
+    @classmethod
+    def default(cls, detector: str, **options: Any) -> Defence:
+        """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others.
+
+        With the masks of `embedded-fast` or `embedded-video` it is theirs: a run observed with one is evaluated by it.
+        """
+        rule, follow = GENERAL_RULE, GENERAL_FOLLOW
+        if detectors.require_spec(detector)[0] == "embedded":
+            rule, follow = EMBEDDED_RULE, EMBEDDED_FOLLOW
+            if options.get("masks") == FAST_MASKS:
+                rule, follow = FAST_RULE, FAST_FOLLOW
+            elif options.get("masks") == VIDEO_MASKS:
+                rule, follow = VIDEO_RULE, VIDEO_FOLLOW
+        own: dict[str, Any] = {"rule": rule, "follow": follow}
+        return cls(detector=as_typed(detector), **own | options)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `detectors.load` is given beside the spec and the device."""
+        return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
+
+    @property
+    def curve(self) -> Follow:
+        """How scores follow base_score."""
+        return self.follow or Follow.through(self.rule)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that decides the output; where the detector's file lies does not."""
+        decides = self.to_json() | {"detector": without_folder(self.detector), "follow": None}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def seeker(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
+        """The defended detector; refuses a detector that is not the one this defence is about.
+
+        `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
+        that is the only difference.
+        """
+        detector = detectors.load(self.detector, device=device, **self.options)
+        if self.identity is not None:
+            self._require_same(self.identity, detector.identity, trust_detector)
+        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
+
+    def _require_same(self, was: str, now: str, trust_detector: bool) -> None:
+        on_another_cpu = was != now and same_but_for_cpu(was, now)
+        if was == now or (on_another_cpu and trust_detector):
+            return
+        what = f"the detector {was}, but {self.detector} is {now} here"
+        advice = "observe and tune with this one"
+        if on_another_cpu:
+            what = f"{self.detector} on another processor: {difference(was, now)}"
+            advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
+        raise ObjectSeekerError(f"this defence is about {what}: certificates do not carry over; {advice}")
+
+    def bound_to(self, identity: str) -> Defence:
+        """This defence, about the one detector that has this identity."""
+        return replace(self, identity=identity)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that `of_json` reads back to an equal defence."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        follow = None if self.follow is None else asdict(self.follow)
+        return {"format": FORMAT} | plain | {"masks": str(self.masks), "rule": asdict(self.rule), "follow": follow}
+
+    def described(self) -> dict[str, Any]:
+        """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
+        return self.to_json() | {"detector": without_folder(self.detector), "sha256": self.sha256}
+
+    @classmethod
+    def of_json(cls, content: Mapping[str, Any], source: str = "the defence") -> Defence:
+        """What `to_json` gave; `source` is named where it is something else."""
+        values = {key: value for key, value in dict(content).items() if key != "sha256"}
+        written_as = values.pop("format", None)
+        if written_as != FORMAT:
+            raise ObjectSeekerError(f"{source} has format {written_as!r}, this objectseeker reads format {FORMAT}")
+        unknown = values.keys() - {item.name for item in fields(cls)}
+        if unknown or not {"detector", "rule", "masks"} <= values.keys():
+            what = f"has unknown entries ({', '.join(sorted(unknown))})" if unknown else "lacks detector, rule or masks"
+            raise ObjectSeekerError(f"{source} {what}: write it with Defence.save or objectseeker tune")
+        try:
+            values["masks"] = parse(values["masks"])
+            values["rule"] = _rule_of(values["rule"])
+            if values.get("follow") is not None:
+                values["follow"] = Follow(**values["follow"])
+            for name in ("class_names", "input_size"):
+                if isinstance(values.get(name), list):
+                    values[name] = tuple(values[name])
+            return cls(**values)
+        except ObjectSeekerError as error:
+            raise ObjectSeekerError(f"{source} cannot be used: {error}") from None
+        except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
+            raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defence.save") from None
+
+    def save(self, path: str | Path) -> None:
+        """Write the file. A detector's file is named relative to it, so both can move together."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        placed = replace(self, detector=relative_to(self.detector, path.parent))
+        content = placed.to_json() | {"sha256": placed.sha256}
+        save_text(path, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Defence:
+        """The defence in a file, or one of the package's own by its name (`PACKAGED`), where no file has that name.
+
+        Refuses a file whose settings were edited without its checksum.
+        """
+        path = Path(path)
+        if str(path) in PACKAGED and not path.is_file():
+            return PACKAGED[str(path)]
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            known = f"; by name there are {', '.join(PACKAGED)}" if isinstance(error, FileNotFoundError) else ""
+            raise ObjectSeekerError(f"cannot read the defence {path}: {error.strerror}{known}") from None
+        except (ValueError, RecursionError):
+            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune") from None
+        if not isinstance(content, dict):
+            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune")
+        defence = cls.of_json(content, str(path))
+        if content.get("sha256", defence.sha256) != defence.sha256:
+            raise ObjectSeekerError(
+                f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
+            )
+        return replace(defence, detector=seen_from(defence.detector, path.parent))
+
+
+def _names(names: Any) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ObjectSeekerError(f"class_names must be texts, got {str(names)[:80]!r}")
+    if not 0 < len(names) <= MOST_CLASSES:
+        raise ObjectSeekerError(
+            f"class_names must name 1 to {MOST_CLASSES:,} classes, got {len(names)}: or leave them out"
+        )
+    return tuple(names)
+
+
+def _size(size: Any) -> int | tuple[int, int]:
+    if isinstance(size, tuple | list):
+        if len(size) != 2:
+            raise ObjectSeekerError(f"input_size must be a side or width and height, got {size!r}")
+        return require_count(size[0], "input width"), require_count(size[1], "input height")
+    return require_count(size, "input_size")
+
+
+def _rule_of(values: Mapping[str, Any]) -> AnyRule:
+    if not isinstance(values, Mapping):
+        raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
+    if "ioa" in values:
+        return IouRule(**dict(values) | {"ioa": Rule(**values["ioa"])})
+    return Rule(**values)
+
+
+def _file_of(spec: str) -> tuple[str, str]:
+    """A spec as what comes before the path of its file or folder, and that path; no path where it names none."""
+    kind, _, name = spec.partition(":")
+    if kind == "torchvision":
+        before, own, file = spec.partition(detectors.WEIGHTS)
+        return f"{before}{own}", file
+    hub = kind == "transformers" and not name.startswith((".", "/"))  # an owner is no folder
+    return (f"{kind}:", name) if kind in FILE_KINDS and not hub else (spec, "")
+
+
+def _moved(spec: str, move: Any) -> str:
+    """The spec with the place of its file changed; what is no file stays as it is."""
+    before, name = _file_of(spec)
+    return _at(before, os.path.normpath(move(name))) if name else spec
+
+
+def _at(before: str, name: str) -> str:
+    """A folder of transformers that is no name on the hub says so by its first character, whoever reads it where."""
+    hub_like = before == "transformers:" and not name.startswith((".", "/"))
+    return f"{before}./{name}" if hub_like else f"{before}{name}"
+
+
+def as_typed(spec: str) -> str:
+    """A spec that somebody typed here: the only time that the disk is asked whether a folder is meant, or the hub."""
+    kind, _, name = spec.partition(":")
+    return _at(f"{kind}:", name) if kind == "transformers" and Path(name).is_dir() else spec
+
+
+def without_folder(spec: str) -> str:
+    """A spec as it is compared: the run and the defence may have been written in different places."""
+    before, name = _file_of(spec)
+    return _at(before, Path(name).name) if name else spec
+
+
+def relative_to(spec: str, folder: Path) -> str:
+    """A spec with the path of its file as seen from `folder`, so that both can move together."""
+    return _moved(as_typed(spec), lambda file: os.path.relpath(file, folder))
+
+
+def seen_from(spec: str, folder: Path) -> str:
+    """The spec that `relative_to` gave, as seen from the current folder."""
+    return _moved(spec, lambda file: str(folder / file))
+
+
+# What `Defence.load` and --defence take by name: the embedded detector's own defence, one of a quarter of its cost, and
+# one of an eighth for frames.
+PACKAGED = {
+    "embedded": Defence.default("embedded"),
+    "embedded-fast": Defence.default("embedded", masks=FAST_MASKS),
+    "embedded-video": Defence.default("embedded", masks=VIDEO_MASKS),
+}

@@ -1,0 +1,152 @@
+"""`objectseeker demo`: the embedded detector, defended and certified, on the bundled photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+
+from objectseeker import detectors
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.masks import Image
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.seeker import Defended, ObjectSeeker
+from objectseeker.core.threats import Patch, Where
+from objectseeker.defense import Defence
+from objectseeker.demo.samples import Sample, samples
+from objectseeker.detectors.network.class_names import VOC_20
+from objectseeker.files.images import load_image
+from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, Layer, annotate, with_legend
+from objectseeker.metrics import Settings, Threat
+from objectseeker.report import write_report
+
+SHOWN: tuple[Where, ...] = ("far", "close", "over")
+FOUND_IOU = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """A photograph with what was found and proven for each of its objects (crowds left out)."""
+
+    sample: Sample
+    defended: Defended
+    label: Ints
+    share: Floats  # of the image area
+    found_undefended: Bools
+    found_defended: Bools
+    certified: Bools  # (SHOWN, object)
+    vacuous_far: Bools  # no position is far from it
+    largest_square: Ints
+    picture: PIL.Image.Image
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        height, width = self.defended.image.shape[:2]
+        for n in range(len(self.label)):
+            side = int(self.largest_square[n])
+            yield {
+                "photo": self.sample.name,
+                "object": VOC_20[self.label[n]],
+                "share_of_image": float(self.share[n]),
+                "found_undefended": bool(self.found_undefended[n]),
+                "found_defended": bool(self.found_defended[n]),
+                "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(SHOWN)},
+                "vacuous_far": bool(self.vacuous_far[n]),
+                "largest_certified_square": side,
+                "largest_certified_area": side * side / (width * height),
+            }
+
+
+def run(defence: Defence | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
+    """Photograph by photograph under a defence of the embedded detector, by default its own."""
+    seeker = (defence or Defence.default("embedded")).seeker()
+    for sample in samples():
+        yield judge(seeker, sample, patch_area)
+
+
+def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
+    """Detect, certify against a square patch of `patch_area`, and draw."""
+    image = load_image(sample.path)
+    defended = seeker.defend(image)
+    truth = sample.truth[~sample.crowd]
+    height, width = image.shape[:2]
+    patches = [Patch(patch_area, 1.0, where) for where in SHOWN]
+    certificates = seeker.certify(defended.observation, truth, patches)
+    undefended, recovered = _matched(truth, defended.base), _matched(truth, defended.recovered)
+    return Verdicts(
+        sample=sample,
+        defended=defended,
+        label=truth.label,
+        share=area(truth.xyxy) / (width * height),
+        found_undefended=undefended,
+        found_defended=undefended | recovered,
+        certified=certificates.certified,
+        vacuous_far=certificates.vacuous[SHOWN.index("far")],
+        largest_square=certificates.largest_square,
+        picture=draw_verdicts(image, truth, certificates.certified),
+    )
+
+
+def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
+    """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red).
+
+    Objects without a certificate are often tiny and many, so they go without a caption. A legend says what colours are.
+    """
+    over = certified[SHOWN.index("over")]
+    away = certified.any(axis=0) & ~over
+    layers, keys = list[Layer](), list[Key]()
+    for chosen, colour, dashed, words in (
+        (~over & ~away, VULNERABLE, True, "not certified"),
+        (away, ORANGE, False, "certified away from it"),
+        (over, CERTIFIED, False, "certified, even under the patch"),
+    ):
+        captions = [VOC_20[c] for c in truth.label[chosen]] if colour != VULNERABLE else []
+        layers.append(Layer(truth.xyxy[chosen], captions, colour=colour, dashed=dashed))
+        if chosen.any():
+            keys.insert(0, Key(f"{words} ({int(chosen.sum())})", colour, dashed=dashed))
+    return with_legend(annotate(image, layers), keys)
+
+
+def _matched(truth: Detections, boxes: Detections) -> Bools:
+    """Which objects a box of their label overlaps well."""
+    match = (iou(truth.xyxy, boxes.xyxy) >= FOUND_IOU) & (truth.label[:, None] == boxes.label[None])
+    return np.asarray(match.any(axis=1))
+
+
+def save(out: Path, verdicts: Verdicts) -> Path:
+    """Write the annotated photograph; its path."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{verdicts.sample.name}.jpg"
+    verdicts.picture.save(path, quality=90)
+    return path
+
+
+def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, patch_area: float) -> None:
+    """Write the interactive report on the photographs, under the defence they were judged with."""
+    images = [
+        ObservedImage(
+            v.sample.name, v.sample.path, v.defended.observation, v.sample.truth, v.sample.crowd, v.sample.crowd
+        )
+        for v in results
+    ]
+    bound = defence.bound_to(detectors.load(defence.detector, **defence.options).identity)
+    write_report(
+        path,
+        images,
+        Vocabulary.same(VOC_20),
+        Settings(rule=defence.rule, follow=defence.curve, threat=Threat(area=patch_area)),
+        defence=bound,
+        title="objectseeker demo",
+        provenance={
+            "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",
+        },
+        measured=False,
+        remarks=[
+            f"A demonstration: {len(results)} photographs show how things work, they measure nothing. For figures, run "
+            "objectseeker observe on a dataset, and then evaluate and report."
+        ],
+    )

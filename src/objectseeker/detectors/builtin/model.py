@@ -1,0 +1,212 @@
+"""The embedded detector in PyTorch: a compact anchor-free detector with 5.6 million parameters.
+
+A cross-stage-partial backbone with spatial pyramid pooling, a neck that mixes scales downwards and upwards, and one
+head for boxes and one for classes at strides 8, 16 and 32. A box side is predicted as a distribution over distances.
+Image sides must be multiples of 32.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from objectseeker.detectors.network.class_names import VOC_20
+
+CLASSES = VOC_20
+STRIDES = (8, 16, 32)
+DISTANCE_BINS = 16  # a side lies 0..15 strides from its anchor point
+
+BACKBONE_CHANNELS = (16, 32, 80, 192, 352)
+BACKBONE_BLOCKS = (1, 2, 3, 2)
+NECK_CHANNELS = (80, 160, 320)
+BOX_HEAD_CHANNELS = 48
+CLASS_HEAD_CHANNELS = 64
+
+
+class ConvNormSilu(nn.Module):
+    """Convolution without bias, batch normalisation, SiLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
+        self.norm: nn.Module = nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.03)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.norm(self.conv(x)))
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions, with a skip connection where asked."""
+
+    def __init__(self, channels: int, *, skip: bool) -> None:
+        super().__init__()
+        self.first = ConvNormSilu(channels, channels, 3)
+        self.second = ConvNormSilu(channels, channels, 3)
+        self.skip = skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(self.first(x))
+        return x + y if self.skip else y
+
+
+class CrossStage(nn.Module):
+    """Split the channels in two, send one half through a chain of blocks, fuse every intermediate result."""
+
+    def __init__(self, inputs: int, outputs: int, blocks: int, *, skip: bool) -> None:
+        super().__init__()
+        half = outputs // 2
+        self.split = ConvNormSilu(inputs, 2 * half)
+        self.blocks = nn.ModuleList(Block(half, skip=skip) for _ in range(blocks))
+        self.fuse = ConvNormSilu((2 + blocks) * half, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = list(self.split(x).chunk(2, 1))
+        for block in self.blocks:
+            parts.append(block(parts[-1]))
+        fused: Tensor = self.fuse(torch.cat(parts, 1))
+        return fused
+
+
+class PyramidPooling(nn.Module):
+    """The feature map beside three ever wider maxima of itself."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = ConvNormSilu(channels, channels // 2)
+        self.second = ConvNormSilu(channels * 2, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = [self.first(x)]
+        for _ in range(3):
+            # Axis by axis: the same numbers as over 5 x 5 cells, of which torch compiles 25 reads instead of ten.
+            along = F.max_pool2d(pooled[-1], (5, 1), 1, (2, 0))
+            pooled.append(F.max_pool2d(along, (1, 5), 1, (0, 2)))
+        fused: Tensor = self.second(torch.cat(pooled, 1))
+        return fused
+
+
+class EmbeddedDetector(nn.Module):
+    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,classes, A anchor points.
+
+    `width` multiplies the channels, rounded to multiples of 16: a larger network of the same shape.
+    """
+
+    def __init__(self, width: float = 1.0, classes: int = len(CLASSES)) -> None:
+        super().__init__()
+        c1, c2, c3, c4, c5 = (_widened(channels, width) for channels in BACKBONE_CHANNELS)
+        n2, n3, n4, n5 = BACKBONE_BLOCKS
+        necks = p3, p4, p5 = tuple(_widened(channels, width) for channels in NECK_CHANNELS)
+        box_channels, class_channels = _widened(BOX_HEAD_CHANNELS, width), _widened(CLASS_HEAD_CHANNELS, width)
+        self.stem = ConvNormSilu(3, c1, 3, 2)
+        self.stage2 = nn.Sequential(ConvNormSilu(c1, c2, 3, 2), CrossStage(c2, c2, n2, skip=True))
+        self.stage3 = nn.Sequential(ConvNormSilu(c2, c3, 3, 2), CrossStage(c3, c3, n3, skip=True))
+        self.stage4 = nn.Sequential(ConvNormSilu(c3, c4, 3, 2), CrossStage(c4, c4, n4, skip=True))
+        self.stage5 = nn.Sequential(ConvNormSilu(c4, c5, 3, 2), CrossStage(c5, c5, n5, skip=True), PyramidPooling(c5))
+        self.top_down4 = CrossStage(c5 + c4, p4, 1, skip=False)
+        self.top_down3 = CrossStage(p4 + c3, p3, 1, skip=False)
+        self.shrink3 = ConvNormSilu(p3, p3, 3, 2)
+        self.bottom_up4 = CrossStage(p3 + p4, p4, 1, skip=False)
+        self.shrink4 = ConvNormSilu(p4, p4, 3, 2)
+        self.bottom_up5 = CrossStage(p4 + c5, p5, 1, skip=False)
+        self.box_heads = nn.ModuleList(_head(channels, box_channels, 4 * DISTANCE_BINS, bias=1.0) for channels in necks)
+        self.class_heads = nn.ModuleList(
+            _head(channels, class_channels, classes, bias=_rare(stride, classes))
+            for channels, stride in zip(necks, STRIDES, strict=True)
+        )
+
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What the heads look at: one feature map per stride."""
+        c3 = self.stage3(self.stage2(self.stem(images)))
+        c4 = self.stage4(c3)
+        c5 = self.stage5(c4)
+        t4 = self.top_down4(torch.cat([_double(c5), c4], 1))
+        p3 = self.top_down3(torch.cat([_double(t4), c3], 1))
+        p4 = self.bottom_up4(torch.cat([self.shrink3(p3), t4], 1))
+        p5 = self.bottom_up5(torch.cat([self.shrink4(p4), c5], 1))
+        return p3, p4, p5
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.features(images)
+        box_logits = [_rows(head(level)) for head, level in zip(self.box_heads, features, strict=True)]
+        class_logits = [_rows(head(level)) for head, level in zip(self.class_heads, features, strict=True)]
+        return torch.cat(box_logits, 1), torch.cat(class_logits, 1)
+
+
+class Predictor(nn.Module):
+    """RGB images 0..255, float N3HW -> boxes N,A,4 (x1, y1, x2, y2 in input pixels) and scores N,A,classes. No NMS.
+
+    This is the function that is exported to ONNX.
+    """
+
+    bins: Tensor
+
+    def __init__(self, detector: EmbeddedDetector) -> None:
+        super().__init__()
+        self.detector = detector
+        self.register_buffer("bins", torch.arange(DISTANCE_BINS, dtype=torch.float).view(1, 1, -1, 1))
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        boxes, scores = [], []
+        for level, features in enumerate(self.detector.features(images * (1 / 255))):
+            boxes.append(self._boxes(self.detector.box_heads[level](features), STRIDES[level]))
+            scores.append(_rows(self.detector.class_heads[level](features)).sigmoid())
+        return torch.cat(boxes, 1), torch.cat(scores, 1)
+
+    def _boxes(self, logits: Tensor, stride: int) -> Tensor:
+        n, _, height, width = logits.shape
+        shares = logits.reshape(n, 4, DISTANCE_BINS, height * width).softmax(2)
+        left, top, right, bottom = (shares * self.bins).sum(2).unbind(1)
+        x = (torch.arange(width, device=logits.device) + 0.5).view(1, width).expand(height, width).reshape(1, -1)
+        y = (torch.arange(height, device=logits.device) + 0.5).view(height, 1).expand(height, width).reshape(1, -1)
+        return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride
+
+
+def fused(detector: EmbeddedDetector) -> EmbeddedDetector:
+    """A copy for inference, every batch normalisation folded into its convolution."""
+    result = copy.deepcopy(detector).eval()
+    for module in result.modules():
+        if isinstance(module, ConvNormSilu) and isinstance(module.norm, nn.BatchNorm2d):
+            module.conv = _folded(module.conv, module.norm)
+            module.norm = nn.Identity()
+    return result
+
+
+def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None  # ConvNormSilu always keeps them
+    assert variance is not None
+    scale = norm.weight / torch.sqrt(variance + norm.eps)
+    result = copy.deepcopy(conv)
+    result.weight = nn.Parameter(conv.weight.detach() * scale.detach().view(-1, 1, 1, 1))
+    result.bias = nn.Parameter((norm.bias - mean * scale).detach())
+    return result
+
+
+def _head(inputs: int, channels: int, outputs: int, *, bias: float) -> nn.Sequential:
+    last = nn.Conv2d(channels, outputs, 1)
+    nn.init.normal_(last.weight, std=0.01)
+    nn.init.constant_(last.get_parameter("bias"), bias)
+    return nn.Sequential(ConvNormSilu(inputs, channels, 3), ConvNormSilu(channels, channels, 3), last)
+
+
+def _widened(channels: int, width: float) -> int:
+    return max(round(channels * width / 16), 1) * 16
+
+
+def _rare(stride: int, classes: int) -> float:
+    """The logit class scores start from: about five objects on an image of 640 pixels."""
+    return math.log(5 / classes / (640 / stride) ** 2)
+
+
+def _double(features: Tensor) -> Tensor:
+    return F.interpolate(features, scale_factor=2.0, mode="nearest")
+
+
+def _rows(features: Tensor) -> Tensor:
+    """N,C,H,W -> N,H*W,C: one row per anchor point."""
+    return features.flatten(2).transpose(1, 2)

@@ -1,0 +1,304 @@
+"""Boxes drawn on images, in colours that colour-blind readers tell apart (Okabe and Ito's palette)."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import PIL.Image
+import PIL.ImageDraw
+import PIL.ImageFont
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, intersection
+from objectseeker.core.masks import Image, as_image
+from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.text import plain
+
+Colour = tuple[int, int, int]
+Font = PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont
+
+BLACK: Colour = (0, 0, 0)
+WHITE: Colour = (255, 255, 255)
+ORANGE: Colour = (230, 159, 0)
+SKY_BLUE: Colour = (86, 180, 233)
+GREEN: Colour = (0, 158, 115)
+YELLOW: Colour = (240, 228, 66)
+BLUE: Colour = (0, 114, 178)
+VERMILION: Colour = (213, 94, 0)
+PURPLE: Colour = (204, 121, 167)
+
+PALETTE = (SKY_BLUE, ORANGE, YELLOW, PURPLE, GREEN, VERMILION, BLUE)  # of classes
+BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILION, WHITE
+
+MOST_CAPTIONS = 500  # in a picture; more could not be read, and whoever draws the image can ask for any number
+MOST_CLASSES = 12  # in a legend
+MOST_COVERED = 0.1  # of a caption's plate that may lie on others: a box whose caption finds no room goes without
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layer:
+    """Boxes drawn alike: outlines `width` times as thick as usual (0: none), inside shaded with opacity `shade`.
+
+    `captions` holds one text per box, or is empty.
+    """
+
+    boxes: Floats
+    captions: Sequence[str] = ()
+    colour: Colour = BASE
+    dashed: bool = False
+    width: float = 1.0
+    shade: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.boxes)
+        boxes = Detections(self.boxes, np.ones(count), np.zeros(count)).xyxy  # which checks them
+        if len(self.captions) not in (0, count):
+            raise ObjectSeekerError(f"captions must hold one text per box, {count}, got {len(self.captions)}")
+        if not self.width >= 0:
+            raise ObjectSeekerError(f"width must be at least 0, got {self.width!r}")
+        require_fraction(self.shade, "shade")
+        object.__setattr__(self, "boxes", boxes)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend: what boxes of this look are; without a colour, a remark."""
+
+    text: str
+    colour: Colour | None = BLACK
+    dashed: bool = False
+
+
+def draw(
+    image: Image,
+    base: Detections,
+    names: Sequence[str],
+    *,
+    recovered: Detections | None = None,
+    truth: Detections | None = None,
+    proven: Sequence[Sequence[str]] | None = None,
+    against: str = "a patch",
+) -> PIL.Image.Image:
+    """Boxes with name and score in the colour of their class, and a legend below the image.
+
+    Boxes that only masking found (`recovered`) are dashed, ground truth is thin and white. `proven` says where a patch
+    (`against` names it) cannot hide each box, base ones first: colours then tell what is certified, not the class.
+    """
+    boxes = base if recovered is None else Detections.concatenate([base, recovered])
+    words = captions(boxes, names)
+    if proven is None:
+        colours = [colour_of(label) for label in boxes.label.tolist()]
+        keys = _class_keys(boxes, names)
+    else:
+        colours = [_colour_of_places(places) for places in proven]
+        words = [_with_places(text, places) for text, places in zip(words, proven, strict=True)]
+        keys = _certificate_keys(colours, against)
+    layers = [] if truth is None else truth_layers(truth)
+    alike: dict[tuple[Colour, bool], list[int]] = {}
+    for number, colour in enumerate(colours):
+        alike.setdefault((colour, number >= len(base)), []).append(number)
+    for (colour, dashed), numbers in sorted(
+        alike.items(), key=lambda item: item[0][1]
+    ):  # base boxes get captions first
+        layers.append(Layer(boxes.xyxy[numbers], [words[n] for n in numbers], colour=colour, dashed=dashed))
+    if len(boxes) > len(base):
+        keys.append(Key("found by masking only", dashed=True))
+    return with_legend(annotate(image, layers), keys)
+
+
+def colour_of(label: int) -> Colour:
+    """The colour of a class, the same in every picture: one of the palette, then hues as far apart as they come."""
+    if 0 <= label < len(PALETTE):
+        return PALETTE[label]
+    red, green, blue = colorsys.hsv_to_rgb(
+        label * 0.618034 % 1, 0.55 + 0.3 * (label % 2), 0.95 - 0.25 * (label % 3 == 0)
+    )
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _class_keys(boxes: Detections, names: Sequence[str]) -> list[Key]:
+    """The classes in a picture, the most frequent first."""
+    counts = Counter(boxes.label.tolist()).most_common()
+    keys = [Key(f"{_name(label, names)} ({count})", colour_of(label)) for label, count in counts[:MOST_CLASSES]]
+    more = len(counts) - MOST_CLASSES
+    return [*keys, Key(f"and {more} more classes", None)] if more > 0 else keys
+
+
+def _colour_of_places(places: Sequence[str]) -> Colour:
+    return CERTIFIED if "anywhere" in places else PARTLY if places else VULNERABLE
+
+
+def _with_places(text: str, places: Sequence[str]) -> str:
+    return text if not places or "anywhere" in places else f"{text} {'+'.join(places)}"
+
+
+def _certificate_keys(colours: Sequence[Colour], against: str) -> list[Key]:
+    looks = (
+        (CERTIFIED, "certified anywhere"),
+        (PARTLY, "certified where the label says"),
+        (VULNERABLE, "not certified"),
+    )
+    keys = [Key(f"{text} ({colours.count(colour)})", colour) for colour, text in looks if colour in colours]
+    return [*keys, Key(f"against {against}", None)] if keys else []
+
+
+def captions(detections: Detections, names: Sequence[str]) -> list[str]:
+    """Name and score of each box; a label without a name shows its number."""
+    return [
+        f"{_name(label, names)} {score:.2f}"
+        for label, score in zip(detections.label.tolist(), detections.score.tolist(), strict=True)
+    ]
+
+
+def _name(label: int, names: Sequence[str]) -> str:
+    return plain(names[label]) if 0 <= label < len(names) else str(label)
+
+
+def truth_layers(truth: Detections) -> list[Layer]:
+    """Ground truth: a thin white line with a black one inside it, so that it shows on white too."""
+    return [Layer(truth.xyxy, colour=BLACK), Layer(truth.xyxy, colour=TRUTH, width=0.5)]
+
+
+def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
+    """A copy of `image` with the layers on it, the first at the bottom, and all captions above all boxes.
+
+    Where there is no room for all captions, those of the largest boxes are there.
+    """
+    canvas = as_image(image).copy()
+    height, width = canvas.shape[:2]
+    short = min(height, width)
+    texts: list[tuple[str, Ints, Colour]] = []
+    for layer in layers:
+        thinnest = 2 if layer.width >= 1 and short > 200 else 1
+        line = 0 if layer.width == 0 else max(thinnest, round(layer.width * short / 200))
+        for number, box in enumerate(layer.boxes):
+            if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
+                continue  # wholly outside the image
+            pixels = _pixels(box, width, height)
+            _shade(canvas, pixels, layer.colour, layer.shade)
+            _outline(canvas, pixels, layer.colour, line, dash=4 * line if layer.dashed else 0)
+            if len(layer.captions):
+                texts.append((layer.captions[number], pixels, layer.colour))
+    picture = PIL.Image.fromarray(canvas)
+    font = _font(width, height)
+    taken = np.empty((0, 4))
+    texts.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
+    for text, pixels, colour in texts[:MOST_CAPTIONS]:
+        taken = _caption(picture, text, pixels, colour, font, taken)
+    return picture
+
+
+def with_legend(picture: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Image:
+    """The picture with a white strip below it that says what its boxes are; it keeps its place and its pixels.
+
+    One that is too narrow for a few letters stays as it is.
+    """
+    font = _font(*picture.size)
+    left, top, right, bottom = font.getbbox("Ag")
+    line, letter = math.ceil(1.5 * (bottom - top)), right - left
+    swatch = 2 * line
+    if not keys or picture.width < swatch + 3 * letter:
+        return picture
+    placed: list[tuple[Key, int, int, str]] = []
+    x = y = 0
+    for key in keys:
+        begin = line // 4 if key.colour is None else swatch
+        text = _shortened(key.text, font, picture.width - begin)
+        wide = begin + math.ceil(font.getlength(text))
+        if x and x + wide > picture.width:
+            x, y = 0, y + line
+        placed.append((key, x, y + picture.height, text))
+        x += wide + line // 2
+    page = PIL.Image.new("RGB", (picture.width, picture.height + y + line), "white")
+    page.paste(picture)
+    pen, stroke = PIL.ImageDraw.Draw(page), max(2, line // 6)
+    for key, x, y, text in placed:
+        if key.colour is not None:
+            middle = y + (line - stroke) // 2
+            for start in range(x + line // 4, x + swatch - line // 2, (2 if key.dashed else 1) * stroke):
+                pen.rectangle((start, middle, start + stroke - 1, middle + stroke - 1), fill=key.colour)
+        begin = line // 4 if key.colour is None else swatch - line // 4
+        pen.text((x + begin, y + line // 6 - top // 2), text, font=font, fill=BLACK)
+    return page
+
+
+def _font(width: int, height: int) -> Font:
+    """Letters that are read at the image's own size, and still when a large one is shown smaller."""
+    short = min(width, height)
+    return PIL.ImageFont.load_default(max(10, round(min(short / 32, 8 + short / 54))))
+
+
+def _pixels(box: Floats, width: int, height: int) -> Ints:
+    """The pixels a box touches, at least one: x1, y1, x2, y2, half-open, inside the image."""
+    size = np.array([width, height])
+    first = np.clip(np.floor(box[:2]), 0, size - 1)
+    last = np.clip(np.ceil(box[2:]), first + 1, size)
+    return np.concatenate([first, last]).astype(np.int64)
+
+
+def _shade(canvas: Image, pixels: Ints, colour: Colour, opacity: float) -> None:
+    x1, y1, x2, y2 = pixels
+    if opacity > 0:
+        inside = canvas[y1:y2, x1:x2]
+        inside[:] = np.rint(inside * (1 - opacity) + np.array(colour) * opacity)
+
+
+def _outline(canvas: Image, pixels: Ints, colour: Colour, line: int, *, dash: int) -> None:
+    """An outline `line` pixels thick, inside the box; `dash` is the length of a dash and of a gap, 0 for none."""
+    x1, y1, x2, y2 = pixels
+    inside = canvas[y1:y2, x1:x2]
+    if line > 0:
+        for edge in (inside[:line], inside[-line:]):
+            edge[:, _drawn(edge.shape[1], dash)] = colour
+        for edge in (inside[:, :line], inside[:, -line:]):
+            edge[_drawn(edge.shape[0], dash)] = colour
+
+
+def _drawn(length: int, dash: int) -> Bools:
+    """Which positions along an edge are drawn."""
+    return np.ones(length, np.bool_) if dash == 0 else np.arange(length) // dash % 2 == 0
+
+
+def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, colour: Colour, font: Font, taken: Floats) -> Floats:
+    """The text on a plate above the box, inside it or below, where no earlier plate lies, best at its left.
+
+    It is always inside the image, and left out where it would cover others. Returns the plates there are now.
+    """
+    _, top, _, bottom = font.getbbox("Ag" + text)
+    margin = max(1, round((bottom - top) / 5))
+    text = _shortened(text, font, picture.width - 2 * margin)
+    left, _, right, _ = font.getbbox(text)
+    width, height = math.ceil(right - left) + 2 * margin, math.ceil(bottom - top) + 2 * margin
+    if not text or height > picture.height or width > picture.width:
+        return taken
+    x1, y1, x2, y2 = pixels.tolist()
+    lefts = [min(x1, picture.width - width), max(x2 - width, 0)]
+    heights = [y for y in (y1 - height, y1, y2, y2 - height) if 0 <= y <= picture.height - height]
+    plates = np.array(
+        [(x, y, x + width, y + height) for x in lefts for y in heights or [picture.height - height]], float
+    )
+    covered = intersection(plates, taken).sum(axis=1)
+    place = int(covered.argmin())  # the first that is free, else what covers least
+    if covered[place] > MOST_COVERED * width * height:
+        return taken
+    plate = plates[place : place + 1]
+    x, y = plate[0, :2].tolist()
+    pen = PIL.ImageDraw.Draw(picture)
+    pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
+    brightness = np.dot(colour, (0.299, 0.587, 0.114))
+    pen.text((x + margin - left, y + margin - top), text, font=font, fill=BLACK if brightness > 110 else WHITE)
+    return np.concatenate([taken, plate])
+
+
+def _shortened(text: str, font: Font, room: float) -> str:
+    """`text`, or as much of its beginning as fits into `room` pixels."""
+    if font.getlength(text) <= room:
+        return text
+    for end in range(len(text) - 1, 0, -1):
+        if font.getlength(text[:end] + "…") <= room:
+            return text[:end] + "…"
+    return ""

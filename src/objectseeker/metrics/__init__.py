@@ -1,0 +1,32 @@
+"""Evaluation from stored observations: clean AP, certified recall, sweeps and tuning. No detector runs here.
+
+Boxes are pruned and certified in the detector's labels and counted in the data set's. All APs and recalls are
+percentages (0 to 100); scores, thresholds, areas and the clean recall asked for are fractions.
+"""
+
+from __future__ import annotations
+
+from objectseeker.core.threats import WHERES
+from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.object_certificates import ObjectRow, certify_images
+from objectseeker.metrics.outcomes import DefendedOutcome
+from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat
+from objectseeker.metrics.summary import Evaluation, evaluate
+from objectseeker.metrics.tuning import Choices, Search, Tuning, tune
+
+__all__ = [
+    "BASE_SCORES",
+    "WHERES",
+    "Choices",
+    "DefendedOutcome",
+    "Evaluation",
+    "ObjectRow",
+    "Scene",
+    "Search",
+    "Settings",
+    "Threat",
+    "Tuning",
+    "certify_images",
+    "evaluate",
+    "tune",
+]

@@ -1,0 +1,252 @@
+"""Which objects are certified, for all images and many settings at once.
+
+What a masked box proves about an object does not depend on any score, so it is found once. Proofs are in the detector's
+labels: every object is looked at once for each of those that stand for it, and is certified if it is certified as one
+of them. The verdicts are those of the rule's `certify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from objectseeker.core.bounds import MARGIN, Bound, lower_bound
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
+from objectseeker.core.certification import ObjectProof, decide, visible_area
+from objectseeker.core.evidence import stars_of
+from objectseeker.core.iou_rule import AnyRule, IouRule, clear_of_mask, iou_lower_bound
+from objectseeker.core.joint import Remaining, remaining, require_anywhere
+from objectseeker.core.observation import Observation, ObservedImage
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import Patch
+from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.settings import threshold_of
+
+# What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
+SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
+    Rule: ("filter_ioa", "classwise", "edge_factor"),
+    IouRule: ("tau_iou", "classwise"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proofs:
+    """The masked boxes that prove something: one row per box and target, target by target.
+
+    A target is a counted object as one of the detector labels that stand for its class.
+    """
+
+    scene: Scene
+    rule: AnyRule  # what it has of SAME_PROOFS holds for the rows
+    floor: float  # the lowest masked score that was looked at
+    object: Ints  # of each target, ascending: a position in `scene.counted`
+    label: Ints  # of each target: the detector's; -1 where labels play no part and none stands for its class
+    first: Ints  # each target's first row, and the end of the last target
+    target: Ints  # of each row
+    box: Ints  # a position among the masked boxes of the object's image
+    share: Floats  # lower bound of what is covered of the object (under an `IouRule`: of the IoU with it)
+    score: Floats  # after the edge factor
+    side: Ints  # of the strips that the box's mask is made of: one or two columns; NO_SIDE for a band
+    line: Ints
+
+    def targets(self) -> tuple[Floats, Ints, Ints]:
+        """The boxes of the targets' objects, and width and height of the image of each."""
+        truth, n = self.scene.truth, self.scene.counted[self.object]
+        image = truth.image[n]
+        return truth.detections.xyxy[n], self.scene.width[image], self.scene.height[image]
+
+    def image_of(self, target: int) -> ObservedImage:
+        return self.scene.images[int(self.scene.truth.image[self.scene.counted[self.object[target]]])]
+
+    def rows_of(self, target: int) -> Ints:
+        return np.arange(self.first[target], self.first[target + 1])
+
+    def any_of(self, verdicts: Bools) -> Bools:
+        """Verdicts (patches, targets) as verdicts (patches, counted objects)."""
+        return self.scene.vocabulary.any_of(verdicts, self.object, len(self.scene.counted))
+
+
+def find_proofs(scene: Scene, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> Proofs:
+    """What every rule that shares SAME_PROOFS with `rule` needs to certify, for masked scores from `floor` on."""
+    targets: list[tuple[Ints, Ints]] = []
+    rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
+    columns = max(image.observation.masks.members.shape[1] for image in scene.images)
+    objects = start = 0
+    for image in scene.images:
+        observation, counted = image.observation, image.truth[~image.ignore]
+        truth, n = scene.vocabulary.in_detector(counted, classwise=rule.classwise)
+        score, masks = _scores(rule, observation), observation.masks
+        target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
+        strip = masks.members[observation.mask_of[box]]
+        strip = np.broadcast_to(strip, (len(strip), columns))
+        targets.append((n + objects, truth.label))
+        rows.append((target + start, box, share, score[box], masks.strips.side[strip], masks.strips.line[strip]))
+        objects += len(counted)
+        start += len(truth)
+    which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
+    of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
+    first = np.searchsorted(of_row, np.arange(start + 1))
+    return Proofs(scene, rule, floor, which, label, first, of_row, box, share, score, side, line)
+
+
+def certified_objects(
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
+
+    `threshold` is the rule's own unless given: 0, with an `IouRule` 0.5.
+    """
+    certified, vacuous = certified_targets(proofs, rule, patches, threshold=threshold)
+    return proofs.any_of(certified), proofs.any_of(vacuous)
+
+
+def certified_targets(
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> tuple[Bools, Bools]:
+    """`certified` and `vacuous` (patches, targets)."""
+    evidence = _evidence(proofs, rule, threshold)
+    truth, width, height = proofs.targets()
+    beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
+    proof_of = partial(_proof, proofs, rule, evidence)
+    if _by_views(rule):
+        # A position that no mask of any such box removes is proven by none of them, together or alone; where all masks
+        # are half masks, lines say which those are.
+        once = [replace(patch, count=1) for patch in patches]
+        lines = _escape_lines(proofs, evidence > 0)
+        beyond = beyond | decide(lines, truth, width, height, once, proof_of, beyond_lines=False)[0]
+    lines = _escape_lines(proofs, evidence >= 1)
+    return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
+
+
+def remaining_objects(
+    proofs: Proofs, rule: AnyRule, patch: Patch, *, threshold: float | None = None
+) -> list[Remaining]:
+    """The joint certificate of every image, over its counted objects: see `core.joint`."""
+    (found,) = remaining_under(proofs, rule, [patch], threshold=threshold)
+    return found
+
+
+def remaining_under(
+    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> list[list[Remaining]]:
+    """The same for several patches, one list each: what proves the objects is found once."""
+    evidence = _evidence(proofs, rule, threshold)
+    scene, checked = proofs.scene, [require_anywhere(patch) for patch in patches]
+    truth, width, height = proofs.targets()
+    visible = visible_area(truth, width, height) > 0
+    first = np.searchsorted(scene.truth.image[scene.counted], np.arange(len(scene.images) + 1))
+    found: list[list[Remaining]] = [[] for _ in patches]
+    for image, start, end in zip(scene.images, first, first[1:], strict=False):
+        seen = image.observation
+        of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
+        mine = slice(*np.searchsorted(proofs.object, [start, end]))
+        for target in np.flatnonzero(visible[mine]) + mine.start:
+            proof = _proof(proofs, rule, evidence, int(target))
+            of_object[int(proofs.object[target]) - start].append(proof)
+        for patch, of_patch in zip(checked, found, strict=True):
+            of_patch.append(remaining(seen.masks, of_object, patch.size(seen.width, seen.height)))
+    return found
+
+
+def _evidence(proofs: Proofs, rule: AnyRule, threshold: float | None) -> Floats:
+    """What each row is worth towards a certificate of its target."""
+    threshold = require_fraction(threshold_of(rule, threshold), "threshold")
+    _check(rule, proofs)
+    return np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
+
+
+def _by_views(rule: AnyRule) -> bool:
+    return isinstance(rule, Rule) and rule.low_score is not None
+
+
+def _proof(proofs: Proofs, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
+    observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
+    rows = rows[evidence[rows] > 0]
+    safe = np.zeros(len(observation.masks), dtype=np.bool_)
+    safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
+    if not _by_views(rule):
+        return ObjectProof(observation.masks, safe)
+    assert isinstance(rule, Rule)
+    stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
+    return ObjectProof(observation.masks, safe, stars)
+
+
+def _proving(
+    rule: AnyRule, observation: Observation, among: Ints, truth: Detections, bound: Bound
+) -> tuple[Ints, Ints, Floats]:
+    """Which of the masked boxes `among` could prove which targets, target by target, and the bound of each such pair.
+
+    Only clear boxes prove anything under an `IouRule`, and only boxes of the target's label where labels play a part.
+    """
+    if rule.classwise:
+        among = among[np.isin(observation.boxes.label[among], truth.label)]
+    if isinstance(rule, IouRule):
+        xyxy, mask_of = observation.boxes.xyxy[among], observation.mask_of[among]
+        among = among[clear_of_mask(xyxy, mask_of, observation.masks)]
+    boxes = observation.boxes[among]
+    pairs: list[tuple[Ints, Ints, Floats]] = []
+    for some in list(blocks(len(truth), len(boxes))) or [slice(0, 0)]:
+        share = _shares(rule, boxes, truth[some], bound)
+        target, box = np.nonzero((share > MARGIN).T)
+        pairs.append((target + some.start, among[box], share[box, target]))
+    target, box, share = (np.concatenate(column) for column in zip(*pairs, strict=True))
+    return target, box, share
+
+
+def _shares(rule: AnyRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
+    """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
+    if isinstance(rule, IouRule):
+        share = iou_lower_bound(boxes.xyxy, truth.xyxy, rule.tau_iou, bound)
+    else:
+        share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
+    if rule.classwise:
+        share = np.where(boxes.label[:, None] == truth.label[None], share, 0.0)
+    return share
+
+
+def _scores(rule: AnyRule, observation: Observation) -> Floats:
+    return observation.boxes.score if isinstance(rule, IouRule) else rule.scores(observation)
+
+
+def evidence_of(rule: AnyRule, score: Floats) -> Floats:
+    """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
+    if isinstance(rule, IouRule):
+        return np.where(score >= rule.ioa.mask_score, 1.0, 0.0)
+    return rule.evidence(score)
+
+
+def _only_halves(proofs: Proofs) -> Bools:
+    """Whether the target's image was seen under half masks alone."""
+    scene = proofs.scene
+    of_image = np.array([image.observation.masks.only_halves for image in scene.images], dtype=np.bool_)
+    return np.asarray(of_image[scene.truth.image[scene.counted[proofs.object]]])
+
+
+def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
+    """`Certificates.vulnerable` of every target: furthest safe left and top mask, nearest safe right and bottom."""
+    _, width, height = proofs.targets()
+    border = np.stack([width, height], axis=1)
+    lines = np.concatenate([np.zeros_like(border), border], axis=1)
+    side, line = proofs.side[decisive], proofs.line[decisive]
+    target = np.broadcast_to(proofs.target[decisive][:, None], side.shape)
+    before, after = (side == 0) | (side == 1), side >= 2
+    np.maximum.at(lines, (target[before], side[before]), line[before])
+    np.minimum.at(lines, (target[after], side[after]), line[after])
+    return lines
+
+
+def _check(rule: AnyRule, proofs: Proofs) -> None:
+    prepared = proofs.rule
+    if type(rule) is not type(prepared):
+        raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")
+    for name in SAME_PROOFS[type(rule)]:
+        if getattr(rule, name) != getattr(prepared, name):
+            raise ObjectSeekerError(
+                f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"
+            )
+    if rule.floor < proofs.floor:
+        raise ObjectSeekerError(f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.floor!r}")

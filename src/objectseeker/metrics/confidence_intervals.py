@@ -1,0 +1,159 @@
+"""How sure a figure is: its interval over images, and how many more images would decide.
+
+Images are drawn independently of each other, objects of one image are not: so the bootstrap draws images. Its intervals
+are bias-corrected and accelerated (Efron's BCa). Where nothing ever went wrong a bootstrap sees no spread at all, and
+where few images decide it sees too little: there an interval is at least as wide as if all went wrong with images of a
+kind that is just rare enough not to have been seen (`unseen`). For a share of 100 % that is Clopper and Pearson's.
+
+Samples come from the raw numbers of PCG64, which NumPy promises never to change, and counts are whole numbers: so the
+same images give the same intervals everywhere, and a verdict can be recomputed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
+
+import numpy as np
+
+from objectseeker.core.boxes import Floats
+from objectseeker.metrics.proportions import clopper_pearson
+
+Method = Literal["bootstrap", "exact"]
+Values = Callable[[Floats], Floats]  # weights (samples, images) to one figure per sample, NaN where there is none
+
+DIGITS = 6  # of a figure: rounding differs between machines far behind that
+CELLS = 2**22  # of weights that are in memory at a time
+MOST_GROUPS = 400  # of images that are left out in turn
+FEW = 5.0  # images that decide a figure: with more of them the bootstrap sees more and more of its spread
+ROUNDING = 1e-9  # of a figure: less is no influence
+NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure and the two ends of its two-sided interval; NaN where there is nothing to measure."""
+
+    value: float
+    low: float
+    high: float
+    method: Method
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.value)
+
+
+NOTHING = Interval(math.nan, math.nan, math.nan, "bootstrap")
+
+
+def exact(successes: int, trials: int, confidence: float) -> Interval:
+    """Of a share of independent images, in percent."""
+    if not trials:
+        return NOTHING
+    low, high = clopper_pearson(successes, trials, confidence)
+    return _rounded(100 * successes / trials, 100 * low, 100 * high, "exact")
+
+
+def bootstrap(
+    values: Values, images: int, *, confidence: float, samples: int, seed: int, bounds: tuple[float, float]
+) -> Interval:
+    """Of a figure of so many images that lies within `bounds`."""
+    value = float(values(np.ones((1, images)))[0]) if images else math.nan
+    if math.isnan(value):
+        return NOTHING
+    drawn = np.concatenate([values(weights) for weights in resampled(images, samples, seed)])
+    drawn = drawn[~np.isnan(drawn)]
+    apart = _influence(values, images)
+    low, high = _bca(value, drawn, _acceleration(apart), widened(images, confidence))
+    rare = unseen(images, confidence) * min(FEW / max(telling(apart), 1.0), 1.0)
+    worst, best = ((1 - rare) * value + rare * bound for bound in bounds)
+    return _rounded(value, max(min(low, worst), bounds[0]), min(max(high, best), bounds[1]), "bootstrap")
+
+
+def unseen(images: int, confidence: float) -> float:
+    """The largest share of images of a kind of which none was among so many, at this confidence."""
+    return 1.0 - math.exp(math.log((1 - confidence) / 2) / images)
+
+
+def resampled(images: int, samples: int, seed: int) -> Iterator[Floats]:
+    """Weights of samples of as many images, drawn with replacement, a few samples at a time."""
+    raw = np.random.PCG64(seed)
+    step = max(CELLS // images, 1)
+    for start in range(0, samples, step):
+        count = min(step, samples - start)
+        chosen = (raw.random_raw((count, images)) % images).astype(np.int64)
+        cells = chosen + np.arange(count)[:, None] * images
+        yield np.bincount(cells.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
+
+
+def more_images(interval: Interval, limit: float, images: int) -> int | None:
+    """About how many more images like these would take the limit out of the interval; None if no number would.
+
+    An interval shrinks with the square root of the number of images.
+    """
+    apart = abs(interval.value - limit)
+    reach = interval.value - interval.low if interval.value >= limit else interval.high - interval.value
+    if not interval.known or apart < 0.5 * 10**-DIGITS:
+        return None
+    return max(math.ceil(images * (reach / apart) ** 2) - images, 1)
+
+
+def telling(apart: Floats) -> float:
+    """How many images decide a figure, as many as would if all of them had the same influence."""
+    fourth = float((apart**4).sum())
+    return float((apart**2).sum()) ** 2 / fourth if fourth > 0 else 0.0
+
+
+def _influence(values: Values, images: int) -> Floats:
+    """How much the figure changes as images are left out in turn, or groups of them."""
+    groups = min(images, MOST_GROUPS)
+    of_group = np.arange(images) % groups
+    step = max(CELLS // images, 1)
+    left_out = [
+        values((of_group[None] != np.arange(start, min(start + step, groups))[:, None]).astype(np.float64))
+        for start in range(0, groups, step)
+    ]
+    without = np.concatenate(left_out)
+    without = without[~np.isnan(without)]
+    apart = np.asarray(without.mean() - without) if len(without) else without
+    return np.where(np.abs(apart) > ROUNDING, apart, 0.0)
+
+
+def _acceleration(apart: Floats) -> float:
+    """How fast the spread of the figure changes with the figure."""
+    spread = float((apart**2).sum()) ** 1.5
+    return float((apart**3).sum()) / (6 * spread) if spread > 0 else 0.0
+
+
+def widened(images: int, confidence: float) -> float:
+    """How far out an end is, in standard deviations: the spread itself is estimated, so as for Student's t.
+
+    A bootstrap of n images has n - 1 of n parts of the variance (Hesterberg's correction of both).
+    """
+    z, free = NORMAL.inv_cdf((1 + confidence) / 2), max(images - 1, 1)
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    return t * math.sqrt(images / free)
+
+
+def _bca(value: float, drawn: Floats, acceleration: float, reach: float) -> tuple[float, float]:
+    if not len(drawn):
+        return value, value
+    below = (np.count_nonzero(drawn < value) + 0.5 * np.count_nonzero(drawn == value)) / len(drawn)
+    inside = min(max(below, 1 / (len(drawn) + 1)), len(drawn) / (len(drawn) + 1))
+    bias = NORMAL.inv_cdf(inside)
+    ends = []
+    for z in (bias - reach, bias + reach):
+        slowed = 1 - acceleration * z
+        ends.append(NORMAL.cdf(bias + z / slowed) if slowed > 0 else float(z > 0))
+    low, high = np.percentile(drawn, [100 * end for end in ends])
+    return float(low), float(high)
+
+
+def _rounded(value: float, low: float, high: float, method: Method) -> Interval:
+    """Ends away from the value, the value to the nearest."""
+    unit = 10.0**DIGITS
+    return Interval(round(value, DIGITS), math.floor(low * unit) / unit, math.ceil(high * unit) / unit, method)

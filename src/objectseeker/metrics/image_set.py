@@ -1,0 +1,162 @@
+"""The images of a run, gathered in a few flat arrays: one row per object and per base box, over all images.
+
+Images hold boxes in the detector's labels, in which they are pruned and certified. The flat arrays are in the data
+set's, in which they are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe
+from objectseeker.errors import ObjectSeekerError
+
+NO_IMAGES = "there are no images to evaluate; observe some first"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Boxes:
+    """Boxes of many images, image by image; `image` says which one each belongs to."""
+
+    detections: Detections
+    image: Ints
+
+    @classmethod
+    def gather(cls, parts: Sequence[Detections]) -> Boxes:
+        return cls(Detections.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
+
+    def __len__(self) -> int:
+        return len(self.image)
+
+    def select(self, index: Ints | Bools) -> Boxes:
+        return Boxes(self.detections[index], self.image[index])
+
+    def in_dataset(self, vocabulary: Vocabulary) -> Boxes:
+        """With the data set's labels instead of the detector's, without the boxes of classes that it does not have."""
+        label = vocabulary.to_dataset[self.detections.label] if len(self) else self.detections.label
+        kept = label >= 0
+        return Boxes(vocabulary.in_dataset(self.detections), self.image[kept])
+
+    def followed_by(self, other: Boxes) -> Boxes:
+        """Both, these first; no longer image by image."""
+        return Boxes(
+            Detections.concatenate([self.detections, other.detections]), np.concatenate([self.image, other.image])
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Census:
+    """How many objects of each class count, on how many images."""
+
+    objects_per_class: Ints
+    image_count: int
+
+    def macro(self, per_class: Floats) -> Floats:
+        """The mean over the classes that have objects; classes are the last axis."""
+        return np.asarray(per_class[..., self.objects_per_class > 0].mean(axis=-1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """A run's images with everything that does not depend on the settings."""
+
+    images: tuple[ObservedImage, ...]
+    vocabulary: Vocabulary
+    width: Ints  # per image
+    height: Ints
+    base: Boxes  # in the data set's labels, like `truth`
+    truth: Boxes
+    ignore: Bools  # per object
+    crowd: Bools
+
+    @classmethod
+    def of(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
+        scene = cls.part(images, vocabulary)
+        if not len(scene.counted):
+            raise ObjectSeekerError(nothing_counts(len(scene.images)))
+        return scene
+
+    @classmethod
+    def part(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
+        """The scene of some of many images: it may have no objects."""
+        images = tuple(images)  # those of a stored run are read anew whenever they are gone through
+        if not images:
+            raise ObjectSeekerError(NO_IMAGES)
+        _check(images, vocabulary)
+        return cls(
+            images=images,
+            vocabulary=vocabulary,
+            width=np.array([image.observation.width for image in images]),
+            height=np.array([image.observation.height for image in images]),
+            base=Boxes.gather([image.observation.base for image in images]).in_dataset(vocabulary),
+            truth=Boxes.gather([image.truth for image in images]),
+            ignore=np.concatenate([np.asarray(image.ignore, dtype=np.bool_) for image in images]),
+            crowd=np.concatenate([np.asarray(image.crowd, dtype=np.bool_) for image in images]),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The classes of the data set."""
+        return self.vocabulary.dataset_names
+
+    @property
+    def image_count(self) -> int:
+        return len(self.images)
+
+    @property
+    def counted(self) -> Ints:
+        """The objects that count: all but the ignored ones."""
+        return np.flatnonzero(~self.ignore)
+
+    @property
+    def objects_per_class(self) -> Ints:
+        return np.bincount(self.truth.detections.label[self.counted], minlength=len(self.names))
+
+    def macro(self, per_class: Floats) -> Floats:
+        """The mean over the classes that have objects; classes are the last axis."""
+        return Census(self.objects_per_class, self.image_count).macro(per_class)
+
+    def subset(self, index: Sequence[int] | Ints) -> Scene:
+        """The scene of some of the images."""
+        return Scene.of([self.images[int(i)] for i in index], self.vocabulary)
+
+
+def nothing_counts(images: int) -> str:
+    return f"none of the {images} images has an object that counts, so there is nothing to measure"
+
+
+def _check(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
+    for image in images:
+        flags = len(image.ignore), len(image.crowd)
+        if flags != (len(image.truth),) * 2:
+            raise ObjectSeekerError(
+                f"ignore and crowd must have one entry per object, {len(image.truth)} in image {image.id!r}, "
+                f"got {flags[0]} and {flags[1]}"
+            )
+        seen = image.observation
+        for boxes, known, whose in (
+            (image.truth, len(vocabulary.dataset_names), "objects"),
+            (seen.base, len(vocabulary.to_dataset), "boxes"),
+            (seen.boxes, len(vocabulary.to_dataset), "boxes"),
+        ):
+            label = boxes.label
+            if len(label) and not 0 <= label.min() <= label.max() < known:
+                raise ObjectSeekerError(
+                    f"image {image.id!r} has {whose} with labels from {label.min()} to {label.max()} "
+                    f"but there are {known} class names"
+                )
+
+
+def under(images: Iterable[ObservedImage], recipe: Recipe) -> list[ObservedImage]:
+    """Images as if they had been observed under this recipe alone; its masks must be among those that were.
+
+    For figures that say so: a detector that is shown other views beside these may give other last bits.
+    """
+    views = [(image, image.observation) for image in images]
+    return [replace(image, observation=seen.under(recipe.masks(seen.width, seen.height))) for image, seen in views]

@@ -1,0 +1,147 @@
+"""The certificates of a run, object by object.
+
+Without labels the objects are the boxes that the defended detector outputs: what would remain of each under an attack
+on the image as it is. That is no recall. An image that is already attacked may hide objects that are not among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.threats import WHERES, Where
+from objectseeker.metrics.settings import Threat, threshold_of
+
+ObjectIs = Literal["labelled", "output"]  # by the data set, or by the defended detector
+
+ATTACKED_ALREADY = "an image that is already attacked may hide objects that are not among its boxes"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """One object of one image and what is certified of it.
+
+    It is certified if it is certified as one of the detector's classes that stand for its own; `proven_as` says as
+    which. `vulnerable` and `largest_square` (see `Certificates`) are those of the class that stands up to most,
+    `detector_class`; it is None where the detector knows no such class. An object that the defended detector outputs
+    has the detector's class and its `score`.
+    """
+
+    image: str
+    number: int  # within the image
+    class_name: str
+    box: tuple[float, ...]
+    ignored: bool
+    proven_as: Mapping[Where, str | None]
+    vacuous_far: bool
+    detector_class: str | None
+    largest_square: int
+    vulnerable: tuple[int, ...]
+    object_is: ObjectIs = "labelled"
+    score: float | None = None
+
+    @property
+    def certified(self) -> dict[Where, bool]:
+        return {where: name is not None for where, name in self.proven_as.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "image": self.image,
+            "object": self.number,
+            "object_is": self.object_is,
+            "class": self.class_name,
+            "box": list(self.box),
+            "score": self.score,
+            "ignored": self.ignored,
+            **{str(where): holds for where, holds in self.certified.items()},
+            "vacuous_far": self.vacuous_far,
+            "largest_square": self.largest_square,
+            "vulnerable": list(self.vulnerable),
+            "detector_class": self.detector_class,
+            "proven_as": dict(self.proven_as),
+        }
+
+    def to_cells(self) -> dict[str, str]:
+        """The same as a row of a table: one column for every number."""
+        values = self.to_json()
+        box, lines, proven_as = values.pop("box"), values.pop("vulnerable"), values.pop("proven_as")
+        values |= dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
+        values |= dict(zip(("XL", "YT", "XR", "YB"), lines, strict=True))
+        values |= {f"{where}_proven_as": name for where, name in proven_as.items()}
+        return {key: "" if value is None else str(value) for key, value in values.items()}
+
+
+def certify_images(
+    images: Iterable[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat
+) -> Iterator[list[ObjectRow]]:
+    """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
+    for image in images:
+        targets, object_of = vocabulary.in_detector(image.truth, classwise=rule.classwise)
+        yield _rows(image, vocabulary, targets, object_of, rule, threat)
+
+
+def certify_outputs(
+    images: Iterable[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat
+) -> Iterator[list[ObjectRow]]:
+    """The same for images without labels: one row per box that the defended detector outputs."""
+    for image in (with_outputs(one, rule) for one in images):
+        rows = _rows(image, vocabulary, image.truth, np.arange(len(image.truth)), rule, threat)
+        scores = image.truth.score.tolist()
+        yield [replace(row, object_is="output", score=score) for row, score in zip(rows, scores, strict=True)]
+
+
+def with_outputs(image: ObservedImage, rule: AnyRule) -> ObservedImage:
+    """The image with the boxes that the defended detector outputs as its objects, in the detector's labels."""
+    boxes = rule.prune(image.observation)
+    none = np.zeros(len(boxes), np.bool_)
+    return replace(image, truth=boxes, ignore=none, crowd=none, track=np.empty(0, np.int64))
+
+
+def _rows(
+    image: ObservedImage, vocabulary: Vocabulary, targets: Detections, object_of: Ints, rule: AnyRule, threat: Threat
+) -> list[ObjectRow]:
+    """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
+    observation = image.observation
+    threshold = threshold_of(rule, threat.threshold)
+    proven = rule.certify(observation, targets, threat.patches(), threshold=threshold, bound=threat.bound)
+    far = WHERES.index("far")
+    nothing_safe = (0, 0, observation.width, observation.height)
+    first = np.searchsorted(object_of, np.arange(len(image.truth) + 1)).tolist()
+
+    def name_of(target: int) -> str:
+        label = int(targets.label[target])  # -1 where labels play no part and none stands for the class
+        return name_of_label(vocabulary.detector_names, label) if label >= 0 else "any class"
+
+    def row_of(n: int) -> ObjectRow:
+        mine = range(first[n], first[n + 1])
+        ranked = sorted(mine, key=lambda t: (-proven.largest_square[t], -proven.certified[:, t].sum()))
+        best = ranked[0] if ranked else None
+        proven_as = {
+            where: next((name_of(t) for t in ranked if proven.certified[p, t]), None) for p, where in enumerate(WHERES)
+        }
+        return ObjectRow(
+            image=image.id,
+            number=n,
+            class_name=name_of_label(vocabulary.dataset_names, int(image.truth.label[n])),
+            box=tuple(image.truth.xyxy[n].tolist()),
+            ignored=bool(image.ignore[n]),
+            proven_as=proven_as,
+            vacuous_far=bool(proven.vacuous[far, first[n] : first[n + 1]].any()),
+            detector_class=None if best is None else name_of(best),
+            largest_square=0 if best is None else int(proven.largest_square[best]),
+            vulnerable=nothing_safe if best is None else tuple(proven.vulnerable[best].tolist()),
+        )
+
+    return [row_of(n) for n in range(len(image.truth))]
+
+
+def name_of_label(names: tuple[str, ...], label: int) -> str:
+    """A detector without class names may use any label: its number is its name."""
+    return names[label] if label < len(names) else str(label)

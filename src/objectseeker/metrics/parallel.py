@@ -1,0 +1,144 @@
+"""Going through the images of a run, some after the other, in one process or in several.
+
+What some images give does not depend on the process that looks at them, and what was found comes back in the order of
+the images: with any number of processes it is the same, to the last bit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any, TypeVar
+
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.detectors.onnx import usable_cores
+from objectseeker.errors import require_count
+from objectseeker.metrics.image_set import Scene
+
+TOGETHER = 256  # images that a process has in memory at a time,
+BOXES_TOGETHER = 2**20  # or as few as have so many masked boxes
+TURNS = 4  # parts that each process gets, so that none is long done before the others
+WORTH_A_PROCESS = 100  # images: with fewer, starting a process takes longer than looking at them
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of one process; cores have one each already
+SPAWN = get_context("spawn")  # a forked process would hold the locks of threads that it does not have
+
+Argument = TypeVar("Argument")
+Found = TypeVar("Found")
+Work = Callable[[Iterable[Scene], Argument], Found]
+OnImage = Callable[[], None]  # called for every image that was gone through
+
+
+def usual_processes(images: int) -> int:
+    """As many as there are cores, but none that is not worth starting."""
+    return max(1, min(usable_cores(), images // WORTH_A_PROCESS))
+
+
+def scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
+    """Some images after the other, no more at a time than memory is sure to hold."""
+    some: list[ObservedImage] = []
+    boxes = 0
+    for image in images:
+        some.append(image)
+        boxes += len(image.observation.boxes)
+        if len(some) == TOGETHER or boxes >= BOXES_TOGETHER:
+            yield Scene.part(some, vocabulary)
+            some, boxes = [], 0
+    if some:
+        yield Scene.part(some, vocabulary)
+
+
+class Working:
+    """The images, and who looks at them: this process, or those of a pool."""
+
+    def __init__(
+        self,
+        images: Sequence[ObservedImage],
+        vocabulary: Vocabulary,
+        processes: int,
+        pool: ProcessPoolExecutor | None,
+        on_image: OnImage,
+    ) -> None:
+        self._images, self._vocabulary, self._pool, self._on_image = images, vocabulary, pool, on_image
+        size = max(1, min(TOGETHER, -(-len(images) // (TURNS * processes))))
+        self._parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
+
+    def each(self, work: Work[Argument, Found], argument: Argument) -> Iterator[Found]:
+        """What `work` makes of each part of the images, in their order."""
+        if self._pool is None:
+            for scene in scenes(self._images, self._vocabulary):
+                yield work([scene], argument)
+                self._tell(len(scene.images))
+            return
+        waiting = [self._pool.submit(_look, work, some, argument) for some in self._parts]
+        for some, future in zip(self._parts, waiting, strict=True):
+            yield future.result()
+            self._tell(len(some))
+
+    def _tell(self, images: int) -> None:
+        for _ in range(images):
+            self._on_image()
+
+
+@contextmanager
+def working(
+    images: Sequence[ObservedImage],
+    vocabulary: Vocabulary,
+    *,
+    processes: int = 1,
+    on_image: OnImage = lambda: None,
+) -> Iterator[Working]:
+    """The images to go through, once or more, by so many processes; each of them reads its images itself."""
+    if require_count(processes, "processes") == 1:
+        yield Working(images, vocabulary, 1, None, on_image)
+        return
+    with pool_of(processes, _begin, (images, vocabulary)) as pool:
+        yield Working(images, vocabulary, processes, pool, on_image)
+
+
+@contextmanager
+def pool_of(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+    """Processes of one thread each that begin with `begin(*given)`; once something fails, nothing more is begun."""
+    with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (begin, given)) as pool:
+        try:
+            yield pool
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _start(begin: Callable[..., None], given: tuple[Any, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once; who waits for it says so
+    begin(*given)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes that begin meanwhile compute with one thread: more would wait for the cores of each other."""
+    before = {name: os.environ.get(name) for name in THREADS}
+    os.environ.update(dict.fromkeys(THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+_given: tuple[Sequence[ObservedImage], Vocabulary]  # what a process of the pool looks at
+
+
+def _begin(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
+    global _given
+    _given = images, vocabulary
+
+
+def _look(work: Work[Argument, Found], some: range, argument: Argument) -> Found:
+    images, vocabulary = _given
+    return work(scenes(map(images.__getitem__, some), vocabulary), argument)

@@ -1,0 +1,329 @@
+"""The best recipe within a budget of forward passes, from one run of a sum of recipes.
+
+A run holds the views of every recipe within its own (`core.recipes.within`). Each of them that fits is first tried
+along one line of settings, the same for all: the boldest setting on it within the loss is certified, and nothing else.
+Then `tune` searches the best few of each budget in full. Only the searched half of the images decides; what is reported
+was measured on the other half.
+
+What is found is an estimate, since it is about another recipe than the run's own: a detector that sees several views at
+a time may give other last bits where they are grouped otherwise. To certify it, observe with it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import Recipe, within
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.metrics.image_set import Scene, under
+from objectseeker.metrics.parallel import SPAWN, pool_of
+from objectseeker.metrics.settings import Settings
+from objectseeker.metrics.sweeps import split
+from objectseeker.metrics.tuning import (
+    NO_GAIN,
+    Family,
+    Measuring,
+    Search,
+    Tuned,
+    Tuning,
+    tune,
+    with_scores,
+    within_reach,
+)
+from objectseeker.runs.run import Run, open_run
+
+if TYPE_CHECKING:
+    from multiprocessing.sharedctypes import Synchronized
+
+SEARCHED = 2  # recipes of each budget that are searched in full, at most,
+CLOSE = 2.0  # and only those that certify at most so many points less than the best: a full search adds one or two
+BETWEEN_LOOKS = 1.0  # seconds, at what the processes have done
+
+# The line of settings along which every recipe is tried: alpha goes from careful to bold in HALVINGS steps, each of
+# which halves what is left; beta and the low scores are shares of it.
+CAREFUL, BOLD, HALVINGS = 0.9, 0.1, 6
+BETA_SHARE, LOW_SHARE, POWER = 0.6, 0.5, 1.0
+
+OnProgress = Callable[[str, int, int], None]  # what is done, how much of it, of how much (0: unknown)
+T = TypeVar("T")
+log = logging.getLogger("objectseeker")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recipe, and the most passes that it needs for an image of the run."""
+
+    recipe: Recipe
+    passes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What a candidate gave along the line of settings, on the searched half."""
+
+    candidate: Candidate
+    settings: Settings
+    loss: float
+    gain: float  # mean certified recall; NO_GAIN if nothing on the line keeps the loss and reaches the clean recall
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The best first; of those without a gain the ones that lose least."""
+        return (0, -self.gain, self.candidate.passes) if self.gain > NO_GAIN else (1, self.loss, 0)
+
+    def to_json(self) -> dict[str, Any]:
+        gain = None if self.gain == NO_GAIN else self.gain
+        return {
+            "masks": str(self.candidate.recipe),
+            "passes": self.candidate.passes,
+            "ap50_loss": self.loss,
+            "certified_mean": gain,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """What was chosen for a budget: a recipe, what `tune` found for it, and the better rule of these."""
+
+    budget: int
+    candidate: Candidate
+    tuning: Tuning
+
+    @property
+    def best(self) -> Tuned:
+        return self.tuning.best
+
+    @property
+    def family(self) -> Family:
+        return self.best.searched.family
+
+    def to_json(self) -> dict[str, Any]:
+        found = {"budget": self.budget, "masks": str(self.candidate.recipe), "passes": self.candidate.passes}
+        return found | {"rule": self.family} | self.best.to_json()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Budgets:
+    """What was chosen for every budget, ascending, and all recipes that were tried, the best first."""
+
+    search: Search
+    chosen: tuple[Chosen, ...]
+    tried: tuple[Tried, ...]
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "budgets": [one.to_json() for one in self.chosen],
+            "recipes": [one.to_json() for one in self.tried],
+            "remarks": list(self.remarks),
+        }
+
+
+def tune_budgets(
+    run: Run,
+    search: Search,
+    budgets: Sequence[int],
+    *,
+    recipes: Sequence[Recipe] = (),
+    processes: int = 1,
+    on_progress: OnProgress | None = None,
+) -> Budgets:
+    """For every budget the recipe within the run's that certifies most with at most so many passes on every image.
+
+    Where `recipes` are given, it is one of these. For the same `search` a larger budget never certifies less on the
+    searched half. Losses other than `most_loss` are not searched for.
+    """
+    images, report = list(run.images()), on_progress or (lambda what, done, total: None)
+    allowed = sorted({require_count(budget, "passes") for budget in budgets})
+    candidates = fitting(_among(run.manifest.observing.masks, recipes), images, allowed)
+    scene = Scene.of(images, run.vocabulary)
+    halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
+    search, remarks = within_reach(replace(search, losses=()), halves)
+    with crew(run, images, search, processes) as working:
+        tried = working.each(Bench.try_out, candidates, lambda done, _: report("recipes tried", done, len(candidates)))
+        tried.sort(key=lambda one: one.rank)
+        wanted = _wanted(tried, allowed)
+        log.debug("recipes searched in full: %s", ", ".join(str(one.candidate.recipe) for one in wanted))
+        what = f"settings tried of {len(wanted)} recipe{'s' * (len(wanted) > 1)}"
+        found = working.each(Bench.search_all, wanted, lambda _, settings: report(what, settings, 0))
+    searched = list(zip((one.candidate for one in wanted), found, strict=True))
+    tunings = {one: tuning for one, tuning in searched if isinstance(tuning, Tuning)}
+    chosen, missing = [], []
+    for budget in allowed:
+        fit = {one: tuning for one, tuning in tunings.items() if one.passes <= budget}
+        if fit:
+            best = max(fit, key=lambda one: (fit[one].best.searched.gain, -one.passes))
+            chosen.append(Chosen(budget, best, fit[best]))
+        else:
+            why = next(str(why) for one, why in searched if one.passes <= budget)
+            missing.append(f"at most {budget} passes: {why}")
+    if not chosen:
+        raise ObjectSeekerError(missing[-1])
+    return Budgets(search, tuple(chosen), tuple(tried), (*remarks, *missing))
+
+
+def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
+    """The recipes within `masks`: all of them, or those asked for."""
+    known = within(masks)
+    for recipe in asked:
+        if recipe not in known:
+            raise ObjectSeekerError(f"{recipe} is not within the run's masks {masks}: observe with a sum that holds it")
+    return list(asked) or list(known)
+
+
+def fitting(recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets: Sequence[int]) -> list[Candidate]:
+    """The recipes that keep the largest of the budgets on every image; a budget that none keeps is refused.
+
+    Of recipes that make the same masks for all of the images, the shortest to write is taken.
+    """
+    sizes = sorted({(image.observation.width, image.observation.height) for image in images})
+    found: dict[tuple[frozenset[bytes], ...], Candidate] = {}
+    for recipe in sorted(recipes, key=lambda one: len(str(one))):
+        made = [recipe.masks(*size).removed for size in sizes]
+        same = tuple(frozenset(one.tobytes() for one in removed) for removed in made)
+        found.setdefault(same, Candidate(recipe, 1 + max(map(len, made))))
+    fewest = min(found.values(), key=lambda one: one.passes)
+    if fewest.passes > min(budgets):
+        raise ObjectSeekerError(
+            f"none of these masks needs at most {min(budgets)} passes on every image: the fewest are {fewest.passes}, "
+            f"with {fewest.recipe}"
+        )
+    return [one for one in found.values() if one.passes <= max(budgets)]
+
+
+def _wanted(tried: Sequence[Tried], budgets: Sequence[int]) -> list[Tried]:
+    """The best of every budget, those of all budgets together; the ones that take longest first."""
+    wanted: dict[Candidate, Tried] = {}
+    for budget in budgets:
+        best, *others = [one for one in tried if one.candidate.passes <= budget][:SEARCHED]
+        wanted |= {one.candidate: one for one in (best, *others) if one.gain >= best.gain - CLOSE}
+    return sorted(wanted.values(), key=lambda one: (-one.candidate.passes, str(one.candidate.recipe)))
+
+
+class Bench:
+    """Tries and searches recipes on the images of one run; one in every process."""
+
+    def __init__(
+        self,
+        images: Sequence[ObservedImage],
+        vocabulary: Vocabulary,
+        search: Search,
+        on_setting: Callable[[object], None] | None = None,
+    ) -> None:
+        self._images, self._vocabulary, self._search, self._on_setting = images, vocabulary, search, on_setting
+
+    def try_out(self, candidate: Candidate) -> Tried:
+        """Along the line of settings: the boldest within the loss, if bolder ones lose more."""
+        seen = Scene.of(under(self._images, candidate.recipe), self._vocabulary).subset(
+            split(len(self._images), 2, self._search.seed)[self._search.half]
+        )
+        bench, careful, bold = Measuring(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
+        for _ in range(HALVINGS):
+            middle = (careful + bold) / 2
+            if bench.loss(on_line(self._search, middle)) <= self._search.most_loss:
+                careful = middle
+            else:
+                bold = middle
+        best = bench.coarse(on_line(self._search, careful))
+        kept = best.loss <= self._search.most_loss
+        return Tried(candidate, best.settings, best.loss, best.gain if kept else NO_GAIN)
+
+    def search_all(self, tried: Tried) -> Tuning | str:
+        """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
+        recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
+        try:
+            found = tune(under(self._images, recipe), self._vocabulary, search, on_attempt=self._on_setting)
+        except ObjectSeekerError as error:
+            return f"{recipe}: {error}"
+        return replace(found, trials=())  # large, and of no use to anybody who waits for it
+
+
+def on_line(search: Search, alpha: float) -> Settings:
+    """The settings of the line at this alpha."""
+    family: Family = "evidence" if "evidence" in search.families else "paper"
+    start, beta = search.choices_of(family).start(search.settings()), BETA_SHARE * alpha
+    low = (LOW_SHARE * alpha, LOW_SHARE * beta) if family == "evidence" else None
+    return with_scores(start, search.mask_floor, alpha, beta, low, POWER)
+
+
+# --- processes --------------------------------------------------------------------------------------------------------
+
+Advance = Callable[[int, int], None]  # how much of the work is done, and how many settings were tried
+W = TypeVar("W", Candidate, Tried)
+
+
+class Here:
+    """Works through recipes in this process."""
+
+    def __init__(self, run: Run, images: Sequence[ObservedImage], search: Search) -> None:
+        self._bench = partial(Bench, images, run.vocabulary, search)
+
+    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
+        done: list[T] = []
+        tried = 0
+
+        def one_more(_: object) -> None:
+            nonlocal tried
+            tried += 1
+            advance(len(done), tried)
+
+        bench = self._bench(one_more)
+        for item in items:
+            done.append(work(bench, item))
+            advance(len(done), tried)
+        return done
+
+
+_bench: Bench  # of a process of the pool
+
+
+class Processes:
+    """Works through recipes in several processes, each of which reads the run anew: nothing large travels."""
+
+    def __init__(self, pool: ProcessPoolExecutor, tried: Synchronized[int]) -> None:
+        self._pool, self._tried = pool, tried
+
+    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
+        waiting = [self._pool.submit(_work, work, item) for item in items]
+        left: set[Future[T]] = set(waiting)
+        while left:
+            done, left = wait(left, BETWEEN_LOOKS, FIRST_COMPLETED)
+            for future in done:
+                future.result()  # raises what went wrong, at once
+            advance(len(waiting) - len(left), self._tried.value)
+        return [future.result() for future in waiting]
+
+
+@contextmanager
+def crew(run: Run, images: Sequence[ObservedImage], search: Search, processes: int) -> Iterator[Here | Processes]:
+    """Who does the work: this process, or several others."""
+    if require_count(processes, "processes") == 1:
+        yield Here(run, images, search)
+        return
+    tried = SPAWN.Value("q", 0)
+    with pool_of(processes, _begin, (run.folder, search, tried)) as pool:
+        yield Processes(pool, tried)
+
+
+def _begin(folder: Path, search: Search, tried: Synchronized[int]) -> None:
+    global _bench
+
+    def one_more(_: object) -> None:
+        with tried.get_lock():
+            tried.value += 1
+
+    run = open_run(folder)
+    _bench = Bench(list(run.images()), run.vocabulary, search, one_more)
+
+
+def _work(work: Callable[[Bench, W], T], item: W) -> T:
+    return work(_bench, item)

@@ -1,0 +1,204 @@
+"""Inference from stored boxes, at many settings of one rule, for all images at once.
+
+`Rule.prune` run anew for every image and every base_score would spend its time on what does not change: which base box
+explains a masked box, and which masked boxes are neighbours. Both are found once. A setting then decides which masked
+boxes are alive (they carry evidence and nothing explains them), and only images where that changed are clustered again.
+The outcome is that of `Rule.prune`, bit for bit, in the detector's labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks, ioa
+from objectseeker.core.observation import Observation
+from objectseeker.core.pruning import cluster_evidence, clusters, hulls, neighbours
+from objectseeker.core.rule import Rule
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.image_set import Boxes
+
+# What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
+SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
+
+NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
+
+# Pairs of boxes whose links are kept, a bit each: half a gigabyte. Whoever draws boxes chooses how many there are, so
+# images for which there is no room left are clustered anew at every setting: slower, and the same clusters.
+MOST_LINKS = 2**32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The masked boxes that can be output at some base_score, image by image.
+
+    Where masked boxes only count from a score of base_score on, one that a base box of at least its own score explains
+    is never output: most boxes of most runs end here. A rule whose masked scores lie below its base_score also needs
+    those that are explained by base boxes of lower scores alone: `reach` is the highest base_score of such a rule.
+    """
+
+    boxes: Boxes  # scores after the edge factor
+    mask_of: Ints
+    masks: Ints  # how many masks the image of each box has
+    explained: Floats  # the highest score of a base box that explains the box
+    linked: list[list[int] | None]  # of each image: its boxes' neighbours, bit i being its i-th candidate, if kept
+    first: list[int]  # each image's first candidate, and the end of the last image
+    rule: Rule  # what it has of SAME_CANDIDATES holds for the candidates; scores and power are free
+    floor: float  # the lowest masked score that was looked at
+    reach: float
+
+
+def find_candidates(
+    observations: Sequence[Observation],
+    rule: Rule,
+    floor: float,
+    *,
+    reach: float = 0.0,
+    among: Sequence[Bools] | None = None,
+) -> Candidates:
+    """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on.
+
+    `among` tells which masked boxes of each observation are looked at, if not all.
+    """
+    kept: list[Ints] = []
+    boxes: list[Detections] = []
+    explained: list[Floats] = []
+    linked: list[list[int] | None] = []
+    room = MOST_LINKS
+    for number, observation in enumerate(observations):
+        score, masked = rule.scores(observation), observation.boxes
+        looked_at = score >= floor
+        index = np.flatnonzero(looked_at if among is None else looked_at & among[number])
+        best = explaining_score(rule, masked[index], observation.base)
+        possible = best < np.maximum(score[index], reach)
+        index = index[possible]
+        kept.append(index)
+        boxes.append(Detections._checked(masked.xyxy[index], score[index], masked.label[index]))
+        explained.append(best[possible])
+        links = len(index) ** 2
+        linked.append(neighbours_as_bits(rule, boxes[-1]) if links <= room else None)
+        room -= links if links <= room else 0
+    counts = [len(index) for index in kept]
+    return Candidates(
+        boxes=Boxes.gather(boxes),
+        mask_of=np.concatenate([seen.mask_of[index] for seen, index in zip(observations, kept, strict=True)]),
+        masks=np.repeat([len(seen.masks) for seen in observations], counts),
+        explained=np.concatenate(explained),
+        linked=linked,
+        first=[0, *np.cumsum(counts).tolist()],
+        rule=rule,
+        floor=floor,
+        reach=reach,
+    )
+
+
+def explaining_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
+    """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
+    best = np.full(len(masked), NO_BASE)
+    for left, rest in _groups(rule, masked.label, base.label):
+        # The best base boxes come first: what one of them explains is not held against the others.
+        rest = rest[np.argsort(-base.score[rest], kind="stable")]
+        while len(left) and len(rest):
+            first = next(blocks(len(rest), len(left)))
+            some, rest = rest[first], rest[first.stop :]
+            inside = ioa(masked.xyxy[left], base.xyxy[some]) > rule.filter_ioa
+            found = inside.any(axis=1)
+            best[left[found]] = base.score[some[inside[found].argmax(axis=1)]]
+            left = left[~found]
+    return best
+
+
+def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
+    """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
+    linked = [0] * len(boxes)
+    for group, _ in _groups(rule, boxes.label, boxes.label):
+        for some in blocks(len(group), len(boxes)):
+            near = np.zeros((len(group[some]), len(boxes)), np.bool_)
+            near[:, group] = neighbours(boxes.xyxy[group[some]], boxes.xyxy[group], rule.cluster_distance)
+            for box, row in zip(group[some].tolist(), as_bits(near), strict=True):
+                linked[box] = row
+    return linked
+
+
+def as_bits(flags: Bools) -> list[int]:
+    """Every row as one number, flag i being bit i."""
+    return [int.from_bytes(row.tobytes(), "little") for row in np.packbits(flags, axis=1, bitorder="little")]
+
+
+def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Where the labels that occur in both `a` and `b` stand in each: far fewer pairs of boxes than all with all."""
+    if not rule.classwise:
+        a, b = np.zeros_like(a), np.zeros_like(b)
+    for label in np.intersect1d(a, b):
+        yield np.flatnonzero(a == label), np.flatnonzero(b == label)
+
+
+def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
+    """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune` has them."""
+    boxes = candidates.boxes
+    score = boxes.detections.score
+    cluster = np.zeros(len(boxes), np.int64)  # of the boxes alive: the first box of the cluster
+    before = np.zeros(len(boxes), np.bool_)
+    for rule in rules:
+        _check(rule, candidates)
+        evidence = rule.evidence(score)
+        alive = (evidence > 0) & (candidates.explained < rule.base_score)
+        for image in np.unique(boxes.image[alive != before]).tolist():
+            start, end = candidates.first[image : image + 2]
+            members = np.flatnonzero(alive[start:end])
+            linked = candidates.linked[image]
+            if linked is None:
+                cluster[start + members] = start + members[_clusters(rule, boxes.detections[start + members])]
+            else:
+                _join(linked, members.tolist(), start, cluster)
+        before = alive
+        kept = np.flatnonzero(alive)
+        if rule.low_score is not None:
+            kept = kept[_enough(cluster[kept], candidates.mask_of[kept], candidates.masks[kept], evidence[kept])]
+        yield Boxes(hulls(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
+
+
+def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> None:
+    """Write the clusters of the boxes `members` of the image whose candidates begin at `start`."""
+    left = sum(1 << member for member in members)
+    for seed in members:
+        if not left >> seed & 1:
+            continue
+        left ^= 1 << seed
+        reached = [seed]
+        for member in reached:
+            cluster[start + member] = start + seed
+            new = linked[member] & left
+            left ^= new
+            while new:
+                lowest = new & -new
+                reached.append(lowest.bit_length() - 1)
+                new ^= lowest
+
+
+def _clusters(rule: Rule, boxes: Detections) -> Ints:
+    """For every box the first box of its cluster, by `pruning` itself."""
+    number = clusters(boxes.xyxy, boxes.label if rule.classwise else np.zeros_like(boxes.label), rule.cluster_distance)
+    return np.asarray(np.unique(number, return_index=True)[1][number])
+
+
+def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints:
+    """Which boxes lie in a cluster that is output. (By number of masks: a sum rounds differently with more terms.)"""
+    output = np.zeros(len(cluster), np.bool_)
+    for many in np.unique(masks):
+        rows = np.flatnonzero(masks == many)
+        _, number = np.unique(cluster[rows], return_inverse=True)
+        output[rows] = (cluster_evidence(number, mask_of[rows], evidence[rows], int(many)) >= 1)[number]
+    return np.flatnonzero(output)
+
+
+def _check(rule: Rule, candidates: Candidates) -> None:
+    for name in SAME_CANDIDATES:
+        wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
+        if wanted != prepared:
+            raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
+    needed = max(candidates.floor, rule.base_score if rule.base_score > candidates.reach else 0.0)
+    if rule.floor < needed:
+        raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {rule.floor!r}")

@@ -1,0 +1,114 @@
+"""The IoU variant's inference from stored boxes, at many base_scores, for all images at once.
+
+As in `replay`, what does not depend on the base_score is found once: which boxes are clear, which base boxes repeat
+them and which of them suppress each other. The outcome is that of `IouRule.prune`, bit for bit, in the detector's
+labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
+from objectseeker.core.iou_rule import IouRule, clear_of_mask, unsuppressed
+from objectseeker.core.observation import Observation
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.image_set import Boxes
+from objectseeker.metrics.replay import NO_BASE, Candidates, as_bits, find_candidates, replay
+
+MOST_LINKS = 2**31  # as in `replay`
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IouCandidates:
+    """The masked boxes that can be output at some base_score, image by image: clear ones here, `others` apart."""
+
+    boxes: Boxes
+    repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_score
+    by_score: list[Ints]  # for every image its boxes, best first
+    same: list[list[int] | None]  # in that order, which boxes each one suppresses: bit i is the i-th best; if kept
+    first: list[int]  # each image's first box, and the end of the last image
+    others: Candidates
+    rule: IouRule  # its tau_iou and classwise hold for the candidates
+
+    def unsuppressed(self, image: int, alive: Bools) -> Ints:
+        """`iou_variant.unsuppressed` among the boxes alive of one image."""
+        order, same = self.by_score[image], self.same[image]
+        if same is None:
+            members = np.flatnonzero(alive)
+            boxes = self.boxes.detections[self.first[image] + members]
+            return np.asarray(members[unsuppressed(boxes.score, lambda i: self.rule.same(boxes[i], boxes)[0])])
+        left = int.from_bytes(np.packbits(alive[order], bitorder="little").tobytes(), "little")
+        best = []
+        while left:
+            lowest = left & -left
+            best.append(lowest.bit_length() - 1)
+            left &= ~(same[best[-1]] | lowest)
+        return np.asarray(order[best])
+
+
+def find_iou_candidates(
+    observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
+) -> IouCandidates:
+    """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_score, on."""
+    clear = [clear_of_mask(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
+    parts: list[Detections] = []
+    repeated: list[Floats] = []
+    by_score: list[Ints] = []
+    same: list[list[int] | None] = []
+    room = MOST_LINKS
+    for seen, flags in zip(observations, clear, strict=True):
+        boxes = seen.boxes[flags].at_least(mask_floor)
+        best = _repeating_score(rule, boxes, seen.base)
+        kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
+        boxes = boxes[kept]
+        order = np.argsort(-boxes.score, kind="stable")
+        parts.append(boxes)
+        repeated.append(best[kept])
+        by_score.append(order)
+        links = len(boxes) ** 2
+        same.append(_suppressing(rule, boxes[order]) if links <= room else None)
+        room -= links if links <= room else 0
+    return IouCandidates(
+        boxes=Boxes.gather(parts),
+        repeated=np.concatenate(repeated),
+        by_score=by_score,
+        same=same,
+        first=[0, *np.cumsum([len(boxes) for boxes in parts]).tolist()],
+        others=find_candidates(observations, rule.ioa, floor, reach=reach, among=[~flags for flags in clear]),
+        rule=rule,
+    )
+
+
+def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floats:
+    """For every box the highest score of a base box that repeats it."""
+    best = np.full(len(boxes), NO_BASE)
+    for some in blocks(len(boxes), len(base)):
+        same = rule.same(boxes[some], base)
+        best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
+    return best
+
+
+def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
+    """Which boxes each one suppresses, as the bits of one number."""
+    return [row for some in blocks(len(boxes), len(boxes)) for row in as_bits(rule.same(boxes[some], boxes))]
+
+
+def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[Boxes]:
+    """What each rule adds to the base boxes of all images: clear boxes, then hulls of the others."""
+    rules = list(rules)
+    boxes, score = candidates.boxes, candidates.boxes.detections.score
+    before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
+    for rule, hulls in zip(rules, replay(candidates.others, [rule.ioa for rule in rules]), strict=True):
+        if rule.tau_iou != candidates.rule.tau_iou:
+            raise ObjectSeekerError(f"the candidates were found for tau_iou={candidates.rule.tau_iou!r}, not {rule!r}")
+        alive = (score >= rule.ioa.mask_score) & (candidates.repeated < rule.base_score)
+        for image in np.unique(boxes.image[alive != before]).tolist():
+            start, end = candidates.first[image : image + 2]
+            output[start:end] = False
+            output[start + candidates.unsuppressed(image, alive[start:end])] = True
+        before = alive
+        yield boxes.select(output).followed_by(hulls)

@@ -1,0 +1,245 @@
+"""One run, one defence, one table.
+
+Images are looked at a few hundred at a time, in one process or in several: for the curves and, where the rule is known
+beforehand, for its certificates. Where a clean recall or a number of wrong boxes is asked for, only the curves say
+which rule that is, and the images are looked at once more. Everything but COCO's AP is a sum of whole numbers over
+images; see `Judged` for that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Ints
+from objectseeker.core.iou_rule import AnyRule, IouRule
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.defense import Defence
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.accumulators import Proven, Totals, jointly
+from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.image_set import NO_IMAGES, Scene, nothing_counts
+from objectseeker.metrics.outcomes import DefendedOutcome, Undefended, UndefendedPoint
+from objectseeker.metrics.parallel import OnImage, working
+from objectseeker.metrics.settings import POINTS, Settings, threshold_of
+
+Later = tuple[int, Settings, AnyRule]  # a way that is certified the second time, its number and its rule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The figures of a run. APs, recalls and rates are percentages, scores are not.
+
+    `ours` is the deployed rule, `label_free` the same without regard to labels, `iou` and `iou_label_free` its IoU
+    variant (the same as `ours` and `label_free` where that is what is deployed). Each is another detector: at a clean
+    recall each has a base_score of its own.
+    """
+
+    names: tuple[str, ...]  # the classes of the data set
+    images: int
+    ignored_objects: int
+    objects_per_class: Ints
+    settings: Settings
+    undefended: Undefended
+    ours: DefendedOutcome
+    label_free: DefendedOutcome
+    iou: DefendedOutcome
+    iou_label_free: DefendedOutcome
+    defence: Defence | None = None
+
+    @property
+    def deployed(self) -> Defence | None:
+        """The defence that these figures are about: with the rule of the operating point, its own or another one."""
+        point = self.ours.point
+        if self.defence is None or point is None or point.rule == self.defence.rule:
+            return self.defence
+        return replace(self.defence, rule=point.rule, follow=self.settings.follow)
+
+    @property
+    def objects(self) -> int:
+        return int(self.objects_per_class.sum())
+
+    @property
+    def classes(self) -> list[int]:
+        """Those that have objects."""
+        return [int(c) for c in np.flatnonzero(self.objects_per_class)]
+
+    @property
+    def vacuous_far(self) -> int | None:
+        """It depends on the objects alone, so any operating point has it."""
+        return next((one.vacuous_far for one in (self.ours, self.label_free) if one.point is not None), None)
+
+    @property
+    def iou_rule(self) -> IouRule:
+        assert isinstance(self.iou.settings.rule, IouRule)
+        return self.iou.settings.rule
+
+    @property
+    def iou_threshold(self) -> float:
+        return threshold_of(self.iou_rule, self.iou.settings.threat.threshold)
+
+    @property
+    def remarks(self) -> list[str]:
+        """What stands in for figures that are not there, or not where one would expect them."""
+        remark = self.ours.remark()
+        return [] if remark is None else [remark]
+
+    def alert_rate(self, outcome: DefendedOutcome) -> float | None:
+        return None if outcome.alerts is None else 100 * outcome.alerts / self.images
+
+    def to_json(self) -> dict[str, Any]:
+        undefended, settings = self.undefended, self.settings
+        unreached = dict.fromkeys(field.name for field in fields(UndefendedPoint))
+        return {
+            "images": self.images,
+            "objects": self.objects,
+            "ignored_objects": self.ignored_objects,
+            "classes": len(self.classes),
+            "defence": None if self.deployed is None else self.deployed.described(),
+            "settings": settings.to_json(),
+            "operating_point": {
+                "asked": settings.asked,
+                **{name: getattr(settings, name) for name in POINTS},
+                "remarks": self.remarks,
+            },
+            "vanilla": {
+                "ap50": undefended.ap50,
+                "ap50_coco": undefended.ap50_coco,
+                **(unreached if undefended.point is None else asdict(undefended.point)),
+            },
+            "objectseeker": self._block(self.ours, self.label_free),
+            "iou_variant": {
+                "tau_iou": self.iou_rule.tau_iou,
+                "threshold": self.iou_threshold,
+                **self._block(self.iou, self.iou_label_free),
+            },
+            "per_class": [self._class_row(c) for c in self.classes],
+        }
+
+    def _block(self, ours: DefendedOutcome, free: DefendedOutcome) -> dict[str, Any]:
+        """One way to prune: label by label, and without labels."""
+        return {
+            "ap50": ours.ap50,
+            "ap50_label_free": free.ap50,
+            **ours.operating_row(),
+            "certified_recall": ours.certified_recall(),
+            "joint_recall": ours.joint_recall,
+            "false_alerts": {"images": ours.alerts, "rate": self.alert_rate(ours)},
+            "label_free": free.operating_row(),
+            "certified_recall_label_free": free.certified_recall(),
+            "false_alerts_label_free": {"images": free.alerts, "rate": self.alert_rate(free)},
+            "vacuous_far": next((one.vacuous_far for one in (ours, free) if one.point is not None), None),
+        }
+
+    def _class_row(self, c: int) -> dict[str, Any]:
+        ours, free, iou, iou_free = self.ours, self.label_free, self.iou, self.iou_label_free
+        return {
+            "class": self.names[c],
+            "objects": int(self.objects_per_class[c]),
+            "vanilla_ap50": float(self.undefended.curve.ap50[c]),
+            "vanilla_ap50_coco": float(self.undefended.coco[c]),
+            "ap50": float(ours.curve.ap50[c]),
+            "ap50_label_free": float(free.curve.ap50[c]),
+            "clean_recall": ours.recall(c),
+            "clean_recall_label_free": free.recall(c),
+            "certified_recall": ours.certified_recall(c),
+            "vacuous_far": None if ours.point is None else ours.point.vacuous_far(c),
+            "certified_recall_label_free": free.certified_recall(c),
+            "iou_variant": {
+                "ap50": float(iou.curve.ap50[c]),
+                "ap50_label_free": float(iou_free.curve.ap50[c]),
+                "certified_recall": iou.certified_recall(c),
+                "certified_recall_label_free": iou_free.certified_recall(c),
+            },
+        }
+
+
+def evaluate(
+    images: Sequence[ObservedImage],
+    vocabulary: Vocabulary,
+    settings: Settings,
+    *,
+    defence: Defence | None = None,
+    processes: int = 1,
+    on_image: OnImage = lambda: None,
+) -> Evaluation:
+    """The figures of a run; `defence`, if given, is what the settings' rule is deployed as, and is named by the result.
+
+    - ap50: the paper's protocol, mean over the classes that have objects; the undefended detector gets the same
+      protocol, and beside it its ordinary COCO AP50.
+    - base_score, mask_score, low_score, clean_recall, wrong_boxes: the operating point that `settings` ask for. The
+      clean recall is the mean over classes; wrong boxes are those that find no object, an image. The undefended
+      detector is measured where it reaches the same clean recall or number of wrong boxes itself.
+    - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
+      patches because no position is far from them.
+    - joint_recall: the share of all objects that surely remain, image by image and all in one output, under any single
+      patch of that size, wherever it lies; of `ours` alone. Never below the certified recall for anywhere.
+    - alerts: how many of these clean images are flagged there, because masks add a box to the base boxes; as when it
+      is deployed, of whatever class.
+
+    If no base_score reaches what was asked for, all that depends on it is None; see `remark`.
+
+    The images are gone through (twice where only the curve says where the operating point is) and not kept: a stored
+    run may be more than memory holds. Several `processes` share them, with the same result; `on_image` is called for
+    every image gone through.
+    """
+    if not vocabulary.dataset_names:  # nobody said what there is to see
+        raise ObjectSeekerError(nothing_counts(len(images)) if len(images) else NO_IMAGES)
+    ways = [settings, settings.label_free()]
+    if not isinstance(settings.rule, IouRule):
+        ways += [way.by_iou() for way in ways]
+    totals = Totals(vocabulary, ways)
+    with working(images, vocabulary, processes=processes, on_image=on_image) as crew:
+        for some in crew.each(_first_time, (vocabulary, ways)):
+            totals.join(some)
+        if not totals.objects.any():
+            raise ObjectSeekerError(nothing_counts(totals.images) if totals.images else NO_IMAGES)
+        outcomes = [totals.outcome(number) for number in range(len(ways))]
+        later: list[Later] = [
+            (number, one.settings, one.point.rule)
+            for number, one in enumerate(outcomes)
+            if one.point is not None and one.settings.fixed_rule is None
+        ]
+        classes = len(vocabulary.dataset_names)
+        proven = _second_time((), (classes, later))
+        for part in crew.each(_second_time, (classes, later)) if later else ():
+            for all_of_it, more in zip(proven, part, strict=True):
+                all_of_it.join(more)
+    for (number, _, _), found in zip(later, proven, strict=True):
+        outcomes[number] = found.of(outcomes[number])
+    ours, label_free, *by_iou = outcomes
+    iou, iou_label_free = by_iou or (ours, label_free)
+    return Evaluation(
+        names=vocabulary.dataset_names,
+        images=totals.images,
+        ignored_objects=totals.ignored,
+        objects_per_class=totals.objects,
+        settings=settings,
+        undefended=totals.undefended(),
+        ours=ours,
+        label_free=label_free,
+        iou=iou,
+        iou_label_free=iou_label_free,
+        defence=defence,
+    )
+
+
+def _first_time(scenes: Iterable[Scene], asked: tuple[Vocabulary, Sequence[Settings]]) -> Totals:
+    totals = Totals(*asked)
+    for scene in scenes:
+        totals.add(scene)
+    return totals
+
+
+def _second_time(scenes: Iterable[Scene], asked: tuple[int, Sequence[Later]]) -> list[Proven]:
+    """What is proven of rules that were not known the first time."""
+    classes, rules = asked
+    found = [Proven(classes, jointly=jointly(way, number)) for number, way, _ in rules]
+    for scene in scenes:
+        for proven, (_, way, rule) in zip(found, rules, strict=True):
+            proven.add(Replayed.of(scene, way), rule)
+    return found

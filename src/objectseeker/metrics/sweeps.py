@@ -1,0 +1,322 @@
+"""What the figures of the paper are drawn from: one row per setting; `to_row` gives its plain values, ready for CSV.
+
+A row says which setting it was (k is the number of lines per axis), what it cost (ap50, clean_recall) and what it
+brought (certified_far, certified_close, certified_over, certified_anywhere), all in percent. Where the clean recall
+asked for is not reached, what depends on it is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Ints
+from objectseeker.core.certification import visible_area
+from objectseeker.core.observation import restrict
+from objectseeker.core.threats import WHERES, Patch, Where
+from objectseeker.errors import ObjectSeekerError, require_count
+from objectseeker.metrics.certified import remaining_under
+from objectseeker.metrics.curves import Curve, undefended_curve, unpruned_curve
+from objectseeker.metrics.defended_images import Replayed, counted, shares
+from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.outcomes import DefendedOutcome
+from objectseeker.metrics.settings import Settings
+
+PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
+THRESHOLDS = tuple(t / 10 for t in range(10))
+WRONG_BOXES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
+SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Step:
+    """One value of what a sweep varies, and what it gave; `k` where lines are varied as well."""
+
+    name: str
+    value: float
+    outcome: DefendedOutcome
+    k: int | None = None
+    forward_passes: int | None = None
+    masks: str | None = None  # which these were, where they are not all that is stored
+    undefended_ap50: float | None = None
+    beside: Mapping[str, float | None] = field(default_factory=dict)  # further columns
+
+    def to_row(self) -> dict[str, Any]:
+        row = {"k": self.k, self.name: self.value, "forward_passes": self.forward_passes, "masks": self.masks}
+        row = {name: value for name, value in row.items() if value is not None} | self.outcome.to_row()
+        row |= self.beside
+        return row if self.undefended_ap50 is None else row | {"undefended_ap50": self.undefended_ap50}
+
+
+@dataclass(frozen=True, slots=True)
+class SizeBin:
+    """The objects whose share of their image lies above `above` and up to `up_to`."""
+
+    above: float
+    up_to: float
+    objects: int
+    objects_share: float
+    certified: dict[Where, float | None]
+    vacuous_far: int | None
+
+    def to_row(self) -> dict[str, Any]:
+        return {
+            "from": self.above,
+            "to": self.up_to,
+            "objects": self.objects,
+            "objects_share": self.objects_share,
+            **{f"certified_{where}": share for where, share in self.certified.items()},
+            "vacuous_far": self.vacuous_far,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One of several disjoint parts of the images, measured by itself."""
+
+    number: int
+    images: int
+    objects: int
+    undefended_ap50: float
+    outcome: DefendedOutcome
+
+    def to_row(self) -> dict[str, Any]:
+        counts = {"split": self.number, "images": self.images, "objects": self.objects}
+        return counts | {"undefended_ap50": self.undefended_ap50} | self.outcome.to_row()
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionRecall:
+    """Precision and recall over all boxes of one detector at one base_score."""
+
+    detector: str
+    base_score: float
+    precision: float | None
+    recall: float
+    clean_recall: float
+
+    def to_row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def by_clean_recall(scene: Scene, settings: Settings, recalls: Iterable[float]) -> list[Step]:
+    """Certified recall against the clean recall it is measured at."""
+    replayed = Replayed.of(scene, settings)
+    curve = replayed.curve(settings)
+    return [
+        Step(
+            name="asked_clean_recall",
+            value=100 * recall,
+            outcome=_outcome(settings.at_clean_recall(recall), replayed, curve=curve),
+        )
+        for recall in recalls
+    ]
+
+
+def by_wrong_boxes(scene: Scene, settings: Settings, most: Iterable[float] = WRONG_BOXES) -> list[Step]:
+    """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
+    replayed, undefended = Replayed.of(scene, settings), undefended_curve(scene)
+    curve, steps = replayed.curve(settings), []
+    for one in most:
+        row = undefended.row_at_wrong_boxes(one, settings.base_floor)
+        steps.append(
+            Step(
+                name="asked_wrong_boxes",
+                value=one,
+                outcome=_outcome(settings.at_wrong_boxes(one), replayed, curve=curve),
+                beside={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
+            )
+        )
+    return steps
+
+
+def by_lines(scene: Scene, settings: Settings, ks: Iterable[int]) -> list[Step]:
+    """The effect, and with `forward_passes` the cost, of the number of lines per axis.
+
+    The lines are every n-th of the stored ones. They are not those of Halves(k), so no detector can be deployed with
+    them: these rows are for looking at the trend.
+    """
+    steps = []
+    for k in ks:
+        of_k = with_lines(scene, k)
+        masks = max(len(image.observation.masks) for image in of_k.images)  # an image of few pixels has fewer
+        steps.append(Step(name="k", value=k, forward_passes=1 + masks, outcome=measured(of_k, settings)))
+    return steps
+
+
+def by_alpha(scene: Scene, settings: Settings, alphas: Iterable[float]) -> list[Step]:
+    """The effect of the lowest mask_score."""
+    return _by_follow(scene, settings, "alpha", alphas)
+
+
+def by_beta(scene: Scene, settings: Settings, betas: Iterable[float]) -> list[Step]:
+    """The effect of how far mask_score rises above base_score."""
+    return _by_follow(scene, settings, "beta", betas)
+
+
+def by_filter_ioa(scene: Scene, settings: Settings, filter_ioas: Iterable[float]) -> list[Step]:
+    """The effect of how much of a masked box a base box must cover to explain it."""
+    return [
+        Step(name="filter_ioa", value=ioa, outcome=measured(scene, settings.with_rule(filter_ioa=ioa)))
+        for ioa in filter_ioas
+    ]
+
+
+def by_threshold(scene: Scene, settings: Settings, thresholds: Iterable[float] = THRESHOLDS) -> list[Step]:
+    """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
+    replayed = Replayed.of(scene, settings)
+    curve = replayed.curve(settings)
+    return [
+        Step(
+            name="threshold",
+            value=t,
+            outcome=_outcome(replace(settings, threat=replace(settings.threat, threshold=t)), replayed, curve=curve),
+        )
+        for t in thresholds
+    ]
+
+
+def mean_over_thresholds(steps: Sequence[Step]) -> dict[Where, float | None]:
+    """The mean certified recall over the rows of `by_threshold`."""
+    certified = [step.outcome.certified_recall() for step in steps]
+    means: dict[Where, float | None] = {}
+    for where in WHERES:
+        known = [share for recall in certified if (share := recall[where]) is not None]
+        means[where] = float(np.mean(known)) if known and len(known) == len(certified) else None
+    return means
+
+
+def by_patch_area(
+    scene: Scene, settings: Settings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
+) -> list[Step]:
+    """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
+
+    Of the most lines also the joint certificate: the share of objects that surely remain under any single patch.
+    """
+    shapes = [(one, settings.threat.aspect) for one in areas]
+    steps = []
+    for k in ks or (None,):
+        jointly = k is None or k == max(ks)
+        outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes, jointly=jointly)
+        steps += [
+            Step(name="patch_area", value=one, k=k, outcome=outcome, beside={"joint_recall": outcome.joint_recall})
+            for one, outcome in zip(areas, outcomes, strict=True)
+        ]
+    return steps
+
+
+def by_patch_aspect(scene: Scene, settings: Settings, aspects: Sequence[float] = PATCH_ASPECTS) -> list[Step]:
+    """Certified recall against the patch's width divided by its height, at equal area."""
+    outcomes = _by_patch(scene, settings, [(settings.threat.area, aspect) for aspect in aspects])
+    return [
+        Step(name="patch_aspect", value=aspect, outcome=outcome)
+        for aspect, outcome in zip(aspects, outcomes, strict=True)
+    ]
+
+
+def by_object_size(scene: Scene, settings: Settings, bins: Sequence[float] = SIZE_BINS) -> list[SizeBin]:
+    """How many objects take which share of their image, and how many of those are certified."""
+    if len(bins) < 2 or list(bins) != sorted(set(bins)):
+        raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
+    replayed = Replayed.of(scene, settings)
+    point = _outcome(settings, replayed).point
+    verdicts = None if point is None else replayed.certified(point.rule, settings.threat)
+    image = scene.truth.image[scene.counted]
+    width, height = scene.width[image], scene.height[image]
+    share = visible_area(scene.truth.detections.xyxy[scene.counted], width, height) / (width * height)
+    rows = []
+    for low, high in pairwise(bins):
+        mine = (share > low) & (share <= high)
+        objects, certified, vacuous = int(mine.sum()), dict.fromkeys(WHERES), None
+        if verdicts is not None:
+            certified = shares(verdicts[0][:, mine].sum(axis=1), objects)
+            vacuous = int(verdicts[1][WHERES.index("far"), mine].sum())
+        rows.append(SizeBin(low, high, objects, 100 * float(mine.mean()), certified, vacuous))
+    return rows
+
+
+def by_split(scene: Scene, settings: Settings, *, splits: int = 2, seed: int = 0) -> list[Part]:
+    """The same measurement on disjoint random parts of the images: how much of a difference is chance."""
+    parts = [scene.subset(index) for index in split(len(scene.images), require_count(splits, "splits"), seed)]
+    return [
+        Part(number, len(part.images), len(part.counted), undefended_curve(part).mean_ap50, measured(part, settings))
+        for number, part in enumerate(parts)
+    ]
+
+
+def precision_recall(scene: Scene, settings: Settings) -> list[PrecisionRecall]:
+    """Precision and recall over all boxes at every base_score: undefended, defended, and defended without pruning."""
+    rows = []
+    for detector, curve in (
+        ("undefended", undefended_curve(scene)),
+        ("defended", Replayed.of(scene, settings).curve(settings)),
+        ("without pruning", unpruned_curve(scene, settings)),
+    ):
+        right, boxes = curve.right.sum(axis=1), (curve.right + curve.wrong).sum(axis=1)
+        rows += [
+            PrecisionRecall(
+                detector=detector,
+                base_score=float(curve.base_scores[i]),
+                precision=100 * float(right[i] / boxes[i]) if boxes[i] else None,
+                recall=100 * float(right[i] / len(scene.counted)),
+                clean_recall=float(curve.clean_recall[i]),
+            )
+            for i in range(len(curve.base_scores))
+        ]
+    return rows
+
+
+def measured(scene: Scene, settings: Settings) -> DefendedOutcome:
+    return _outcome(settings, Replayed.of(scene, settings))
+
+
+def with_lines(scene: Scene, k: int) -> Scene:
+    """The scene as observed under `k` of the stored lines per axis."""
+    images = [replace(image, observation=restrict(image.observation, k)) for image in scene.images]
+    return Scene.of(images, scene.vocabulary)
+
+
+def split(images: int, parts: int, seed: int) -> list[Ints]:
+    """Disjoint random parts of nearly equal size, each in ascending order."""
+    if parts > images:
+        raise ObjectSeekerError(f"{images} images cannot be split into {parts} parts; observe more of them")
+    order = np.random.default_rng(seed).permutation(images)
+    return [np.sort(part) for part in np.array_split(order, parts)]
+
+
+def _outcome(settings: Settings, replayed: Replayed, *, curve: Curve | None = None) -> DefendedOutcome:
+    curve = replayed.curve(settings) if curve is None else curve
+    return DefendedOutcome(settings, curve, replayed.operating(settings, curve))
+
+
+def _by_follow(scene: Scene, settings: Settings, name: str, values: Iterable[float]) -> list[Step]:
+    tried = [(value, settings.following(**{name: value})) for value in values]
+    replayed = Replayed.of(scene, settings, floor=min((one.floor for _, one in tried), default=None))
+    return [Step(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
+
+
+def _by_patch(
+    scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
+) -> list[DefendedOutcome]:
+    """One operating point, many patches (area, aspect), all certified in one go."""
+    replayed = Replayed.of(scene, settings)
+    outcome = _outcome(settings, replayed)
+    point = outcome.point
+    if point is None:
+        return [outcome] * len(shapes)
+    threat = settings.threat
+    patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in WHERES]
+    certified, vacuous = (counted(scene, verdicts) for verdicts in replayed.certified(point.rule, threat, patches))
+    each = [slice(i, i + len(WHERES)) for i in range(0, len(patches), len(WHERES))]
+    points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
+    if jointly and threat.count == 1:
+        anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
+        found = remaining_under(replayed.proofs, point.rule, anywhere, threshold=threat.threshold)
+        counts = [sum(image.count for image in of_patch) for of_patch in found]
+        points = [replace(one, remaining=count) for one, count in zip(points, counts, strict=True)]
+    return [replace(outcome, point=one) for one in points]

@@ -1,0 +1,534 @@
+"""Finding settings: the most certified recall for a given loss of clean AP.
+
+The images are split in two. Settings are searched on one half, a coarse grid first and then ever smaller steps around
+the best, and what was found is measured on the other half, which the search has not seen. This is done for the paper's
+rule and for the evidence rule, and for several losses: the frontier of what AP can be traded for. Everything that
+settings share is computed once; one setting then costs a curve and its certificates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, Literal, get_args
+
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.iou_rule import AnyRule
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.rule import Rule
+from objectseeker.core.threats import WHERES, Patch, Where
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
+from objectseeker.metrics.curves import Curve, undefended_curve
+from objectseeker.metrics.defended_images import OperatingPoint, Replayed, row_asked_for
+from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.outcomes import DefendedOutcome
+from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat, at_most, require_seed
+from objectseeker.metrics.sweeps import split
+
+Family = Literal["paper", "evidence"]
+RecallOf = Literal["defended", "undefended"]
+
+FAMILIES: tuple[Family, ...] = get_args(Family)
+USUAL_RECALL = 0.8  # where nobody asks for another clean recall
+MANY_WRONG_BOXES = 10  # an image
+NO_GAIN = -1.0  # of settings that do not reach the operating point
+
+# The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
+# and low_beta start as shares of its alpha and beta.
+GRID: dict[Family, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "paper": ((0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9), (0.0, 0.1, 0.25, 0.4, 0.55, 0.7)),
+    "evidence": ((0.2, 0.35, 0.5, 0.65, 0.8), (0.05, 0.25, 0.45, 0.65)),
+}
+LOW_SHARES = (0.4, 0.7)
+POWERS = (1.0, 2.0)
+
+LOSSES = (0.0, 0.5, 1.0, 2.0, 4.0)  # the frontier's points of AP
+
+# The refinement: all alphas and betas move by a step, power by POWER_STEP times as much, choices to the next one.
+STEPS = (0.1, 0.05, 0.02)
+POWER_STEP = 5.0
+SMALLEST_POWER = 0.25
+STARTS = 2  # how many of the best settings are moved
+MOST_ROUNDS = 3  # of moves of one step
+
+COARSE = 4  # while searching, a curve has every fourth base_score
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """One setting and what it gave on some images."""
+
+    settings: Settings
+    outcome: DefendedOutcome
+    undefended_ap50: float
+    loss: float  # the points of AP50 that the defence costs
+    certified_mean: float | None  # over every `where` asked for; None if the point asked for is not there, or if the
+    # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
+    undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
+
+    @property
+    def family(self) -> Family:
+        return family_of(self.settings)
+
+    @property
+    def gain(self) -> float:
+        return NO_GAIN if self.certified_mean is None else self.certified_mean
+
+    def figures(self) -> dict[str, Any]:
+        names = ("undefended_ap50", "undefended_clean_recall", "certified_mean")
+        more = {name: getattr(self, name) for name in names} | {"ap50_loss": self.loss}
+        return self.outcome.to_row() | more
+
+    def to_row(self) -> dict[str, Any]:
+        return self.settings.to_json() | self.figures()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuned:
+    """The best setting of one family within an allowed loss, measured by the full protocol."""
+
+    most_loss: float
+    settings: Settings
+    searched: Trial  # on the half that was searched
+    held_out: Trial  # on the other half
+
+    @property
+    def why_not_held_out(self) -> str | None:
+        """Why the held-out half has no certified recall, where it has none."""
+        if self.held_out.outcome.point is not None:
+            return None
+        if self.settings.wrong_boxes is not None:
+            return f"on the half that was not searched, {self.held_out.outcome.remark()}"
+        return (
+            f"the half that was not searched reaches a clean recall of at most "
+            f"{self.held_out.outcome.highest_clean_recall:.1f} %, so nothing is certified at "
+            f"{self.settings.clean_recall:.0%} there"
+        )
+
+    @property
+    def flooding(self) -> str | None:
+        """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
+        point = self.searched.outcome.point
+        if point is None or point.wrong_boxes <= MANY_WRONG_BOXES:
+            return None
+        return (
+            f"the defence gives {point.wrong_boxes:.0f} wrong boxes an image from a score of {point.rule.base_score:g} "
+            "on: ask for fewer with --wrong-boxes, or for less with --clean-recall"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "most_loss": self.most_loss,
+            "settings": self.settings.to_json(),
+            "searched": self.searched.figures(),
+            "held_out": self.held_out.figures(),
+            "why": self.why_not_held_out,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tuning:
+    """What `tune` found: the best of each family, its frontier by ascending loss, and everything that was tried."""
+
+    search: Search
+    families: dict[Family, Tuned]
+    frontier: dict[Family, tuple[Tuned, ...]]
+    trials: tuple[Trial, ...]
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Tuned:
+        return max(self.families.values(), key=lambda tuned: tuned.searched.gain)
+
+    def held_out_images(self, images: int) -> Ints:
+        """Which of so many images were not searched."""
+        return split(images, 2, self.search.seed)[1 - self.search.half]
+
+    @property
+    def chosen(self) -> tuple[AnyRule, Follow]:
+        """What a defence is made of: the best rule where the searched half reaches the clean recall, and its curve."""
+        point, follow = self.best.searched.outcome.point, self.best.settings.follow
+        assert point is not None  # otherwise it would not be the best
+        return point.rule, follow
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "best": self.best.to_json(),
+            "families": {family: tuned.to_json() for family, tuned in self.families.items()},
+            "frontier": {family: [one.to_json() for one in points] for family, points in self.frontier.items()},
+            "attempts": [trial.to_row() for trial in self.trials],
+            "remarks": list(self.remarks),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The values a search may choose from, besides scores and power. It starts from the first of each."""
+
+    filter_ioa: tuple[float, ...] = (0.6, 0.5, 0.7)
+    edge_factor: tuple[float, ...] = (0.85, 1.0, 0.7, 0.5)
+    cluster_distance: tuple[float, ...] = (0.1, 0.2, 0.3)
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if not getattr(self, each.name):
+                raise ObjectSeekerError(f"{each.name} must have at least one value to choose from, got none")
+
+    def start(self, settings: Settings) -> Settings:
+        """`settings` with the first of every choice."""
+        return settings.with_rule(**{each.name: getattr(self, each.name)[0] for each in fields(self)})
+
+    def moves(self, settings: Settings) -> Iterator[Settings]:
+        """`settings` with one choice moved to the next value up or down."""
+        for each in fields(self):
+            values = sorted(getattr(self, each.name))
+            place = values.index(getattr(settings.ioa, each.name))
+            for next_place in (place - 1, place + 1):
+                if 0 <= next_place < len(values):
+                    yield settings.with_rule(**{each.name: values[next_place]})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What `tune` looks for, and among what.
+
+    What is maximised is the mean certified recall over `wheres` against `threat` at `clean_recall`, or with at most
+    `wrong_boxes` wrong boxes an image (see `Settings`), among the settings
+    that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
+    `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
+    "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
+    base_score. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
+    that is searched. Without a clean recall it is
+    USUAL_RECALL, or what the undefended detector reaches on both halves if that is less.
+    """
+
+    mask_floor: float
+    threat: Threat = field(default_factory=Threat)
+    clean_recall: float | None = None
+    wrong_boxes: float | None = None
+    base_floor: float = 0.0
+    most_loss: float = 1.0
+    losses: tuple[float, ...] = LOSSES
+    families: tuple[Family, ...] = FAMILIES
+    wheres: tuple[Where, ...] = ("far", "close", "over")
+    choices: Choices = field(default_factory=Choices)
+    starts: tuple[Settings, ...] = ()
+    recall_of: RecallOf = "defended"
+    seed: int = 0
+    half: int = 0
+
+    def __post_init__(self) -> None:
+        require_fraction(self.mask_floor, "mask_floor")
+        require_fraction(self.recall, "clean_recall")
+        if self.wrong_boxes is not None and (self.clean_recall is not None or self.recall_of != "defended"):
+            asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
+            raise ObjectSeekerError(
+                f"give a clean recall or wrong boxes, one of them: got wrong_boxes={self.wrong_boxes!r}, {asked}"
+            )
+        for loss in (self.most_loss, *self.losses):
+            require_number(loss, "most_loss")
+        _require_some(self.families, FAMILIES, "families")
+        _require_some(self.wheres, WHERES, "wheres")
+        _require_some([self.recall_of], get_args(RecallOf), "recall_of")
+        require_seed(self.seed)
+        if self.half not in (0, 1):
+            raise ObjectSeekerError(f"half must be 0 or 1, got {self.half!r}")
+
+    @property
+    def recall(self) -> float:
+        """The clean recall to search at."""
+        return USUAL_RECALL if self.clean_recall is None else self.clean_recall
+
+    @property
+    def every_loss(self) -> list[float]:
+        return sorted({self.most_loss, *self.losses})
+
+    def choices_of(self, family: Family) -> Choices:
+        """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
+        return Choices(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
+
+    def settings(self) -> Settings:
+        """Where a search starts from."""
+        recall = self.recall if self.wrong_boxes is None else None
+        point: dict[str, Any] = {"clean_recall": recall, "wrong_boxes": self.wrong_boxes, "base_floor": self.base_floor}
+        return Settings.along(Follow(), threat=self.threat, **point)
+
+    @property
+    def point(self) -> str:
+        """Where is searched, in words."""
+        if self.wrong_boxes is not None:
+            return f"a base_score with {at_most(self.wrong_boxes)}"
+        return f"clean recall {100 * self.recall:g} %"
+
+
+def tune(
+    images: Sequence[ObservedImage],
+    vocabulary: Vocabulary,
+    search: Search,
+    *,
+    on_attempt: Callable[[Trial], None] | None = None,
+) -> Tuning:
+    """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
+
+    `on_attempt` is called after every setting.
+    """
+    scene = Scene.of(images, vocabulary)
+    halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
+    search, remarks = within_reach(search, halves)
+    both = [Measuring(half, search) for half in halves]
+    seen, unseen = both[search.half], both[1 - search.half]
+    climb = Climb(seen, search, on_attempt)
+    frontier: dict[Family, tuple[Tuned, ...]] = {}
+    for family in search.families:
+        climb.run(family)
+        best = {loss: climb.pick(family, loss) for loss in search.every_loss}
+        frontier[family] = tuple(
+            Tuned(loss, settings, seen.full(settings), unseen.full(settings))
+            for loss, settings in best.items()
+            if settings is not None
+        )
+    tuned = {family: one for family, points in frontier.items() for one in points if one.most_loss == search.most_loss}
+    if not tuned:
+        raise ObjectSeekerError(climb.why_nothing())
+    return Tuning(search, tuned, frontier, tuple(climb.trials.values()), remarks)
+
+
+def within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
+    """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
+    if search.clean_recall is not None or search.wrong_boxes is not None:
+        return search, ()
+    highest = min(undefended_curve(half).highest_clean_recall for half in halves)
+    if highest >= 100 * USUAL_RECALL:
+        return search, ()
+    instead = int(highest) / 100  # a whole percentage, to be asked for again
+    remark = f"clean recall {USUAL_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
+    return replace(search, clean_recall=instead), (remark,)
+
+
+class Remembering(Replayed):
+    """Certifies a rule once: certificates hold for any base_score, and many settings differ in that alone."""
+
+    @cached_property
+    def _known(self) -> dict[tuple[Rule, Threat], tuple[Bools, Bools]]:
+        return {}
+
+    def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+        if patches is not None or not isinstance(rule, Rule):
+            return super().certified(rule, threat, patches)
+        key = replace(rule, base_score=0.0), threat
+        if key not in self._known:
+            self._known[key] = super().certified(rule, threat)
+        return self._known[key]
+
+
+class Measuring:
+    """Measures settings on one scene, and keeps what they share."""
+
+    def __init__(self, scene: Scene, search: Search) -> None:
+        self._scene = scene
+        self._search = search
+        self._replayed: dict[Rule, Replayed] = {}
+        self._undefended_ap50: dict[int, float] = {}
+        self._undefended = undefended_curve(scene) if search.recall_of == "undefended" else None
+
+    def full(self, settings: Settings) -> Trial:
+        """By the full protocol."""
+        replayed = self._shared(settings)
+        curve = replayed.curve(settings)
+        if self._undefended is not None:
+            point = self._at_undefended(settings, replayed)
+        else:
+            point = replayed.operating(settings, curve)
+        return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
+
+    def coarse(self, settings: Settings) -> Trial:
+        """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
+        replayed = self._shared(settings)
+        curve = replayed.curve(settings, BASE_SCORES[::COARSE])
+        if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
+            return self._trial(settings, curve, None)
+        if self._undefended is not None:
+            return self._trial(settings, curve, self._at_undefended(settings, replayed))
+        return self._trial(settings, curve, self._between(settings, replayed, curve))
+
+    def _between(self, settings: Settings, replayed: Replayed, curve: Curve) -> OperatingPoint | None:
+        """The operating point among the base_scores next to that of a coarse curve.
+
+        Wrong boxes may be too many at a higher base_score between two of the coarse curve, too: that is for `full`.
+        """
+        row = row_asked_for(settings, curve)
+        if settings.wrong_boxes is None:
+            if row is None:
+                return None
+            beside = BASE_SCORES[row * COARSE : (row + 1) * COARSE]
+        else:
+            row = len(curve.base_scores) if row is None else row
+            beside = BASE_SCORES[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
+        return replayed.operating(settings, replayed.curve(settings, beside))
+
+    def loss(self, settings: Settings) -> float:
+        """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
+        return self._loss(self._shared(settings).curve(settings, BASE_SCORES[::COARSE]))
+
+    def reaches(self, trial: Trial) -> bool:
+        """Whether what was asked for was reached."""
+        curve = trial.outcome.curve if self._undefended is None else self._undefended
+        return row_asked_for(trial.settings, curve) is not None
+
+    def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
+        """Where the undefended detector reaches the clean recall."""
+        assert self._undefended is not None
+        row = self._undefended.row_at_recall(self._search.recall)
+        if row is None:
+            return None
+        return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
+
+    @cached_property
+    def _undefended_clean_recall(self) -> float | None:
+        """Where the undefended detector has the clean recall or the wrong boxes that are searched at."""
+        curve = undefended_curve(self._scene) if self._undefended is None else self._undefended
+        row = row_asked_for(self._search.settings(), curve)
+        return None if row is None else float(curve.clean_recall[row])
+
+    def _trial(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Trial:
+        outcome = DefendedOutcome(settings, curve, point)
+        certified = [outcome.certified_recall()[where] for where in self._search.wheres]
+        known = [share for share in certified if share is not None]
+        mean = sum(known) / len(known) if known else None
+        return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean)
+
+    def _loss(self, curve: Curve) -> float:
+        return self._undefended_by(curve) - curve.mean_ap50
+
+    def _undefended_by(self, curve: Curve) -> float:
+        """The undefended AP50 at the same base_scores."""
+        size = len(curve.base_scores)
+        if size not in self._undefended_ap50:
+            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
+        return self._undefended_ap50[size]
+
+    def _shared(self, settings: Settings) -> Replayed:
+        ioa = settings.ioa
+        key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
+        if key not in self._replayed:
+            self._replayed[key] = Remembering.of(self._scene, settings, floor=self._search.mask_floor)
+        return self._replayed[key]
+
+
+class Climb:
+    """The settings tried so far, and which to try next."""
+
+    def __init__(self, bench: Measuring, search: Search, on_attempt: Callable[[Trial], None] | None = None) -> None:
+        self.trials: dict[Settings, Trial] = {}
+        self._bench = bench
+        self._search = search
+        self._on_attempt = on_attempt
+
+    def run(self, family: Family) -> None:
+        """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
+        choices, floor = self._search.choices_of(family), self._search.mask_floor
+        self._try(grid(choices.start(self._search.settings()), family, floor))
+        self._try(start for start in self._search.starts if family_of(start) == family)
+        for step, loss in product(STEPS, self._search.every_loss):
+            for _ in range(MOST_ROUNDS):
+                best = self._ranked(family, loss)[:STARTS]
+                for start in best:
+                    self._try(choices.moves(start.settings))
+                    self._try(moves(start.settings, step, floor))
+                if self._ranked(family, loss)[0] is best[0]:
+                    break
+
+    def pick(self, family: Family, loss: float) -> Settings | None:
+        """The best settings that keep within the loss by the full protocol, too."""
+        for trial in self._ranked(family, loss):
+            if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
+                return trial.settings
+        return None
+
+    def why_nothing(self) -> str:
+        """A sentence for a search in which no family has a setting within the loss."""
+        reached = [trial.loss for trial in self.trials.values() if self._bench.reaches(trial)]
+        if reached:
+            return (
+                f"no setting loses at most {self._search.most_loss:g} points of AP50; "
+                f"the smallest loss found is {min(reached):.2f}, so allow more"
+            )
+        if self._search.wrong_boxes is not None:
+            fewest = min(float(trial.outcome.curve.wrong_boxes[-1]) for trial in self.trials.values())
+            most = at_most(self._search.wrong_boxes)
+            return f"no setting gives {most}; the fewest at the highest base_score are {fewest:.3g}, so allow more"
+        wanted = 100 * self._search.recall
+        highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
+        return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
+
+    def _try(self, candidates: Iterable[Settings]) -> None:
+        for settings in candidates:
+            if settings not in self.trials:
+                self.trials[settings] = trial = self._bench.coarse(settings)
+                if self._on_attempt is not None:
+                    self._on_attempt(trial)
+
+    def _ranked(self, family: Family, loss: float) -> list[Trial]:
+        """The family's trials: those within the loss by falling gain, then the others by rising loss."""
+        mine = [trial for trial in self.trials.values() if trial.family == family]
+        return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
+
+
+def family_of(settings: Settings) -> Family:
+    return "paper" if settings.follow.low_alpha is None else "evidence"
+
+
+def _within(trial: Trial, loss: float) -> bool:
+    return trial.gain > NO_GAIN and trial.loss <= loss
+
+
+def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]:
+    """Where a search begins."""
+    for alpha, beta in product(*GRID[family]):
+        if family == "paper":
+            yield with_scores(settings, floor, alpha, beta, None, settings.ioa.power)
+        else:
+            for share, power in product(LOW_SHARES, POWERS):
+                yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
+
+
+def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
+    """The settings one step away, one value at a time."""
+    follow, power = settings.follow, settings.ioa.power
+    alpha, beta = follow.alpha, follow.beta
+    for by in (-step, step):
+        if follow.low_alpha is None or follow.low_beta is None:
+            yield with_scores(settings, floor, alpha + by, beta, None, power)
+            yield with_scores(settings, floor, alpha, beta + by, None, power)
+        else:
+            low_alpha, low_beta = follow.low_alpha, follow.low_beta
+            yield with_scores(settings, floor, alpha + by, beta, (low_alpha, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta + by, (low_alpha, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha + by, low_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta + by), power)
+            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta), power + POWER_STEP * by)
+
+
+def with_scores(
+    settings: Settings, floor: float, alpha: float, beta: float, low: tuple[float, float] | None, power: float
+) -> Settings:
+    """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
+    alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
+    if low is None:
+        return settings.following(alpha=alpha, beta=beta, low_alpha=None, low_beta=None)
+    low_alpha, low_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
+    chosen = settings.with_rule(power=max(round(power, 4), SMALLEST_POWER))
+    return chosen.following(alpha=alpha, beta=beta, low_alpha=low_alpha, low_beta=low_beta)
+
+
+def _clip(value: float, low: float, high: float) -> float:
+    return min(max(round(value, 4), low), high)
+
+
+def _require_some(values: Collection[str], known: Collection[str], name: str) -> None:
+    if not values or not set(values) <= set(known):
+        raise ObjectSeekerError(f"{name} must be some of {', '.join(known)}, got {list(values)!r}")

@@ -1,0 +1,360 @@
+"""Evaluations as tables: for the terminal, and as JSON, CSV and Markdown files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from objectseeker.core.threats import WHERES
+from objectseeker.errors import one_line
+from objectseeker.files.atomic import save_json, save_text
+from objectseeker.metrics.outcomes import DefendedOutcome
+from objectseeker.metrics.settings import Settings, at_most, ioa_of, threshold_of
+from objectseeker.metrics.slice_metrics import SliceRow, in_words, worst_slices
+from objectseeker.metrics.summary import Evaluation
+from objectseeker.text import harmless
+
+UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defence, as `attack` writes it
+
+WORDS = (
+    "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; wrong "
+    "boxes: boxes an image that find no object; label-free: the same defence without regard to labels; IoU: its "
+    "variant that outputs boxes which fit; false alerts: the share of these clean images to whose boxes masks add one; "
+    "vacuous: objects that no position is far from"
+)
+
+EFFECTS = (
+    "found: by a box of its class; misclassified: no longer, but a box of another class fits it that was not there "
+    "without the patch; disappeared: neither; invented: boxes that are about neither the object nor anything found "
+    "without the patch, of which certificates do not speak"
+)
+
+
+def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
+    """Every way to prune, label by label and without labels; the deployed one first."""
+    ours = {"defended": found.ours, "label-free": found.label_free}
+    return ours if found.iou is found.ours else ours | {"IoU": found.iou, "IoU label-free": found.iou_label_free}
+
+
+def overview(found: Evaluation) -> list[dict[str, str]]:
+    """One row per detector: undefended, then each way to prune."""
+    undefended = found.undefended
+    first = {"AP50": percent(undefended.ap50), "COCO AP50": percent(undefended.ap50_coco)}
+    if undefended.point is not None:
+        first |= {
+            "base_score": _score(undefended.point.base_score),
+            "clean recall": percent(undefended.point.clean_recall),
+            "wrong boxes": per_image(undefended.point.wrong_boxes),
+        }
+    rows = [{"detector": "undefended"} | first]
+    for name, outcome in ways(found).items():
+        rows.append(
+            {
+                "detector": name,
+                "AP50": percent(outcome.ap50),
+                "COCO AP50": "",
+                "base_score": _score(outcome.base_score),
+                "mask_score": _score(outcome.mask_score),
+                "low_score": _score(outcome.low_score),
+                "clean recall": percent(outcome.clean_recall),
+                "wrong boxes": per_image(outcome.wrong_boxes),
+                **{f"certified {where}": percent(share) for where, share in outcome.certified_recall().items()},
+                "false alerts": percent(found.alert_rate(outcome)),
+            }
+        )
+    return [{column: row.get(column, "") for column in rows[1]} for row in rows]
+
+
+def per_class(found: Evaluation) -> list[dict[str, str]]:
+    """One row per class: AP50 undefended and defended, clean recall, certified recall, vacuously far objects."""
+    point = found.ours.point
+    return [
+        {
+            "class": found.names[c],
+            "objects": str(found.objects_per_class[c]),
+            "undefended": percent(float(found.undefended.curve.ap50[c])),
+            "AP50": percent(float(found.ours.curve.ap50[c])),
+            "recall": percent(found.ours.recall(c)),
+            **_certified(found.ours, c),
+            "vacuous": "-" if point is None else str(point.vacuous_far(c)),
+        }
+        for c in found.classes
+    ]
+
+
+def per_class_in_full(found: Evaluation) -> list[dict[str, str]]:
+    """`per_class` with the same without labels, and of the IoU variant."""
+    free, iou, iou_free = found.label_free, found.iou, found.iou_label_free
+    rows = []
+    for short, c in zip(per_class(found), found.classes, strict=True):
+        more = {
+            "AP50 label-free": percent(float(free.curve.ap50[c])),
+            "recall label-free": percent(free.recall(c)),
+            **{f"{where} label-free": share for where, share in _certified(free, c).items()},
+            "IoU AP50": percent(float(iou.curve.ap50[c])),
+            "IoU far": _certified(iou, c)["far"],
+            "IoU AP50 label-free": percent(float(iou_free.curve.ap50[c])),
+            "IoU far label-free": _certified(iou_free, c)["far"],
+        }
+        rows.append(short | more)
+    return rows
+
+
+def _certified(outcome: DefendedOutcome, c: int) -> dict[str, str]:
+    """Of one class; "anywhere" is left out, a table has only so many columns."""
+    certified = outcome.certified_recall(c)
+    return {where: percent(certified[where]) for where in WHERES[:3]}
+
+
+def remarks(found: Evaluation) -> list[str]:
+    """What a reader of the numbers must know."""
+    threat, threshold = found.settings.threat, threshold_of(found.settings.rule, found.settings.threat.threshold)
+    patch = "patch" if threat.count == 1 else "two patches"
+    lines = [
+        f"{found.images} images, {found.objects} objects ({found.ignored_objects} more ignored), "
+        f"{len(found.classes)} classes; {patch} of {threat.area:.2%}, aspect {threat.aspect:g}, "
+        f"T = {threshold:g}, {threat.bound} bound",
+        *_jointly(found),
+        _rest_of_rule(found),
+        *found.remarks,
+    ]
+    if found.vacuous_far is not None:
+        lines.append(f"{found.vacuous_far} objects have no far position and count as certified there")
+    others = (
+        "" if found.iou is found.ours else f", the others for boxes that cover more than {threshold:g} of the object"
+    )
+    lines.append(f"IoU is certified for boxes with an IoU above {found.iou_threshold:g}{others}")
+    alerts = [f"{name} {one.alerts}" for name, one in ways(found).items() if one.alerts is not None]
+    if alerts:
+        lines.append(f"images flagged by --alert without any attack, of {found.images}: {', '.join(alerts)}")
+    if found.defence is not None and found.deployed is not None:
+        other = found.deployed.sha256 != found.defence.sha256
+        on_curve = f", on the curve of sha256:{found.defence.sha256}" if other else ""
+        lines.append(f"defence sha256:{found.deployed.sha256}{on_curve}")
+    return [*lines, WORDS]
+
+
+def _jointly(found: Evaluation) -> list[str]:
+    """The joint certificate in words."""
+    point = found.ours.point
+    if point is None or point.remaining is None:
+        return []
+    return [
+        f"under any single patch, wherever it lies, {point.remaining} of {found.objects} objects surely remain: "
+        f"{percent(point.joint_recall)} % (one by one, {percent(point.certified_recall()['anywhere'])} % are certified)"
+    ]
+
+
+def _rest_of_rule(found: Evaluation) -> str:
+    """What of the rule the table does not show."""
+    rule = found.settings.rule if found.ours.point is None else found.ours.point.rule
+    names = ("filter_ioa", "power", "edge_factor", "cluster_distance", "classwise")
+    values = [f"{name} {getattr(ioa_of(rule), name)}" for name in names]
+    return f"rule: {', '.join(values)}"
+
+
+def operating_point(settings: Settings) -> str:
+    """Where on its curve a detector is looked at, in words."""
+    if settings.clean_recall is not None:
+        return f"at clean recall {settings.clean_recall:g}"
+    if settings.wrong_boxes is not None:
+        return f"with {at_most(settings.wrong_boxes)}"
+    base_score = settings.rule.base_score if settings.base_score is None else settings.base_score
+    return f"at base_score {base_score:g}"
+
+
+def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
+    """One row per slice, without the columns that none of them has: what surely remains and wrong boxes are counted by
+    image, so slices of objects have neither."""
+    shown = [
+        {
+            "slice": row.name,
+            "images": str(row.images),
+            "objects": f"{row.objects} (few)" if row.few else str(row.objects),
+            "recall": percent(row.clean_recall),
+            **{where: percent(row.certified[where]) for where in WHERES},
+            "remain": percent(row.joint_recall),
+            "wrong": per_image(row.wrong_boxes),
+        }
+        for row in rows
+    ]
+    empty = [name for name in ("remain", "wrong") if all(row[name] == "-" for row in shown)]
+    return [{name: cell for name, cell in row.items() if name not in empty} for row in shown]
+
+
+def slices_json(rows: Sequence[SliceRow]) -> dict[str, Any]:
+    worst = {column: None if row is None else row.name for column, row in worst_slices(rows).items()}
+    return {"rows": [row.to_row() for row in rows], "worst": worst, "in_words": in_words(rows)}
+
+
+def slices_for_terminal(rows: Sequence[SliceRow]) -> list[Any]:
+    if not rows:
+        return []
+    title = "By slice: clean recall, certified recall; of images also what surely remains, and wrong boxes"
+    return [table(title, slice_table(rows)), *in_words(rows)]
+
+
+def slices_in_markdown(rows: Sequence[SliceRow]) -> str:
+    lines = "\n".join(f"- {line}" for line in in_words(rows))
+    return f"{as_markdown(slice_table(rows))}\n\n{lines}" if rows else ""
+
+
+def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> list[Any]:
+    """What `evaluate` prints."""
+    where = operating_point(found.settings)
+    return [
+        table(f"AP50, and certified recall {where}, in percent", turned(overview(found))),
+        *remarks(found),
+        *attack_for_terminal(attacked),
+        table("By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
+        *slices_for_terminal(slices),
+    ]
+
+
+def attack_for_terminal(attacked: UnderAttack) -> list[Any]:
+    """Recall under attack, and what the attack did where the file says it."""
+    if attacked is None:
+        return []
+    return [
+        table("Recall of the attacked objects, in percent", turned(robust_rows(attacked))),
+        *effects_for_terminal(attacked.get("effects")),
+    ]
+
+
+def effects_for_terminal(effects: Mapping[str, Any] | None) -> list[Any]:
+    """What became of the attacked objects, as a table and what its words mean."""
+    title = "What the worst patch did to the attacked objects"
+    return [] if effects is None else [table(title, turned(effect_rows(effects))), EFFECTS]
+
+
+def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What became of the attacked objects, and the boxes invented: one row per detector, with 95 % intervals."""
+    rows = []
+    for goal, detector in (("detector", "undefended"), ("defence", "defended")):
+        of = effects[goal]
+        inventing = of["inventing"]
+        invented = f"{of['invented_boxes']} in {inventing['count']} of {inventing['of']} images"
+        fates = {fate: rate_in_words(of[fate]) for fate in ("found", "misclassified", "disappeared")}
+        rows.append({"detector": detector, **fates, "invented boxes": invented if inventing["of"] else "-"})
+    return rows
+
+
+def rate_in_words(rate: Mapping[str, Any]) -> str:
+    """Counts, share and interval."""
+    if not rate["of"]:
+        return "-"
+    return f"{rate['count']} of {rate['of']}: {rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+
+
+def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Recall between its bounds, certified and under attack: one row per detector, with 95 % intervals."""
+    return [
+        {
+            "detector": detector,
+            "objects": str(recall["objects"]),
+            **{
+                name: f"{100 * entry['share']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
+                for name, entry in (
+                    ("certified (lower bound)", recall[detector]["certified_recall"]),
+                    ("under attack (upper bound)", recall[detector]["recall_under_attack"]),
+                    ("clean", recall[detector]["clean_recall"]),
+                )
+            },
+        }
+        for detector in ("undefended", "defended")
+    ]
+
+
+def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
+    more = {"under_attack": attacked} if attacked is not None else {}
+    return found.to_json() | more | ({"slices": slices_json(slices)} if slices else {})
+
+
+def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> None:
+    """evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
+    out.mkdir(parents=True, exist_ok=True)
+    save_json(out / "evaluation.json", as_json(found, attacked, slices))
+    save_text(out / "evaluation.csv", as_csv(per_class_in_full(found)))
+    if slices:
+        save_text(out / "slices.csv", as_csv([row.to_row() for row in slices]))
+    text = [
+        as_markdown(overview(found)),
+        "\n".join(f"- {line}" for line in remarks(found)),
+        *attack_in_markdown(attacked),
+        as_markdown(per_class_in_full(found)),
+        slices_in_markdown(slices),
+    ]
+    save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
+
+
+def attack_in_markdown(attacked: UnderAttack) -> list[str]:
+    if attacked is None:
+        return []
+    effects = attacked.get("effects")
+    became = [] if effects is None else [as_markdown(effect_rows(effects)), f"- {EFFECTS}"]
+    return [as_markdown(robust_rows(attacked)), *became]
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    buffer = io.StringIO()
+    if rows:
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([harmless(column) for column in rows[0]])
+        for row in rows:
+            cells = [row[column] for column in rows[0]]
+            writer.writerow([harmless(cell) if isinstance(cell, str) else cell for cell in cells])
+    return buffer.getvalue()
+
+
+def as_markdown(rows: Sequence[Mapping[str, str]]) -> str:
+    if not rows:
+        return ""
+    columns = list(rows[0])
+    lines = [columns, *([row[column] for column in columns] for row in rows)]
+    first, *rest = ["| " + " | ".join(map(_in_markdown, cells)) + " |" for cells in lines]
+    return "\n".join([first, "|" + "---|" * len(columns), *rest])
+
+
+def _in_markdown(cell: str) -> str:
+    """A name may hold what ends a cell, a row or a word of text."""
+    return one_line(cell).replace("|", "\\|").replace("<", "&lt;")
+
+
+def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Columns as rows: what has many columns and few rows then fits a terminal."""
+    first, *rest = list(rows[0])
+    return [{"": column} | {row[first]: row[column] for row in rows} for column in rest]
+
+
+def table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Rows as a table for the terminal. Names may look like markup, so all of it is plain text."""
+    made = Table(
+        title=Text(one_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
+    )
+    for number, column in enumerate(rows[0] if rows else ()):
+        made.add_column(Text(one_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*(Text(one_line(cell)) for cell in row.values()))
+    return made
+
+
+def percent(value: float | None) -> str:
+    """A percentage, or a dash."""
+    return "-" if value is None else f"{value:.1f}"
+
+
+def per_image(value: float | None) -> str:
+    """How many an image, or a dash."""
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _score(value: float | None) -> str:
+    """All digits: a rounded score is another rule than the one that is certified."""
+    return "-" if value is None else str(value)

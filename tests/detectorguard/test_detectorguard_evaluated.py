@@ -1,0 +1,327 @@
+"""DetectorGuard measured: alerts at every score, curves, tuning, and the table."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import oracle_detectorguard as oracle
+import pytest
+from evaluation_cases import VOCABULARY, image
+
+from objectseeker import Detections, ObjectSeekerError, Patch
+from objectseeker.cli._baseline import evaluate_baseline
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.detectorguard import overview
+from objectseeker.detectorguard.guard_metrics import Guarded, Maps, certify_scene, tune_thresholds
+from objectseeker.detectorguard.objectness import Grid, objectness
+from objectseeker.detectorguard.overview import cost_rows, side_by_side
+from objectseeker.detectorguard.proof import certify_guarded
+from objectseeker.detectorguard.published import allowed_squares, in_view, patch_side
+from objectseeker.metrics import BASE_SCORES, Scene, Settings, Threat
+from objectseeker.metrics.curves import undefended_curve
+
+NETWORK = (153, 153)  # 16 x 16 positions
+SIZE = 100
+
+
+def features_of(boxes, strengths, rng) -> np.ndarray:
+    """Features of class 0 where the boxes are, on an image of SIZE x SIZE."""
+    grid = Grid.of((SIZE, SIZE), NETWORK)
+    features = rng.integers(0, 20, (*grid.shape, 2))
+    for box, strength in zip(boxes, strengths, strict=True):
+        inside = [(grid.middle[a] >= box[a]) & (grid.middle[a] <= box[a + 2]) for a in (0, 1)]
+        features[..., 0] += np.outer(inside[1], inside[0]) * strength
+    return features.astype(np.uint16)
+
+
+def make(seed: int, count: int = 10) -> tuple[Scene, list[np.ndarray]]:
+    """Images with one object each, a base box on it of any score, and objectness on it or somewhere else."""
+    rng = np.random.default_rng(seed)
+    images, features = [], []
+    for number in range(count):
+        corner = rng.uniform(0, 30, 2)
+        box = np.concatenate([corner, corner + rng.uniform(40, 65, 2)])
+        seen = box if rng.random() < 0.8 else box[[1, 0, 3, 2]]
+        wrong = (60.0, 60.0, 90.0, 90.0, float(rng.uniform(0.05, 0.5)), 1)
+        missed = number % 10 == 9  # whatever the score
+        base = [(*box, float(rng.uniform(0.1, 0.95)), 0)] * (not missed) + [wrong] * int(rng.random() < 0.5)
+        images.append(image(base, [(*box, 0)], number=number, size=SIZE))
+        features.append(features_of([seen], [int(rng.integers(40, 300))], rng))
+    return Scene.of(images, VOCABULARY), features
+
+
+def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplained():
+    scene, features = make(0)
+    maps = Maps.of(scene, features, NETWORK)
+    thresholds = np.array([20, 60, 150])
+    first = maps.first_alert(thresholds)
+    assert len(np.unique(first)) > 5
+    for t, threshold in enumerate(thresholds.tolist()):
+        for n, (one, own) in enumerate(zip(scene.images, features, strict=True)):
+            found = objectness(own, threshold)
+            alerts = [
+                oracle.alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
+                for score in BASE_SCORES[::7]
+            ]
+            assert alerts == (np.arange(100)[::7] >= first[t, n]).tolist()
+
+
+def test_without_alerts_the_curve_is_that_of_the_undefended_detector():
+    scene, features = make(1)
+    maps = Maps.of(scene, [np.zeros_like(own) for own in features], NETWORK)
+    guarded = Guarded.measure(maps, 10)
+    expected = undefended_curve(scene)
+    assert (guarded.curve.right == expected.right).all()
+    assert (guarded.curve.wrong == expected.wrong).all()
+    assert guarded.false_alerts(99) == 0
+
+
+def test_an_image_that_alerts_has_no_boxes_and_its_objects_are_missed():
+    scene, features = make(2)
+    maps = Maps.of(scene, features, NETWORK)
+    guarded = Guarded.measure(maps, 60)
+    for row in (5, 40, 60, 80):
+        quiet = np.flatnonzero(guarded.first_alert > row)
+        assert guarded.false_alerts(row) == len(scene.images) - len(quiet)
+        right = wrong = 0
+        for n in quiet.tolist():
+            part = undefended_curve(scene.subset([n]))
+            right, wrong = right + part.right[row], wrong + part.wrong[row]
+        assert (guarded.curve.right[row] == right).all()
+        assert (guarded.curve.wrong[row] == wrong).all()
+        assert guarded.found(row).sum() == guarded.curve.right[row].sum()
+    assert 0 < guarded.false_alerts(60) < len(scene.images)
+
+
+def test_the_threshold_is_the_lowest_that_alerts_seldom_enough():
+    scene, features = make(3, 30)
+    maps = Maps.of(scene, features, NETWORK)
+    thresholds = np.arange(10, 320, 10)
+    options = {"losses": (np.inf, 0.5), "thresholds": thresholds}
+    chosen, dearer = tune_thresholds(maps, 0.5, false_alerts=0.3, **options)
+    assert 10 < chosen < dearer < 310
+    for threshold in thresholds[thresholds <= chosen].tolist():
+        guarded = Guarded.measure(maps, threshold)
+        row = guarded.curve.row_at_recall(0.5)
+        seldom = row is not None and guarded.false_alerts(row) <= 9
+        assert seldom == (threshold == chosen)
+    lost = [undefended_curve(scene).mean_ap50 - Guarded.measure(maps, t).curve.mean_ap50 for t in (dearer - 10, dearer)]
+    assert lost[0] > 0.5 >= lost[1]
+    assert tune_thresholds(maps, 1.0, false_alerts=0.0, **options) == [None, None]
+
+
+def test_a_scene_is_certified_image_by_image():
+    scene, features = make(4)
+    maps = Maps.of(scene, features, NETWORK)
+    patches = Threat(area=0.02).patches()
+    found = certify_scene(maps, features, 60, patches)
+    for n, one in enumerate(scene.images):
+        alone = certify_guarded(maps.grids[n], features[n], one.truth, patches, threshold=60)
+        assert (found.certified[:, [n]] == alone.certified).all()
+        assert (found.vacuous[:, [n]] == alone.vacuous).all()
+    assert 0 < found.certified.mean() < 1
+    assert (found.certified != found.published).any()
+
+
+# --- the detector's labels and the data set's -----------------------------------------------------------------------
+
+LABELS = Vocabulary(("tabby", "dog", "lion", "tree"), ("cat", "dog"), np.array([0, 1, 0, -1]))
+
+
+def with_labels(scene: Scene, label) -> Scene:
+    """The scene as a detector with four classes has seen it: `label` gives the detector's label for each of ours."""
+
+    def seen(one):
+        old = one.observation.base
+        base = Detections(old.xyxy, old.score, [label(c) for c in old.label.tolist()])
+        return replace(one, observation=replace(one.observation, base=base))
+
+    return Scene.of([seen(one) for one in scene.images], LABELS)
+
+
+def test_two_detector_classes_that_stand_for_one_count_as_that_one():
+    scene, features = make(6)
+    rng = np.random.default_rng(0)
+    many = with_labels(scene, lambda c: 1 if c else int(rng.choice([0, 2])))
+    ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, many))
+    assert (ours.first_alert == theirs.first_alert).all()
+    assert (ours.curve.right == theirs.curve.right).all()
+    assert (ours.curve.wrong == theirs.curve.wrong).all()
+    verdicts = [certify_scene(one.maps, features, 60, Threat(area=0.02).patches()) for one in (ours, theirs)]
+    assert (verdicts[0].certified == verdicts[1].certified).all()
+    assert verdicts[0].certified.any()
+
+
+def test_boxes_of_classes_that_the_data_set_lacks_explain_as_they_do_when_deployed():
+    scene, features = make(7)
+    trees = with_labels(scene, lambda c: 1 if c else 3)
+    ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, trees))
+    assert (ours.first_alert == theirs.first_alert).all()
+    assert ours.first_alert.max() > ours.first_alert.min()
+    assert ours.curve.right.sum() > theirs.curve.right.sum() == 0  # they find nothing that counts
+    for n, (one, own) in enumerate(zip(trees.images, features, strict=True)):
+        says_object = objectness(own, 60)
+        for row in (0, 30, 70):
+            base = one.observation.base.at_least(float(BASE_SCORES[row]))
+            assert oracle.alert(theirs.maps.grids[n], says_object, base) == (row >= theirs.first_alert[n])
+
+
+# --- the published model of where -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", ["far", "close", "over", "anywhere"])
+def test_where_a_patch_may_lie_as_published(where):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        left, top = rng.integers(0, 12, 2).tolist()
+        right, bottom = left + int(rng.integers(1, 6)), top + int(rng.integers(1, 6))
+        side = int(rng.integers(1, 6))
+        found = set()
+        for columns, rows in allowed_squares(where, np.array([left, top, right, bottom]), side, (24, 30)):
+            found |= {(int(x[0]), int(y[0])) for x in columns for y in rows}
+            assert all(x[1] - x[0] == side for x in columns)
+        expected = set()
+        for x in range(30 - side + 1):
+            for y in range(24 - side + 1):
+                over = left - side // 2 <= x < right - side // 2 + 1 and top - side // 2 <= y < bottom - side // 2 + 1
+                near = left - side - 8 <= x < right + 9 and top - side - 8 <= y < bottom + 9
+                kind = "over" if over else "close" if near else "far"
+                if where in (kind, "anywhere"):
+                    expected.add((x, y))
+        assert found == expected
+
+
+def test_positions_whose_view_meets_an_object():
+    grid = Grid.of((416, 416), (416, 416))
+    ((left, top, right, bottom),) = in_view(grid, np.array([[100.0, 50.0, 101.0, 60.0]])).tolist()
+    assert [i for i in range(48) if 8 * i < 101 and 8 * i + 33 > 100] == list(range(left, right))
+    assert [i for i in range(48) if 8 * i < 60 and 8 * i + 33 > 50] == list(range(top, bottom))
+    assert patch_side(grid, Patch(32 * 32 / 416**2)) == 8
+
+
+# --- the table -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A run with features, without its files: those have tests of their own."""
+    scene, features = make(5, 40)
+
+    class Stored:
+        vocabulary = VOCABULARY
+        parts = dict.fromkeys(range(40))
+
+        def images(self):
+            return scene.images
+
+    described = {"network": "n.onnx", "sha256": "0" * 64, "input": list(NETWORK)}
+    monkeypatch.setattr(overview, "describe", lambda run: described)
+    monkeypatch.setattr(overview, "read_features", lambda run, index=range(40): iter([features[i] for i in index]))
+    return Stored()
+
+
+SETTINGS = Settings.along(
+    Follow(alpha=0.4, beta=0.3, low_alpha=0.2, low_beta=0.1), clean_recall=0.6, threat=Threat(area=0.02)
+)
+
+
+def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
+    beside = side_by_side(run, SETTINGS, false_alerts=0.2)
+    found = beside.to_json()
+    assert found["images"] == found["tuning"]["images"] == 20
+    assert found["tuning"]["false_alert_rate"] == 20
+    rows = {row["defence"]: row for row in found["rows"]}
+    assert list(rows)[:3] == ["undefended", "DetectorGuard", "DetectorGuard, AP loss <= 1"]
+    assert len(rows) == 7
+    assert rows["DetectorGuard"]["threshold"] <= rows["DetectorGuard, AP loss <= 1"]["threshold"]
+    guarded = rows["DetectorGuard"]
+    assert guarded["forward_passes"] == 2
+    assert guarded["ap50"] <= rows["undefended"]["ap50"]
+    for where, share in guarded["certified_and_found"].items():
+        assert share <= guarded["certified_recall"][where]
+    anywhere = guarded["certified_recall"]["anywhere"]
+    assert all(anywhere <= share for share in guarded["certified_recall"].values())
+    fixed = side_by_side(run, SETTINGS, threshold=int(guarded["threshold"] * 64)).to_json()
+    assert fixed["images"] == 40
+    assert fixed["tuning"] is None
+    assert len(fixed["rows"]) == 6
+    assert len(beside.table_rows()) == 7
+    assert any("tuned on 20 other images" in line for line in beside.remarks())
+
+
+def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
+    settings = replace(SETTINGS, clean_recall=None)
+    highest = undefended_curve(Scene.of(run.images(), VOCABULARY)).highest_clean_recall / 100
+    assert highest >= 0.8
+    beside = side_by_side(run, settings, threshold=2000)
+    assert beside.settings.clean_recall == 0.8
+    assert beside.rows == side_by_side(run, SETTINGS.at_clean_recall(0.8), threshold=2000).rows
+    assert any("no clean recall was asked for" in line and line.endswith(": 0.8") for line in beside.remarks())
+    beside = side_by_side(run, replace(settings, clean_recall=1.0, clean_recall_is_default=True), threshold=2000)
+    assert beside.settings.clean_recall == highest
+    assert all(row.clean_recall is not None for row in beside.rows[1:])
+    assert any("the highest that is reached, since 1 is not" in line for line in beside.remarks())
+    asked = side_by_side(run, SETTINGS, threshold=2000)
+    assert not any("asked for" in line for line in asked.remarks())
+
+
+def test_a_rule_that_promises_more_says_so(run):
+    beside = side_by_side(run, SETTINGS.by_iou(), threshold=100)
+    assert [row.defence for row in beside.rows[-2:]] == [
+        "ObjectSeeker IoU variant",
+        "ObjectSeeker IoU variant, label-free",
+    ]
+    assert any("an IoU with the object above 0.5" in line for line in beside.remarks())
+    assert not any("paper promises more" in line for line in beside.remarks())
+
+
+def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
+    settings = Settings.along(Follow(), clean_recall=1.0)
+    beside = side_by_side(run, settings, false_alerts=0.0, seed=1)  # a missed object in either half
+    found = beside.to_json()
+    assert "threshold" not in found["rows"][1]
+    assert "ap50" not in found["rows"][1]
+    assert any("no threshold does that" in line for line in beside.remarks())
+    assert beside.table_rows()[1]["certified far"] == "-"
+
+
+def test_cost_against_certified_recall(run):
+    beside = side_by_side(run, SETTINGS, false_alerts=0.2)
+    rows = cost_rows(Scene.of(run.images(), VOCABULARY), beside, [1])
+    assert [(row["defence"], row["forward_passes"]) for row in rows] == [
+        ("DetectorGuard", 2),
+        ("DetectorGuard, AP loss <= 1", 2),
+        ("ObjectSeeker", 5),
+    ]
+    assert [row["lines"] for row in rows] == [None, None, "every n-th stored"]
+    assert rows[0]["certified_far"] == beside.to_json()["rows"][1]["certified_recall"]["far"]
+
+
+def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
+    evaluate_baseline("detectorguard", run, SETTINGS, out=tmp_path / "out", as_json=True)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads((tmp_path / "out" / "detectorguard.json").read_text())
+    assert [row["defence"] for row in printed["rows"]][:2] == ["undefended", "DetectorGuard"]
+    lines = (tmp_path / "out" / "detectorguard.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(printed["rows"])
+    evaluate_baseline("detectorguard", run, SETTINGS, out=None, as_json=False)
+    shown = capsys.readouterr().out
+    for row in printed["rows"]:
+        assert row["defence"] in shown
+    assert "certified and found" in shown
+    with pytest.raises(ObjectSeekerError, match="baseline must be one of detectorguard, got 'other'"):
+        evaluate_baseline("other", run, SETTINGS, out=None, as_json=False)
+
+
+def test_two_patches_are_refused(run):
+    with pytest.raises(ObjectSeekerError, match="one patch at a time"):
+        side_by_side(run, Settings.along(Follow(), threat=Threat(count=2)))
+
+
+def test_features_that_do_not_fit_are_told():
+    scene, features = make(0, 2)
+    with pytest.raises(ObjectSeekerError, match="features of shape"):
+        Maps.of(scene, features, (416, 416))

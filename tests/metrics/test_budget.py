@@ -1,0 +1,195 @@
+"""The best recipe within a budget of passes: what fits, what is chosen, and that the held-out half has no say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_cases import VOCABULARY, boxes
+from store_cases import manifest, write_boxes
+
+from objectseeker import Detections, ObjectSeekerError
+from objectseeker.core.recipes import parse, within
+from objectseeker.datasets import Entry
+from objectseeker.metrics import Choices, Search, evaluate, sweeps
+from objectseeker.metrics.recipe_search import (
+    CLOSE,
+    SEARCHED,
+    Candidate,
+    Tried,
+    _wanted,
+    fitting,
+    on_line,
+    tune_budgets,
+)
+from objectseeker.metrics.tuning import NO_GAIN
+from objectseeker.results import recipe_search_tables as results
+from objectseeker.runs.manifest import Observing
+from objectseeker.runs.run import open_run
+from objectseeker.runs.writer import writing
+
+MASKS = parse("halves:5+bands:4%")
+SIZES = [(100, 100), (200, 60), (60, 60)] * 2
+SEARCH = Search(
+    mask_floor=0.1,
+    clean_recall=0.9,
+    recall_of="undefended",
+    most_loss=20.0,
+    families=("paper",),
+    choices=Choices((0.6,), (1.0,), (0.1,)),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Views that show an object unless their mask removes most of it, and now and then one that is not there."""
+    rng = np.random.default_rng(3)
+    folder = tmp_path_factory.mktemp("budget") / "run"
+    truths = [rng.uniform(5, 25, 2) for _ in SIZES]
+    objects = [Detections([[*at, *(at + 25)]], [1.0], [number % 2]) for number, at in enumerate(truths)]
+    none = np.zeros(1, bool)
+    entries = tuple(
+        Entry(str(number), Path(f"{number}.jpg"), size, truth, none, none)
+        for number, (size, truth) in enumerate(zip(SIZES, objects, strict=True))
+    )
+    names = VOCABULARY.dataset_names
+    made = manifest(
+        images=entries,
+        observing=Observing(MASKS, base_floor=0.0, mask_floor=0.1),
+        dataset_names=names,
+        detector_names=names,
+        detector_options={},
+        to_dataset=(0, 1),
+        excluded=(),
+    )
+    with writing(folder, made) as writer:
+        for index, (size, truth) in enumerate(zip(SIZES, objects, strict=True)):
+            (box,), label = truth.xyxy.tolist(), int(truth.label[0])
+            views = []
+            for x1, y1, x2, y2 in MASKS.masks(*size).removed.tolist():
+                wide = max(min(x2, box[2]) - max(x1, box[0]), 0)
+                hidden = wide * max(min(y2, box[3]) - max(y1, box[1]), 0) > 400  # of 625 pixels
+                seen = [] if hidden else [(*box, rng.uniform(0.4, 0.9), label)]
+                false = [(0, 0, 9, 9, rng.uniform(0.1, 0.6), 1 - label)] if rng.random() < 0.1 else []
+                views.append(boxes(seen + false))
+            write_boxes(writer, index, boxes([(*box, 0.4, label)]), views)
+    return open_run(folder)
+
+
+@pytest.fixture(scope="module")
+def found(run):
+    return tune_budgets(run, SEARCH, [26, 9, 60])
+
+
+def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
+    assert [one.budget for one in found.chosen] == [9, 26, 60]
+    for one in found.chosen:
+        needed = [one.candidate.recipe.passes(*size) for size in SIZES]
+        assert one.candidate.passes == max(needed) <= one.budget
+    assert {tried.candidate.recipe for tried in found.tried} <= set(within(MASKS))
+    assert {one.candidate.recipe for one in found.chosen} <= {tried.candidate.recipe for tried in found.tried}
+    gains = [one.best.searched.gain for one in found.chosen]
+    assert gains == sorted(gains)
+    assert gains[0] < gains[-1]
+
+
+def test_figures_are_those_of_evaluating_these_views_alone(run, found):
+    """On the half that was searched and on the other."""
+    images = list(run.images())
+    searched, held_out = sweeps.split(len(images), 2, 0)
+    for one in found.chosen:
+        for index, trial in ((searched, one.best.searched), (held_out, one.best.held_out)):
+            part = []
+            for i in index:
+                seen = images[i].observation
+                under = seen.under(one.candidate.recipe.masks(seen.width, seen.height))
+                part.append(replace(images[i], observation=under))
+            there = replace(one.best.settings, base_score=trial.outcome.base_score, clean_recall=None)
+            told = evaluate(part, run.vocabulary, there)
+            assert told.ours.certified_recall() == trial.outcome.certified_recall()
+            assert told.ours.ap50 == trial.outcome.ap50
+
+
+def test_several_processes_find_the_same(run, found):
+    steps = []
+    again = tune_budgets(run, SEARCH, [9, 26], processes=2, on_progress=lambda *step: steps.append(step))
+    assert [one.to_json() for one in again.chosen] == [one.to_json() for one in found.chosen[:2]]
+    assert steps[-1][0].startswith("settings tried of")
+    assert steps[-1][1] > 42
+
+
+def test_progress_names_recipes_and_settings(run):
+    steps = []
+    tune_budgets(run, SEARCH, [9], on_progress=lambda *step: steps.append(step))
+    assert steps[0] == ("recipes tried", 1, 2)
+    assert steps[-1][0] == "settings tried of 1 recipe"
+    settings = [done for what, done, _ in steps if what == steps[-1][0]]
+    assert settings[:-1] == list(range(1, settings[-1] + 1))  # the last is told once more, with its recipe
+
+
+def test_a_budget_that_nothing_keeps_names_the_smallest(run):
+    images = list(run.images())
+    with pytest.raises(ObjectSeekerError, match=r"needs at most 4 passes .* the fewest are 5, with halves:1$"):
+        fitting(within(MASKS), images, [40, 4])
+    with pytest.raises(ObjectSeekerError, match="passes must be at least 1, got 0"):
+        tune_budgets(run, SEARCH, [0])
+    with pytest.raises(ObjectSeekerError, match=r"^at most 9 passes: halves:2: no setting loses at most -1 points"):
+        tune_budgets(run, replace(SEARCH, most_loss=-1.0), [9])
+
+
+def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
+    images = list(run.images())
+    needed = {str(one.recipe): one.passes for one in fitting(within(MASKS), images, [1000])}
+    assert needed["bands:0.04"] == max(parse("bands:4%").passes(*size) for size in SIZES)
+    assert len({parse("bands:4%").passes(*size) for size in SIZES}) > 1
+    twice = fitting(within(parse("halves:5+halves:11")), images, [1000])
+    masks = [frozenset(one.tobytes() for one in each.recipe.masks(100, 100).removed) for each in twice]
+    assert len(set(masks)) == len(masks) < len(within(parse("halves:5+halves:11")))
+    assert {"halves:1", "halves:5", "halves:11"} < {str(one.recipe) for one in twice}
+
+
+def test_only_recipes_that_may_still_be_the_best_are_searched():
+    line = on_line(SEARCH, 0.5)
+    tried = [
+        Tried(Candidate(parse(text), passes), line, 0.5, gain)
+        for text, passes, gain in (("halves:9", 37, 50.0), ("halves:8", 33, 49.0), ("halves:7", 29, 48.9))
+    ]
+    tried.append(Tried(Candidate(parse("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
+    tried.append(Tried(Candidate(parse("halves:1"), 5), line, 3.0, NO_GAIN))
+    assert sorted(tried, key=lambda one: one.rank) == tried
+    assert SEARCHED == 2
+    assert [one.candidate.passes for one in _wanted(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
+    assert [one.candidate.passes for one in _wanted(tried, [29])] == [29]
+
+
+def test_a_search_never_ends_below_what_the_line_gave(run, found):
+    gave = {str(one.candidate.recipe): one for one in found.tried}
+    for one in found.chosen:
+        line = gave[str(one.candidate.recipe)]
+        assert one.best.searched.gain >= line.gain > NO_GAIN
+        assert line.settings == on_line(found.search, line.settings.follow.alpha)
+
+
+def test_only_the_masks_asked_for(run):
+    only = tune_budgets(run, SEARCH, [60], recipes=[parse("halves:1")])
+    assert [str(one.candidate.recipe) for one in only.tried] == ["halves:1"]
+    with pytest.raises(
+        ObjectSeekerError, match=r"^halves:3 is not within the run's masks halves:5\+bands:0.04: observe"
+    ):
+        tune_budgets(run, SEARCH, [60], recipes=[parse("halves:3")])
+
+
+def test_tables_and_plot_show_every_budget(found, tmp_path):
+    results.save(tmp_path, found)
+    assert {"frontier-passes.json", "frontier-passes.csv", "frontier-passes.md"} <= {p.name for p in tmp_path.iterdir()}
+    stored = json.loads((tmp_path / "frontier-passes.json").read_text())
+    assert [row["budget"] for row in stored["budgets"]] == [9, 26, 60]
+    for row, one in zip(results.budget_rows(found), found.chosen, strict=True):
+        assert row["mean"] == f"{one.best.held_out.certified_mean:.1f}"
+        assert row["needed"] == str(one.candidate.passes)
+        assert str(one.candidate.recipe) in (tmp_path / "frontier-passes.csv").read_text()
+    certified, cost = results.budget_plot(found).panels
+    assert not certified.is_empty
+    assert not cost.is_empty
+    assert certified.series[0].x == [one.candidate.passes for one in found.chosen]

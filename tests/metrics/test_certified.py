@@ -1,0 +1,117 @@
+"""Certificates of whole runs are those of `certify`, object by object."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from cases import certify, pairs
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from objectseeker import ObjectSeekerError, Patch, halves
+from objectseeker.core.threats import WHERES
+from objectseeker.metrics import Scene
+from objectseeker.metrics.certified import certified_objects, find_proofs
+
+SMALL, LARGE = 0.02, 0.3
+
+
+def by_certify(images, chosen, base_score, classwise, patches):
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
+    parts = []
+    for image in images:
+        found = certify(
+            image.observation,
+            image.truth[~image.ignore],
+            patches,
+            mask_score=rule.mask_score,
+            filter_ioa=rule.filter_ioa,
+            threshold=chosen.threat.threshold or 0.0,
+            bound=chosen.threat.bound,
+            classwise=classwise,
+            low_score=rule.low_score,
+            power=rule.power,
+            edge_factor=rule.edge_factor,
+            cluster_distance=rule.cluster_distance,
+        )
+        parts.append((found.certified, found.vacuous))
+    return tuple(np.concatenate(part, axis=1) for part in zip(*parts, strict=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    chosen=st.sampled_from([PAPER, EVIDENCE]),
+    base_score=st.sampled_from([0.0, 0.3, 0.6, 0.99]),
+    threshold=st.sampled_from([0.0, 0.2, 0.9]),
+    bound=st.sampled_from(["exact", "paper"]),
+    classwise=st.booleans(),
+)
+def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score, threshold, bound, classwise):
+    chosen = changed(chosen, threshold=threshold, bound=bound)
+    images = run(seed, 3)
+    patches = [Patch(area=area, aspect=2.0, where=where) for area in (SMALL, LARGE) for where in WHERES]
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
+    found = certified_objects(proofs, rule, patches, threshold=threshold)
+    expected = by_certify(images, chosen, base_score, classwise, patches)
+    assert np.array_equal(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    chosen=st.sampled_from([PAPER, EVIDENCE]),
+    make=st.sampled_from([pairs, pairs, halves]),
+    sure=st.sampled_from([0.5, 0.9, 1.0]),
+    classwise=st.booleans(),
+)
+def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed, chosen, make, sure, classwise):
+    images = run(seed, 3, make=make, sure=sure, lines=1 + seed % 4, largest=16)
+    threats = [Patch(area=SMALL, aspect=0.5, where=where, count=count) for count in (2, 1) for where in WHERES]
+    rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact")
+    found = certified_objects(proofs, rule, threats)
+    expected = by_certify(images, chosen, 0.3, classwise, threats)
+    assert np.array_equal(found[0], expected[0])
+    assert np.array_equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
+def test_two_patches_certify_less_but_something(chosen):
+    images = run(5, 25, make=pairs, generous=0.05, sure=0.9, lines=2)
+    rule = chosen.on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
+    threats = [Patch(area=SMALL, where=where, count=count) for count in (1, 2) for where in WHERES]
+    certified, vacuous = certified_objects(proofs, rule, threats)
+    once, twice = (certified & ~vacuous)[:4], (certified & ~vacuous)[4:]
+    assert not (twice & ~once).any()
+    assert 0 < twice[:3].sum(axis=1).min() <= twice.sum() < once.sum()
+
+
+@pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
+def test_generous_runs_certify_much_but_not_all(chosen):
+    """The comparison above must not be between two empty tables; views that agree must decide something."""
+    images = run(2, 25, generous=1.0, lines=12, crowd=1.0)
+    rule = chosen.on_curve(0.3)
+    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
+    patches = [Patch(area=SMALL, where=where) for where in WHERES]
+    certified, vacuous = certified_objects(proofs, rule, patches)
+    assert np.array_equal(certified, by_certify(images, chosen, 0.3, True, patches)[0])
+    assert 0.1 < certified.mean() < 0.9
+    assert vacuous.any()
+    if rule.low_score is not None:
+        alone, _ = certified_objects(proofs, dataclasses.replace(rule, low_score=None), patches)
+        assert (certified & ~alone).any()
+
+
+def test_rules_that_the_proofs_were_not_found_for_are_refused():
+    rule = PAPER.on_curve(0.3)
+    proofs = find_proofs(Scene.of(run(1), VOCABULARY), rule, "exact")
+    for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}):
+        with pytest.raises(ObjectSeekerError, match="proofs were found for"):
+            certified_objects(proofs, dataclasses.replace(rule, **bad), [])
+    with pytest.raises(ObjectSeekerError, match="threshold"):
+        certified_objects(proofs, rule, [], threshold=-0.1)

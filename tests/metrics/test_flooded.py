@@ -1,0 +1,105 @@
+"""Whoever draws boxes chooses how many there are: a few at a time, whatever is computed is the same to the bit."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, boxes, evaluated, run
+
+from objectseeker import Detections, IouRule, Patch, Rule
+from objectseeker.core import boxes as core_boxes
+from objectseeker.core.threats import WHERES
+from objectseeker.metrics import Scene, parallel, replay, replay_iou
+from objectseeker.metrics.average_precision import Judged
+from objectseeker.metrics.certified import find_proofs
+from objectseeker.metrics.matching import overlapping
+from objectseeker.metrics.replay import explaining_score, find_candidates
+from objectseeker.metrics.resampling import Tally, resamples
+
+FEW = 60  # cells: a few rows at a time nearly everywhere
+
+
+def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkeypatch):
+    for seed, settings in ((2, PAPER), (3, dataclasses.replace(EVIDENCE, clean_recall=None))):
+        images = run(seed, 2, generous=1.0, lines=3)
+        at_once = evaluated(images, settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(core_boxes, "MOST_CELLS", FEW)
+            patch.setattr(parallel, "BOXES_TOGETHER", 1)
+            patch.setattr(replay, "MOST_LINKS", 40)  # hardly any image keeps its links
+            patch.setattr(replay_iou, "MOST_LINKS", 40)
+            assert evaluated(images, settings) == at_once
+
+
+@pytest.mark.parametrize("rule", [Rule(), Rule(classwise=False), IouRule(ioa=Rule(classwise=False))])
+def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypatch):
+    compared = 0
+    for seed in range(6):
+        scene = Scene.of(run(seed, 2, generous=1.0), VOCABULARY)
+        parts = pieces(scene, rule)
+        with monkeypatch.context() as patch:
+            patch.setattr(core_boxes, "MOST_CELLS", FEW)
+            again = pieces(scene, rule)
+        for one, other in zip(parts, again, strict=True):
+            assert np.array_equal(one, other)
+            compared += one.size
+    assert compared > 1_000
+
+
+def pieces(scene, rule):
+    """Everything that is found by holding boxes against boxes or objects."""
+    ioa = rule.ioa if isinstance(rule, IouRule) else rule
+    observations = [one.observation for one in scene.images]
+    candidates, pairs = find_candidates(observations, ioa, 0.0), overlapping(scene.base, scene)
+    proofs = find_proofs(scene, rule, "exact")
+    explaining = [explaining_score(ioa, seen.boxes, seen.base) for seen in observations]
+    links = [str(row).encode() for of_image in candidates.linked for row in of_image]
+    return [
+        *explaining,
+        np.array(links),
+        *(pairs.box, pairs.object, pairs.overlap),
+        *(proofs.target, proofs.box, proofs.share, proofs.first),
+        Judged.of(scene).score,
+    ]
+
+
+def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
+    rng = np.random.default_rng(0)
+    corner = rng.uniform(0, 60, (400, 2))
+    many = Detections(
+        np.concatenate([corner, corner + rng.uniform(1, 40, (400, 2))], axis=1), rng.random(400), [0] * 400
+    )
+    masked, base, rule = many[:300], many[300:], Rule()
+    monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
+    found = explaining_score(rule, masked, base)
+    inside = core_boxes.ioa(masked.xyxy, base.xyxy) > rule.filter_ioa
+    assert np.array_equal(found, np.where(inside, base.score, replay.NO_BASE).max(axis=1))
+    assert (found >= 0).any()
+    assert (found < 0).any()
+
+
+def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
+    patches = [Patch(0.05, where=where) for where in WHERES]
+    rules = (Rule(base_score=0.3, mask_score=0.6, low_score=0.2), Rule(mask_score=0.4), IouRule())
+    for seed in range(2):
+        for one in run(seed, 2, generous=1.0, lines=4):
+            expected = [rule.certify(one.observation, one.truth, patches) for rule in rules]
+            with monkeypatch.context() as patch:
+                patch.setattr(core_boxes, "MOST_CELLS", FEW)
+                found = [rule.certify(one.observation, one.truth, patches) for rule in rules]
+            for each, other in zip(found, expected, strict=True):
+                for field in dataclasses.fields(each):
+                    assert np.array_equal(getattr(each, field.name), getattr(other, field.name))
+
+
+def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
+    scene = Scene.of(run(5, 6, generous=1.0), VOCABULARY)
+    tally, weights = Tally.of(scene, [boxes_of(scene)] * 100), resamples(6, 30, 1)
+    expected = tally.ap50(weights), tally.clean_recall(weights)
+    monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
+    for one, other in zip((tally.ap50(weights), tally.clean_recall(weights)), expected, strict=True):
+        assert np.array_equal(one, other, equal_nan=True)
+
+
+def boxes_of(scene):
+    return type(scene.base)(boxes([(0, 0, 30, 30, 0.5, 0)]), np.zeros(1, np.int64))

@@ -1,0 +1,318 @@
+"""The gate: figures are those of evaluate, and runs built to pass, fail, be undecided and regress do."""
+
+from dataclasses import replace
+
+import evaluation_cases
+import numpy as np
+import pytest
+from evaluation_cases import NAMES, VOCABULARY
+
+from objectseeker import Defence, Halves, IouRule, Patch, Rule
+from objectseeker.core.threats import WHERES
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics import Settings, Threat, evaluate
+from objectseeker.metrics.gate import (
+    AttackFile,
+    Release,
+    Transcript,
+    joint_threats,
+    judge,
+    needs_curves,
+    normal,
+    threats,
+)
+from objectseeker.metrics.image_tags import Tags
+from objectseeker.metrics.policy import parse_policy
+from objectseeker.metrics.policy_metrics import FIGURES, measure
+
+FOLLOW = Follow(alpha=0.4, beta=0.3)
+SETTINGS = Settings.along(FOLLOW, Rule(base_score=0.3))
+DEFENCE = Defence(detector="embedded", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
+
+
+def policy_of(*requirements, start="samples = 200"):
+    text = "\n".join(["format = 1", start, *(f"[[require]]\n{one}" for one in requirements)])
+    return normal(parse_policy(text), DEFENCE)
+
+
+def measured(images, policy, attacks=(), settings=SETTINGS):
+    asked = threats(policy, attacks)
+    curves, jointly = needs_curves(policy), joint_threats(policy)
+    return measure(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
+
+
+def gate_of(images, *requirements, baseline=None, **others):
+    policy = policy_of(*requirements)
+    before = None if baseline is None else measured(baseline, policy)
+    attacks = others.get("attacks", ())
+    release = Release(defence=DEFENCE, measured=measured(images, policy, attacks), baseline=before, **others)
+    return judge(policy, release, {})
+
+
+def found_everywhere(count, share=1.0, lines=3):
+    """Images of one cat each; a share of them is seen under every mask, the others only untouched."""
+    box = (40, 40, 60, 60)
+    every = []
+    for number in range(count):
+        seen = number < share * count
+        masked = [[(*box, 0.9, 0)]] * (4 * lines if seen else 0)
+        every.append(evaluation_cases.image([(*box, 0.9, 0)], [(*box, 0)], masked, lines=lines, number=number))
+    return every
+
+
+CERTIFIED = 'figure = "certified_recall"\nwhere = "{}"\npatch = "1%"\nat_least = "{}"'
+
+
+@pytest.mark.parametrize("rule", [Rule(base_score=0.3), IouRule(ioa=Rule(base_score=0.3))])
+def test_figures_are_those_of_evaluate(rule):
+    images = evaluation_cases.noisy(3, 6) + evaluation_cases.run(5, 6)
+    images = [replace(one, id=str(number)) for number, one in enumerate(images)]
+    settings = Settings.along(FOLLOW, rule)
+    policy = policy_of(
+        *(CERTIFIED.format(where, "1 %") for where in WHERES),
+        'figure = "clean_recall"\nat_least = "1 %"',
+        'figure = "clean_ap50"\nat_least = "1 %"',
+        'figure = "clean_ap50_loss"\nat_most = "1 point"',
+        'figure = "false_alerts"\nat_most = "1 %"',
+        'figure = "joint_recall"\npatch = "1%"\nat_least = "1 %"',
+    )
+    evaluated = evaluate(images, VOCABULARY, settings)
+    own = replace(DEFENCE, rule=settings.rule)
+    policy = normal(
+        replace(policy, requirements=tuple(replace(one, threshold=None) for one in policy.requirements)), own
+    )
+    all_of = measured(images, policy, settings=settings)
+    everything = np.ones((1, len(images)))
+    values = [FIGURES[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
+    ours = evaluated.ours
+    wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
+    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_recall]
+    assert values == pytest.approx(wanted, abs=1e-9)
+    wrong = FIGURES["wrong_boxes"](all_of, policy.requirements[0])
+    right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]
+    literal = evaluation_cases.count_literally(list(zip(images, right_and_wrong, strict=True)))
+    assert wrong.values(everything)[0] * len(images) == pytest.approx(sum(literal.wrong.values()))
+    per_class = ours.certified_recall(1)["far"]
+    dogs = all_of.of_classes([1])
+    assert FIGURES["certified_recall"](dogs, policy.requirements[0]).values(everything)[0] == pytest.approx(per_class)
+
+
+def test_parts_of_a_run_are_joined_as_one(monkeypatch):
+    images = evaluation_cases.noisy(3, 5)
+    policy = policy_of(CERTIFIED.format("far", "1 %"), 'figure = "clean_ap50"\nat_least = "1 %"')
+    whole = measured(images, policy)
+    monkeypatch.setattr("objectseeker.metrics.parallel.TOGETHER", 2)
+    parts = measured(images, policy)
+    for name in ("image", "number", "label", "box", "size", "found", "flagged", "wrong"):
+        assert np.array_equal(getattr(whole, name), getattr(parts, name))
+    assert np.array_equal(whole.defended.right, parts.defended.right)
+    (threat,) = whole.certified
+    assert np.array_equal(whole.certified[threat], parts.certified[threat])
+
+
+def test_a_sample_has_the_figure_of_its_images():
+    """Weights are how often an image is there: the figure of a sample is that of a run with these images."""
+    images = evaluation_cases.noisy(8, 6)
+    policy = policy_of(
+        CERTIFIED.format("over", "1 %"),
+        'figure = "clean_ap50_loss"\nat_most = "1 point"',
+        'figure = "clean_recall"\nat_least = "1 %"',
+    )
+    weights = np.array([[2.0, 0, 1, 1, 0, 2]])
+    twice = [replace(images[n], id=str(place)) for place, n in enumerate([0, 0, 2, 3, 5, 5])]
+    once, again = measured(images, policy), measured(twice, policy)
+    for one in policy.requirements:
+        sample, literal = FIGURES[one.figure](once, one).values(weights), FIGURES[one.figure](again, one)
+        assert sample == pytest.approx(literal.values(np.ones((1, 6))))
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "outcome"), [(1.0, "80 %", "pass"), (0.5, "80 %", "fail"), (0.5, "45 %", "undecided")]
+)
+def test_runs_built_to_pass_fail_and_be_undecided(share, limit, outcome):
+    gate = gate_of(found_everywhere(60, share), CERTIFIED.format("over", limit))
+    (judgement,) = gate.judgements
+    assert (judgement.outcome, gate.verdict) == (outcome, outcome)
+    assert judgement.interval.value == 100 * share
+    assert (judgement.images, judgement.objects) == (60, 60)
+    assert (judgement.more_images is not None) == (outcome == "undecided")
+    assert len(judgement.instances) == (0 if share == 1 else 6)
+    if outcome == "undecided":
+        assert f"about {judgement.more_images:,} more images like these 60 would decide" in judgement.reason
+
+
+def test_few_perfect_images_prove_little():
+    gate = gate_of(found_everywhere(3), CERTIFIED.format("over", "80 %"))
+    assert gate.verdict == "undecided"
+    enough = CERTIFIED.format("over", "10 %")
+    assert gate_of(found_everywhere(3), enough).verdict == "pass"
+    assert gate_of(found_everywhere(3), enough + "\nfewest_objects = 4").verdict == "undecided"
+    assert gate_of(found_everywhere(3), enough + "\nfewest_images = 4").judgements[0].more_images == 1
+
+
+def test_false_alerts_are_an_exact_share_of_images():
+    stray = (5, 5, 25, 25)
+    images = found_everywhere(40)
+    images[7] = evaluation_cases.image(
+        [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)], [[(*stray, 0.9, 1)]] * 12, lines=3, number=7
+    )
+    gate = gate_of(images, 'figure = "false_alerts"\nat_most = "20 %"', 'figure = "wrong_boxes"\nat_most = 0.5')
+    alerts, wrong = gate.judgements
+    assert (alerts.interval.value, alerts.interval.method, alerts.outcome) == (2.5, "exact", "pass")
+    assert alerts.interval.high == pytest.approx(13.158586, abs=1e-6)
+    assert [one.image for one in alerts.instances] == ["7"]
+    assert (wrong.interval.value, wrong.interval.method) == (1 / 40, "bootstrap")
+
+
+def test_a_regression_is_told_from_chance_image_by_image():
+    same = 'figure = "certified_recall"\nwhere = "over"\npatch = "1%"\nno_worse_than_baseline_by = "15 points"'
+    before, worse = found_everywhere(30), found_everywhere(30, 0.5)
+    assert gate_of(before, same).judgements[0].reason == "no baseline was given: add --baseline RUN"
+    assert gate_of(before, same, baseline=before).verdict == "pass"
+    lost = gate_of(worse, same, baseline=before)
+    assert (lost.verdict, lost.judgements[0].interval.value) == ("fail", -50)
+    assert gate_of(before, same, baseline=worse).verdict == "pass"
+    assert gate_of(worse[:27], same, baseline=before).judgements[0].images == 27
+    with pytest.raises(ObjectSeekerError, match="none of the run's images"):
+        gate_of([replace(one, id=f"x{one.id}") for one in before], same, baseline=before)
+    moved = [replace(before[0], truth=worse[0].truth[[]], ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))]
+    with pytest.raises(ObjectSeekerError, match="other objects on the same images"):
+        gate_of(before, same, baseline=moved + before[1:])
+
+
+def test_the_worst_slice_is_named():
+    images = found_everywhere(60, 0.75)
+    tags = Tags({"weather": (*["sun"] * 45, *["rain"] * 14, "")})
+    asked = CERTIFIED.format("over", "60 %")
+    (judgement,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).judgements
+    assert (judgement.slice, judgement.outcome, judgement.interval.value) == ("weather=rain", "fail", 0)
+    assert [(one.slice, one.images, one.outcome) for one in judgement.slices] == [
+        ("weather=rain", 14, "fail"),
+        ("weather=sun", 45, "pass"),
+    ]
+    (sun,) = gate_of(images, asked + '\nslice = "weather=sun"', tags=tags).judgements
+    assert (sun.outcome, sun.slice, sun.slices) == ("pass", "weather=sun", ())
+    with pytest.raises(ObjectSeekerError, match="give --tags FILE"):
+        gate_of(images, asked + '\nslice = "weather"')
+
+
+def test_slices_by_class_and_size_need_no_tags():
+    images = evaluation_cases.noisy(4, 20)
+    asked = CERTIFIED.format("far", "1 %")
+    (by_class,) = gate_of(images, asked + '\nslice = "class"').judgements
+    assert {one.slice for one in by_class.slices} == {"class=cat", "class=dog"}
+    assert sum(one.objects for one in by_class.slices) == 20
+    (by_size,) = gate_of(images, asked + '\nslice = "size"').judgements
+    assert [one.slice for one in by_size.slices] == ["size=small", "size=medium", "size=large"]
+    assert sum(one.objects for one in by_size.slices) == 20
+    (dogs,) = gate_of(images, asked + '\nclasses = ["dog"]').judgements
+    assert dogs.objects == next(one.objects for one in by_class.slices if one.slice == "class=dog")
+    (none,) = gate_of(images, asked + "\nobject_size = [0.9, 1.0]").judgements
+    assert (none.outcome, none.reason) == ("undecided", "there is nothing to measure it on")
+    with pytest.raises(ObjectSeekerError, match=r"no class 'dgo': did you mean dog\?"):
+        gate_of(images, asked + '\nclasses = ["dgo"]')
+
+
+def row(n, *, survived=True, broken=False, certified=False, box=(40, 40, 60, 60)):
+    return {
+        "image": str(n),
+        "object": 0,
+        "class": NAMES[0],
+        "box": list(map(float, box)),
+        "certified": certified,
+        "found_by_defence": True,
+        "defence_survived": survived,
+        "broken": broken,
+    }
+
+
+ATTACK = 'figure = "recall_under_attack"\nwhere = "over"\npatch = "1%"\nat_least = "60 %"'
+
+
+def attack_of(rows, where="over"):
+    return AttackFile("attack-1.json", Patch(0.01, 1.0, where), 0.0, rows)
+
+
+def test_recall_under_attack_is_that_of_the_attacked_objects():
+    images = found_everywhere(40, 0.5)
+    rows = [row(n, survived=n < 38) for n in range(40)]
+    (judgement,) = gate_of(images, ATTACK, attacks=[attack_of(rows)]).judgements
+    assert (judgement.outcome, judgement.interval.value, judgement.objects) == ("pass", 95, 40)
+    assert [one.image for one in judgement.instances] == ["38", "39"]
+    (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).judgements
+    assert (other.outcome, other.interval.known) == ("undecided", False)
+    twice = [attack_of(rows), attack_of([row(n, survived=n > 3) for n in range(40)])]
+    (both,) = gate_of(images, ATTACK, attacks=twice).judgements
+    assert (both.interval.value, both.objects) == (85, 40)
+    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).judgements
+    assert (half.interval.value, half.objects) == (100, 20)  # the others are not of this run
+    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).judgements
+    assert (foreign.outcome, "none of the attacked objects" in foreign.reason) == ("undecided", True)
+    none_left = [row(n, survived=False) for n in range(20, 40)]
+    assert gate_of(images, ATTACK, attacks=[attack_of(none_left)]).verdict == "fail"
+
+
+def test_an_attack_refutes_a_certificate_by_its_own_account_or_by_the_runs():
+    images = found_everywhere(40, 0.5)
+    easy = CERTIFIED.format("over", "1 %")
+    sound = gate_of(images, easy, attacks=[attack_of([row(30, survived=False), row(3)])])
+    assert sound.verdict == "pass"
+    broken = gate_of(images, easy, attacks=[attack_of([row(30, survived=False, broken=True)])])
+    assert (broken.verdict, broken.refuted) == ("refuted", ("attack-1.json: cat 0 of 30",))
+    hidden = gate_of(images, easy, attacks=[attack_of([row(3, survived=False)])])
+    assert hidden.verdict == "refuted"
+
+
+FINDINGS = [{"name": "deterministic", "passed": True}, {"name": "another batch size", "passed": None}]
+CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENCE.fill, "passed": True, "findings": FINDINGS}
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome", "reason"),
+    [
+        ({}, "pass", "every check passed for this very detector"),
+        ({"detector": "other"}, "undecided", "about the detector other, not toy"),
+        ({"masks": "halves:4"}, "undecided", "checked under halves:4"),
+        ({"fill": 0}, "undecided", "fill 0"),
+        ({"masks": None}, "undecided", "does not say under which masks"),
+        ({"passed": False}, "fail", "these checks failed"),
+        ({"findings": [{"name": "deterministic", "passed": False}]}, "fail", "deterministic"),
+        ({"findings": []}, "fail", "these checks failed"),
+    ],
+)
+def test_check_detector_must_have_passed_for_this_very_defence(changes, outcome, reason):
+    transcript = Transcript.of_json(CHECK | changes, "check.json")
+    (judgement,) = gate_of(found_everywhere(3), 'figure = "check_detector"', transcript=transcript).judgements
+    assert judgement.outcome == outcome
+    assert reason in judgement.reason
+
+
+def test_what_is_no_transcript_is_refused():
+    with pytest.raises(ObjectSeekerError, match="no transcript"):
+        Transcript.of_json({"passed": True}, "check.json")
+    (judgement,) = gate_of(found_everywhere(3), 'figure = "check_detector"').judgements
+    assert (judgement.outcome, "add --check FILE" in judgement.reason) == ("undecided", True)
+
+
+def test_one_failure_fails_the_release_and_one_doubt_leaves_it_undecided():
+    images = found_everywhere(60, 0.5)
+    good, bad, doubt = (CERTIFIED.format("over", limit) for limit in ("10 %", "90 %", "45 %"))
+    assert gate_of(images, good, bad, doubt).verdict == "fail"
+    assert gate_of(images, good, doubt).verdict == "undecided"
+    assert gate_of(images, good).verdict == "pass"
+
+
+def test_objects_that_no_patch_is_far_from_are_counted():
+    whole = (0, 0, 100, 100)
+    images = [evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], number=n) for n in range(5)]
+    (judgement,) = gate_of(images, CERTIFIED.format("far", "1 %")).judgements
+    assert (judgement.vacuous, judgement.interval.value) == (5, 100)
+
+
+def test_equal_releases_have_equal_verdicts_to_the_last_digit():
+    images = evaluation_cases.noisy(9, 8)
+    asked = [CERTIFIED.format("close", "30 %"), 'figure = "clean_ap50_loss"\nat_most = "3 points"']
+    first, second = (gate_of(images, *asked).to_json() for _ in range(2))
+    assert first == second
+    assert Threat(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number

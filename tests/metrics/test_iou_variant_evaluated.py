@@ -1,0 +1,186 @@
+"""The IoU variant on whole runs: what is replayed, certified and counted is what single images give."""
+
+import dataclasses
+import io
+import json
+
+import numpy as np
+import PIL.Image
+import pytest
+from cases import pairs
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, made, noisy, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from objectseeker import Detections, Observation
+from objectseeker.core.iou_rule import IouRule
+from objectseeker.core.recipes import halves
+from objectseeker.core.threats import WHERES
+from objectseeker.metrics import BASE_SCORES, Scene, evaluate
+from objectseeker.metrics.defended_images import Replayed
+from objectseeker.results import evaluation_tables
+
+scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
+any_settings = st.builds(made, alpha=scores, beta=scores, filter_ioa=st.sampled_from([0.5, 0.6]))
+evidence_settings = st.builds(
+    lambda chosen, a, b: chosen.following(low_alpha=a, low_beta=b), any_settings, scores, scores
+)
+
+
+def check_against_prune(images, chosen, classwise):
+    chosen = chosen.with_rule(classwise=classwise)
+    replayed = Replayed.of(Scene.of(images, VOCABULARY), chosen.by_iou())
+    rules = [IouRule(ioa=chosen.on_curve(base_score)) for base_score in BASE_SCORES.tolist()]
+    added_in_all = 0
+    for rule, added in zip(rules, replayed.additions(rules), strict=True):
+        for number, one in enumerate(images):
+            mine = added.detections[added.image == number]
+            found = Detections.concatenate([one.observation.base.at_least(rule.base_score), mine])
+            assert found == rule.prune(one.observation)
+            added_in_all += len(mine)
+    return added_in_all
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 2**32 - 1), any_settings | evidence_settings, st.booleans())
+def test_replay_is_prune_at_every_base_score(seed, chosen, classwise):
+    check_against_prune(run(seed, count=2, crowd=0.95), chosen, classwise)
+
+
+@pytest.mark.parametrize("classwise", [True, False])
+def test_replay_is_prune_on_larger_images(classwise):
+    images = run(3, count=2, smallest=60, largest=90, lines=14, generous=1.0, crowd=0.95)
+    assert check_against_prune(images, PAPER, classwise) > 100  # there is something to get wrong
+
+
+@pytest.mark.parametrize("chosen", [PAPER, EVIDENCE, changed(PAPER, bound="paper", patch_area=0.05)])
+def test_the_columns_are_what_single_images_give(chosen):
+    images = noisy(5, 12)
+    result = evaluated(images, changed(chosen, clean_recall=0.7))
+    row = result["iou_variant"]
+    assert (row["tau_iou"], row["threshold"]) == (0.8, 0.5)
+    for classwise, at, certified, alerts in (
+        (True, row, row["certified_recall"], row["false_alerts"]),
+        (False, row["label_free"], row["certified_recall_label_free"], row["false_alerts_label_free"]),
+    ):
+        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(at["base_score"]))
+        assert at["mask_score"] == rule.ioa.mask_score
+        found = [
+            rule.certify(one.observation, one.truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound)
+            for one in images
+        ]
+        shares = 100 * np.concatenate([one.certified for one in found], axis=1).mean(axis=1)
+        assert list(certified.values()) == pytest.approx(shares.tolist())
+        assert row["vacuous_far"] == sum(int(one.vacuous[0].sum()) for one in found)
+        flagged = sum(
+            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_score)) for one in images
+        )
+        assert alerts == {"images": flagged, "rate": pytest.approx(100 * flagged / len(images))}
+    assert sum(
+        of_class["objects"] * of_class["iou_variant"]["certified_recall"]["far"] for of_class in result["per_class"]
+    ) == (pytest.approx(result["objects"] * row["certified_recall"]["far"]))
+
+
+def test_an_object_seen_well_is_certified_against_far_patches_only():
+    seen, truth = [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)]
+    result = evaluated([image(seen, truth, [[(40, 40, 60, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
+    assert result["iou_variant"]["ap50"] == 100
+    assert result["iou_variant"]["certified_recall"] == {"far": 100, "close": 0, "over": 0, "anywhere": 0}
+    assert result["objectseeker"]["certified_recall"] == dict.fromkeys(WHERES, 100)
+    # Masks show half of the object: enough to touch it, not to fit it.
+    result = evaluated([image(seen, truth, [[(40, 40, 50, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
+    assert result["iou_variant"]["certified_recall"]["far"] == 0
+    assert result["objectseeker"]["certified_recall"]["far"] == 100
+
+
+def test_an_unreached_clean_recall_leaves_gaps():
+    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    row = evaluated([unseen], changed(PAPER, clean_recall=0.9))["iou_variant"]
+    assert row["certified_recall"] == dict.fromkeys(WHERES)
+    assert row["false_alerts"] == {"images": None, "rate": None}
+    assert row["ap50"] == 50
+
+
+def test_two_patches_need_pairs_of_masks():
+    seen, truth = Detections([[40, 40, 60, 60]], [0.9], [0]), [(40, 40, 60, 60, 0)]
+    one = image([(40, 40, 60, 60, 0.8, 0)], truth)
+    far = {}
+    for make in (halves, pairs):
+        masks = make(100, 100, 20)
+        observation = Observation(100, 100, masks, one.observation.base, [seen] * len(masks))
+        for count in (1, 2):
+            chosen = changed(PAPER, patch_count=count)
+            row = evaluated([dataclasses.replace(one, observation=observation)], chosen)["iou_variant"]
+            far[make.__name__, count] = row["certified_recall"]["far"]
+    assert far == {("halves", 1): 100, ("halves", 2): 0, ("pairs", 1): 100, ("pairs", 2): 100}
+
+
+def test_certify_lists_what_the_variant_certifies(tmp_path):
+    from command import DETECTOR
+    from command import run as command
+
+    (tmp_path / "mine.py").write_text(DETECTOR)
+    (tmp_path / "photos").mkdir()
+    picture = np.full((60, 90, 3), 30, np.uint8)
+    picture[20:40, 30:60] = 255
+    PIL.Image.fromarray(picture).save(tmp_path / "photos" / "1.png")
+    truth = {
+        "images": [{"id": 1, "file_name": "1.png", "width": 90, "height": 60}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "bbox": [30, 20, 30, 20], "iscrowd": 0}],
+        "categories": [{"id": 1, "name": "bright"}],
+    }
+    (tmp_path / "truth.json").write_text(json.dumps(truth))
+    command(
+        tmp_path,
+        "observe",
+        "coco:truth.json:photos",
+        "-d",
+        "python:mine:detect",
+        "--out",
+        "run",
+        "--masks",
+        "halves:25",
+    )
+    arguments = ["certify", "run", "--mask-score", 0.5, "--json"]
+    (by_ioa,) = json.loads(command(tmp_path, *arguments).stdout)["objects"]
+    (by_iou,) = json.loads(command(tmp_path, *arguments, "--tau-iou", 0.8).stdout)["objects"]
+    (strict,) = json.loads(command(tmp_path, *arguments, "--tau-iou", 0.8, "--threshold", 0.85).stdout)["objects"]
+    assert by_ioa["far"]
+    assert by_iou["far"]
+    assert not by_iou["over"]
+    assert not strict["far"]
+
+
+def test_tables_have_both_ways_to_prune_with_and_without_labels():
+    evaluation = evaluate(noisy(5, 12), VOCABULARY, changed(PAPER, clean_recall=0.7))
+    found = evaluation.to_json()
+    rows = {row["detector"]: row for row in evaluation_tables.overview(evaluation)}
+    assert list(rows) == ["undefended", "defended", "label-free", "IoU", "IoU label-free"]
+    for name, key, suffix in (
+        ("defended", "objectseeker", ""),
+        ("label-free", "objectseeker", "_label_free"),
+        ("IoU", "iou_variant", ""),
+        ("IoU label-free", "iou_variant", "_label_free"),
+    ):
+        assert rows[name]["AP50"] == f"{found[key][f'ap50{suffix}']:.1f}"
+        assert rows[name]["certified far"] == f"{found[key][f'certified_recall{suffix}']['far']:.1f}"
+        assert rows[name]["false alerts"] == f"{found[key][f'false_alerts{suffix}']['rate']:.1f}"
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in evaluation_tables.for_terminal(evaluation):
+        console.print(part, soft_wrap=isinstance(part, str))
+    text = console.export_text()
+    assert "IoU label-free" in text
+    assert "…" not in text  # nothing cut off at 80 columns
+    flagged = found["iou_variant"]["false_alerts"]["images"]
+    assert f"of 12: defended {found['objectseeker']['false_alerts']['images']}, label-free" in text
+    assert f"IoU {flagged}, IoU label-free" in text
+    for short, full, row in zip(
+        evaluation_tables.per_class(evaluation),
+        evaluation_tables.per_class_in_full(evaluation),
+        found["per_class"],
+        strict=True,
+    ):
+        assert short.items() <= full.items()
+        assert full["far label-free"] == f"{row['certified_recall_label_free']['far']:.1f}"
+        assert full["IoU far"] == f"{row['iou_variant']['certified_recall']['far']:.1f}"

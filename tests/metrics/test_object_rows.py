@@ -1,0 +1,60 @@
+"""Certificates object by object: of what is labelled, and without labels of what is output."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import numpy as np
+from evaluation_cases import EVIDENCE, NAMES, PAPER, VOCABULARY, image, noisy
+
+from objectseeker import IouRule
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.metrics import WHERES, Threat, certify_images
+from objectseeker.metrics.object_certificates import certify_outputs
+from objectseeker.results.evaluation_tables import as_csv
+
+THREAT = Threat(area=0.03)
+
+
+def test_without_labels_every_output_is_certified_as_what_it_is():
+    """Whatever the data set says of the images plays no part."""
+    images = noisy(2, 4)
+    seen = set()
+    for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa=PAPER.rule)):
+        for observed, rows in zip(images, certify_outputs(images, VOCABULARY, rule, THREAT), strict=True):
+            output = rule.prune(observed.observation)
+            threshold = 0.5 if isinstance(rule, IouRule) else 0.0
+            wanted = rule.certify(observed.observation, output, THREAT.patches(), threshold=threshold)
+            assert [list(row.certified.values()) for row in rows] == wanted.certified.T.tolist()
+            assert [row.largest_square for row in rows] == wanted.largest_square.tolist()
+            assert [row.box for row in rows] == [tuple(box) for box in output.xyxy.tolist()]
+            assert [row.score for row in rows] == output.score.tolist()
+            assert [row.class_name for row in rows] == [NAMES[label] for label in output.label]
+            assert {row.object_is for row in rows} <= {"output"}
+            seen |= {row.certified["far"] for row in rows}
+    assert seen == {True, False}
+
+
+def test_labels_without_names_are_called_by_their_number():
+    thing = (25, 25, 75, 75, 0.9, 7)
+    nameless = Vocabulary((), (), np.arange(2**15))
+    (row,) = next(certify_outputs([image([thing], [], [[thing]] * 4)], nameless, PAPER.rule, THREAT))
+    assert (row.class_name, row.detector_class) == ("7", "7")
+    assert row.certified["far"]
+
+
+def test_an_image_without_outputs_has_no_rows():
+    assert next(certify_outputs([image([], [(1, 1, 9, 9, 0)])], VOCABULARY, PAPER.rule, THREAT)) == []
+
+
+def test_a_table_has_one_column_for_every_number():
+    (row,) = next(certify_images(noisy(2, 1), VOCABULARY, PAPER.rule, THREAT))
+    (cells,) = csv.DictReader(io.StringIO(as_csv([row.to_cells()])))
+    assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
+    assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.vulnerable
+    assert (cells["object_is"], cells["score"]) == ("labelled", "")
+    for where in WHERES:
+        assert cells[where] == str(row.certified[where])
+        assert cells[f"{where}_proven_as"] == (row.proven_as[where] or "")
+    assert not any("[" in value or "{" in value for value in cells.values())

@@ -1,0 +1,212 @@
+"""Certificates over time of a run: windows, tracks, the longest hidden time, and what all masks say of rolling ones."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cases import generate, one
+
+from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
+from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.observation import Frame, ObservedImage
+from objectseeker.core.recipes import Rolling
+from objectseeker.core.temporal import first_unreported, instants
+from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.track_certificates import Asked, over_time
+from objectseeker.results import track_tables as tables
+
+WORDS = Vocabulary.same(("cat", "dog"))
+RULE, THREAT = Rule(mask_score=0.5), Threat(area=0.05)
+BOX = [4.0, 4.0, 12.0, 12.0]
+
+
+def image(number, *, track=(1,), ignore=None, observation=None, truth=None, sequence="s", fps=10.0):
+    truth = Detections([BOX] * len(track), np.ones(len(track)), np.zeros(len(track), int)) if truth is None else truth
+    flags = np.zeros(len(truth), bool) if ignore is None else np.array(ignore)
+    frame = None if sequence is None else Frame(sequence, number, fps)
+    return ObservedImage(
+        f"{sequence}/{number}", Path("x"), observation, truth, flags, np.zeros(len(truth), bool), frame, np.array(track)
+    )
+
+
+def seen(masks, sides=(0, 1, 2, 3)):
+    """The object is found under the masks of some sides, else never."""
+    found = [one(BOX) if side in sides else Detections.empty() for side in masks.side.tolist()]
+    return Observation(masks.width, masks.height, masks, Detections.empty(), found)
+
+
+SIZE, RECIPE = (40, 30), Halves(3)
+ALL = RECIPE.masks(*SIZE)
+
+
+def certify(images, masks=RECIPE, **asked):
+    return over_time(images, WORDS, masks, RULE, THREAT, Asked(**asked))
+
+
+def rows(found, **chosen):
+    return [row for row in found.rows() if all(row[name] == value for name, value in chosen.items())]
+
+
+def test_a_window_counts_the_frames_that_are_certified_alone():
+    """Frames 0, 3 and 5 of seven show all, the others nothing: each window of four has one of them, 1 to 4 only one."""
+    images = [image(t, observation=seen(ALL, (0, 1, 2, 3) if t in (0, 3, 5) else ())) for t in range(7)]
+    (once,) = rows(certify(images, windows=(4,), moves=(None,)), estimated=False)
+    assert once["certified_frames"] == pytest.approx(100 * 3 / 7)
+    assert (once["windows"], once["certified_windows"], once["tracks"], once["certified_tracks"]) == (4, 100.0, 1, 1)
+    assert (once["longest_hidden_frames"], once["longest_hidden_seconds"]) == (2, 0.2)
+    (twice,) = rows(certify(images, windows=(4,), moves=(None,), times=2), estimated=False)
+    assert (twice["certified_windows"], twice["certified_tracks"]) == (75.0, 0)
+    assert twice["longest_hidden_frames"] == 4
+
+
+def test_a_patch_that_cannot_follow_certifies_what_no_frame_does():
+    """Masks on the left prove the object in even frames, those on the right in odd ones."""
+    images = [image(t, observation=seen(ALL, (0,) if t % 2 else (2,))) for t in range(6)]
+    found = certify(images, windows=(2,), moves=(0, 40))
+    assert [row["certified_windows"] for row in rows(found, estimated=False)] == [100.0, 0.0]
+    assert [row["longest_hidden_frames"] for row in rows(found, estimated=False)] == [1, 6]
+    assert rows(found, estimated=False)[0]["certified_frames"] == 0
+
+
+def test_gaps_and_ignored_frames_prove_nothing_and_begin_no_window():
+    sure = seen(ALL)
+    images = [
+        image(0, observation=sure),
+        image(1, observation=sure, ignore=[True]),
+        image(2, observation=sure, track=()),
+        image(4, observation=sure),  # frame 3 was not observed
+        image(5, observation=sure),
+    ]
+    found = certify(images, windows=(2, 3), moves=(None,))
+    two, three = rows(found, estimated=False)
+    assert (two["windows"], two["certified_windows"]) == (2, 100.0)  # 0-1 and 4-5
+    assert (three["windows"], three["certified_windows"]) == (1, 100.0)  # 0-2
+    assert two["longest_hidden_frames"] == 0
+    (row,) = [row for row in found.tracks if not row.way.estimated]
+    assert (row.first, row.last, row.boxes, row.certified_frames) == (0, 5, 3, 3)
+    nothing = certify([replace(one, observation=seen(ALL, ())) for one in images], windows=(2,), moves=(None,))
+    assert rows(nothing, estimated=False)[0]["longest_hidden_frames"] == 6
+
+
+def test_objects_without_a_track_and_runs_without_frames_have_no_place():
+    assert certify([image(0, observation=seen(ALL), track=(-1,))]) is None
+    assert certify([image(0, observation=seen(ALL), track=(), sequence=None)]) is None
+
+
+def test_tracks_of_two_sequences_are_two_and_one_too_short_has_no_window():
+    images = [
+        image(t, observation=seen(ALL), sequence=name, fps=None) for name in "ab" for t in range(3 + (name == "a"))
+    ]
+    found = certify(images, windows=(4,), moves=(0,))
+    (row,) = rows(found, estimated=False)
+    assert (row["windows"], row["tracks"], row["longest_hidden_seconds"]) == (1, 1, None)
+    assert "tracks that are shorter than the longest window: 1" in found.remarks()
+
+
+@pytest.mark.parametrize("rule", [RULE, Rule(mask_score=0.75, low_score=0.1)], ids=["paper", "evidence"])
+def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
+    """Where the same view always gives the same boxes; and both are what the core says, window by window."""
+    rolling, whole, shared, truths = Rolling(Halves(4), 2), [], [], []
+    for t in range(6):
+        case = generate(t, smallest=16, largest=16, lines=4, sure=0.95)
+        share = rolling.of_frame(t).masks(16, 16)
+        truths.append(Detections(case.truth.xyxy[:1], [1.0], case.truth.label[:1]))
+        whole.append(image(t, observation=case.observation, truth=truths[-1]))
+        shared.append(image(t, observation=case.observation.under(share), truth=truths[-1]))
+    asked = Asked(windows=(2,), moves=(0, 1, None))
+    (estimated, certified) = (
+        over_time(images, WORDS, masks, rule, THREAT, asked).rows()
+        for images, masks in ((whole, Halves(4)), (shared, rolling))
+    )
+    estimated = [row | {"estimated": False} for row in estimated if row["estimated"]]
+    assert estimated == certified
+    patch = THREAT.anywhere()
+    line = [instants(rule, one.observation, truth, patch)[0] for one, truth in zip(shared, truths, strict=True)]
+    earliest = first_unreported(line, 1)
+    expected = sum(earliest[t + 1] > t for t in range(5))
+    assert certified[1]["certified_windows"] == pytest.approx(100 * expected / 5)
+
+
+def test_found_under_either_of_two_labels_is_found():
+    """The detector has two classes for cats; one view sees the one, the opposite view the other."""
+    words = Vocabulary(("tom", "kitty"), ("cat",), np.array([0, 0]))
+    found = [one(BOX, label=int(side > 1)) for side in ALL.side.tolist()]
+    both = Observation(*SIZE, ALL, Detections.empty(), found)
+    (row,) = over_time(
+        [image(0, observation=both)], words, Halves(3), RULE, THREAT, Asked(windows=(1,), moves=(0,))
+    ).rows()
+    assert row["certified_windows"] == 100.0
+
+
+def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
+    words = Vocabulary(("cat",), ("cat", "yeti"), np.array([0]))
+    truth = Detections([BOX, BOX], np.ones(2), np.array([0, 1]))
+    images = [image(t, track=(1, 2), truth=truth, observation=seen(ALL)) for t in range(4)]
+    found = over_time(images, words, RECIPE, RULE, THREAT, Asked(windows=(2,)))
+    assert {row.track for row in found.tracks} == {1}
+    assert "tracks left out because the detector does not know their class: 1" in found.remarks()
+    assert found.to_json()["tracks_of_unknown_classes"] == 1
+
+
+def test_a_sequence_of_several_sizes_is_left_out_and_named():
+    other = image(1, observation=seen(Halves(3).masks(41, 30)))
+    odd = [image(0, observation=seen(ALL)), other, image(2, observation=seen(ALL))]
+    whole = [image(t, observation=seen(ALL), sequence="whole") for t in range(4)]
+    found = certify([*odd, *whole], windows=(2,))
+    assert {row.sequence for row in found.tracks} == {"whole"}
+    assert found.rows() == certify(whole, windows=(2,)).rows()
+    assert found.sequences == 1
+    assert any("several sizes: 1, the first 's'" in said for said in found.remarks())
+    alone = certify(odd)
+    assert (alone.rows(), alone.to_json()["several_sizes"]) == ([], ["s"])
+    assert "several sizes" in alone.remarks()[-1]
+
+
+def test_a_frame_under_another_share_than_its_number_says_is_refused():
+    rolling = Rolling(Halves(3), 2)
+    right, wrong = (image(4, observation=seen(rolling.of_frame(t).masks(*SIZE))) for t in (4, 5))
+    assert any("without --stride" in said for said in certify([right], rolling).remarks())
+    with pytest.raises(ObjectSeekerError, match="'s/4' was observed under another share of rolling:2:halves:3"):
+        certify([wrong], rolling)
+
+
+def test_a_large_gap_is_one_step_and_a_patch_that_moves_very_far_moves_anywhere():
+    """Nothing is certified of a patch that goes from anywhere to anywhere, however many pixels that is said in."""
+    sides = {0: (0,), 1: (2,), 2: (0,), 900_000_000: (2,), 900_000_001: (0,)}
+    images = [image(t, observation=seen(ALL, sides[t])) for t in sides]
+    found = rows(certify(images, windows=(2,), moves=(0, 2**63 - 1, 10**30, None)), estimated=False)
+    assert [row["certified_windows"] for row in found] == [75.0, 0.0, 0.0, 0.0]  # but 2 and the blind one after it
+    assert [row["longest_hidden_frames"] for row in found] == [1, *[900_000_002] * 3]
+
+
+@pytest.mark.parametrize("asked", [{"windows": (0,)}, {"moves": (-1,)}, {"moves": (1.5,)}, {"times": 0}])
+def test_what_cannot_be_asked_is_refused(asked):
+    with pytest.raises(ObjectSeekerError):
+        Asked(**asked)
+
+
+def test_masks_that_cannot_roll_are_only_counted():
+    pairs = Pairs(1).masks(*SIZE)
+    found = [one(BOX) for _ in range(len(pairs))]
+    images = [image(t, observation=Observation(*SIZE, pairs, Detections.empty(), found)) for t in range(4)]
+    assert {row["masks"] for row in certify(images, Pairs(1), windows=(2,)).rows()} == {"pairs:1"}
+
+
+def test_tables_and_json_say_what_is_estimated(tmp_path):
+    images = [image(t, observation=seen(ALL, (0,) if t % 2 else (2,))) for t in range(9)]
+    found = certify(images)
+    content = json.loads(json.dumps(found.to_json()))
+    assert {row["estimated"] for row in content["rows"]} == {True, False}
+    assert {row["frames"] for row in content["rows"]} == {4, 8, 16}
+    assert content["tracks"][0]["windows"]["4"] == {"certified": 6, "all": 6}
+    assert any("to certify" in said for said in found.remarks())
+    shown = tables.window_rows(found)
+    assert shown[0]["masks"] == "halves:3"
+    assert any(row["masks"] == "rolling:4:halves:3 *" for row in shown)
+    assert shown[0]["hidden"] == "1, 0.10 s"
+    tables.save(tmp_path, found)
+    assert json.loads((tmp_path / "tracks.json").read_text()) == content
+    assert (tmp_path / "tracks.csv").read_text().startswith("track,class,boxes,masks")
+    assert "rolling:16:halves:3 *" in (tmp_path / "tracks.md").read_text()

@@ -1,0 +1,92 @@
+"""Figures slice by slice: each is what the slice's own images or objects give, and the worst is named with care."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from evaluation_cases import EVIDENCE, VOCABULARY, evaluated, noisy
+
+from objectseeker import ObjectSeekerError
+from objectseeker.metrics import evaluate
+from objectseeker.metrics.image_tags import NO_TAGS, Tags
+from objectseeker.metrics.slice_metrics import FEW, SliceRow, in_words, measured_slices, worst_slices
+
+IMAGES = noisy(4, 6)
+TAGS = Tags({"weather": ("rain", "sun", "rain", "", "sun", "rain"), "camera": ("1",) * 6})
+POINT = evaluate(IMAGES, VOCABULARY, EVIDENCE).ours.point
+assert POINT is not None
+OWN = dataclasses.replace(EVIDENCE, rule=POINT.rule, clean_recall=None)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return {row.name: row for row in measured_slices(IMAGES, VOCABULARY, OWN, TAGS, ["weather", "class", "size"])}
+
+
+def test_a_slice_of_images_is_what_these_images_give_alone(rows):
+    assert [name for name in rows if name.startswith("weather")] == ["weather=rain", "weather=sun"]
+    for name, chosen in (("weather=rain", (0, 2, 5)), ("weather=sun", (1, 4))):
+        alone, row = evaluated([IMAGES[n] for n in chosen], OWN), rows[name]
+        assert (row.images, row.objects) == (len(chosen), alone["objects"])
+        ours = alone["objectseeker"]
+        assert row.certified == pytest.approx(ours["certified_recall"])
+        assert (row.clean_recall, row.wrong_boxes) == pytest.approx((ours["clean_recall"], ours["wrong_boxes"]))
+        assert (row.joint_recall, row.vacuous_far) == (pytest.approx(ours["joint_recall"]), ours["vacuous_far"])
+
+
+def test_slices_of_objects_are_those_of_the_class_and_size(rows):
+    for one in evaluated(IMAGES, OWN)["per_class"]:
+        row = rows[f"class={one['class']}"]
+        assert row.objects == one["objects"]
+        assert row.certified == pytest.approx(one["certified_recall"])
+        assert row.clean_recall == pytest.approx(one["clean_recall"])
+        assert (row.joint_recall, row.wrong_boxes) == (None, None)
+    sizes = [row for name, row in rows.items() if name.startswith("size")]
+    assert [row.name for row in sizes] == ["size=small", "size=medium", "size=large"]
+    assert sum(row.objects for row in sizes) == 6
+    assert sizes[0].certified["far"] is None  # it has none
+
+
+def test_one_value_can_be_asked_for_and_what_is_not_there_is_refused():
+    asked = ["camera=1", "weather=sun", "class=dog", "size=large", "weather=sun"]
+    found = measured_slices(IMAGES, VOCABULARY, OWN, TAGS, asked)
+    assert [row.name for row in found] == asked[:4]
+    for wrong, message in (
+        ("wether", "did you mean weather"),
+        ("weather=snow", "no image has weather=snow"),
+        ("class=cta", "did you mean cat"),
+        ("size=huge", "small, medium, large, got 'huge'"),
+    ):
+        with pytest.raises(ObjectSeekerError, match=message):
+            measured_slices((), VOCABULARY, OWN, TAGS, [wrong])  # before any image is looked at
+    with pytest.raises(ObjectSeekerError, match="give --tags FILE"):
+        measured_slices((), VOCABULARY, OWN, NO_TAGS, ["weather"])
+
+
+def test_some_of_the_images_keep_their_tags():
+    some = TAGS.of(np.array([4, 0]))
+    assert some.columns["weather"] == ("sun", "rain")
+
+
+def made(name, objects, anywhere):
+    certified = dict.fromkeys(("far", "close", "over", "anywhere"), anywhere)
+    return SliceRow(
+        name=name,
+        images=objects,
+        objects=objects,
+        clean_recall=90.0,
+        certified=certified,
+        vacuous_far=0,
+        joint_recall=None,
+        wrong_boxes=None,
+    )
+
+
+def test_a_slice_of_few_objects_is_not_called_the_worst():
+    rows = [made("w=fog", FEW - 1, 0.0), made("w=rain", FEW, 20.0), made("w=sun", 500, 30.0), made("c=1", 2, None)]
+    assert {column: row and row.name for column, row in worst_slices(rows).items()} == {"w": "w=rain", "c": None}
+    assert in_words(rows) == [
+        "worst w: w=rain, 20.0 % of 30 objects are certified anywhere; "
+        "left out, with fewer than 30 objects: w=fog (29)",
+        "worst c: not said, every slice has fewer than 30 objects: c=1 (2)",
+    ]

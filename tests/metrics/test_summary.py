@@ -1,0 +1,269 @@
+"""The table of one run."""
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cases import certify
+from evaluation_cases import (
+    EVIDENCE,
+    NAMES,
+    PAPER,
+    VOCABULARY,
+    changed,
+    count_literally,
+    evaluated,
+    image,
+    made,
+    noisy,
+    run,
+)
+
+from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule
+from objectseeker.core.threats import WHERES
+from objectseeker.core.threshold_schedule import Follow
+from objectseeker.metrics import Scene, Settings, Threat, evaluate
+from objectseeker.metrics.average_precision import coco_ap50
+from objectseeker.metrics.curves import undefended_curve
+from objectseeker.metrics.defended_images import Replayed
+
+
+@pytest.mark.parametrize("settings", [PAPER, EVIDENCE, changed(PAPER, threshold=0.5, bound="paper")])
+def test_the_table_is_what_its_parts_say(settings):
+    images = run(21, 12, generous=1.0, lines=8)
+    scene = Scene.of(images, VOCABULARY)
+    result = evaluated(images, settings)
+    assert json.loads(json.dumps(result)) == result
+    assert result["images"] == 12
+    assert result["objects"] == sum(int((~one.ignore).sum()) for one in images)
+    assert result["objects"] + result["ignored_objects"] == sum(len(one.truth) for one in images)
+    assert result["vanilla"]["ap50"] == undefended_curve(scene).mean_ap50
+    assert result["vanilla"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
+    ours = result["objectseeker"]
+    for classwise, at, suffix in ((True, ours, ""), (False, ours["label_free"], "_label_free")):
+        ap50, certified = ours[f"ap50{suffix}"], ours[f"certified_recall{suffix}"]
+        chosen = settings.with_rule(classwise=classwise)
+        curve = Replayed.of(scene, chosen).curve(chosen)
+        assert ap50 == curve.mean_ap50
+        row = np.flatnonzero(curve.base_scores == at["base_score"])[0]
+        assert at["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
+        assert (curve.clean_recall[row + 1 :] < 100 * settings.clean_recall).all()
+        rule = settings.on_curve(at["base_score"])
+        assert (at["mask_score"], at["low_score"]) == (rule.mask_score, rule.low_score)
+        verdicts = [
+            certify(
+                one.observation,
+                one.truth[~one.ignore],
+                settings.threat.patches(),
+                mask_score=rule.mask_score,
+                low_score=rule.low_score,
+                power=rule.power,
+                edge_factor=rule.edge_factor,
+                classwise=classwise,
+                threshold=settings.threat.threshold or 0.0,
+                bound=settings.threat.bound,
+            )
+            for one in images
+        ]
+        shares = 100 * np.concatenate([found.certified for found in verdicts], axis=1).mean(axis=1)
+        assert list(certified.values()) == pytest.approx(shares.tolist())
+        assert list(certified) == list(WHERES)
+        assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
+        rule = chosen.on_curve(at["base_score"])
+        flagged = sum(
+            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_score)) for one in images
+        )
+        assert ours[f"false_alerts{suffix}"] == {"images": flagged, "rate": pytest.approx(100 * flagged / 12)}
+
+
+def test_label_free_certificates_accept_any_label():
+    """Seen as a dog under every mask that shows it, a cat is certified only if labels do not matter."""
+    truth = [(40, 40, 60, 60, 0), (70, 40, 90, 60, 1)]
+    view = [(40, 40, 60, 60, 0.99, 1), (70, 40, 90, 60, 0.99, 1)]
+    observed = image([(*row[:4], 0.9, row[4]) for row in truth], truth, [view] * 28, lines=7)
+    result = evaluated([observed], PAPER)
+    assert result["objectseeker"]["certified_recall"]["far"] == 50
+    assert result["objectseeker"]["certified_recall_label_free"]["far"] == 100
+    cat, dog = result["per_class"]
+    assert (cat["certified_recall"]["far"], dog["certified_recall"]["far"]) == (0, 100)
+    assert cat["certified_recall_label_free"]["far"] == dog["certified_recall_label_free"]["far"] == 100
+
+
+def test_classes_add_up_to_the_whole():
+    images = run(4, 12, generous=1.0)
+    result = evaluated(images, PAPER)
+    rows, ours = result["per_class"], result["objectseeker"]
+    assert [row["class"] for row in rows] == list(NAMES)
+    assert sum(row["objects"] for row in rows) == result["objects"]
+    for column, whole in (
+        ("ap50", ours["ap50"]),
+        ("ap50_label_free", ours["ap50_label_free"]),
+        ("vanilla_ap50", result["vanilla"]["ap50"]),
+        ("vanilla_ap50_coco", result["vanilla"]["ap50_coco"]),
+        ("clean_recall", ours["clean_recall"]),
+        ("clean_recall_label_free", ours["label_free"]["clean_recall"]),
+    ):
+        assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
+    for column in ("certified_recall", "certified_recall_label_free"):
+        for where in WHERES:
+            certified = sum(row["objects"] * row[column][where] for row in rows)
+            assert certified / result["objects"] == pytest.approx(ours[column][where])
+
+
+def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
+    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    result = evaluated([unseen], changed(PAPER, clean_recall=0.9))
+    ours = result["objectseeker"]
+    assert ours["highest_clean_recall"] == 50
+    assert ours["base_score"] is ours["mask_score"] is ours["clean_recall"] is ours["vacuous_far"] is None
+    assert ours["false_alerts"] == ours["false_alerts_label_free"] == {"images": None, "rate": None}
+    assert set(ours["certified_recall"].values()) == {None}
+    assert result["per_class"][0]["certified_recall"] == dict.fromkeys(WHERES)
+    assert ours["ap50"] == 50
+    json.dumps(result)
+
+
+def test_an_object_seen_only_in_the_untouched_image_is_not_certified():
+    found = evaluated([image([(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)])], PAPER)["objectseeker"]
+    assert found["clean_recall"] == 100
+    assert found["base_score"] == 0.9
+    assert set(found["certified_recall"].values()) == {0.0}
+
+
+def test_mask_and_low_scores_follow_the_base_score():
+    settings = made(alpha=0.6, beta=0.5, low_alpha=0.5, low_beta=0.25)
+    assert (settings.on_curve(0.0).mask_score, settings.on_curve(0.0).low_score) == (0.6, 0.5)
+    assert (settings.on_curve(0.5).mask_score, settings.on_curve(0.5).low_score) == (0.75, 0.625)
+    swapped = made(alpha=0.2, beta=0.0, low_alpha=0.4, low_beta=0.9)
+    assert swapped.on_curve(0.1).low_score == swapped.on_curve(0.1).mask_score == 0.2
+    for base_score in np.arange(100) / 100:
+        assert made(beta=1.0).on_curve(float(base_score)).mask_score == 1.0
+        assert made(alpha=0.0, beta=0.0).on_curve(float(base_score)).mask_score == base_score
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": 1.2}, "alpha must lie"),
+        ({"beta": float("nan")}, "beta must be finite"),
+        ({"low_alpha": 0.2}, "both low_alpha and low_beta"),
+        ({"low_alpha": 0.2, "low_beta": -1}, "low_beta must lie"),
+        ({"bound": "best"}, "bound must be one of exact, paper"),
+        ({"power": 0}, "power"),
+        ({"patch_area": 0}, "patch area"),
+        ({"filter_ioa": 2}, "filter_ioa"),
+        ({"clean_recall": 80}, "clean_recall must lie"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        made(**options)
+
+
+def test_runs_without_anything_to_measure_are_refused():
+    with pytest.raises(ObjectSeekerError, match="no images"):
+        evaluated([], PAPER)
+    empty = image([], [(0, 0, 9, 9, 0)], ignore=[True])
+    with pytest.raises(ObjectSeekerError, match="none of the 1 images has an object that counts"):
+        evaluated([empty], PAPER)
+    with pytest.raises(ObjectSeekerError, match=r"labels from 0 to 5 but there are 2"):
+        evaluated([image([(0, 0, 1, 1, 0.5, 5)], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 5)])], PAPER)
+    wrong = dataclasses.replace(run(1, 1)[0], ignore=np.zeros(9, bool), crowd=np.zeros(9, bool))
+    with pytest.raises(ObjectSeekerError, match="one entry per object"):
+        evaluated([wrong], PAPER)
+
+
+def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
+    """Its scores need not lie on the grid of base_scores, nor on the curve; the AP is that of the curve."""
+    images = noisy(5, 12)
+    curve = made(alpha=0.3, beta=0.2)
+    rule = Rule(base_score=0.4567, mask_score=0.654321, filter_ioa=0.6)
+    own = dataclasses.replace(curve, rule=rule, clean_recall=None)
+    found = evaluate(images, VOCABULARY, own)
+    assert found.ours.point.rule == own.rule_at(0.4567) == rule
+    assert own.rule_at(0.4) == own.follow.rule(rule, 0.4)
+    assert found.ours.ap50 == evaluate(images, VOCABULARY, curve).ours.ap50
+    output = [rule.prune(one.observation) for one in images]
+    counted = count_literally(list(zip(images, output, strict=True)))
+    objects = np.bincount(np.concatenate([one.truth.label for one in images]))
+    assert found.ours.clean_recall == pytest.approx(100 * np.mean([counted.right[c] / objects[c] for c in (0, 1)]))
+    verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
+    shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
+    assert list(found.ours.certified_recall().values()) == pytest.approx(shares.tolist())
+    assert 0 < found.ours.certified_recall()["far"] < 100
+    content = found.to_json()
+    assert content["operating_point"]["asked"] == "rule"
+    assert (content["objectseeker"]["base_score"], content["objectseeker"]["mask_score"]) == (0.4567, 0.654321)
+
+    asked = evaluate(images, VOCABULARY, dataclasses.replace(own, base_score=0.333))
+    assert asked.ours.point.rule == own.follow.rule(rule, 0.333)
+    assert asked.to_json()["operating_point"]["asked"] == "base_score"
+    with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_score=0\.3"):
+        dataclasses.replace(own, base_score=0.3, clean_recall=0.8)
+
+
+def test_the_iou_variant_can_be_what_is_deployed():
+    images = noisy(5, 12)
+    rule = IouRule(ioa=Rule(base_score=0.3, mask_score=0.5), tau_iou=0.7)
+    own = Settings(rule=rule, follow=Follow.through(rule), threat=Threat(area=0.005))
+    found = evaluate(images, VOCABULARY, own)
+    verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
+    shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
+    content = found.to_json()
+    assert list(content["objectseeker"]["certified_recall"].values()) == pytest.approx(shares.tolist())
+    assert content["objectseeker"]["certified_recall"]["far"] > 0
+    assert content["iou_variant"] == {"tau_iou": 0.7, "threshold": 0.5, **content["objectseeker"]}
+    assert content["settings"]["tau_iou"] == 0.7
+    strict = evaluate(images, VOCABULARY, dataclasses.replace(own, threat=Threat(area=0.005, threshold=0.9)))
+    assert strict.ours.certified_recall()["far"] == 0
+    # Beside another rule the variant keeps its own threshold, whatever that rule's is.
+    beside = evaluate(images, VOCABULARY, changed(PAPER, threshold=0.1))
+    assert beside.iou_threshold == 0.5
+
+
+def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
+    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    default = changed(PAPER, clean_recall=0.9, clean_recall_is_default=True)
+    found = evaluate([unseen], VOCABULARY, default)
+    assert (found.ours.clean_recall, found.ours.base_score) == (50, 0.9)
+    assert found.remarks == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
+    asked = evaluate([unseen], VOCABULARY, changed(PAPER, clean_recall=0.9))
+    assert asked.ours.point is None
+    assert asked.remarks == ["clean recall 90% is not reached, at most 50.0 %: ask for less with --clean-recall"]
+    assert evaluate([unseen], VOCABULARY, changed(default, clean_recall=0.5)).remarks == []
+
+
+def test_a_result_names_the_defence_that_it_is_about():
+    defence = Defence.default("embedded")
+    own = Settings(rule=defence.rule, follow=defence.curve)
+    found = evaluate(noisy(5, 4), VOCABULARY, own, defence=defence)
+    assert Defence.of_json(found.to_json()["defence"]) == defence
+    assert found.to_json()["defence"]["sha256"] == defence.sha256
+    there = evaluate(noisy(5, 4), VOCABULARY, replace(own, base_score=0.3), defence=defence)
+    named = Defence.of_json(there.to_json()["defence"])  # at another point of its curve it is another defence
+    assert named.rule == own.rule_at(0.3) != defence.rule
+    assert there.to_json()["defence"]["sha256"] == named.sha256 != defence.sha256
+    assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_json()["defence"] is None
+
+
+@pytest.mark.parametrize("low_alpha", [None, 0.2])
+@pytest.mark.parametrize("clean_recall", [None, 0.3])
+def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clean_recall):
+    follow = Follow(alpha=0.4, beta=0.2, low_alpha=low_alpha, low_beta=None if low_alpha is None else 0.1)
+    images = noisy(3, 5) + run(5, 5)
+    settings = Settings.along(follow, Rule(base_score=0.3), clean_recall=clean_recall)
+    found = evaluate(images, VOCABULARY, settings)
+    point = found.ours.point
+    expected = sum(
+        point.rule.remaining(
+            image.observation, image.truth[~image.ignore], Patch(0.01, where="anywhere"), threshold=0.0
+        ).count
+        for image in images
+    )
+    assert point.remaining == expected
+    assert found.to_json()["objectseeker"]["joint_recall"] == pytest.approx(100 * expected / found.objects)
+    assert found.ours.joint_recall >= found.ours.certified_recall()["anywhere"]
+    assert found.label_free.joint_recall is None  # of what is deployed alone
+    assert evaluate(images, VOCABULARY, replace(settings, threat=Threat(count=2))).ours.joint_recall is None

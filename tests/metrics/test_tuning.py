@@ -1,0 +1,257 @@
+"""The search for settings."""
+
+import dataclasses
+import json
+
+import pytest
+from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
+
+from objectseeker import Defence, ObjectSeekerError
+from objectseeker.metrics import Choices, Search, Settings, evaluate, sweeps, tune
+from objectseeker.metrics.tuning import COARSE, MANY_WRONG_BOXES, Climb, Trial, grid, moves
+from objectseeker.results.tuning_tables import remarks
+
+IMAGES = 20
+FLOOR = 0.15
+MOST_LOSS = 5.0
+CHOICES = Choices((0.6,), (1.0, 0.8), (0.1, 0.3))
+SEARCH = Search(mask_floor=FLOOR, clean_recall=0.9, most_loss=MOST_LOSS, losses=(1.0,), choices=CHOICES, seed=1)
+ONE_CHOICE = Search(
+    mask_floor=0.1, clean_recall=0.9, losses=(), families=("paper",), choices=Choices((0.6,), (1.0,), (0.1,))
+)
+
+
+@pytest.fixture(scope="module")
+def images():
+    return noisy(4, IMAGES)
+
+
+@pytest.fixture(scope="module")
+def tuning(images):
+    return tune(images, VOCABULARY, SEARCH)
+
+
+def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
+    for index, half in zip(sweeps.split(IMAGES, 2, 1), ("searched", "held_out"), strict=True):
+        part = [images[i] for i in index]
+        for tuned in tuning.families.values():
+            row, table = getattr(tuned, half).figures(), evaluated(part, tuned.settings)
+            assert row["ap50"] == table["objectseeker"]["ap50"]
+            assert row["undefended_ap50"] == table["vanilla"]["ap50"]
+            assert row["ap50_loss"] == pytest.approx(table["vanilla"]["ap50"] - row["ap50"])
+            certified = table["objectseeker"]["certified_recall"]
+            assert row["certified_over"] == certified["over"]
+            mean = (certified["far"] + certified["close"] + certified["over"]) / 3
+            assert row["certified_mean"] == pytest.approx(mean)
+            assert row["base_score"] == table["objectseeker"]["base_score"]
+
+
+def test_the_loss_is_kept_and_the_floor_respected(tuning):
+    assert set(tuning.families) == {"paper", "evidence"}
+    for tuned in tuning.families.values():
+        assert tuned.searched.loss <= MOST_LOSS
+    assert all(trial.settings.floor >= FLOOR for trial in tuning.trials)
+    assert len({trial.settings for trial in tuning.trials}) == len(tuning.trials)
+
+
+def test_a_search_goes_beyond_its_grid_but_not_beyond_the_loss(tuning):
+    for family, tuned in tuning.families.items():
+        mine = [trial for trial in tuning.trials if trial.family == family]
+        starts = set(grid(CHOICES.start(SEARCH.settings()), family, FLOOR))
+        assert starts < {trial.settings for trial in mine}
+        at_start = [one.gain for one in mine if one.settings in starts and one.loss <= MOST_LOSS]
+        assert tuned.searched.certified_mean >= max(at_start)
+        beyond = [one for one in mine if one.loss > MOST_LOSS]
+        assert beyond
+        assert all(one.certified_mean is None for one in beyond)  # what cannot be chosen is not certified
+    evidence, paper = tuning.families["evidence"], tuning.families["paper"]
+    assert evidence.held_out.certified_mean > paper.held_out.certified_mean
+    assert tuning.best is evidence
+
+
+def test_searching_certifies_where_the_full_protocol_does(images, tuning):
+    part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
+    tried = [trial for trial in tuning.trials if trial.loss <= MOST_LOSS][::30]
+    for trial in tried:
+        ours = evaluated(part, trial.settings)["objectseeker"]
+        assert trial.outcome.base_score == ours["base_score"]
+        assert trial.outcome.certified_recall()["far"] == ours["certified_recall"]["far"]
+    assert any(round(100 * trial.outcome.base_score) % COARSE for trial in tried)
+
+
+def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
+    class Measuring:
+        def coarse(self, settings):
+            return Trial(settings, None, 0.0, 0.5, settings.follow.alpha)
+
+        def full(self, settings):
+            return Trial(settings, None, 0.0, 0.5 + settings.follow.alpha, settings.follow.alpha)
+
+    climb = Climb(Measuring(), ONE_CHOICE)
+    climb.run("paper")
+    assert max(settings.follow.alpha for settings in climb.trials) == 1.0
+    assert climb.pick("paper", 1.0).follow.alpha == 0.5
+
+
+def test_a_search_refines_what_it_may_use():
+    """Everything below an alpha of .53 gains more but loses too much: the best allowed one is found, not the best."""
+
+    class Measuring:
+        def coarse(self, settings):
+            alpha = settings.follow.alpha
+            return Trial(settings, None, 0.0, 2.0 * (alpha < 0.53), 100 - alpha)
+
+        full = coarse
+
+    climb = Climb(Measuring(), ONE_CHOICE)
+    climb.run("paper")
+    assert climb.pick("paper", 1.0).follow.alpha == 0.53
+
+
+def test_the_frontier_is_the_best_within_each_loss(tuning):
+    for family, points in tuning.frontier.items():
+        assert {one.most_loss for one in points} <= {1.0, MOST_LOSS}
+        assert tuning.families[family] is points[-1]
+        for one in points:
+            assert one.searched.loss <= one.most_loss
+        gains = [one.searched.certified_mean for one in points]
+        assert gains == sorted(gains)
+    assert any(len(points) == 2 for points in tuning.frontier.values())
+
+
+def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
+    chosen = {
+        family: {
+            (a.settings.ioa.edge_factor, a.settings.ioa.cluster_distance) for a in tuning.trials if a.family == family
+        }
+        for family in ("paper", "evidence")
+    }
+    assert chosen["paper"] == {(1.0, 0.1)}
+    assert {factor for factor, _ in chosen["evidence"]} == {1.0, 0.8}
+    assert {distance for _, distance in chosen["evidence"]} == {0.1, 0.3}
+
+
+def test_choices_move_to_their_neighbours():
+    choices = Choices((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
+    start = choices.start(SEARCH.settings())
+    first, *moved = (
+        [one.ioa.filter_ioa, one.ioa.edge_factor, one.ioa.cluster_distance] for one in (start, *choices.moves(start))
+    )
+    assert first == [0.6, 0.85, 0.1]
+    moved = set(map(tuple, moved))
+    assert moved == {(0.6, 0.7, 0.1), (0.6, 1.0, 0.1), (0.6, 0.85, 0.2)}
+    with pytest.raises(ObjectSeekerError, match="edge_factor must have at least one value"):
+        Choices(edge_factor=())
+
+
+def test_the_result_is_plain_and_repeatable(images, tuning):
+    assert json.loads(json.dumps(tuning.to_json())) == tuning.to_json()
+    seen = []
+    again = tune(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_attempt=seen.append)
+    assert again.families["paper"].to_json() == tuning.families["paper"].to_json()
+    assert tuple(seen) == again.trials
+    assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
+
+
+def test_a_defence_is_made_of_what_was_chosen(images, tuning):
+    rule, follow = tuning.chosen
+    best = tuning.best.searched
+    assert (rule.base_score, rule.mask_score, rule.low_score) == (
+        best.outcome.base_score,
+        best.outcome.mask_score,
+        best.outcome.low_score,
+    )
+    defence = Defence(detector="embedded", rule=rule, follow=follow)  # refuses a rule that is not on its curve
+    part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
+    deployed = evaluate(part, VOCABULARY, Settings(rule=defence.rule, follow=defence.curve))
+    assert deployed.ours.clean_recall == best.outcome.clean_recall
+    assert deployed.ours.certified_recall() == best.outcome.certified_recall()
+    assert deployed.ours.ap50 == best.outcome.ap50
+
+
+def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
+    half_seen = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)], number=n) for n in range(4)]
+    search = Search(mask_floor=0.1, families=("paper",), losses=())
+    found = tune(half_seen, VOCABULARY, search)
+    assert found.search.recall == found.best.settings.clean_recall == 0.5
+    assert found.remarks == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
+    assert tune(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
+
+
+def test_a_recall_that_is_bought_with_wrong_boxes_is_said_to_be():
+    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MANY_WRONG_BOXES + 1)]
+    truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
+    faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
+    search = Search(mask_floor=0.1, families=("paper",), losses=())
+    bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
+    assert bought.best.searched.outcome.wrong_boxes == MANY_WRONG_BOXES + 1
+    assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in remarks(bought)[-1]
+    modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
+    assert modest.best.flooding is None
+    assert not any("wrong boxes" in remark for remark in remarks(modest))
+
+
+def test_a_half_that_does_not_reach_the_recall_says_so():
+    seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
+    blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
+    order = [seen, blind] if sweeps.split(2, 2, 0)[0][0] == 0 else [blind, seen]
+    found = tune(order, VOCABULARY, Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
+    assert found.best.held_out.outcome.point is None
+    why = (
+        "the half that was not searched reaches a clean recall of at most 50.0 %, so nothing is certified at 90% there"
+    )
+    assert found.best.why_not_held_out == found.best.to_json()["why"] == why
+
+
+def test_one_place_and_several_filters(images):
+    search = Search(
+        mask_floor=0.5,
+        clean_recall=0.9,
+        families=("paper",),
+        wheres=("over",),
+        most_loss=100,
+        losses=(),
+        choices=Choices(filter_ioa=(0.7, 0.5)),
+    )
+    chosen = tune(images, VOCABULARY, search)
+    assert set(chosen.families) == {"paper"}
+    assert {trial.settings.ioa.filter_ioa for trial in chosen.trials} == {0.7, 0.5}
+    assert chosen.best.searched.certified_mean == chosen.best.searched.outcome.certified_recall()["over"]
+
+
+@pytest.mark.parametrize("family", ["paper", "evidence"])
+def test_grid_and_moves_stay_within_their_limits(family):
+    starts = list(grid(PAPER, family, 0.3))
+    assert {start.follow.low_alpha is None for start in starts} == {family == "paper"}
+    for start in starts:
+        for one in (start, *moves(start, 0.1, 0.3)):
+            assert one.floor >= 0.3
+            if one.follow.low_alpha is not None:
+                assert one.follow.low_alpha <= one.follow.alpha
+                assert one.follow.low_beta <= one.follow.beta
+    corner = made(alpha=1.0, beta=0.0, low_alpha=0.3, low_beta=0.0, power=0.25)
+    assert any(one.follow.low_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
+    assert any(one.ioa.power == 0.75 for one in moves(corner, 0.1, 0.3))
+
+
+def test_searches_without_a_result_say_why():
+    blind = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])] * 4
+    search = Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    with pytest.raises(ObjectSeekerError, match=r"clean recall of 90 %; the highest is 50.00 %"):
+        tune(blind, VOCABULARY, search)
+    with pytest.raises(ObjectSeekerError, match=r"loses at most -1 points of AP50; the smallest loss found is 0.00"):
+        tune(blind, VOCABULARY, dataclasses.replace(search, clean_recall=0.5, most_loss=-1.0))
+
+
+def test_bad_requests_are_refused(images):
+    for options, message in (
+        ({"mask_floor": 2}, "mask_floor"),
+        ({"most_loss": float("nan")}, "most_loss"),
+        ({"wheres": ["near"]}, r"wheres must be some of far, close, over, anywhere, got \['near'\]"),
+        ({"families": []}, "families must be some of paper, evidence"),
+        ({"half": 2}, "half must be 0 or 1, got 2"),
+    ):
+        with pytest.raises(ObjectSeekerError, match=message):
+            Search(**({"mask_floor": 0.1} | options))
+    with pytest.raises(ObjectSeekerError, match="1 images cannot be split"):
+        tune(images[:1], VOCABULARY, Search(mask_floor=0.1))

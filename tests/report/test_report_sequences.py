@@ -1,0 +1,234 @@
+"""The report plays sequences: what it says over time is what `evaluate` and the core say, and the page shows that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from report_cases import EVIDENCE, PAPER, VOCABULARY, columns_of, data_of, filmed, without_objects
+
+from objectseeker import Defence, Halves, ObjectSeekerError
+from objectseeker.core.observation import Observation
+from objectseeker.core.recipes import Rolling
+from objectseeker.core.temporal import FREE, Instant, either, first_unreported, instants
+from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
+from objectseeker.report import write_report
+from objectseeker.report.track_timelines import ALONE, HELD, HIDDEN, NO_BOX, sequences_of
+
+ROLLING = Rolling(Halves(6), 4)
+SETTINGS = {
+    name: replace(settings, threat=Threat(area=0.02)) for name, settings in (("paper", PAPER), ("evidence", EVIDENCE))
+}
+NAMES = {ALONE: "alone", HELD: "held", HIDDEN: "hidden"}
+
+
+def written(folder, images, recipe, settings=SETTINGS["paper"], **options):
+    out = folder / "report.html"
+    defence = Defence(detector="python:mine:see", rule=settings.rule, masks=recipe)
+    write_report(out, images, VOCABULARY, settings, defence=defence, **options)
+    return out
+
+
+def states(runs, last):
+    """Runs as the page has them, frame by frame from 0 on."""
+    every = np.full(last + 1, NO_BOX)
+    for state, begin, end in runs:
+        assert (every[begin : end + 1] == NO_BOX).all()
+        every[begin : end + 1] = state
+    return every.tolist()
+
+
+def frames_of(images, rule, track):
+    """What the core says of a track, frame by frame."""
+    patch, seen = Threat(area=0.02).anywhere(), {}
+    for image in images:
+        for n in np.flatnonzero((image.track == track) & ~image.ignore):
+            targets, _ = VOCABULARY.in_detector(image.truth[[n]], classwise=rule.classwise)
+            seen[image.frame.number] = either(instants(rule, image.observation, targets, patch))
+    return seen
+
+
+def asked_of_the_core(seen, moves, frames):
+    """What each frame is for a track, and the longest hidden time, from the definitions."""
+    patch, first, last = Threat(area=0.02).anywhere(), min(seen), max(seen)
+    line = [seen.get(number, Instant.blind(48, 36, patch)) for number in range(first, last + 1)]
+    earliest = [first + entry for entry in first_unreported(line, FREE if moves is None else moves)]
+
+    def certified(begin, end):
+        return earliest[end - first] > begin
+
+    def state(t):
+        if t not in seen:
+            return NO_BOX
+        if certified(t, t):
+            return ALONE
+        windows = [s for s in range(t - frames + 1, t + 1) if s in seen and s + frames - 1 <= last]
+        return HELD if windows and all(certified(s, s + frames - 1) for s in windows) else HIDDEN
+
+    hidden = max((t - s + 1 for t in seen for s in seen if s <= t and not certified(s, t)), default=0)
+    return [state(t) for t in range(last + 1)], hidden
+
+
+@pytest.mark.parametrize("recipe", [Halves(6), ROLLING], ids=str)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_what_the_page_shows_is_what_the_core_and_evaluate_say(tmp_path, recipe, name):
+    images, settings = filmed(tmp_path, recipe), SETTINGS[name]
+    shown, columns = sequences_of(images, VOCABULARY, settings.rule, settings.threat, recipe)
+    assert shown["windows"] == ((4,) if recipe is ROLLING else (1, 4, 8, 16))
+    (sequence,) = shown["sequences"]
+    assert sequence["frames"] == [image.frame.number for image in images]
+    assert [track["track"] for track in sequence["tracks"]] == ["4", "9"]
+    asked = Asked(windows=shown["windows"])
+    rows = over_time(images, VOCABULARY, recipe, settings.rule, settings.threat, asked).tracks
+    found = set()
+    for track in sequence["tracks"]:
+        seen = frames_of(images, settings.rule, int(track["track"]))
+        for moves, way in zip(MOVES, track["ways"], strict=True):
+            (row,) = [
+                row for row in rows if (str(row.track), row.moves) == (track["track"], moves) and not row.way.estimated
+            ]
+            begin, end = way["stretch"]
+            assert way["hidden"] == row.hidden == end - begin + 1
+            assert way["words"] == f"{row.hidden} frame{'' if row.hidden == 1 else 's'}, {row.seconds:.2f} s"
+            for frames, runs in zip(shown["windows"], way["states"], strict=True):
+                wanted, hidden = asked_of_the_core(seen, moves, frames)
+                assert states(runs, row.last) == wanted
+                assert hidden == row.hidden
+                assert wanted.count(ALONE) == row.certified_frames
+                assert len(wanted) - wanted.count(NO_BOX) == row.boxes
+                found |= set(wanted)
+                if row.windows[frames][0] < row.windows[frames][1]:
+                    assert HIDDEN in wanted
+    assert found == {NO_BOX, ALONE, HELD, HIDDEN}
+    # Objects that count know their track, the others none.
+    tracks = np.concatenate([np.where(image.ignore, -1, np.array(image.track)) for image in images])
+    assert columns["track"].tolist() == [{4: 0, 9: 1}.get(track, -1) for track in tracks.tolist()]
+
+
+def test_a_patch_that_must_stay_is_told_from_one_that_jumps(tmp_path):
+    """Left masks prove the object in even frames, right ones in odd ones: held if the patch stays, else hidden."""
+    masks = Halves(3).masks(48, 36)
+    images = []
+    for image in filmed(tmp_path, Halves(3), count=5):
+        side = 0 if image.frame.number % 2 else 2
+        truth = image.truth[:1]
+        views = [truth if one == side else truth[:0] for one in masks.side.tolist()]
+        seen = Observation(48, 36, masks, truth[:0], views)
+        none = np.zeros(1, bool)
+        images.append(replace(image, observation=seen, truth=truth, ignore=none, crowd=none, track=np.array([4])))
+    shown, _ = sequences_of(images, VOCABULARY, PAPER.rule, Threat(area=0.02), Rolling(Halves(3), 2))
+    stays, *_, jumps = shown["sequences"][0]["tracks"][0]["ways"]
+    assert [way["words"] for way in (stays, jumps)] == ["1 frame, 0.12 s", "5 frames, 0.62 s"]
+    assert [one["states"] for one in (stays, jumps)] == [[[[HELD, 0, 4]]], [[[HIDDEN, 0, 4]]]]
+
+
+def test_images_are_no_sequence_and_sequences_need_no_tracks(tmp_path):
+    images = filmed(tmp_path, Halves(6), count=4)
+    single = [replace(image, frame=None, track=np.empty(0, np.int64)) for image in images]
+    page = written(tmp_path, single, Halves(6)).read_text()
+    assert data_of(page)["played"] is None
+    assert "track" not in columns_of(page)
+    unlabelled = [replace(without_objects(image), track=np.empty(0, np.int64)) for image in images]
+    (sequence,) = data_of(written(tmp_path, unlabelled, Halves(6), labelled=False).read_text())["played"]["sequences"]
+    assert (sequence["frames"], sequence["tracks"]) == ([0, 1, 2, 3], [])
+
+
+def test_frames_of_several_sizes_are_played_and_nothing_is_said_over_time(tmp_path):
+    images = filmed(tmp_path, Halves(6), count=4)
+    masks = Halves(6).masks(50, 36)
+    seen = images[1].observation
+    images[1] = replace(images[1], observation=Observation(50, 36, masks, seen.base, [seen.base] * len(masks)))
+    (sequence,) = data_of(written(tmp_path, images, Halves(6)).read_text())["played"]["sequences"]
+    assert not sequence["one_size"]
+    assert [track["ways"] for track in sequence["tracks"]] == [[], []]
+
+
+def test_a_frame_with_another_share_of_the_masks_is_refused(tmp_path):
+    images = filmed(tmp_path, ROLLING, count=4)
+    moved = [replace(image, frame=replace(image.frame, number=image.frame.number + 1)) for image in images]
+    with pytest.raises(ObjectSeekerError, match="observed under other masks than the defence's rolling:4"):
+        written(tmp_path, moved, ROLLING)
+
+
+def test_the_folder_of_a_sequence_is_not_told(tmp_path):
+    images = [replace(one, frame=replace(one.frame, sequence="/home/me/street")) for one in filmed(tmp_path, ROLLING)]
+    page = written(tmp_path, images, ROLLING).read_text()
+    assert "home/me" not in page
+    assert data_of(page)["played"]["sequences"][0]["name"] == "street"
+
+
+# --- in a browser ----------------------------------------------------------------------------------------------------
+
+
+def shown_rows(page):
+    """What the rows show, as runs of frames."""
+    return page.evaluate(
+        "() => [...document.querySelectorAll('#tracks .track')].map((row) =>"
+        " [...row.querySelectorAll('.run:not(.longest)')].map((run) =>"
+        " [run.getAttribute('class').slice(4), +run.getAttribute('x'), +run.getAttribute('width')]))"
+    )
+
+
+def test_a_sequence_plays(opened, tmp_path):
+    """Play, scrub, keys, rows: each moves to its frame, and the rows are Python's."""
+    api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    images = filmed(tmp_path, ROLLING, fps=4.0)
+    played = data_of(written(tmp_path, images, ROLLING).read_text())["played"]
+    tracks = played["sequences"][0]["tracks"]
+    page = opened(tmp_path / "report.html", "#sequences")
+
+    def frame():
+        return int(page.locator("#frame-words").inner_text().split()[1])
+
+    for place, moves in enumerate(MOVES):
+        page.locator("#moves").select_option(str(place))
+        for row, track in zip(shown_rows(page), tracks, strict=True):
+            runs = track["ways"][place]["states"][0]
+            assert row == [[NAMES[state], begin, end - begin + 1] for state, begin, end in runs], moves
+        assert tracks[1]["ways"][place]["words"] in page.locator("#tracks .track").nth(1).inner_text()
+    # Playing moves on by itself until it is stopped.
+    page.evaluate("document.activeElement.blur()")
+    assert frame() == 0
+    page.keyboard.press(" ")
+    api.expect(page.locator("#frame-words")).not_to_contain_text("frame 0 ")
+    assert page.locator("#play").inner_text() == "Pause"
+    page.keyboard.press(" ")
+    assert page.locator("#play").inner_text() == "Play"
+    assert 0 < frame() < 23
+    # Keys, and the slider; frame 5 is missing.
+    page.keyboard.press("Home")
+    page.keyboard.press("PageDown")
+    assert frame() == 11
+    page.keyboard.press("ArrowLeft")
+    assert frame() == 10
+    page.locator("#scrub").fill("5")
+    assert frame() == 6
+    assert page.evaluate("objectseeker.view.image") == 5
+    assert page.locator("#frame-words").inner_text() == "frame 6 of 0 to 23, 1.50 s"
+    page.wait_for_url("**/report.html#sequences/0/6")
+    # A click into a row goes there, its name follows the track, and its hidden time is one click away.
+    line = page.locator("#tracks .line").nth(1)
+    line.click(position={"x": line.bounding_box()["width"] * 20.5 / 24, "y": 5})
+    assert frame() == 20
+    page.locator("#tracks .track button").first.click()
+    chosen = "objectseeker.certificates.track[objectseeker.view.object]"
+    assert page.evaluate(chosen) == 0
+    page.locator('#tracks [data-row="1"] .jump').click()
+    assert frame() == tracks[1]["ways"][-1]["stretch"][0]
+    assert page.evaluate(chosen) == 1
+    # The patch stays where it is dragged to, and is judged in this very frame.
+    page.locator("#grip").focus()
+    before = page.evaluate("objectseeker.view.x"), frame()
+    page.keyboard.press("ArrowRight")
+    assert (page.evaluate("objectseeker.view.x"), frame()) == (before[0] + 1, before[1])
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("End")
+    assert (page.evaluate("objectseeker.view.x"), frame()) == (before[0] + 1, 23)
+    assert "this patch" in page.locator("#sequence-words").inner_text()
+    # The image by itself says that it shows but a share of the masks, and leads back.
+    page.locator("#frame-link").click()
+    assert "only its share of the masks, one of 4" in page.locator("#in-sequence").inner_text()
+    page.locator("#in-sequence a").click()
+    assert frame() == 23
