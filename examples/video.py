@@ -11,7 +11,7 @@ from dataclasses import replace
 from objectseeker import Defence, Patch
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import Rolling
-from objectseeker.core.temporal import Instant, first_unreported, instants
+from objectseeker.core.temporal import FramePositions, earliest_uncertified_start, frame_positions
 from objectseeker.inference.decoding import open_video
 from objectseeker.inference.frame_sources import Choice, Frame, frames_of
 
@@ -40,13 +40,13 @@ for number, seen in enumerate(seeker.watch(frames())):
     near = near if followed is None else near[near.label == followed.label]
     if len(near):
         followed = near[[near.score.argmax()]]
-        track += instants(seeker.rule, seen.observation, followed, patch)
+        track += frame_positions(seeker.rule, seen.observation, followed, patch)
     else:  # nothing is proven of this frame
-        track.append(Instant.blind(seen.observation.width, seen.observation.height, patch))
+        track.append(FramePositions.blind(seen.observation.width, seen.observation.height, patch))
 
 if followed is not None:
     name = seeker.detector.names[int(followed.label[0])]
-    since = first_unreported(track, MOVES, numbers=turns)
+    since = earliest_uncertified_start(track, MOVES, numbers=turns)
     longest = max(end - begin + 1 for end, begin in enumerate(since))
     print(f"{name}: {sum(instant.certified for instant in track)} of {len(track)} frames are certified alone;", end=" ")
     print(f"a patch of 1 % that moves {MOVES} pixels a frame cannot hide it for more than {longest} frames in a row")

@@ -24,12 +24,12 @@ import numpy as np
 from objectseeker import Defence, Patch
 from objectseeker.attack import Budget, Target
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
-from objectseeker.core.threats import Where
+from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_text
 from objectseeker.results.evaluation_tables import as_markdown, rate_in_words, robust_rows
 from objectseeker.runs.run import open_run
 
-CONDITIONS: dict[str, tuple[Where, float]] = {
+CONDITIONS: dict[str, tuple[PatchLocation, float]] = {
     f"{where}-{area:g}": (where, area) for where in ("over", "far") for area in (0.01, 0.04)
 }
 RATES = {
@@ -45,7 +45,7 @@ def main() -> int:
     options = arguments()
     begin = time.monotonic()
     run = open_run(options.run)
-    defence = run.bind(Defence.load(options.defence)) if options.defence else run.defence()
+    defence = run.bind_defense(Defence.load(options.defence)) if options.defence else run.defence()
     attacked = load_attacked(defence, mode="white", device=options.device, autocast=not options.full_precision)
     budget = Budget(
         steps=options.steps,

@@ -38,7 +38,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from objectseeker.datasets import Entry, open_dataset
+from objectseeker.datasets import DatasetImage, open_dataset
 from objectseeker.errors import ObjectSeekerError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -133,7 +133,7 @@ def read_images(place: Sequence[str], *, processes: int, sources: Sequence[str] 
     return Images(place[0], names, bits_of(np.array(grey, np.float32).reshape(-1, SIDE, SIDE)))
 
 
-def grey_of_entry(entry: Entry) -> npt.NDArray[np.uint8]:
+def grey_of_entry(entry: DatasetImage) -> npt.NDArray[np.uint8]:
     return small_grey(Image.fromarray(entry.load()))
 
 

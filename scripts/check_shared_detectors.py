@@ -20,7 +20,7 @@ import PIL.Image
 import PIL.ImageDraw
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.masks import fill
+from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.detectors import load
 from objectseeker.detectors.network.class_names import COCO_80, VOC_20
@@ -110,7 +110,7 @@ def report_masks(detector: Any, images: list[np.ndarray], masks: Recipe) -> None
         begin = time.perf_counter()
         network = detector.detect_views(image, removed, 114)
         seconds = (time.perf_counter() - begin) / len(removed)
-        raw = detector([fill(image, mask, 114) for mask in removed])
+        raw = detector([fill_rectangles(image, mask, 114) for mask in removed])
         both = [(a.at_least(CONFIDENT), b.at_least(CONFIDENT)) for a, b in zip(network, raw, strict=True)]
         matched = sum(int((iou(a.xyxy, b.xyxy) > 0.8).any(axis=1).sum()) for a, b in both if len(a) and len(b))
         print(

@@ -18,12 +18,12 @@ import numpy as np
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
-from objectseeker.datasets.dataset import Entry
+from objectseeker.datasets.dataset import DatasetImage
 from objectseeker.defense import EMBEDDED_RULE
 
-PATCHES = {where: Patch(0.01, 1.0, where) for where in WHERES if where != "anywhere"}
+PATCHES = {where: Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS if where != "anywhere"}
 PAIRS = (
     ("float32-loop", "float32-fill"),
     ("float16-loop", "float16-fill"),
@@ -106,7 +106,7 @@ def certified(rule: Rule, observation: Observation, truth: Detections) -> np.nda
     return rule.certify(observation, truth, list(PATCHES.values())).certified
 
 
-def observations(path: Path, entries: dict[str, Entry], lines: int) -> dict[str, Observation]:
+def observations(path: Path, entries: dict[str, DatasetImage], lines: int) -> dict[str, Observation]:
     stored = dict(np.load(path))
     found = {}
     for number, name in enumerate(stored["names"].tolist()):

@@ -16,15 +16,15 @@ import numpy as np
 
 from objectseeker import Detections, Observation, Patch
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.certification import provable
-from objectseeker.core.evidence import linked, weights
+from objectseeker.core.certification import proving_pairs
+from objectseeker.core.evidence import certain_neighbors, certified_weights
 from objectseeker.core.masks import Masks
-from objectseeker.core.positions import Classes
+from objectseeker.core.positions import PositionClasses
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Surroundings, Where, sizes
+from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 from objectseeker.runs.run import open_run
 
-WHERES: tuple[Where, ...] = ("far", "close", "over")
+WHERES: tuple[PatchLocation, ...] = ("far", "close", "over")
 
 
 def main() -> None:
@@ -52,7 +52,7 @@ def main() -> None:
     for index in sorted(chosen.tolist()):
         number, n = objects[index]
         image = images[number]
-        targets, _ = run.vocabulary.in_detector(image.truth[[n]])
+        targets, _ = run.vocabulary.map_to_detector(image.truth[[n]])
         star = np.asarray(rule.certify(image.observation, targets, patches).certified.any(axis=1))
         total["star"] += star
         for p, patch in enumerate(patches):
@@ -69,12 +69,12 @@ def main() -> None:
 def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Patch) -> tuple[bool, bool]:
     """Is the one object certified by components, by greedy cliques? Every position class on its own."""
     evidence = rule.evidence(rule.scores(observation))
-    members = np.flatnonzero(provable(rule, observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
-    weight, mask = weights(evidence[members]), observation.mask_of[members]
+    members = np.flatnonzero(proving_pairs(rule, observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
+    weight, mask = certified_weights(evidence[members]), observation.mask_of[members]
     boxes = observation.boxes.xyxy[members]
-    joined = linked(boxes, boxes, rule.cluster_distance)
-    size = sizes(patch, observation.width, observation.height, 1)
-    allowed = Surroundings.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
+    joined = certain_neighbors(boxes, boxes, rule.cluster_distance)
+    size = patch_sizes(patch, observation.width, observation.height, 1)
+    allowed = PatchPositions.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
     present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]
     answers = [True, True]
     for row in np.unique(present, axis=0):
@@ -91,7 +91,7 @@ def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Pa
 
 def classes_of(masks: Masks, allowed: np.ndarray, patch: tuple[int, int]) -> np.ndarray:
     """Which masks remove the patch (classes, masks), for every class of positions inside the allowed rectangles."""
-    classes = Classes.of(masks, patch)
+    classes = PositionClasses.of(masks, patch)
     across, down = classes.removes
     found = [np.zeros((0, len(masks)), bool)]
     for rectangle in allowed:

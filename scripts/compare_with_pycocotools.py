@@ -17,7 +17,7 @@ import numpy as np
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from objectseeker.metrics import Scene
+from objectseeker.metrics import ImageSet
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.runs.run import open_run
 
@@ -28,7 +28,7 @@ def main() -> int:
     parser.add_argument("annotations", type=Path)
     options = parser.parse_args()
     run = open_run(options.run)
-    scene = Scene.of(run.images(), run.vocabulary)
+    scene = ImageSet.of(run.images(), run.vocabulary)
     ours, boxes = coco_ap50(scene), scene.base.detections  # in the data set's labels
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(options.annotations))

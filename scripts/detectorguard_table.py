@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker import Halves
-from objectseeker.core.threats import WHERES
-from objectseeker.defense import GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
 from objectseeker.detectorguard.overview import EVERY_NTH_LINE, SideBySide, cost_rows, measured_images, side_by_side
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.inference.drawing import ORANGE, VERMILION
-from objectseeker.metrics import Scene, Settings, Threat
+from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel
 from objectseeker.results import evaluation_tables, plots
 from objectseeker.runs.run import Run, open_run
 
@@ -32,10 +32,10 @@ def main() -> None:
     parser.add_argument("--no-cost", action="store_true", help="leave out certified recall against cost")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
-    settings = Settings(  # the same rule for every detector
-        rule=GENERAL_RULE,
+    settings = EvaluationSettings(  # the same rule for every detector
+        rule=DEFAULT_RULE,
         follow=GENERAL_FOLLOW,
-        threat=Threat(area=arguments.patch),
+        threat=ThreatModel(area=arguments.patch),
         clean_recall=arguments.clean_recall,
     )
     beside = side_by_side(run, settings, false_alerts=arguments.false_alerts)
@@ -58,7 +58,7 @@ def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
     images = run.images()
-    scene = Scene.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
+    scene = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
     cost = cost_rows(scene, beside, [k for k in LINES if k <= masks.lines])
     shown = [
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
@@ -75,7 +75,7 @@ def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
     """One panel for each `where`: lines for ObjectSeeker, a marker for each DetectorGuard."""
     looks = (plots.Look(VERMILION, "s"), plots.Look(ORANGE, "^"))
     panels = []
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         column = f"certified_{where}"
         ours = [row for row in rows if row["defence"] == "ObjectSeeker"]
         others = [row for row in rows if row["defence"] != "ObjectSeeker"]

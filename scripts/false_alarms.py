@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Defence
-from objectseeker.metrics import Scene, Settings
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics import EvaluationSettings, ImageSet
+from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import under
 from objectseeker.metrics.tuning import Measuring, Search
 from objectseeker.runs.run import open_run
@@ -30,16 +30,16 @@ def main() -> None:
     parser.add_argument("--defence", type=Defence.load, default="embedded", help="a file, embedded or embedded-fast")
     options = parser.parse_args()
     defence = options.defence
-    settings = Settings.along(defence.curve, defence.rule)
+    settings = EvaluationSettings.along(defence.curve, defence.rule)
     for folder in options.runs:
         run = open_run(folder)
-        scene = Scene.of(under(run.images(), defence.masks), run.vocabulary)
+        scene = ImageSet.of(under(run.images(), defence.masks), run.vocabulary)
         search = Search(mask_floor=run.manifest.observing.mask_floor, losses=())
         clean = Measuring(scene, search).full(settings).figures()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
         print("| base_score | false alarms an image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")
-        replayed = Replayed.of(scene, settings)
+        replayed = DefendedImageSet.of(scene, settings)
         curve = replayed.curve(settings, BASE_SCORES)
         for row, base_score in enumerate(BASE_SCORES.tolist()):
             certified = replayed.at(settings, settings.on_curve(base_score)).certified_recall()

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from objectseeker import Defence, Detections, Patch, Rule
-from objectseeker.core.masks import GREY
-from objectseeker.core.recipes import parse
+from objectseeker.core.masks import DEFAULT_FILL
+from objectseeker.core.recipes import parse_recipe
 
 WIDTH, HEIGHT = 160, 120
 OBJECT = (104, 72, 136, 100)
@@ -60,7 +60,7 @@ def _flooded(image: np.ndarray) -> Detections:
     red = (image[..., 0] == 255) & (image[..., 1] == 0)
     rng = np.random.default_rng(zlib.crc32(image.tobytes()))
     flood = FLOODS[int(image[..., 2][red][0])]
-    untouched = not (image == GREY).all(axis=2).any()
+    untouched = not (image == DEFAULT_FILL).all(axis=2).any()
     # Base boxes would explain the masked ones away: only the first flood has them, against the others nothing helps.
     boxes = np.empty((0, 4)) if untouched and flood is not scattered else flood(rng)
     return Detections(boxes, np.full(len(boxes), 0.99), np.zeros(len(boxes), np.int64))
@@ -120,7 +120,7 @@ def play(masks: str) -> dict[str, Any]:
     """Every flood from every place, against the defence as it is saved and loaded."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "defence.json"
-        Defence(detector="python:flood:detect", rule=Rule(), masks=parse(masks)).save(file)
+        Defence(detector="python:flood:detect", rule=Rule(), masks=parse_recipe(masks)).save(file)
         seeker = Defence.load(file).seeker()
     truth = Detections([OBJECT], [1.0], [0])
     patches = [Patch(area=0.01, where=where) for where in ("far", "close", "over")]

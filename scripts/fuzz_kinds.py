@@ -24,7 +24,7 @@ from objectseeker import Defence, Detections, Halves, ObjectSeeker, ObjectSeeker
 from objectseeker.datasets import match_classes, open_dataset
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, read_features
 from objectseeker.files.images import image_size, load_image
-from objectseeker.runs.image_index import write_listing
+from objectseeker.runs.image_index import write_image_index
 from objectseeker.runs.run import Run, open_run
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -105,7 +105,7 @@ class Annotations(Kind):
         for entry in dataset.entries:
             if not np.isfinite(entry.truth.xyxy).all():
                 return f"{entry.id!r} has a box that is none"
-        write_listing(dataset.entries, io.BytesIO())  # what observe would do next
+        write_image_index(dataset.entries, io.BytesIO())  # what observe would do next
         warnings = [*dataset.warnings]
         if dataset.names:
             warnings += match_classes(dataset.names, ("cat", "car", "dog", *dataset.names)).warnings

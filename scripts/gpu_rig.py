@@ -16,7 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
-from objectseeker.core.masks import fill
+from objectseeker.core.masks import fill_rectangles
 from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector
@@ -122,7 +122,7 @@ def detector_of(predictor: Predictor, rig: Rig, **options: Any) -> NetworkDetect
 
 def engine(detector: NetworkDetector) -> DeviceViews:
     """The part of a detector that runs views on the device."""
-    views: DeviceViews = detector.begin_views.__self__  # type: ignore[union-attr]
+    views: DeviceViews = detector.start_views.__self__  # type: ignore[union-attr]
     return views
 
 
@@ -137,7 +137,9 @@ def naive_loop(predictor: Predictor, rig: Rig) -> Callable[[np.ndarray, np.ndarr
         place = whole = torch.zeros(1, dtype=torch.int64, device=rig.device)
         with torch.inference_mode():
             for rectangles in removed:
-                view = torch.from_numpy(fill(image, rectangles)).to(rig.device).permute(2, 0, 1)[None].float()
+                view = (
+                    torch.from_numpy(fill_rectangles(image, rectangles)).to(rig.device).permute(2, 0, 1)[None].float()
+                )
                 scale = rig.side / max(view.shape[2:])
                 view = F.interpolate(view, scale_factor=scale, mode="bilinear", antialias=True) if scale != 1 else view
                 bottom, right = rig.side - view.shape[2], rig.side - view.shape[3]

@@ -19,13 +19,13 @@ from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak,
 
 from objectseeker import Halves, Observation, Rule, halves
 from objectseeker.detectors.builtin.model import Predictor
-from objectseeker.detectors.check import Unwatched, check_views
-from objectseeker.detectors.gpu.batch_plan import Program, plan, split
-from objectseeker.detectors.gpu.device import download, prepare, reproducible, upload
+from objectseeker.detectors.check import NoProgress, check_views
+from objectseeker.detectors.gpu.batch_plan import BatchPlan, plan_batches, split
+from objectseeker.detectors.gpu.device import download, prepare, set_deterministic, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
 from objectseeker.detectors.gpu.shared_layers import levels
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.views import MaskBy
+from objectseeker.detectors.network.views import MaskMode
 
 Engines = dict[bool, NetworkDetector]  # by whether layers are shared
 
@@ -37,7 +37,7 @@ class Way:
     """A way to run all views. `look_into` asks for the contract, stages and kernels."""
 
     name: str
-    mask_by: MaskBy = "fill"
+    mask_by: MaskMode = "fill"
     share: bool = True
     batch: int | None = None
     look_into: bool = False
@@ -129,7 +129,7 @@ def measure(
     found = detector.detect_views(images[0], removed, 114)
     first = time.perf_counter() - begin
     placement, shown = detector.plan(images[0], removed)
-    program, *_ = plan(shown, placement, views._reaches if views.share else (), views.batch)
+    program, *_ = plan_batches(shown, placement, views._reaches if views.share else (), views.batch)
     row: dict[str, Any] = {
         "way": way.name,
         "first_s": first,
@@ -148,7 +148,7 @@ def measure(
     return row
 
 
-def operations(views: DeviceViews, program: Program) -> float:
+def operations(views: DeviceViews, program: BatchPlan) -> float:
     """GFLOP that a program takes."""
     weight = next(views.network.predictor.parameters())  # type: ignore[attr-defined]
     features = torch.zeros(1, 3, 64, 64, device=weight.device, dtype=weight.dtype)
@@ -177,11 +177,11 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     placement, shown = detector.plan(image, removed)
 
     def planned() -> Any:
-        return plan(detector.plan(image, removed)[1], placement, views._reaches, views.batch)
+        return plan_batches(detector.plan(image, removed)[1], placement, views._reaches, views.batch)
 
     program, table, order = planned()
     found = {"plan (host)": rig.timed(planned)}
-    with reproducible(device), torch.inference_mode():
+    with set_deterministic(device), torch.inference_mode():
         tables, places = upload(table, device), upload(order, device)
         canvas = prepare(image, placement, views.layout, device, views.dtype)
         filling = canvas[0, 0].clone()
@@ -196,8 +196,8 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
         )
         found["network alone"] = rig.timed(rig.graphed(lambda: alone.candidates_of(program, canvas, tables, filling)))
         chosen = views.candidates_of(program, canvas, tables, filling)
-        found["suppression"] = rig.timed(rig.graphed(lambda: views._fastest("finish", *chosen, places)))
-        packed = views._fastest("finish", *chosen, places)
+        found["suppression"] = rig.timed(rig.graphed(lambda: views._call_compiled("finish", *chosen, places)))
+        packed = views._call_compiled("finish", *chosen, places)
         found["transfer"] = rig.timed(lambda: download(packed)())
         boxes, settled = unpack(download(packed)(), len(shown))
         same = torch.equal(packed, views.finish(*chosen, places))
@@ -234,7 +234,7 @@ def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
     masks = Halves(rig.lines if rig.cuda else 1)
     try:
         rng = np.random.default_rng(0)
-        verdict = check_views(detector, image, masks, batch=1, value=114, rng=rng, bar=Unwatched())
+        verdict = check_views(detector, image, masks, batch=1, value=114, rng=rng, bar=NoProgress())
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

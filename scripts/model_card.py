@@ -16,12 +16,12 @@ import numpy as np
 
 from objectseeker import Defence
 from objectseeker.core.boxes import Bools, Floats
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import Scene, Settings
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.comparison_metrics import BootstrapEstimate
 from objectseeker.metrics.curves import NO_BOXES
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import under
 from objectseeker.metrics.resampling import Tally, resamples
 from objectseeker.metrics.settings import BASE_SCORES
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     run, defence = open_run(options.run), options.defence
     images = run.images() if defence is None else under(run.images(), defence.masks)
-    scene = Scene.of(images, run.vocabulary)
+    scene = ImageSet.of(images, run.vocabulary)
     weights = resamples(len(images), SAMPLES, 0)
     per_class = coco_ap50(scene)
     undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES)).ap50(weights)
@@ -52,10 +52,10 @@ def main() -> None:
         print(f"| {scene.names[c]} | {' | '.join(str(column[c]) for column in columns.values())} |")
 
 
-def defended(scene: Scene, defence: Defence, weights: Floats, undefended: Floats) -> dict[str, list[str]]:
+def defended(scene: ImageSet, defence: Defence, weights: Floats, undefended: Floats) -> dict[str, list[str]]:
     """Print what the defence gives on all images; what it certifies of every class."""
-    settings = Settings.along(defence.curve, defence.rule)
-    replayed = Replayed.of(scene, settings)
+    settings = EvaluationSettings.along(defence.curve, defence.rule)
+    replayed = DefendedImageSet.of(scene, settings)
     added = list(replayed.additions([settings.on_curve(score) for score in BASE_SCORES.tolist()]))
     ap50 = Tally.of(scene, added).ap50(weights)
     print(f"AP50 defended: {shown(ap50)}, lost {shown(undefended - ap50)}")
@@ -67,7 +67,7 @@ def defended(scene: Scene, defence: Defence, weights: Floats, undefended: Floats
     image, label = scene.truth.image[scene.counted], scene.truth.detections.label[scene.counted]
     objects = weights @ np.bincount(image, minlength=len(scene.images))
     columns: dict[str, list[str]] = {}
-    for where, proven in zip(WHERES, certified, strict=True):
+    for where, proven in zip(PATCH_LOCATIONS, certified, strict=True):
         counts = np.bincount(image, weights=proven, minlength=len(scene.images))
         print(f"certified {where}: {shown(100 * (weights @ counts) / objects)}")
         columns[where] = [percent(proven[label == c]) for c in range(len(scene.names))]

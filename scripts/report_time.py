@@ -19,19 +19,19 @@ import PIL.Image
 from playwright.sync_api import Browser, sync_playwright
 
 from objectseeker import Detections, Observation, Rule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.recipes import Recipe, parse
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.recipes import Recipe, parse_recipe
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.demo.samples import samples
-from objectseeker.metrics import Settings
+from objectseeker.metrics import EvaluationSettings
 from objectseeker.report import write_report
 
 SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20
 FOLLOWS = {
-    "paper": Follow(alpha=0.5, beta=0.3),
-    "evidence": Follow(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1),
+    "paper": ThresholdSchedule(alpha=0.5, beta=0.3),
+    "evidence": ThresholdSchedule(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1),
 }
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
@@ -110,12 +110,12 @@ def _area(box: np.ndarray) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--masks", type=parse, default=parse("halves:30"))
+    parser.add_argument("--masks", type=parse_recipe, default=parse_recipe("halves:30"))
     chosen = parser.parse_args()
     browser_file = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser_file is None:
         parser.error("no Chromium found: install it with the system's packages")
-    vocabulary = Vocabulary.same(tuple(f"class {number}" for number in range(CLASSES)))
+    vocabulary = LabelMap.same(tuple(f"class {number}" for number in range(CLASSES)))
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
         folder = Path(made)
         images = synthetic(folder, chosen.images, chosen.masks)
@@ -123,7 +123,7 @@ def main() -> None:
         print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes an image")
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
         for rule, follow in FOLLOWS.items():
-            settings = Settings(rule=follow.rule(Rule(), 0.5), follow=follow, clean_recall=0.5)
+            settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), follow=follow, clean_recall=0.5)
             for photos in ("embed", "beside"):
                 out = folder / f"{rule}-{photos}.html"
                 begun = time.perf_counter()

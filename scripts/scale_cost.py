@@ -17,8 +17,8 @@ from pathlib import Path
 from scale_throughput import photographs
 
 from objectseeker import detectors
-from objectseeker.core.recipes import parse
-from objectseeker.runs.manifest import Observing
+from objectseeker.core.recipes import parse_recipe
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import estimate, observe
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--masks", default="halves:30")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    detector, observing = detectors.load(options.detector), Observing(parse(options.masks))
+    detector, observing = detectors.load(options.detector), ObservationSettings(parse_recipe(options.masks))
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
 

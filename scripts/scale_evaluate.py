@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import overload
 
 from objectseeker.core.observation import ObservedImage
-from objectseeker.defense import GENERAL_FOLLOW, GENERAL_RULE
-from objectseeker.metrics import Settings, evaluate
+from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
+from objectseeker.metrics import EvaluationSettings, evaluate
 from objectseeker.runs.run import open_run
 
 
@@ -68,7 +68,7 @@ def measure(folder: str, times: int) -> None:
     run = open_run(folder)
     images = Repeated(run.images(), times)
     begin = time.perf_counter()
-    evaluate(images, run.vocabulary, Settings(rule=GENERAL_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6))
+    evaluate(images, run.vocabulary, EvaluationSettings(rule=DEFAULT_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{len(images)} images {time.perf_counter() - begin:.1f} seconds {peak:.1f} MB")
 

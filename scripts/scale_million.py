@@ -62,7 +62,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     from objectseeker import Halves
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines.engine_selection import open_engine
-    from objectseeker.runs.manifest import Observing
+    from objectseeker.runs.manifest import ObservationSettings
     from objectseeker.runs.observe import observe
     from objectseeker.runs.run import open_run
 
@@ -78,7 +78,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
             say(f"{done:>9,} of {total:,} done, {done / (time.perf_counter() - begin):>6,.0f}/s, {files:,} parts")
 
     with open_engine(options.engine, "python:ray_detectors:trivial", {}, asked, say) as engine:
-        observe(dataset, engine, out, Observing(Halves(1)), on_progress=progress)
+        observe(dataset, engine, out, ObservationSettings(Halves(1)), on_progress=progress)
     say("observed")
     run = open_run(out)
     say(f"opened again, every checksum verified: complete {run.complete}, {len(run.parts):,} images")

@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 from objectseeker import Halves
 from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.demo.samples import samples
-from objectseeker.detectors.onnx import usable_cores
+from objectseeker.detectors.onnx import available_cores
 from objectseeker.runs.engines import Engine, LocalEngine
 from objectseeker.runs.engines.engine_selection import open_engine
-from objectseeker.runs.engines.ray_worker import Loading
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.engines.ray_worker import DetectorLoader
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.chdir(TESTS)  # where the sleeping detector lies
-    start_cluster(usable_cores())
+    start_cluster(available_cores())
     rows = []
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
@@ -61,15 +61,17 @@ def main() -> None:
             f"counterpart; rounds {row['rounds']}"
         )
     if options.json:
-        options.json.write_text(json.dumps({"cores": usable_cores(), "load": os.getloadavg(), "rows": rows}, indent=1))
+        options.json.write_text(
+            json.dumps({"cores": available_cores(), "load": os.getloadavg(), "rows": rows}, indent=1)
+        )
 
 
 def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    cores = usable_cores()
+    cores = available_cores()
     with ExitStack() as stack:
 
         def local(cores_each: int, count: int = 1) -> Engine:
-            return LocalEngine([Loading(spec, {}, str(TESTS), cores_each).load() for _ in range(count)], spec)
+            return LocalEngine([DetectorLoader(spec, {}, str(TESTS), cores_each).load() for _ in range(count)], spec)
 
         def ray(workers: int) -> Engine:
             return stack.enter_context(open_engine("ray", spec, {}, {"workers": workers}))
@@ -85,14 +87,14 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
         for number, (engine, _) in enumerate(
             engines.values()
         ):  # workers start, detectors are called for the first time
-            observe(dataset, engine, folder / f"warm-{number}", Observing(Halves(1)), limit=2 * cores)
+            observe(dataset, engine, folder / f"warm-{number}", ObservationSettings(Halves(1)), limit=2 * cores)
         seconds: dict[str, list[float]] = {name: [] for name in engines}
         contents = []
         for turn in range(options.rounds):
             for name, (engine, _) in engines.items():
                 out = folder / f"{turn}-{name}"
                 begin = time.perf_counter()
-                observe(dataset, engine, out, Observing(Halves(lines)))
+                observe(dataset, engine, out, ObservationSettings(Halves(lines)))
                 seconds[name].append((time.perf_counter() - begin) / len(dataset))
                 contents.append(content_of(out))
     assert all(content == contents[0] for content in contents), "the engines did not write the same bytes"

@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from objectseeker.core.recipes import parse
+from objectseeker.core.recipes import parse_recipe
 from objectseeker.metrics.image_set import under
 from objectseeker.runs.observe import PART
 from objectseeker.runs.run import open_run
-from objectseeker.runs.stored_boxes import Findings, encode
+from objectseeker.runs.stored_boxes import StoredBoxes, encode
 
 
 def main() -> None:
@@ -32,13 +32,13 @@ def main() -> None:
         index: file for number in {*run.parts.whole, *run.parts.begun} for index, file in run.hashes(number).items()
     }
     found = []
-    for index, image in zip(sorted(hashes), under(run.images(), parse(options.masks)), strict=True):
+    for index, image in zip(sorted(hashes), under(run.images(), parse_recipe(options.masks)), strict=True):
         seen = image.observation
         found.append(
-            Findings.of_image(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
+            StoredBoxes.of_image(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
         )
     for size in (1, PART):
-        parts = [Findings.join(found[start : start + size]) for start in range(0, len(found), size)]
+        parts = [StoredBoxes.join(found[start : start + size]) for start in range(0, len(found), size)]
         stored = sum(len(encode(part)) for part in parts)
         print(
             f"in parts of {size}: {stored / len(found):,.0f} bytes an image ({len(found)} images, {len(parts)} parts)"

@@ -25,13 +25,13 @@ import numpy as np
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Pairs, Patch, Rule
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.positions import Classes
-from objectseeker.core.threats import Surroundings, Where, sizes
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Settings, Threat, evaluate
+from objectseeker.core.positions import PositionClasses
+from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
 from objectseeker.runs.run import open_run
 
-SHOWN: tuple[Where, ...] = ("far", "close", "over")
+SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 PAPER = {"images": 200, "ap50": 94.4, "far": 51.7, "close": 24.6, "over": 5.1}  # YOLOR on VOC, sampled
 EVERY = 50  # of the positions, for each patch
 TIMED_OBJECTS, TIMED_PAIRS = 10, 20_000
@@ -43,10 +43,12 @@ def main() -> int:
     masks = run.manifest.observing.masks
     if not isinstance(masks, Pairs):
         raise ObjectSeekerError(f"{options.run} has the masks {masks}: observe with --masks pairs:10")
-    settings = Settings.along(
-        Follow(alpha=options.alpha, beta=options.beta, low_alpha=options.low_alpha, low_beta=options.low_beta),
+    settings = EvaluationSettings.along(
+        ThresholdSchedule(
+            alpha=options.alpha, beta=options.beta, low_alpha=options.low_alpha, low_beta=options.low_beta
+        ),
         Rule(edge_factor=options.edge_factor, cluster_distance=options.cluster_distance),
-        threat=Threat(area=options.patch, count=2),
+        threat=ThreatModel(area=options.patch, count=2),
         clean_recall=options.clean_recall,
     )
     images = run.images()
@@ -55,7 +57,7 @@ def main() -> int:
     if ours.point is None:
         raise ObjectSeekerError(str(ours.remark()))
     rule = ours.point.ioa
-    targets = [run.vocabulary.in_detector(image.truth[~image.ignore])[0] for image in images]
+    targets = [run.vocabulary.map_to_detector(image.truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])
     per_pair, pairs_timed, all_pairs = time_sampled(images, targets, rule, options.patch)
     result: dict[str, Any] = {
@@ -130,10 +132,10 @@ def time_sampled(
 def sampled_positions(observation: Observation, box: np.ndarray, patch: Patch) -> np.ndarray:
     """Every 50th allowed position x, y, row by row."""
     width, height = observation.width, observation.height
-    size = sizes(patch, width, height, 1)
+    size = patch_sizes(patch, width, height, 1)
     w, h = size[0]
     ok = np.zeros((height + h - 1, width + w - 1), dtype=bool)
-    for x1, y1, x2, y2 in Surroundings.of(box[None], width, height).allowed(patch.where, size)[0]:
+    for x1, y1, x2, y2 in PatchPositions.of(box[None], width, height).allowed(patch.where, size)[0]:
         if x1 <= x2 and y1 <= y2:
             ok[y1 + h - 1 : y2 + h, x1 + w - 1 : x2 + w] = True
     y, x = np.nonzero(ok)
@@ -142,7 +144,7 @@ def sampled_positions(observation: Observation, box: np.ndarray, patch: Patch) -
 
 def removing(observation: Observation, positions: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Which views remove a patch at each position: (positions, views)."""
-    classes = Classes.of(observation.masks, size)
+    classes = PositionClasses.of(observation.masks, size)
     x, y = (np.searchsorted(starts, positions[:, axis], side="right") - 1 for axis, starts in enumerate(classes.starts))
     return classes.removes[0][x] | classes.removes[1][y]
 

@@ -17,7 +17,7 @@ import oracle
 from cases import Case, certify, generate, prune
 
 from objectseeker import Detections, Observation, Patch
-from objectseeker.core.threats import WHERES, Surroundings, Where, sizes
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation, PatchPositions, patch_sizes
 
 SLIGHTLY = 1 + 1e-7  # just more than the filter asks for
 
@@ -181,8 +181,8 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
     shared = {key: options[key] for key in keys if key in options}
     certificates = certify(observation, truth, [patch], threshold=options["threshold"], bound=bound, **shared)
     width, height = observation.width, observation.height
-    size = sizes(patch, width, height, len(truth))
-    allowed = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, size)
+    size = patch_sizes(patch, width, height, len(truth))
+    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.where, size)
     for n in range(len(truth)):
         g = truth.xyxy[n]
         usable = [r for r in allowed[n] if (r[:2] <= r[2:]).all()]
@@ -288,7 +288,7 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
-            cast(Where, str(rng.choice(WHERES))),
+            cast(PatchLocation, str(rng.choice(PATCH_LOCATIONS))),
         )
         settings = {key: value for key, value in options.items() if key != "threshold"}
         defend = (defence or honest)(settings)

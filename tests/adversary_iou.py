@@ -22,8 +22,8 @@ from cases import SCORES, Case
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.iou_rule import IouRule, clear_of_mask, only, unsuppressed
-from objectseeker.core.threats import Surroundings, Where, sizes
+from objectseeker.core.iou_rule import IouRule, nms_survivors, non_overlapping, select_masked
+from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 
 SLIGHTLY = 1e-7
 POSITIONS = 4  # tried per object
@@ -49,7 +49,7 @@ class Target:
         """The unchangeable boxes that could reveal the object: clear, confident, of its label."""
         boxes, mask_of = self.observation.boxes, self.observation.mask_of
         usable = np.isin(mask_of, self.fixed) & (boxes.score >= self.rule.ioa.mask_score)
-        usable &= clear_of_mask(boxes.xyxy, mask_of, self.observation.masks)
+        usable &= non_overlapping(boxes.xyxy, mask_of, self.observation.masks)
         return np.unique(boxes.xyxy[usable & ((boxes.label == self.label) | (not self.rule.classwise))], axis=0)
 
     @cached_property
@@ -90,7 +90,7 @@ class Move:
             return
         free = np.array(target.free)
         boxes = np.tile(row[0], (len(free), 1))
-        clear = clear_of_mask(boxes, free, target.observation.masks)
+        clear = non_overlapping(boxes, free, target.observation.masks)
         self.masked.setdefault(int(rng.choice(free[clear] if clear.any() else free)), []).append(row)
 
 
@@ -244,8 +244,8 @@ def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, t
     observation, truth = case.observation, case.truth
     certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
     width, height = observation.width, observation.height
-    size = sizes(patch, width, height, len(truth))
-    allowed = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, size)
+    size = patch_sizes(patch, width, height, len(truth))
+    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.where, size)
     for n in range(len(truth)):
         g = truth.xyxy[n]
         usable = [r for r in allowed[n] if (r[:2] <= r[2:]).all()]
@@ -297,7 +297,7 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
-            cast(Where, str(rng.choice(["far", "far", "far", "far", "close", "anywhere"]))),
+            cast(PatchLocation, str(rng.choice(["far", "far", "far", "far", "close", "anywhere"]))),
         )
         threshold = float(rng.choice([0.5, 0.5, 0.4, 0.6, 0.7]))
         bound = cast(Bound, str(rng.choice(["exact", "exact", "paper"])))
@@ -329,7 +329,7 @@ def suppression_before_the_filter(rule: IouRule, observation: Observation) -> De
     """Non-maximum suppression first: what suppressed a box may then be dropped by a base box."""
 
     def reversed_order(boxes: Detections, base: Detections) -> np.ndarray:
-        kept = unsuppressed(boxes.score, rule.same(boxes, boxes).__getitem__)
+        kept = nms_survivors(boxes.score, rule.same(boxes, boxes).__getitem__)
         return kept[~rule.same(boxes[kept], base).any(axis=1)]
 
     return _pruned(rule, observation, reversed_order)
@@ -341,7 +341,7 @@ def suppression_across_labels(rule: IouRule, observation: Observation) -> Detect
     def any_label(boxes: Detections, base: Detections) -> np.ndarray:
         left = np.flatnonzero(~rule.same(boxes, base).any(axis=1))
         return left[
-            unsuppressed(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.tau_iou).__getitem__)
+            nms_survivors(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.tau_iou).__getitem__)
         ]
 
     return _pruned(rule, observation, any_label)
@@ -355,7 +355,7 @@ def filter_by_ioa(rule: IouRule, observation: Observation) -> Detections:
         if rule.classwise:
             inside &= boxes.label[:, None] == base.label[None]
         left = np.flatnonzero(~inside.any(axis=1))
-        return left[unsuppressed(boxes.score[left], rule.same(boxes[left], boxes[left]).__getitem__)]
+        return left[nms_survivors(boxes.score[left], rule.same(boxes[left], boxes[left]).__getitem__)]
 
     return _pruned(rule, observation, covered)
 
@@ -372,9 +372,9 @@ def _pruned(
     rule: IouRule, observation: Observation, choose: Callable[[Detections, Detections], np.ndarray]
 ) -> Detections:
     base = observation.base.at_least(rule.base_score)
-    clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
+    clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
     boxes = observation.boxes[clear].at_least(rule.ioa.mask_score)
-    hulls = rule.ioa.prune(only(observation, ~clear))[len(base) :]
+    hulls = rule.ioa.prune(select_masked(observation, ~clear))[len(base) :]
     return Detections.concatenate([base, boxes[choose(boxes, base)], hulls])
 
 

@@ -16,8 +16,8 @@ from cases import Case, generate, pairs
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.bounds import Bound
-from objectseeker.core.certification import provable
-from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.certification import proving_pairs
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 
 Defence = Callable[[dict], Callable[[Observation], Detections]]
 
@@ -29,7 +29,7 @@ def targets(
     observation, truth = case.observation, case.truth
     width, height = observation.width, observation.height
     certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
-    proves = provable(rule, observation, truth, threshold, bound)
+    proves = proving_pairs(rule, observation, truth, threshold, bound)
     evidence = rule.evidence(rule.scores(observation))
     size = patch.size(width, height)
     gone = oracle_two_patches.removed(observation, size)
@@ -99,7 +99,7 @@ def campaign(
         patch = Patch(
             float(rng.choice([0.004, 0.03, 0.1])),
             float(rng.choice([0.3, 1.0, 1.0, 3.0])),
-            cast(Where, str(rng.choice(WHERES))),
+            cast(PatchLocation, str(rng.choice(PATCH_LOCATIONS))),
             count=2,
         )
         defend = (defence or honest)(settings)

@@ -16,7 +16,7 @@ from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Recipe
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.views import Views
+from objectseeker.detectors.network.views import ViewPlan
 from objectseeker.detectors.torch_module import torch_detector
 
 SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3
@@ -79,7 +79,7 @@ class LeakyDetector(NetworkDetector):
     def plan(self, image, removed):
         filled = np.rint(np.asarray(removed).reshape(len(removed), -1, 4) * INPUT / SIDE).astype(np.int64)
         window = np.broadcast_to([0, 0, INPUT, INPUT], (len(filled), 4))
-        return self.layout.place((SIDE, SIDE), self.input_size), Views(window, filled)
+        return self.layout.place((SIDE, SIDE), self.input_size), ViewPlan(window, filled)
 
 
 class SecretlyLeakyDetector(NetworkDetector):
@@ -119,7 +119,7 @@ def sound(
 def leaky(kind: type[NetworkDetector] = LeakyDetector, *, cues: type[Cues] = Cues) -> tuple[WhiteBox, Pipeline]:
     white, _ = sound(cues=cues)
     settings = {field.name: getattr(white.detector, field.name) for field in fields(NetworkDetector)}
-    detector = kind(**settings | {"begin_views": None})
+    detector = kind(**settings | {"start_views": None})
     return replace(white, detector=detector), _pipeline(detector)
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from cases import generate
 
 from objectseeker import Detections, Observation, Rule, halves
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import BASE_SCORES, Settings, Threat, evaluate
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ThreatModel, evaluate
 
 NAMES = ("cat", "dog")
-VOCABULARY = Vocabulary.same(NAMES)
+VOCABULARY = LabelMap.same(NAMES)
 
 CURVE = ("alpha", "beta", "low_alpha", "low_beta")
 THREAT = {"patch_area": "area", "patch_aspect": "aspect", "patch_count": "count", "threshold": "threshold"}
@@ -23,16 +23,16 @@ THREAT |= {"bound": "bound"}
 POINT = ("clean_recall", "base_score", "clean_recall_is_default", "wrong_boxes")
 
 
-def made(**values) -> Settings:
+def made(**values) -> EvaluationSettings:
     """Settings from single values, on the curve of alpha and beta; CertR@0.8 unless told otherwise."""
     point = {name: values[name] for name in POINT if name in values} or {"clean_recall": 0.8}
-    follow = Follow(**{name: values[name] for name in CURVE if name in values})
-    threat = Threat(**{field: values[name] for name, field in THREAT.items() if name in values})
+    follow = ThresholdSchedule(**{name: values[name] for name in CURVE if name in values})
+    threat = ThreatModel(**{field: values[name] for name, field in THREAT.items() if name in values})
     of_rule = values.keys() - {*POINT, *CURVE, *THREAT}
-    return Settings.along(follow, Rule(**{name: values[name] for name in of_rule}), threat=threat, **point)
+    return EvaluationSettings.along(follow, Rule(**{name: values[name] for name in of_rule}), threat=threat, **point)
 
 
-def changed(settings: Settings, **values) -> Settings:
+def changed(settings: EvaluationSettings, **values) -> EvaluationSettings:
     """`settings` with other values, each given by its own name."""
     for name, value in values.items():
         if name in CURVE:
@@ -117,7 +117,7 @@ class Literal:
     wrong: dict[int, int]
 
 
-def outputs(observed: ObservedImage, settings: Settings, base_score: float, classwise: bool) -> Detections:
+def outputs(observed: ObservedImage, settings: EvaluationSettings, base_score: float, classwise: bool) -> Detections:
     return settings.with_rule(classwise=classwise).on_curve(base_score).prune(observed.observation)
 
 
@@ -156,7 +156,9 @@ def ap_literally(points: list[tuple[float, float]]) -> float:
     return total
 
 
-def protocol_literally(images: list[ObservedImage], settings: Settings, classwise: bool) -> tuple[float, list[float]]:
+def protocol_literally(
+    images: list[ObservedImage], settings: EvaluationSettings, classwise: bool
+) -> tuple[float, list[float]]:
     """The paper's AP50 and the clean recall at every base_score, through `Rule.prune`."""
     objects = {c: sum(int((~one.ignore & (one.truth.label == c)).sum()) for one in images) for c in range(len(NAMES))}
     points: dict[int, list[tuple[float, float]]] = {c: [] for c in objects if objects[c]}
@@ -180,7 +182,7 @@ def _overlap(box, truth, crowd: bool) -> float:
     return shared / whole if whole > 0 else 0.0
 
 
-def evaluated(images, settings: Settings) -> dict:
+def evaluated(images, settings: EvaluationSettings) -> dict:
     """What `evaluate --json` prints."""
     return evaluate(images, VOCABULARY, settings).to_json()
 

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 
-from objectseeker.metrics.confidence_intervals import bootstrap
+from objectseeker.metrics.confidence_intervals import bootstrap_interval
 
 # Images, share found, correlation within an image, objects an image.
 CASES = [
@@ -40,7 +40,7 @@ def covered(case: Draw, *, runs: int, samples: int = 1000, seed: int = 0) -> flo
         def values(weights: np.ndarray, found: np.ndarray = found, there: np.ndarray = there) -> np.ndarray:
             return np.asarray(100 * (weights @ found) / (weights @ there))
 
-        interval = bootstrap(values, images, confidence=0.95, samples=samples, seed=run, bounds=(0.0, 100.0))
+        interval = bootstrap_interval(values, images, confidence=0.95, samples=samples, seed=run, bounds=(0.0, 100.0))
         hits += interval.low <= 100 * share <= interval.high
     return hits / runs
 
@@ -60,7 +60,9 @@ def covered_pairs(case: Draw, *, runs: int, samples: int = 1000, seed: int = 0) 
         def values(weights: np.ndarray, change: np.ndarray = change, objects: np.ndarray = objects) -> np.ndarray:
             return np.asarray(100 * (weights @ change) / (weights @ objects))
 
-        interval = bootstrap(values, images, confidence=0.95, samples=samples, seed=run, bounds=(-100.0, 100.0))
+        interval = bootstrap_interval(
+            values, images, confidence=0.95, samples=samples, seed=run, bounds=(-100.0, 100.0)
+        )
         hits += interval.low <= truth <= interval.high
     return hits / runs
 

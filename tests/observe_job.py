@@ -20,12 +20,12 @@ import PIL.Image
 
 from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import Run
 
 LINES = 3
-OBSERVING = Observing(Halves(LINES))
+OBSERVING = ObservationSettings(Halves(LINES))
 
 
 @dataclass
@@ -80,7 +80,7 @@ def make_dataset(folder: Path, count: int, *, names: tuple[str, ...] = ("thing",
 
 def run_here(spec: str, out: Path, detector: Spots | None = None, **options) -> Run:
     """Observe with `OBSERVING`, or with what `options` say instead."""
-    names = {field.name for field in fields(Observing)} & options.keys()
+    names = {field.name for field in fields(ObservationSettings)} & options.keys()
     observing = replace(OBSERVING, **{name: options.pop(name) for name in names})
     return observe(open_dataset(spec), detector or Spots(), out, observing, **options)
 

@@ -15,28 +15,28 @@ import PIL.Image
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Patch, Rule
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import Masks
-from objectseeker.core.observation import NO_TRACK, Frame, ObservedImage
-from objectseeker.core.recipes import Recipe, of_frame
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Settings
+from objectseeker.core.observation import NO_TRACK, FrameIndex, ObservedImage
+from objectseeker.core.recipes import Recipe, recipe_for_frame
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings
 from objectseeker.report import write_report
 
 DONE = "body:not(.judging)"  # the page has come to its verdicts
 BASE_SCORE = 0.1
 VOCABULARY = evaluation_cases.VOCABULARY
-TWO_CATS = Vocabulary(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
+TWO_CATS = LabelMap(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f4": np.float32, "f8": np.float64}
 
 
-def settings_of(follow: Follow, **rule: Any) -> Settings:
+def settings_of(follow: ThresholdSchedule, **rule: Any) -> EvaluationSettings:
     """The rule whose scores follow BASE_SCORE, and its curve."""
-    return Settings(rule=follow.rule(Rule(**rule), BASE_SCORE), follow=follow)
+    return EvaluationSettings(rule=follow.rule(Rule(**rule), BASE_SCORE), follow=follow)
 
 
-PAPER = settings_of(Follow(alpha=0.65, beta=0.2))
-EVIDENCE = settings_of(Follow(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0), power=0.8, edge_factor=0.9)
+PAPER = settings_of(ThresholdSchedule(alpha=0.65, beta=0.2))
+EVIDENCE = settings_of(ThresholdSchedule(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0), power=0.8, edge_factor=0.9)
 LABEL_FREE = replace(EVIDENCE, rule=replace(EVIDENCE.ioa, classwise=False))
 IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
 
@@ -46,8 +46,8 @@ class Run:
     """What a report is written of. If it is not `labelled`, the objects of `images` are what is output on them."""
 
     images: list[ObservedImage]
-    settings: Settings
-    vocabulary: Vocabulary = VOCABULARY
+    settings: EvaluationSettings
+    vocabulary: LabelMap = VOCABULARY
     labelled: bool = True
 
     def report(self, out: Path) -> Path:
@@ -61,7 +61,7 @@ class Run:
 
     def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
         """The certificates of every target, and whose targets they are."""
-        targets, owner = self.vocabulary.in_detector(image.truth, classwise=self.rule.classwise)
+        targets, owner = self.vocabulary.map_to_detector(image.truth, classwise=self.rule.classwise)
         return self.rule.certify(image.observation, targets, patches, threshold=threshold), owner
 
 
@@ -154,7 +154,7 @@ def filmed(folder: Path, recipe: Recipe, *, count: int = 24, fps: float | None =
     rng = np.random.default_rng(8)
     images = []
     for number in [n for n in range(count) if n != 5]:
-        masks = of_frame(recipe, number).masks(48, 36)
+        masks = recipe_for_frame(recipe, number).masks(48, 36)
         boxes = np.array([[6, 8, 16, 30], [30, 6 + number / 8, 40, 26], [20, 20, 25, 25]])
         kept = [0, 2] if 9 <= number <= 11 else [0, 1, 2]
         sure = 0.97 if number % 12 < 7 else 0.2  # share of views that see an object
@@ -167,7 +167,7 @@ def filmed(folder: Path, recipe: Recipe, *, count: int = 24, fps: float | None =
         seen = Observation(48, 36, masks, base, masked)
         path = folder / f"{number:03d}.png"
         PIL.Image.new("RGB", (48, 36), (10 * number, 90, 120)).save(path)
-        frame, track = Frame("street", number, fps), np.array([4, 9, NO_TRACK])[kept]
+        frame, track = FrameIndex("street", number, fps), np.array([4, 9, NO_TRACK])[kept]
         images.append(ObservedImage(f"street/{number}", path, seen, truth, ignore, ignore, frame, track))
     return images
 

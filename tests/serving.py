@@ -13,7 +13,7 @@ import PIL.Image
 import pytest
 
 from objectseeker import Defence, Detections, Halves, ObjectSeeker, Rule
-from objectseeker.metrics import Threat
+from objectseeker.metrics import ThreatModel
 from objectseeker.serve.limits import Limits
 
 SMALL = Limits(places=2, megabytes=0.2, megapixels=0.02, receive=0.7)
@@ -94,7 +94,7 @@ def serving(*detectors, limits=PATIENT, defence=None, seeker=None, threat=None, 
         seeker = seekers[0]
     else:
         seekers = [seeker]
-    model = Model("objectseeker", defence, seeker.detector.names, threat or Threat())
+    model = Model("objectseeker", defence, seeker.detector.names, threat or ThreatModel())
     metrics = Metrics(defence.sha256)
     workers = Workers(seekers, limits, metrics)
     listener = bound_socket("127.0.0.1", 0)

@@ -8,23 +8,23 @@ from pathlib import Path
 import numpy as np
 
 from objectseeker import Detections, Halves
-from objectseeker.datasets import Entry
+from objectseeker.datasets import DatasetImage
 from objectseeker.runs.engines.tasks import kept
-from objectseeker.runs.manifest import Manifest, Observing
+from objectseeker.runs.manifest import Manifest, ObservationSettings
 from objectseeker.runs.observe import job_of
-from objectseeker.runs.stored_boxes import Findings
-from objectseeker.runs.writer import writing
+from objectseeker.runs.stored_boxes import StoredBoxes
+from objectseeker.runs.writer import open_writer
 
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")
 DATASET_NAMES = ("cat", "horse", "dog")
-OBSERVING = Observing(Halves(2), base_floor=0.0, mask_floor=0.0)
+OBSERVING = ObservationSettings(Halves(2), base_floor=0.0, mask_floor=0.0)
 
 
 def manifest(sizes=((20, 10),), **changes):
     truth = Detections([[1, 1, 4.1, 5], [2, 2, 6, 7.3], [0, 0, 3, 3]], np.ones(3), [0, 1, 2])
     ignore, crowd = np.array([False, False, True]), np.array([False, False, True])
     images = tuple(
-        Entry(f"image {number}", Path(f"/images/{number}.jpg"), size, truth, ignore, crowd)
+        DatasetImage(f"image {number}", Path(f"/images/{number}.jpg"), size, truth, ignore, crowd)
         for number, size in enumerate(sizes)
     )
     made = Manifest(
@@ -38,7 +38,7 @@ def manifest(sizes=((20, 10),), **changes):
         dataset_names=DATASET_NAMES,
         limit=None,
         to_dataset=(2, 0, -1, 0),
-        excluded=("horse",),
+        unmatched_classes=("horse",),
         software={"python": "3.11.0", "numpy": "2.0.0"},
         images=images,
     )
@@ -66,13 +66,13 @@ def write_boxes(writer, index, base, masked):
 
 
 def write_broken(writer, index, reason):
-    writer.add(Findings.unreadable(index, reason))
+    writer.add(StoredBoxes.unreadable(index, reason))
 
 
 def store(folder, made, seed=0):
     """A finished run of made-up views; gives the views of each image."""
     every = []
-    with writing(folder, made) as run:
+    with open_writer(folder, made) as run:
         for index, entry in enumerate(made.images):
             views = some_views(seed + index, made.observing.masks.passes(*entry.size))
             write_boxes(run, index, views[0], views[1:])

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Defence, Halves, IouRule, ObjectSeekerError, Pairs, Rule
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.defense import EMBEDDED_RULE, FAST_RULE, GENERAL_RULE, VIDEO_RULE
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import DEFAULT_RULE, EMBEDDED_RULE, FAST_RULE, VIDEO_RULE
 
 FRACTION = st.floats(0, 1)
 
@@ -78,16 +78,16 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
 
 
 def test_there_is_one_default_for_all_and_one_for_the_embedded_detector():
-    assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == GENERAL_RULE
+    assert Defence.default("onnx:x.onnx").rule == Defence.default("python:a:b").rule == DEFAULT_RULE
     assert Defence.default("embedded").rule == EMBEDDED_RULE
     for name, rule in {"embedded-fast": FAST_RULE, "embedded-video": VIDEO_RULE}.items():
         packaged = Defence.load(name)
         assert Defence.default("embedded", masks=packaged.masks) == packaged
         assert packaged.rule == rule != EMBEDDED_RULE
-        assert Defence.default("onnx:x.onnx", masks=packaged.masks).rule == GENERAL_RULE
+        assert Defence.default("onnx:x.onnx", masks=packaged.masks).rule == DEFAULT_RULE
     scores = {"base_score": 0.2, "mask_score": 0.48, "low_score": 0.24}
     assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == EMBEDDED_RULE
-    assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == GENERAL_RULE
+    assert Rule(base_score=0.5, mask_score=0.625, low_score=0.575, edge_factor=0.7) == DEFAULT_RULE
 
 
 def test_the_packages_own_defences_are_loaded_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
@@ -112,10 +112,10 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     defence = Defence(detector="python:mine_defended:detect", rule=Rule(), masks=Halves(3))
     seeker = defence.seeker()
-    bound = defence.bound_to(seeker.detector.identity)
+    bound = defence.with_fingerprint(seeker.detector.identity)
     assert bound.seeker().masks == Halves(3)
     with pytest.raises(ObjectSeekerError, match="about the detector someone else, but python:mine_defended:detect is"):
-        defence.bound_to("someone else").seeker()
+        defence.with_fingerprint("someone else").seeker()
 
 
 @pytest.mark.parametrize(
@@ -158,13 +158,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
 
 
 def test_scores_that_do_not_follow_as_stated_are_refused():
-    with pytest.raises(ObjectSeekerError, match="scores are not those of Follow"):
-        Defence(detector="embedded", rule=Rule(mask_score=0.9), follow=Follow(alpha=0.5, beta=0.1))
+    with pytest.raises(ObjectSeekerError, match="scores are not those of ThresholdSchedule"):
+        Defence(detector="embedded", rule=Rule(mask_score=0.9), follow=ThresholdSchedule(alpha=0.5, beta=0.1))
 
 
 @given(st.integers(0, 99), st.integers(0, 100), st.integers(0, 100))
 def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
-    mask_score, _ = Follow(alpha=alpha / 100, beta=beta / 100).scores(base / 100)
+    mask_score, _ = ThresholdSchedule(alpha=alpha / 100, beta=beta / 100).scores(base / 100)
     assert len(str(mask_score)) <= len("0.1234")  # hundredths times hundredths, and no 0.24000000000000002
     assert mask_score == pytest.approx(max(alpha / 100, base / 100 + (1 - base / 100) * beta / 100), abs=1e-12)
 
@@ -172,7 +172,7 @@ def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
 @given(FRACTION, FRACTION, st.one_of(st.none(), FRACTION))
 def test_the_curve_through_a_rule_stays_within_bounds(base_score, mask_score, low_score):
     low_score = None if low_score is None else min(low_score, mask_score)
-    follow = Follow.through(Rule(base_score=base_score, mask_score=mask_score, low_score=low_score))
+    follow = ThresholdSchedule.through(Rule(base_score=base_score, mask_score=mask_score, low_score=low_score))
     for at in np.linspace(0, 1, 11):
         mask, low = follow.scores(float(at))
         assert at <= mask <= 1

@@ -16,8 +16,8 @@ from command import run
 
 from objectseeker import Defence, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa, iou
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.threats import Surroundings, parse_area
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.threats import PatchPositions, parse_area
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
@@ -106,7 +106,7 @@ def found_in(rows, box, names, by_iou):
 
 def attacked_at_random(image, g, where, size, rng, colour, patches=1):
     """The image with patches at allowed positions; None where none is allowed."""
-    allowed = Surroundings.of(g, image.shape[1], image.shape[0]).allowed(where, np.array([size]))[0]
+    allowed = PatchPositions.of(g, image.shape[1], image.shape[0]).allowed(where, np.array([size]))[0]
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
     if not len(allowed):
         return None
@@ -195,7 +195,7 @@ def test_by_crop_certified_objects_are_output(tmp_path):
     rng = np.random.default_rng(0)
     size = patch.size(width, height)
     for n in np.flatnonzero(certified)[:2]:
-        allowed = Surroundings.of(sample.truth.xyxy[[n]], width, height).allowed("over", np.array([size]))[0][0]
+        allowed = PatchPositions.of(sample.truth.xyxy[[n]], width, height).allowed("over", np.array([size]))[0][0]
         for x, y in ((allowed[0], allowed[1]), (allowed[2], allowed[3]), allowed[:2] // 2 + allowed[2:] // 2):
             attacked = image.copy()
             region = attacked[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)]
@@ -282,7 +282,7 @@ def save_frames(folder, frames):
 
 def test_boxes_of_two_detector_classes_do_not_add_up():
     """A detector that hesitates between two names of one class: weak boxes of both names prove nothing together."""
-    vocabulary = Vocabulary(("person", "pedestrian"), ("person",), np.array([0, 0]))
+    vocabulary = LabelMap(("person", "pedestrian"), ("person",), np.array([0, 0]))
     g, masks, patch = [20, 20, 50, 50], Halves(4).masks(90, 60), Patch(0.01, where="far")
     masked = [Detections([g], [0.4], [m % 2]) for m in range(len(masks))]
     observation = Observation(90, 60, masks, Detections.empty(), masked)
@@ -290,7 +290,7 @@ def test_boxes_of_two_detector_classes_do_not_add_up():
     rule = Rule(mask_score=0.8, low_score=0.3)
 
     def certified(one):
-        rows, which = vocabulary.in_detector(truth)
+        rows, which = vocabulary.map_to_detector(truth)
         return vocabulary.any_of(one.certify(observation, rows, [patch]).certified, which, 1)[0, 0]
 
     one_name = [Detections(d.xyxy, d.score, [0]) for d in masked]
@@ -360,7 +360,7 @@ def test_in_python_a_setting_is_typed_once():
 
 def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
-    file = Defence.default("python:hesitant:detect", masks=Halves(6)).bound_to("another sha256:00")
+    file = Defence.default("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
     file.save(workplace / "other.json")
     run(workplace, "evaluate", out.name, "--defence", "other.json", code=2)
     done = run(workplace, "detect", "photos", "--defence", "other.json", "--out", "never", code=2)

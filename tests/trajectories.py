@@ -23,8 +23,8 @@ from cases import Case, generate
 from objectseeker import Bands, Halves, Patch, Rule
 from objectseeker.core.masks import Masks
 from objectseeker.core.recipes import Recipe, Rolling
-from objectseeker.core.temporal import FREE, Instant, first_unreported, instants
-from objectseeker.core.threats import WHERES
+from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earliest_uncertified_start, frame_positions
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 MOST_PATHS = 50_000
 
@@ -49,9 +49,9 @@ class Sequence:
         return self.size[0] + width - 1, self.size[1] + height - 1
 
     @cached_property
-    def track(self) -> list[Instant]:
+    def track(self) -> list[FramePositions]:
         return [
-            instants(self.rule, f.observation, f.truth[:1], self.patch, threshold=self.threshold)[0]
+            frame_positions(self.rule, f.observation, f.truth[:1], self.patch, threshold=self.threshold)[0]
             for f in self.frames
         ]
 
@@ -87,7 +87,7 @@ def sequence(seed: int, *, largest: int = 5, frames: int | None = None) -> Seque
     ]
     evidence = {"low_score": 0.1, "cluster_distance": float(rng.choice([0.1, 0.3]))} if rng.random() < 0.5 else {}
     rule = Rule(mask_score=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7), **evidence)
-    where = "anywhere" if rng.random() < 0.7 else str(rng.choice(WHERES))
+    where = "anywhere" if rng.random() < 0.7 else str(rng.choice(PATCH_LOCATIONS))
     patch = Patch(float(rng.choice([0.01, 0.1, 0.3])), float(rng.choice([0.5, 1.0, 2.0])), where)  # type: ignore[arg-type]
     return Sequence(cases, rule, patch, float(rng.choice([0.0, 0.25])))
 
@@ -187,7 +187,7 @@ def best_path(made: Sequence, reach: int, rng: np.random.Generator) -> list[tupl
 
 def certified(made: Sequence, reach: int, times: int = 1) -> bool:
     """What the package says of the whole window."""
-    return first_unreported(made.track, reach, times)[-1] > 0
+    return earliest_uncertified_start(made.track, reach, times)[-1] > 0
 
 
 def compare(seed: int) -> tuple[bool, bool]:
@@ -196,7 +196,7 @@ def compare(seed: int) -> tuple[bool, bool]:
     while (made.places[0] * made.places[1]) ** len(made.frames) > MOST_PATHS:
         made = Sequence(made.frames[:-1], made.rule, made.patch, made.threshold)
     verdicts = set()
-    for reach in (0, 1, 2, FREE):
+    for reach in (0, 1, 2, UNBOUNDED_MOTION):
         least = literal(made, min(reach, 99))
         for times in (1, 2):
             expected = least is None or least >= times

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from objectseeker.core.masks import GREY
+from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, inside, still_target
@@ -377,7 +377,11 @@ def largest_boxes(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
     """The largest BOXES_PER_SAMPLE boxes of each sample."""
     area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
     chosen = torch.where(present, area + 1, torch.zeros_like(area)).topk(BOXES_PER_SAMPLE, 1).indices
-    return boxes.gather(1, chosen[..., None].expand(-1, -1, 4)), labels.gather(1, chosen), present.gather(1, chosen)
+    return (
+        boxes.gather(1, chosen[..., None].expand(-1, -1, 4)),
+        labels.gather(1, chosen),
+        present.gather(1, chosen),
+    )
 
 
 def cut_to_border(kept: Tensor, size: int) -> Tensor:
@@ -417,7 +421,7 @@ def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, 
     for output in range(3):
         weight = colour[:, output, :, None, None]
         value = sum(weight[:, k] * channels[k] for k in range(3)) + weight[:, 3]
-        recoloured.append(torch.where(inside, value.clamp(0, 255), GREY))
+        recoloured.append(torch.where(inside, value.clamp(0, 255), DEFAULT_FILL))
     return torch.stack(recoloured, 1) / 255
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.metrics.average_precision import coco_ap50
-from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.image_set import ImageSet
 from train_embedded.folders import read_folder
 from train_embedded.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
 
@@ -61,7 +61,7 @@ def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> 
     """COCO's AP50 of each class in percent; NaN for a class of which no object is there."""
     boxes = detector([pixels.image(number) for number in range(len(pack))])
     images = [observed(*entry) for entry in zip(pack.names, boxes, pixels.sizes, pack.boxes, strict=True)]
-    return coco_ap50(Scene.of(images, Vocabulary.same(detector.names)))
+    return coco_ap50(ImageSet.of(images, LabelMap.same(detector.names)))
 
 
 def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from objectseeker.datasets import Entry, match_classes, open_dataset
+from objectseeker.datasets import DatasetImage, match_classes, open_dataset
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.errors import ObjectSeekerError
 from train_embedded.packs import CROWD, DIFFICULT, NORMAL, Pack
@@ -85,7 +85,7 @@ def label_of_each(dataset_names: Sequence[str], classes: Sequence[str]) -> npt.N
     return labels
 
 
-def rows_of(entry: Entry, labels: npt.NDArray[np.int64], scale: tuple[float, float]) -> npt.NDArray[np.float32]:
+def rows_of(entry: DatasetImage, labels: npt.NDArray[np.int64], scale: tuple[float, float]) -> npt.NDArray[np.float32]:
     """The objects of an image as rows of a pack: label, x1, y1, x2, y2, flag."""
     flag = np.where(entry.crowd, CROWD, np.where(entry.ignore, DIFFICULT, NORMAL))
     label = labels[entry.truth.label]
@@ -93,7 +93,9 @@ def rows_of(entry: Entry, labels: npt.NDArray[np.int64], scale: tuple[float, flo
     return rows[label >= 0].astype(np.float32)
 
 
-def shrink(entry: Entry, longest_side: int, storage: Storage) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
+def shrink(
+    entry: DatasetImage, longest_side: int, storage: Storage
+) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
     """An image's file, its width and height, and the factors they were shrunk by.
 
     All images are stored anew, and upright: what a file may hold besides (a turned photograph, transparency, an

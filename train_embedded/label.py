@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from objectseeker.detectors.gpu.device_views import DeviceViews, settle, unpack
+from objectseeker.detectors.gpu.device_views import DeviceViews, finish_suppression, unpack
 from objectseeker.detectors.gpu.raw_network import BoxesAndScores
 from objectseeker.detectors.network.layouts import parse as parse_layout
 from objectseeker.detectors.network.raw_boxes import has_area
@@ -83,7 +83,7 @@ def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float
             whole = torch.ones(len(images), dtype=torch.long, device=device)
             rows, valid = views.choose((size, size), *network.rest(images), whole)
             packed = views.finish(rows, valid, torch.arange(len(images), device=device)).cpu().numpy()
-        for found, factor in zip(settle(*unpack(packed, len(images)), NMS), scale.tolist(), strict=True):
+        for found, factor in zip(finish_suppression(*unpack(packed, len(images)), NMS), scale.tolist(), strict=True):
             yield found[found[:, 4] >= floor], factor
 
 

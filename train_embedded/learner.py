@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from objectseeker.files.atomic import write_whole
+from objectseeker.files.atomic import write_atomic
 from train_embedded.augmentation import Augmentation
 
 WEIGHT_DECAY = 0.05
@@ -93,11 +93,11 @@ class Learner:
             "optimizer": self.optimizer.state_dict(),
             "augmentation": self.augmentation.state_dict(),
         }
-        write_whole(folder / "checkpoint.pt", partial(torch.save, state))
+        write_atomic(folder / "checkpoint.pt", partial(torch.save, state))
         average = self.average.state_dict()
         half = {name: t.half() if t.is_floating_point() else t for name, t in average.items()}
         weights = {name: t.cpu().contiguous() for name, t in half.items()}
-        write_whole(folder / "weights.pt", partial(torch.save, weights))
+        write_atomic(folder / "weights.pt", partial(torch.save, weights))
 
     def resume(self, folder: Path) -> bool:
         """Go on from the folder's checkpoint, if there is one."""

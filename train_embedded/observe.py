@@ -9,10 +9,10 @@ import argparse
 import time
 from pathlib import Path
 
-from objectseeker.core.recipes import parse as parse_masks
+from objectseeker.core.recipes import parse_recipe as parse_masks
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.torch_module import torch_detector
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from train_embedded.trainer import load_trained
 
@@ -35,7 +35,7 @@ def main() -> None:
         open_dataset(options.dataset),
         detector,
         options.out,
-        Observing(options.masks, mask_floor=options.mask_floor),
+        ObservationSettings(options.masks, mask_floor=options.mask_floor),
         limit=options.limit,
         on_progress=lambda done, total: print(f"{done} of {total}", flush=True) if done % 100 == 0 else None,
     )

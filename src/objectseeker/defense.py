@@ -17,13 +17,13 @@ from typing import Any
 
 from objectseeker import detectors
 from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.masks import GREY, require_grey
-from objectseeker.core.recipes import Halves, Recipe, parse, require_recipe
+from objectseeker.core.masks import DEFAULT_FILL, require_gray
+from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_recipe
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectors.network.class_names import MOST_CLASSES
-from objectseeker.detectors.network.fingerprint import difference, same_but_for_cpu
+from objectseeker.detectors.network.fingerprint import describe_difference, differs_only_in_cpu
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.atomic import save_text
 
@@ -34,20 +34,20 @@ FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon i
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
 # (docs/reproduce.md).
-GENERAL_FOLLOW = Follow(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15)
-GENERAL_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
+GENERAL_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15)
+DEFAULT_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
 
 # For the embedded detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
 # not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image (docs/embedded.md).
 # Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
-EMBEDDED_FOLLOW = Follow(alpha=0.4, beta=0.35, low_alpha=0.15, low_beta=0.05)
+EMBEDDED_FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.35, low_alpha=0.15, low_beta=0.05)
 EMBEDDED_RULE = EMBEDDED_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
-FAST_FOLLOW = Follow(alpha=0.35, beta=0.2, low_alpha=0.15, low_beta=0.0)
+FAST_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.2, low_alpha=0.15, low_beta=0.0)
 FAST_RULE = FAST_FOLLOW.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
-FAST_MASKS = parse("bands:1%,spacing=2+bands:1%")
-VIDEO_FOLLOW = Follow(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
+FAST_MASKS = parse_recipe("bands:1%,spacing=2+bands:1%")
+VIDEO_FOLLOW = ThresholdSchedule(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
 VIDEO_RULE = VIDEO_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
-VIDEO_MASKS = parse("rolling:8:halves:30")
+VIDEO_MASKS = parse_recipe("rolling:8:halves:30")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Defence:
     detector: str
     rule: AnyRule
     masks: Recipe = field(default_factory=Halves)
-    fill: int = GREY
+    fill: int = DEFAULT_FILL
     batch: int | None = None
     layout: str | None = None
     input_size: int | tuple[int, int] | None = None
@@ -74,7 +74,7 @@ class Defence:
     mask_by: str | None = None
     precision: str | None = None
     identity: str | None = None
-    follow: Follow | None = None
+    follow: ThresholdSchedule | None = None
 
     def __post_init__(self) -> None:
         detectors.require_spec(self.detector)
@@ -85,7 +85,7 @@ class Defence:
             if not isinstance(getattr(self, name), str | None):
                 raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
         # Stored as checked: equal defences are then written alike, and have one checksum.
-        checked: dict[str, object] = {"fill": require_grey(self.fill), "class_names": _names(self.class_names)}
+        checked: dict[str, object] = {"fill": require_gray(self.fill), "class_names": _names(self.class_names)}
         if self.batch is not None:
             checked["batch"] = require_count(self.batch, "batch")
             if self.batch > MOST_VIEWS:
@@ -105,7 +105,7 @@ class Defence:
 
         With the masks of `embedded-fast` or `embedded-video` it is theirs: a run observed with one is evaluated by it.
         """
-        rule, follow = GENERAL_RULE, GENERAL_FOLLOW
+        rule, follow = DEFAULT_RULE, GENERAL_FOLLOW
         if detectors.require_spec(detector)[0] == "embedded":
             rule, follow = EMBEDDED_RULE, EMBEDDED_FOLLOW
             if options.get("masks") == FAST_MASKS:
@@ -113,7 +113,7 @@ class Defence:
             elif options.get("masks") == VIDEO_MASKS:
                 rule, follow = VIDEO_RULE, VIDEO_FOLLOW
         own: dict[str, Any] = {"rule": rule, "follow": follow}
-        return cls(detector=as_typed(detector), **own | options)
+        return cls(detector=resolve_local_spec(detector), **own | options)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -121,14 +121,14 @@ class Defence:
         return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
 
     @property
-    def curve(self) -> Follow:
+    def curve(self) -> ThresholdSchedule:
         """How scores follow base_score."""
-        return self.follow or Follow.through(self.rule)
+        return self.follow or ThresholdSchedule.through(self.rule)
 
     @property
     def sha256(self) -> str:
         """Of everything that decides the output; where the detector's file lies does not."""
-        decides = self.to_json() | {"detector": without_folder(self.detector), "follow": None}
+        decides = self.to_json() | {"detector": spec_without_path(self.detector), "follow": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def seeker(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
@@ -143,17 +143,17 @@ class Defence:
         return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
 
     def _require_same(self, was: str, now: str, trust_detector: bool) -> None:
-        on_another_cpu = was != now and same_but_for_cpu(was, now)
+        on_another_cpu = was != now and differs_only_in_cpu(was, now)
         if was == now or (on_another_cpu and trust_detector):
             return
         what = f"the detector {was}, but {self.detector} is {now} here"
         advice = "observe and tune with this one"
         if on_another_cpu:
-            what = f"{self.detector} on another processor: {difference(was, now)}"
+            what = f"{self.detector} on another processor: {describe_difference(was, now)}"
             advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
         raise ObjectSeekerError(f"this defence is about {what}: certificates do not carry over; {advice}")
 
-    def bound_to(self, identity: str) -> Defence:
+    def with_fingerprint(self, identity: str) -> Defence:
         """This defence, about the one detector that has this identity."""
         return replace(self, identity=identity)
 
@@ -165,7 +165,7 @@ class Defence:
 
     def described(self) -> dict[str, Any]:
         """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
-        return self.to_json() | {"detector": without_folder(self.detector), "sha256": self.sha256}
+        return self.to_json() | {"detector": spec_without_path(self.detector), "sha256": self.sha256}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], source: str = "the defence") -> Defence:
@@ -179,10 +179,10 @@ class Defence:
             what = f"has unknown entries ({', '.join(sorted(unknown))})" if unknown else "lacks detector, rule or masks"
             raise ObjectSeekerError(f"{source} {what}: write it with Defence.save or objectseeker tune")
         try:
-            values["masks"] = parse(values["masks"])
+            values["masks"] = parse_recipe(values["masks"])
             values["rule"] = _rule_of(values["rule"])
             if values.get("follow") is not None:
-                values["follow"] = Follow(**values["follow"])
+                values["follow"] = ThresholdSchedule(**values["follow"])
             for name in ("class_names", "input_size"):
                 if isinstance(values.get(name), list):
                     values[name] = tuple(values[name])
@@ -196,7 +196,7 @@ class Defence:
         """Write the file. A detector's file is named relative to it, so both can move together."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        placed = replace(self, detector=relative_to(self.detector, path.parent))
+        placed = replace(self, detector=spec_relative_to(self.detector, path.parent))
         content = placed.to_json() | {"sha256": placed.sha256}
         save_text(path, json.dumps(content, indent=2) + "\n")
 
@@ -207,12 +207,12 @@ class Defence:
         Refuses a file whose settings were edited without its checksum.
         """
         path = Path(path)
-        if str(path) in PACKAGED and not path.is_file():
-            return PACKAGED[str(path)]
+        if str(path) in BUILTIN_DEFENSES and not path.is_file():
+            return BUILTIN_DEFENSES[str(path)]
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
-            known = f"; by name there are {', '.join(PACKAGED)}" if isinstance(error, FileNotFoundError) else ""
+            known = f"; by name there are {', '.join(BUILTIN_DEFENSES)}" if isinstance(error, FileNotFoundError) else ""
             raise ObjectSeekerError(f"cannot read the defence {path}: {error.strerror}{known}") from None
         except (ValueError, RecursionError):
             raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune") from None
@@ -223,7 +223,7 @@ class Defence:
             raise ObjectSeekerError(
                 f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
             )
-        return replace(defence, detector=seen_from(defence.detector, path.parent))
+        return replace(defence, detector=spec_resolved_from(defence.detector, path.parent))
 
 
 def _names(names: Any) -> tuple[str, ...] | None:
@@ -276,31 +276,31 @@ def _at(before: str, name: str) -> str:
     return f"{before}./{name}" if hub_like else f"{before}{name}"
 
 
-def as_typed(spec: str) -> str:
+def resolve_local_spec(spec: str) -> str:
     """A spec that somebody typed here: the only time that the disk is asked whether a folder is meant, or the hub."""
     kind, _, name = spec.partition(":")
     return _at(f"{kind}:", name) if kind == "transformers" and Path(name).is_dir() else spec
 
 
-def without_folder(spec: str) -> str:
+def spec_without_path(spec: str) -> str:
     """A spec as it is compared: the run and the defence may have been written in different places."""
     before, name = _file_of(spec)
     return _at(before, Path(name).name) if name else spec
 
 
-def relative_to(spec: str, folder: Path) -> str:
+def spec_relative_to(spec: str, folder: Path) -> str:
     """A spec with the path of its file as seen from `folder`, so that both can move together."""
-    return _moved(as_typed(spec), lambda file: os.path.relpath(file, folder))
+    return _moved(resolve_local_spec(spec), lambda file: os.path.relpath(file, folder))
 
 
-def seen_from(spec: str, folder: Path) -> str:
+def spec_resolved_from(spec: str, folder: Path) -> str:
     """The spec that `relative_to` gave, as seen from the current folder."""
     return _moved(spec, lambda file: str(folder / file))
 
 
 # What `Defence.load` and --defence take by name: the embedded detector's own defence, one of a quarter of its cost, and
 # one of an eighth for frames.
-PACKAGED = {
+BUILTIN_DEFENSES = {
     "embedded": Defence.default("embedded"),
     "embedded-fast": Defence.default("embedded", masks=FAST_MASKS),
     "embedded-video": Defence.default("embedded", masks=VIDEO_MASKS),

@@ -6,7 +6,7 @@ import math
 import re
 
 # What a terminal obeys instead of showing: control characters, marks that turn or break a line, halves of characters.
-_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_TERMINAL_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 MOST_CHARACTERS = 1000  # of a message: whatever was handed in, it is one sentence
@@ -16,16 +16,16 @@ class ObjectSeekerError(ValueError):
     """Something the caller handed in cannot be used; the message names the value and says what to do, in one line."""
 
     def __init__(self, message: str) -> None:
-        text = one_line(str(message))
+        text = sanitize_line(str(message))
         super().__init__(text if len(text) <= MOST_CHARACTERS else f"{text[:700]} ... {text[-200:]}")
 
 
-def one_line(text: str) -> str:
+def sanitize_line(text: str) -> str:
     """Text that is not ours, to print: what a terminal would obey is shown as Python writes it, such as \\x1b.
 
     So a name can neither colour what follows, nor turn its direction, nor begin a new line.
     """
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _TERMINAL_CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 # How libraries below say that they got no memory, beside MemoryError: torch of a GPU by the exception's name; torch of
@@ -33,7 +33,7 @@ def one_line(text: str) -> str:
 _NO_MEMORY_WORDS = re.compile("can't allocate memory|failed to allocate memory|bad_alloc|bad allocation|out of memory")
 
 
-def is_want_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether something failed for want of memory, which says nothing about what it was given."""
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or _NO_MEMORY_WORDS.search(str(error).lower()) is not None

@@ -32,7 +32,7 @@ from objectseeker.attack.pipeline import beneath, draw
 from objectseeker.attack.placement import Position
 from objectseeker.attack.plan import PatchTask
 from objectseeker.detectors.network.preprocess import Axis
-from objectseeker.detectors.network.views import known_views
+from objectseeker.detectors.network.views import cached_view_plan
 from objectseeker.errors import ObjectSeekerError
 
 OVER = Patch(AREA, 1.0, "over")
@@ -106,11 +106,11 @@ def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_c
         return low + (np.asarray(start) > 0), high - (np.asarray(stop) < self.resampling.raw)
 
     monkeypatch.setattr(Axis, "covered", thin)
-    known_views.cache_clear()
+    cached_view_plan.cache_clear()
     try:
         _, outcome = attacked(partial(sound, cues=CodedCues), budget=PATIENT)
     finally:
-        known_views.cache_clear()
+        cached_view_plan.cache_clear()
     assert outcome.certified
     assert outcome.defence_survived is False
     assert outcome.leaks > 0

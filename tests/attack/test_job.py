@@ -17,8 +17,8 @@ import objectseeker
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
 from objectseeker.attack import Budget, Target, read_recall
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_image, targets_of_run
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.datasets import Entry
+from objectseeker.core.label_map import LabelMap
+from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 
@@ -67,7 +67,7 @@ def defence(**settings):
 def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(0, 0)):
     """What the attack asks of a run: annotated images, and which labels mean what."""
     entries = [
-        Entry(
+        DatasetImage(
             id=f"{folder}/1",
             path=workplace / folder / "1.png",
             size=(90, 60),
@@ -77,7 +77,7 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
         )
         for folder, x, label in zip(("cam1", "cam2"), (10, 45), labels, strict=True)
     ]
-    vocabulary = Vocabulary(NAMES, names, np.array(to_dataset))
+    vocabulary = LabelMap(NAMES, names, np.array(to_dataset))
     return SimpleNamespace(
         vocabulary=vocabulary, manifest=SimpleNamespace(images=entries), unreadable={}, folder=workplace / "run"
     )

@@ -13,7 +13,7 @@ from objectseeker.attack.pipeline import Pipeline, Target, beneath, paste
 from objectseeker.attack.placement import PositionProofs, nearest_positions, removing, weakest_positions
 from objectseeker.core.certification import visible_area
 from objectseeker.core.recipes import halves
-from objectseeker.core.threats import Surroundings
+from objectseeker.core.threats import PatchPositions
 
 RULES = (
     Rule(mask_score=0.5),
@@ -42,7 +42,7 @@ def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
 
 def allowed_corners(target, patch):
     size = patch.size(*target.size)
-    rectangles = Surroundings.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
+    rectangles = PatchPositions.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
     return {(x, y) for x1, y1, x2, y2 in rectangles.tolist() for x in range(x1, x2 + 1) for y in range(y1, y2 + 1)}
 
 

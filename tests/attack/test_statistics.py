@@ -14,7 +14,7 @@ from objectseeker.attack.attack_metrics import effects_of, rate, read_recall, ro
 from objectseeker.attack.falsify import JudgedImage, Outcome
 from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.placement import Position
-from objectseeker.defense import GENERAL_RULE
+from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import colour_of
 
@@ -109,9 +109,9 @@ def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
         ({"masks": Bands(0.01)}, "masks halves:30, asked for bands:0.01"),
         ({"fill": 0}, "fill 114, asked for 0"),
         ({"batch": 3}, "batch 8, asked for 3"),
-        ({"rule": replace(GENERAL_RULE, mask_score=0.9), "follow": None}, "mask_score "),
-        ({"rule": replace(GENERAL_RULE, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
-        ({"rule": IouRule(ioa=GENERAL_RULE)}, "tau_iou None, asked for 0.8"),
+        ({"rule": replace(DEFAULT_RULE, mask_score=0.9), "follow": None}, "mask_score "),
+        ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
+        ({"rule": IouRule(ioa=DEFAULT_RULE)}, "tau_iou None, asked for 0.8"),
     ],
 )
 def test_an_attack_on_another_defence_is_refused(tmp_path, asked, difference):
@@ -156,7 +156,7 @@ def boxes(*found):
 
 def pipeline_of(**rule):
     seeker = ObjectSeeker(
-        lambda images: [boxes(*CLEAN) for _ in images], replace(GENERAL_RULE, **rule), masks=Halves(1)
+        lambda images: [boxes(*CLEAN) for _ in images], replace(DEFAULT_RULE, **rule), masks=Halves(1)
     )
     return Pipeline.of(seeker)
 

@@ -15,8 +15,8 @@ from objectseeker.attack.pipeline import draw, paste
 from objectseeker.attack.placement import removing
 from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, white_box_of
 from objectseeker.core.boxes import ioa
-from objectseeker.core.pruning import near_line
-from objectseeker.core.seeker import removed_of
+from objectseeker.core.pruning import cut_by_mask
+from objectseeker.core.seeker import view_rectangles
 from objectseeker.detectors import load
 from objectseeker.detectors.builtin.weights import load_torch
 from objectseeker.detectors.network.layouts import normalise, parse
@@ -198,7 +198,7 @@ def test_lines_lie_where_the_rule_sees_them(masks):
         edge_factor=0.5,
     )
     cut = goal.needed(torch.from_numpy(network)[:, None])[:, 0].numpy() == 2
-    assert (cut == near_line(boxes, mask_of, masks)).all()
+    assert (cut == cut_by_mask(boxes, mask_of, masks)).all()
     assert 50 < cut.sum() < 450
 
 
@@ -209,7 +209,7 @@ def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_by):
     box = white_box_of(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200
-    stage, removed = Stage(box, [image]), removed_of(Pairs(1).masks(90, 60))
+    stage, removed = Stage(box, [image]), view_rectangles(Pairs(1).masks(90, 60))
     views = stage.views(0, removed)
     assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_by == "crop")
     inputs = masked(stage.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114)
@@ -228,7 +228,7 @@ def test_what_a_patch_reaches_is_read_off_the_resize_and_doubt_fills_less(masks,
     box = white(f"decoded,fit={fit}")
     (image,) = scenes((90, 60))
     stage, masks = Stage(box, [image]), masks.masks(90, 60)
-    removed = removed_of(masks)
+    removed = view_rectangles(masks)
     views = stage.views(0, removed)
     rng, size, leaked = np.random.default_rng(5), (11, 8), 0
     one_less, to_line = stage.doubted(0, removed)

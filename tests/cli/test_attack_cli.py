@@ -14,7 +14,7 @@ from objectseeker.demo.samples import samples
 DETECTOR = """
 import numpy as np
 from objectseeker import Detections
-from objectseeker.core.image import fill
+from objectseeker.core.masks import fill_rectangles
 
 def see(image, looked_at):
     '''A box around what is bright; blue on dark ground anywhere in what is looked at blinds it.'''
@@ -37,7 +37,7 @@ class Leaky:
         for rectangles in np.reshape(removed, (len(removed), -1, 4)):
             view = image
             for rectangle in rectangles:
-                view = fill(view, rectangle, value)
+                view = fill_rectangles(view, rectangle, value)
             views.append(see(view, image))
         return views
 

@@ -16,7 +16,7 @@ from command import photographs
 
 from objectseeker import Defence, Halves, Rule
 from objectseeker.cli._app import program
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_archive
 from objectseeker.metrics.policy import parse_policy
@@ -98,7 +98,7 @@ def test_a_release_passes_and_leaves_what_people_and_servers_read(workplace, evi
     assert [one["slice"] for one in found["requirements"][2]["slices"]] == ["light=day", "light=night"]
     assert (
         found["defence"]["sha256"]
-        == Defence.load(workplace / "tuned" / "defence.json").bound_to(found["defence"]["detector"]).sha256
+        == Defence.load(workplace / "tuned" / "defence.json").with_fingerprint(found["defence"]["detector"]).sha256
     )
     assert 'tests="6" failures="0"' in (folder / "junit.xml").read_text()
     assert (folder / "gate.md").read_text().startswith("## Release gate: pass")
@@ -122,7 +122,7 @@ def test_the_example_is_a_policy(workplace):
 def attack_json(folder, survived):
     """An attack file on the tuned defence, of the first object."""
     run = open_run(folder / "run")
-    defence = run.bind(Defence.load(folder / "tuned" / "defence.json"))
+    defence = run.bind_defense(Defence.load(folder / "tuned" / "defence.json"))
     image = run.images()[0]
     row = {
         "image": image.id,
@@ -175,7 +175,7 @@ def test_bad_input_is_refused_before_anything_is_judged(workplace):
 
 def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
     """The rule itself looks from 0.5 on, its curve from 0.05 on: below 0.1 the run has no masked boxes."""
-    follow = Follow(alpha=0.05, beta=0.0)
+    follow = ThresholdSchedule(alpha=0.05, beta=0.0)
     Defence(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
         "low.json"
     )

@@ -10,7 +10,7 @@ from observe_job import make_dataset, run_here
 from objectseeker import Halves, ObjectSeekerError, Rule
 from objectseeker.cli._tracks import TrackOptions, certified_tracks
 from objectseeker.core.recipes import Rolling
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.settings import ThreatModel
 
 RULE = Rule(mask_score=0.2)
 
@@ -33,14 +33,14 @@ def clip(tmp_path_factory):
 
 
 def test_windows_moves_and_times(clip):
-    found = certified_tracks(clip, RULE, Threat(), TrackOptions(window=[2, 3], moves=["1", "any"], times=2))
+    found = certified_tracks(clip, RULE, ThreatModel(), TrackOptions(window=[2, 3], moves=["1", "any"], times=2))
     assert [(row["frames"], row["moves"], row["times"]) for row in found.rows()] == [
         (2, 1, 2),
         (3, 1, 2),
         (2, None, 2),
         (3, None, 2),
     ]
-    usual = certified_tracks(clip, RULE, Threat(), TrackOptions())
+    usual = certified_tracks(clip, RULE, ThreatModel(), TrackOptions())
     assert {row["frames"] for row in usual.rows()} == {2}
     assert [row["moves"] for row in usual.rows()] == [0, 2, 8, None]
 
@@ -48,18 +48,18 @@ def test_windows_moves_and_times(clip):
 @pytest.mark.parametrize("moves", ["x", "-1", "1.5", "", "9" * 5000])
 def test_moves_that_are_none_are_refused(clip, moves):
     with pytest.raises(ObjectSeekerError, match="whole pixels a frame"):
-        certified_tracks(clip, RULE, Threat(), TrackOptions(moves=[moves]))
+        certified_tracks(clip, RULE, ThreatModel(), TrackOptions(moves=[moves]))
 
 
 def test_a_sequence_of_several_sizes_is_said_to_be_left_out(tmp_path, capsys):
     run = make_clip(tmp_path / "odd", [24, 24, 25, 24, 24])
-    assert certified_tracks(run, RULE, Threat(), TrackOptions(window=[2])) is None
+    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions(window=[2])) is None
     assert "have several sizes: 1, the first 'odd'" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, clip):
     run = run_here(make_dataset(tmp_path / "images", 2), tmp_path / "run")
-    assert certified_tracks(run, RULE, Threat(), TrackOptions()) is None
-    assert certified_tracks(clip, RULE, Threat(count=2), TrackOptions()) is None
+    assert certified_tracks(run, RULE, ThreatModel(), TrackOptions()) is None
+    assert certified_tracks(clip, RULE, ThreatModel(count=2), TrackOptions()) is None
     with pytest.raises(ObjectSeekerError, match="--times is about one patch over the tracks of a sequence"):
-        certified_tracks(run, RULE, Threat(), TrackOptions(times=2))
+        certified_tracks(run, RULE, ThreatModel(), TrackOptions(times=2))

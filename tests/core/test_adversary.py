@@ -25,10 +25,10 @@ def test_the_attacker_breaks_a_weakened_comparison(monkeypatch):
     """A certificate that forgives half a line's width is wrong, and the attacker finds it."""
     import objectseeker.core.certification as certification
 
-    honest = certification.escape_lines
+    honest = certification.find_safe_lines
 
     def generous(safe, masks):
         return honest(safe, masks) + np.array([3, 3, -3, -3])
 
-    monkeypatch.setattr(certification, "escape_lines", generous)
+    monkeypatch.setattr(certification, "find_safe_lines", generous)
     assert total(campaign(13, 1000, evidence=False), "certified hidden") > 0

@@ -14,7 +14,7 @@ from strategies import SEEDS
 from objectseeker import Patch
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import clusters
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 DISTANCES = st.sampled_from([0.1, 0.1, 0.25, 0.5])
 
@@ -23,7 +23,7 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
     """One patch per location model: from one pixel to larger than the image."""
     rng = np.random.default_rng(rng_seed)
     chosen = []
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         area = float(rng.choice([1 / (width * height), 0.01, 0.05, 0.2, 0.6, 1.0, rng.uniform(0.001, 1)]))
         chosen.append(Patch(area, float(rng.choice([1, 1, 0.5, 2, 0.1, 8, 40])), where))
     return chosen
@@ -113,7 +113,7 @@ def test_clusters_are_dbscan_with_one_sample(seed, count, eps):
 
 
 @settings(max_examples=250, deadline=None)
-@given(SEEDS, st.sampled_from(WHERES), st.sampled_from([1.0, 2.0]), DISTANCES)
+@given(SEEDS, st.sampled_from(PATCH_LOCATIONS), st.sampled_from([1.0, 2.0]), DISTANCES)
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=14, lines=1 + seed % 4, crowd=0.9)
     observation, truth = case.observation, case.truth
@@ -151,7 +151,7 @@ def test_generated_cases_cover_what_matters():
         fast = certify(case.observation, case.truth, threats, mask_score=0.5)
         for p, patch in enumerate(threats):
             seen |= {(patch.where, bool(v), bool(e)) for v, e in zip(fast.certified[p], fast.vacuous[p], strict=True)}
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         assert (where, True, False) in seen
         assert (where, False, False) in seen
     assert ("far", True, True) in seen

@@ -13,9 +13,9 @@ from strategies import SEEDS
 
 from objectseeker import Bands, Detections, Observation, Patch, Rule
 from objectseeker.core import masks as masks_module
-from objectseeker.core.iou_rule import clear_of_mask
-from objectseeker.core.pruning import near_line
-from objectseeker.core.threats import WHERES
+from objectseeker.core.iou_rule import non_overlapping
+from objectseeker.core.pruning import cut_by_mask
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 
 def threats(seed, width, height):
@@ -23,7 +23,7 @@ def threats(seed, width, height):
     areas = [1 / (width * height), 0.01, 0.02, 0.05, 0.15, 0.3, 1.0]
     return [
         Patch(float(rng.choice(areas)), float(rng.choice([1, 1, 0.5, 2, 8])), where)
-        for where in WHERES
+        for where in PATCH_LOCATIONS
         for _ in range(2)
     ]
 
@@ -46,7 +46,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
 
 
 @settings(max_examples=150, deadline=None)
-@given(SEEDS, st.sampled_from(WHERES), st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 0.25]))
+@given(SEEDS, st.sampled_from(PATCH_LOCATIONS), st.sampled_from([1.0, 2.0]), st.sampled_from([0.1, 0.25]))
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
     patch = Patch((0.01, 0.05, 0.1)[seed % 3], 1.0, where)
@@ -79,7 +79,7 @@ def test_generated_cases_have_both_verdicts_and_what_half_masks_alone_do_not_pro
         fast = certify(case.observation, case.truth, patches, mask_score=0.5)
         verdicts |= {(p.where, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
         beyond += int((fast.certified & (fast.vulnerable[:, 2:] - fast.vulnerable[:, :2] > 4).all(axis=1)).sum())
-    assert verdicts == {(where, verdict) for where in WHERES for verdict in (True, False)}
+    assert verdicts == {(where, verdict) for where in PATCH_LOCATIONS for verdict in (True, False)}
     assert beyond > 100
 
 
@@ -100,8 +100,8 @@ def test_both_lines_of_a_band_count_as_edges_and_as_neighbourhood():
     masks = masks_module.strips(100, 100, [(40, 60)], [])
     boxes = np.array([[10, 10, 39, 30], [61, 10, 90, 30], [10, 10, 30, 30], [70, 10, 90, 30], [41, 0, 59, 9]], float)
     mask_of = np.zeros(5, np.int64)
-    assert near_line(boxes, mask_of, masks).tolist() == [True, True, False, False, True]
-    assert clear_of_mask(boxes, mask_of, masks).tolist() == [False, False, True, True, False]
+    assert cut_by_mask(boxes, mask_of, masks).tolist() == [True, True, False, False, True]
+    assert non_overlapping(boxes, mask_of, masks).tolist() == [False, False, True, True, False]
 
 
 def test_no_certified_object_is_ever_hidden():

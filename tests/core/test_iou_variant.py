@@ -15,8 +15,8 @@ from strategies import SEEDS, boxes
 
 from objectseeker import Detections, ObjectSeekerError, Patch, Rule, halves
 from objectseeker.core.boxes import iou
-from objectseeker.core.iou_rule import IouRule, clear_of_mask, iou_lower_bound, unsuppressed
-from objectseeker.core.threats import WHERES
+from objectseeker.core.iou_rule import IouRule, iou_lower_bound, nms_survivors, non_overlapping
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 TAU = st.one_of(st.sampled_from([0.5, 0.75, 0.8, 0.9, 1.0]), st.floats(0.01, 1))
 
@@ -163,7 +163,8 @@ def test_certificates_equal_the_oracle(seed, mask_score, tau_iou, threshold, bou
     observation, truth = case.observation, case.truth
     rng = np.random.default_rng(seed)
     threats = [
-        Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where) for where in WHERES
+        Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where)
+        for where in PATCH_LOCATIONS
     ]
     options = {"mask_score": mask_score, "tau_iou": tau_iou, "threshold": threshold, "classwise": classwise}
     found = iou_certify(observation, truth, threats, bound=bound, **options)
@@ -185,7 +186,7 @@ def test_certificates_against_two_patches_equal_the_oracle(seed, threshold, clas
     sure = (0.9, 0.97, 1.0)[seed % 3]
     case = generate(seed, smallest=6, largest=11, lines=1 + seed % 4, make=make, generous=0.3, sure=sure)
     observation, truth = case.observation, case.truth
-    patches = [Patch(0.01, 1.0, where, count) for where in WHERES for count in (1, 2)]
+    patches = [Patch(0.01, 1.0, where, count) for where in PATCH_LOCATIONS for count in (1, 2)]
     options = {"mask_score": 0.1, "tau_iou": 0.8, "threshold": threshold, "classwise": classwise}
     found = iou_certify(observation, truth, patches, **options)
     gone = oracle_two_patches.removed(observation, patches[0].size(observation.width, observation.height))
@@ -202,19 +203,19 @@ def test_generated_cases_cover_what_matters():
     for seed in range(150):
         case = generate(seed, crowd=0.9, generous=1.0)
         observation = case.observation
-        patches = [Patch(0.02, 1.0, where) for where in WHERES]
+        patches = [Patch(0.02, 1.0, where) for where in PATCH_LOCATIONS]
         found = iou_certify(observation, case.truth, patches, mask_score=0.5)
-        for where, certified, vacuous in zip(WHERES, found.certified, found.vacuous, strict=True):
+        for where, certified, vacuous in zip(PATCH_LOCATIONS, found.certified, found.vacuous, strict=True):
             seen |= {(where, bool(v), bool(e)) for v, e in zip(certified, vacuous, strict=True)}
         rule = IouRule(ioa=Rule(mask_score=0.5))
-        clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
         boxes = observation.boxes[clear].at_least(0.5)
         left = boxes[~rule.same(boxes, observation.base.at_least(0.5)).any(axis=1)]
-        kept = unsuppressed(left.score, rule.same(left, left).__getitem__)
+        kept = nms_survivors(left.score, rule.same(left, left).__getitem__)
         dropped += len(boxes) - len(left)
         suppressed += len(left) - len(kept)
         others += len(rule.prune(observation)) - len(observation.base.at_least(0.5)) - len(kept)
-    assert {(where, False, False) for where in WHERES} <= seen
+    assert {(where, False, False) for where in PATCH_LOCATIONS} <= seen
     assert {(where, True, False) for where in ("far", "close")} <= seen
     assert ("over", True, False) not in seen  # nothing clear of a patch upon the object fits the object by half
     assert ("far", True, True) in seen
@@ -239,14 +240,14 @@ def test_what_is_clear_lies_apart_from_what_its_mask_removes():
         ([5, 80, 20, 89], bottom, True),
         ([5, 80, 20, 90], bottom, False),
     ):
-        assert clear_of_mask(np.array([box], float), np.array([mask]), masks).tolist() == [clear], (box, mask)
+        assert non_overlapping(np.array([box], float), np.array([mask]), masks).tolist() == [clear], (box, mask)
 
 
 def test_a_box_under_a_pair_of_masks_is_clear_of_both():
     masks = pairs(100, 100, lines=1)
     both = int(np.flatnonzero((masks.members == (0, 1)).all(axis=1))[0])  # left and top halves
     tested = np.array([[60, 60, 90, 90], [60, 52, 90, 90], [52, 60, 90, 90]], float)
-    assert clear_of_mask(tested, np.full(3, both), masks).tolist() == [True, False, False]
+    assert non_overlapping(tested, np.full(3, both), masks).tolist() == [True, False, False]
 
 
 def test_clear_boxes_are_output_as_they_are_and_others_as_hulls():
@@ -268,10 +269,10 @@ def test_only_kept_boxes_suppress():
     chain = Detections([[0, 0, 40, 40], [3, 0, 43, 40], [6, 0, 46, 40]], [0.9, 0.8, 0.7], [0, 0, 0])
     same = iou(chain.xyxy, chain.xyxy) > 0.8
     assert same.tolist() == [[True, True, False], [True, True, True], [False, True, True]]
-    assert unsuppressed(chain.score, same.__getitem__).tolist() == [0, 2]
-    assert unsuppressed(chain.score[::-1], same.__getitem__).tolist() == [0, 2]
-    assert unsuppressed(np.full(3, 0.9), same.__getitem__).tolist() == [0, 2]  # earlier first among equals
-    assert unsuppressed(np.array([0.7, 0.8, 0.7]), same.__getitem__).tolist() == [1]
+    assert nms_survivors(chain.score, same.__getitem__).tolist() == [0, 2]
+    assert nms_survivors(chain.score[::-1], same.__getitem__).tolist() == [0, 2]
+    assert nms_survivors(np.full(3, 0.9), same.__getitem__).tolist() == [0, 2]  # earlier first among equals
+    assert nms_survivors(np.array([0.7, 0.8, 0.7]), same.__getitem__).tolist() == [1]
 
 
 def test_labels_count_unless_they_are_ignored():
@@ -298,7 +299,7 @@ def test_a_tie_is_not_certified():
 
 def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_nothing():
     g = one([60, 20, 80, 40])
-    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in WHERES], mask_score=0.1)
+    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS], mask_score=0.1)
     assert not found.certified.any()
     assert found.largest_square.tolist() == [0]
 

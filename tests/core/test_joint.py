@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError, Observation, Patch, Rule
-from objectseeker.core.certification import object_proofs, proving_by_evidence
-from objectseeker.core.joint import remaining
+from objectseeker.core.certification import evidence_prover, object_proofs
+from objectseeker.core.joint import certify_jointly
 from objectseeker.core.recipes import Bands, Halves, Pairs
 
 SEEDS = st.integers(0, 2**32)
@@ -149,12 +149,12 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
         truth = Detections(box, [1.0], [label])
         assert rule.remaining(observation, truth, Patch(0.01, where="anywhere")).count == 0
         proofs += [
-            proof for (proof,) in object_proofs(observation, truth, proving_by_evidence(rule, observation, 0, "exact"))
+            proof for (proof,) in object_proofs(observation, truth, evidence_prover(rule, observation, 0, "exact"))
         ]
 
-    assert remaining(masks, [proofs], (1, 1)).count == 1
-    assert remaining(masks, [proofs], (2, 2)).count == 0  # it can lie across the line
-    assert remaining(masks, [[]], (1, 1)).count == 0
+    assert certify_jointly(masks, [proofs], (1, 1)).count == 1
+    assert certify_jointly(masks, [proofs], (2, 2)).count == 0  # it can lie across the line
+    assert certify_jointly(masks, [[]], (1, 1)).count == 0
 
 
 @pytest.mark.parametrize("patch", [Patch(0.01, where="far"), Patch(0.01, where="anywhere", count=2)])

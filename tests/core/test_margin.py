@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.evidence import FULL, UNIT, weights
+from objectseeker.core.evidence import FULL, UNIT, certified_weights
 from objectseeker.core.pruning import cluster_evidence
 from objectseeker.core.recipes import MOST_MASKS
 
@@ -30,12 +30,12 @@ def test_what_the_certificate_adds_up_is_exact_in_any_order_and_never_too_much()
     rng = np.random.default_rng(1)
     for most in (1 / MOST_MASKS, 0.2):
         evidence = rng.uniform(0, 2 * most, MOST_MASKS)
-        counted = weights(evidence)
+        counted = certified_weights(evidence)
         exact = sum(map(Fraction, counted.tolist()))
         for order in (np.arange(MOST_MASKS), rng.permutation(MOST_MASKS)):
             assert Fraction(float(counted[order].sum())) == exact
             assert Fraction(float(np.ones(MOST_MASKS) @ counted[order])) == exact
         assert exact <= sum(map(Fraction, evidence.tolist()))
-    assert weights(np.array([1.0, 1 - UNIT / 2, 0.0])).tolist() == [FULL, 1 - UNIT, 0.0]
+    assert certified_weights(np.array([1.0, 1 - UNIT / 2, 0.0])).tolist() == [FULL, 1 - UNIT, 0.0]
     # Beyond 2**53 units a sum may be rounded, but no such sum is anywhere near 1.
     assert UNIT * 2**53 > 1000 * (1 + MARGIN)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from objectseeker import ObjectSeekerError, halves
-from objectseeker.core.masks import SIDES, MaskSet, fill
+from objectseeker.core.masks import SIDES, MaskSet, fill_rectangles
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])
@@ -45,7 +45,7 @@ def test_other_rectangles_are_no_masks():
 def test_filling_leaves_the_original_alone():
     image = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
     before = image.copy()
-    masked = fill(image, [0, 0, 2, 4], 9)
+    masked = fill_rectangles(image, [0, 0, 2, 4], 9)
     assert (masked[:, :2] == 9).all()
     assert np.array_equal(masked[:, 2:], image[:, 2:])
     assert np.array_equal(image, before)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
-from objectseeker.core.recipes import parse, within
+from objectseeker.core.recipes import parse_recipe, subrecipes
 
 
 def bright_box(images):
@@ -30,9 +30,9 @@ def image(seed):
 @pytest.mark.parametrize("text", ["halves:5+bands:4%+bands:4%,spacing=0.5", "pairs:3"])
 def test_some_views_are_what_observing_with_their_recipe_gives(text):
     shown = image(1)
-    (everything,) = ObjectSeeker(bright_box, Rule(), masks=parse(text)).observe([shown])
+    (everything,) = ObjectSeeker(bright_box, Rule(), masks=parse_recipe(text)).observe([shown])
     assert len({view.xyxy.tobytes() for view in everything.masked}) > 5
-    for recipe in within(parse(text)):
+    for recipe in subrecipes(parse_recipe(text)):
         (alone,) = ObjectSeeker(bright_box, Rule(), masks=recipe).observe([shown])
         part = everything.under(recipe.masks(70, 47))
         assert part.masks == alone.masks

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, Rule, halves
-from objectseeker.core.pruning import near_line
+from objectseeker.core.pruning import cut_by_mask
 
 
 def test_weak_views_add_up_to_one():
@@ -39,7 +39,7 @@ def test_a_low_score_equal_to_the_mask_score_is_the_papers_rule():
 def test_edge_factor_lowers_boxes_cut_by_their_line():
     masks = halves(100, 100, lines=1)  # left mask: line at 50
     boxes = np.array([[51.5, 0, 70, 9], [51.6, 0, 70, 9], [0, 0, 48.5, 9], [0, 0, 48.4, 9], [40, 0, 60, 9]])
-    assert near_line(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
+    assert cut_by_mask(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
     cut = observe([one([50, 20, 70, 40], 0.8)])
     assert len(prune(cut, mask_score=0.7)) == 1
     assert len(prune(cut, mask_score=0.7, edge_factor=0.8)) == 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, halves
-from objectseeker.core.recipes import band_positions, parse, within
+from objectseeker.core.recipes import band_positions, parse_recipe, subrecipes
 
 SHARES = st.floats(0.001, 1)
 
@@ -24,20 +24,20 @@ SHARES = st.floats(0.001, 1)
 )
 def test_a_recipe_is_written_as_text_and_read_back(recipe, text):
     assert str(recipe) == text
-    assert parse(text) == recipe
-    assert hash(parse(text)) == hash(recipe)
+    assert parse_recipe(text) == recipe
+    assert hash(parse_recipe(text)) == hash(recipe)
 
 
 @given(SHARES, st.floats(0.1, 10), st.floats(0.05, 3))
 def test_every_number_survives_the_text(area, aspect, spacing):
-    assert parse(str(Bands(area, aspect, spacing))) == Bands(area, aspect, spacing)
+    assert parse_recipe(str(Bands(area, aspect, spacing))) == Bands(area, aspect, spacing)
 
 
 def test_percent_and_defaults_are_understood():
-    assert parse("bands:1%") == Bands(0.01)
-    assert parse("bands:1%,spacing=0.5") == Bands(0.01, spacing=0.5)
-    assert parse("halves") == Halves()
-    assert parse(" halves:10 + bands:1% ") == Halves(10) + Bands(0.01)
+    assert parse_recipe("bands:1%") == Bands(0.01)
+    assert parse_recipe("bands:1%,spacing=0.5") == Bands(0.01, spacing=0.5)
+    assert parse_recipe("halves") == Halves()
+    assert parse_recipe(" halves:10 + bands:1% ") == Halves(10) + Bands(0.01)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_percent_and_defaults_are_understood():
 )
 def test_what_is_no_recipe_is_refused(text, message):
     with pytest.raises(ObjectSeekerError, match=message.replace("%", "%")):
-        parse(text)
+        parse_recipe(text)
 
 
 def test_a_whole_number_of_any_type_is_the_same_recipe():
@@ -130,14 +130,14 @@ SUM = "halves:11+bands:0.03+bands:0.03,spacing=0.5"
 @settings(max_examples=200)
 @given(st.sampled_from([SUM, "halves:8", "pairs:5"]), st.integers(1, 300), st.integers(1, 300))
 def test_a_recipe_within_another_makes_only_its_masks(text, width, height):
-    recipe = parse(text)
+    recipe = parse_recipe(text)
     masks = recipe.masks(width, height)
     known = {rectangle.tobytes() for rectangle in masks.removed}
-    for inner in within(recipe):
+    for inner in subrecipes(recipe):
         assert {rectangle.tobytes() for rectangle in inner.masks(width, height).removed} <= known
 
 
 def test_lines_within_others_are_those_whose_spaces_divide_its_own():
-    assert [str(inner) for inner in within(Halves(11))] == [f"halves:{lines}" for lines in (1, 2, 3, 5, 11)]
-    assert len(within(parse(SUM))) == 6 * 2 * 2 - 1
-    assert {str(inner) for inner in within(Bands(0.01))} == {"bands:0.01"}
+    assert [str(inner) for inner in subrecipes(Halves(11))] == [f"halves:{lines}" for lines in (1, 2, 3, 5, 11)]
+    assert len(subrecipes(parse_recipe(SUM))) == 6 * 2 * 2 - 1
+    assert {str(inner) for inner in subrecipes(Bands(0.01))} == {"bands:0.01"}

@@ -3,7 +3,7 @@
 import pytest
 
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, Patch, Rule
-from objectseeker.core.recipes import Rolling, Share, of_frame, parse
+from objectseeker.core.recipes import Rolling, Share, parse_recipe, recipe_for_frame
 
 RECIPES = (Halves(30), Halves(5), Bands(0.02), Halves(10) + Bands(0.01), Bands(0.05, 2.0) + Bands(0.01) + Halves(3))
 
@@ -74,20 +74,20 @@ def test_the_order_never_changes_since_runs_keep_only_its_name():
     ["rolling:8:halves:30", "rolling:3:halves:10+bands:0.01", "share:2:3:bands:0.05", "rolling:8,patch=0.05:halves:3"],
 )
 def test_the_text_says_it_all(text):
-    assert str(parse(text)) == text
-    assert parse(str(parse(text))) == parse(text)
+    assert str(parse_recipe(text)) == text
+    assert parse_recipe(str(parse_recipe(text))) == parse_recipe(text)
 
 
 def test_a_frame_has_its_share_and_other_recipes_have_all():
-    assert of_frame(Rolling(Halves(4), 3), 7) == Share(Halves(4), 1, 3)
-    assert of_frame(Halves(4), 7) == Halves(4)
+    assert recipe_for_frame(Rolling(Halves(4), 3), 7) == Share(Halves(4), 1, 3)
+    assert recipe_for_frame(Halves(4), 7) == Halves(4)
 
 
 def test_a_single_image_is_refused():
     with pytest.raises(ObjectSeekerError, match="single image only its share"):
         Rolling(Halves(4), 3).masks(20, 20)
     with pytest.raises(ObjectSeekerError, match="single image only its share"):
-        of_frame(Rolling(Halves(4), 3), None).masks(20, 20)
+        recipe_for_frame(Rolling(Halves(4), 3), None).masks(20, 20)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_a_single_image_is_refused():
         (lambda: Share(Halves(3), 4, 4), "from 0 to 3, got 4"),
         (lambda: Share(Halves(3), True, 4), "True"),
         (lambda: Rolling(Halves(3), 2, 0.0), "patch area"),
-        (lambda: parse("rolling:8"), "rolling:8"),
-        (lambda: parse("rolling:8,area=1%:halves:3"), "rolling:8,area=1%"),
-        (lambda: parse("rolling:8,patch=big:halves:3"), "big"),
-        (lambda: parse("rolling:x:halves:3"), "rolling:x"),
-        (lambda: parse("share:1:halves:3"), "share:1:halves"),
-        (lambda: parse("rolling:8:pairs:3"), "pairs:3"),
+        (lambda: parse_recipe("rolling:8"), "rolling:8"),
+        (lambda: parse_recipe("rolling:8,area=1%:halves:3"), "rolling:8,area=1%"),
+        (lambda: parse_recipe("rolling:8,patch=big:halves:3"), "big"),
+        (lambda: parse_recipe("rolling:x:halves:3"), "rolling:x"),
+        (lambda: parse_recipe("share:1:halves:3"), "share:1:halves"),
+        (lambda: parse_recipe("rolling:8:pairs:3"), "pairs:3"),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(make, said):

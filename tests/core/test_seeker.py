@@ -8,7 +8,7 @@ import pytest
 from cases import pairs, prune
 
 from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule, halves
-from objectseeker.core.masks import GREY
+from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.seeker import detect_views
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load
@@ -49,7 +49,7 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
     views = [view for batch in shown for view in batch]
     assert np.array_equal(views[0], image)
     for view, (x1, y1, x2, y2) in zip(views[1 : 1 + len(masks)], masks.removed, strict=True):
-        assert (view[y1:y2, x1:x2] == GREY).all()
+        assert (view[y1:y2, x1:x2] == DEFAULT_FILL).all()
         kept = np.ones(image.shape[:2], bool)
         kept[y1:y2, x1:x2] = False
         assert np.array_equal(view[kept], image[kept])
@@ -138,7 +138,7 @@ def test_views_of_pairs_show_what_both_halves_leave():
         for x1, y1, x2, y2 in rectangles:
             kept[y1:y2, x1:x2] = False
         assert np.array_equal(view[kept], image[kept])
-        assert (view[~kept] == GREY).all()
+        assert (view[~kept] == DEFAULT_FILL).all()
         assert kept.any()
     assert len(observation.masked) == 26
 
@@ -283,7 +283,7 @@ def test_a_failing_view_is_counted_and_logged_once_an_image(caplog):
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), type("OutOfMemoryError", (RuntimeError,), {})()])
 def test_too_little_memory_and_an_interrupt_are_not_swallowed(error):
     def fails(images):
-        if (images[0] != GREY).any():
+        if (images[0] != DEFAULT_FILL).any():
             raise error
         return bright_box(images)
 

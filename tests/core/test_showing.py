@@ -10,7 +10,7 @@ from evaluation_cases import image
 
 from objectseeker import Detections, Patch, Rule
 from objectseeker.core.notebook import MOST_DRAWN, MOST_ROWS
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 
 def shown(value: object) -> ElementTree.Element:
@@ -50,7 +50,7 @@ def test_an_observation_tells_its_masks_and_boxes() -> None:
 def test_certificates_have_a_row_for_every_object() -> None:
     thing, other = (20, 20, 60, 60, 0.9, 1), (5, 5, 12, 12, 0.9, 1)
     one = image([thing], [(*thing[:4], 1), (*other[:4], 1)], [[thing]] * 36, lines=9)
-    patches = [Patch(0.01, 1.0, where) for where in WHERES]
+    patches = [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS]
     proven = Rule(base_score=0.5, mask_score=0.7).certify(one.observation, one.truth, patches)
     page = shown(proven)
     counts = [f"threat {p}: {int(proven.certified[p].sum())} certified" for p in range(4)]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Patch
-from objectseeker.core.threats import Surroundings, sizes
+from objectseeker.core.threats import PatchPositions, patch_sizes
 
 
 def test_sides_round_up():
@@ -19,7 +19,7 @@ def test_sides_round_up():
 
 
 def test_a_size_per_image():
-    assert sizes(Patch(0.01), [100, 200, 100], [100, 200, 100], 3).tolist() == [[10, 10], [20, 20], [10, 10]]
+    assert patch_sizes(Patch(0.01), [100, 200, 100], [100, 200, 100], 3).tolist() == [[10, 10], [20, 20], [10, 10]]
 
 
 @settings(max_examples=400, deadline=None)
@@ -35,7 +35,7 @@ def test_allowed_positions_equal_the_definition_for_any_float_box(corners, width
     g = [min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)]
     if g[0] == g[2] or g[1] == g[3]:
         return
-    surroundings = Surroundings.of(np.array([g]), width, height)
+    surroundings = PatchPositions.of(np.array([g]), width, height)
     xs, ys = oracle.positions(width, height, (w, h))
     exact = tuple(oracle.Fraction(v) for v in g)
     for where in ("far", "close", "over", "anywhere"):
@@ -49,7 +49,7 @@ def test_allowed_positions_equal_the_definition_for_any_float_box(corners, width
 
 
 def test_a_gap_of_exactly_a_tenth_is_close():
-    near = Surroundings.of(np.array([[50.0, 50.0, 60.0, 60.0]]), 100, 100)
+    near = PatchPositions.of(np.array([[50.0, 50.0, 60.0, 60.0]]), 100, 100)
     size = np.array([[5, 5]])
     far = near.allowed("far", size)[0]
     assert far[0, 2] == 34  # x + 5 = 39 leaves a gap of 11; 40 would leave exactly 10
@@ -59,7 +59,7 @@ def test_a_gap_of_exactly_a_tenth_is_close():
 def test_the_three_locations_partition_anywhere():
     g = np.array([[10.25, 3.5, 17.75, 9.0]])
     size = np.array([[4, 3]])
-    around = Surroundings.of(g, 30, 20)
+    around = PatchPositions.of(g, 30, 20)
     counts = np.zeros((22, 33), dtype=int)
     for name in ("far", "close", "over"):
         seen = np.zeros_like(counts, dtype=bool)

@@ -13,16 +13,16 @@ from strategies import SEEDS
 
 from objectseeker import Detections, Observation, Patch, Rule, halves
 from objectseeker.core.masks import MaskPairs
-from objectseeker.core.positions import Classes, smallest
-from objectseeker.core.pruning import near_line
+from objectseeker.core.positions import PositionClasses, minimal_sets
+from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.recipes import pair_counts
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 SHAPES = st.tuples(st.sampled_from([0.01, 0.03, 0.08, 0.2, 0.6]), st.sampled_from([1.0, 1.0, 0.3, 3.0]))
 
 
 def threats(shape: tuple[float, float]) -> list[Patch]:
-    return [Patch(*shape, where, count=count) for count in (2, 1) for where in WHERES]
+    return [Patch(*shape, where, count=count) for count in (2, 1) for where in PATCH_LOCATIONS]
 
 
 def case_of(seed: int, lines: int | None = None, torn: float = 0.0) -> Case:
@@ -81,7 +81,7 @@ def test_equal_pairs_are_equal():
 def test_classes_say_which_views_remove_a_patch_at_every_position(width, height, lines, w, h, single):
     masks = (halves if single else pairs)(width, height, lines)
     empty = Observation(width, height, masks, Detections.empty(), [Detections.empty()] * len(masks))
-    classes = Classes.of(masks, (w, h))
+    classes = PositionClasses.of(masks, (w, h))
     expected = twice.removed(empty, (w, h)) if len(masks) else np.zeros((0, height + h - 1, width + w - 1), bool)
     x, y = (
         np.searchsorted(starts, np.arange(1 - length, limit), side="right") - 1
@@ -171,7 +171,7 @@ def test_generated_cases_cover_what_matters():
                 seen |= {(kind, rule, patch.count, patch.where, v) for v, vacuous in rows if not vacuous}
     for kind in ("MaskSet", "MaskPairs"):
         for rule in ("paper", "evidence"):
-            for where in WHERES:
+            for where in PATCH_LOCATIONS:
                 for count in (1, 2):
                     assert (kind, rule, count, where, False) in seen
                     # Half masks alone hardly ever remove any two patches around an object.
@@ -206,7 +206,7 @@ def test_a_box_is_cut_by_either_line_of_its_view():
     axis_of = masks.strips.side[masks.members] % 2
     for view, axes in enumerate(axis_of):
         near = [bool({"x": 0 in axes, "y": 1 in axes, "xy": True, "": False}[k]) for k in ("", "x", "y", "xy", "")]
-        assert near_line(boxes, np.full(len(boxes), view), masks).tolist() == near
+        assert cut_by_mask(boxes, np.full(len(boxes), view), masks).tolist() == near
     seen = Observation(100, 100, masks, Detections.empty(), [Detections(boxes[1:2], [0.8], [0])] * len(masks))
     assert Rule(edge_factor=0.5).scores(seen).tolist() == [0.4 if 0 in axes else 0.8 for axes in axis_of]
 
@@ -243,6 +243,6 @@ def test_sets_that_contain_others_are_needless(seed, count, views):
     """`smallest` keeps one of equals, and every dropped set contains a kept one."""
     sets = np.random.default_rng(seed).random((count, views)) < 0.6
     contains = np.array([[(~b | a).all() for b in sets] for a in sets])
-    kept = np.flatnonzero(smallest(contains))
+    kept = np.flatnonzero(minimal_sets(contains))
     assert all(contains[i][kept].any() for i in range(count))
     assert all(not contains[i, j] for i in kept for j in kept if i != j)

@@ -24,5 +24,5 @@ def test_the_attacker_breaks_unsound_defences(unsound):
 def test_the_attacker_breaks_certificates_that_take_each_patch_on_its_own(monkeypatch):
     """A view for each of the patches is not a view for both."""
     together = lambda removes: np.ones((len(removes), len(removes)), np.bool_)  # noqa: E731
-    monkeypatch.setattr(certification, "removed_together", together)  # one patch is still checked
+    monkeypatch.setattr(certification, "jointly_removed", together)  # one patch is still checked
     assert total(campaign(23, 500, evidence=False), "certified hidden") > 0

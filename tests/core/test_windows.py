@@ -10,8 +10,15 @@ from cases import generate
 
 from objectseeker import Detections, Halves, IouRule, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core import temporal
-from objectseeker.core.temporal import FREE, NOWHERE, Instant, either, first_unreported, instants
-from objectseeker.core.threats import WHERES
+from objectseeker.core.temporal import (
+    NOWHERE,
+    UNBOUNDED_MOTION,
+    FramePositions,
+    earliest_uncertified_start,
+    frame_positions,
+    intersect_alternatives,
+)
+from objectseeker.core.threats import PATCH_LOCATIONS
 
 
 def test_windows_equal_every_path_of_pixel_positions():
@@ -48,14 +55,14 @@ def test_unions_of_rectangles_equal_every_path():
             for a, h in zip(areas, hiding, strict=True)
         ]
         met = [one[(one[:, :2] <= one[:, 2:]).all(axis=1)] for one in met]
-        track = [Instant(a, h) for a, h in zip(areas, met, strict=True)]
-        for reach in (0, 1, 2, FREE):
+        track = [FramePositions(a, h) for a, h in zip(areas, met, strict=True)]
+        for reach in (0, 1, 2, UNBOUNDED_MOTION):
             every = trajectories.paths((4, 4), 3, min(reach, 9))
             may = np.all([filled(a, (4, 4)).ravel()[every[:, t]] for t, a in enumerate(areas)], axis=0)
             reports = np.sum([~filled(h, (4, 4)).ravel()[every[:, t]] for t, h in enumerate(met)], axis=0)
             least = reports[may].min() if may.any() else 9
             for times in (1, 2, 3):
-                certified = first_unreported(track, reach, times)[-1] > 0
+                certified = earliest_uncertified_start(track, reach, times)[-1] > 0
                 assert certified == (least >= times), (seed, reach, times)
                 verdicts[certified] += 1
     assert min(verdicts.values()) > 500
@@ -82,10 +89,10 @@ def test_pixel_sets_are_the_paths_one_by_one():
 def test_every_entry_is_the_earliest_beginning_of_a_window():
     for seed in range(12):
         made = trajectories.sequence(seed, largest=4, frames=5)
-        earliest = first_unreported(made.track, 1)
+        earliest = earliest_uncertified_start(made.track, 1)
         for end in range(5):
             for begin in range(end + 1):
-                part = first_unreported(made.track[begin : end + 1], 1)
+                part = earliest_uncertified_start(made.track[begin : end + 1], 1)
                 assert (part[-1] > 0) == (earliest[end] > begin)
 
 
@@ -125,8 +132,8 @@ def test_a_frame_is_certified_alone_as_ever(rule):
     verdicts = set()
     for seed in range(32):
         case = generate(seed, largest=24, lines=6, sure=1.0)
-        patch = Patch(0.02, 1.0, WHERES[seed % len(WHERES)])
-        found = instants(rule, case.observation, case.truth, patch, threshold=0.25)
+        patch = Patch(0.02, 1.0, PATCH_LOCATIONS[seed % len(PATCH_LOCATIONS)])
+        found = frame_positions(rule, case.observation, case.truth, patch, threshold=0.25)
         expected = rule.certify(case.observation, case.truth, patch, threshold=0.25).certified[0].tolist()
         assert [one.certified for one in found] == expected
         verdicts |= set(expected)
@@ -135,88 +142,92 @@ def test_a_frame_is_certified_alone_as_ever(rule):
 
 def test_a_patch_that_jumps_leaves_the_frames_that_are_certified_alone():
     """m of n: at least as many reports as certified frames, and no more is promised."""
-    blind, sure = Instant.blind(10, 10, Patch(0.01)), Instant(np.array([[0, 0, 9, 9]]), NOWHERE)
+    blind, sure = FramePositions.blind(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
     track = [sure, blind, sure, blind, blind, sure]
-    assert first_unreported(track, FREE) == [1, 1, 3, 3, 3, 6]
-    assert first_unreported(track, FREE, 2) == [0, 0, 1, 1, 1, 3]
-    assert first_unreported(track, FREE, 9) == [0] * 6
+    assert earliest_uncertified_start(track, UNBOUNDED_MOTION) == [1, 1, 3, 3, 3, 6]
+    assert earliest_uncertified_start(track, UNBOUNDED_MOTION, 2) == [0, 0, 1, 1, 1, 3]
+    assert earliest_uncertified_start(track, UNBOUNDED_MOTION, 9) == [0] * 6
 
 
 def test_frames_that_prove_something_elsewhere_prove_it_together_if_the_patch_cannot_follow():
     left, right = (
-        Instant(np.array([[0, 0, 9, 9]]), np.array([[0, 0, 3, 9]])),
-        Instant(np.array([[0, 0, 9, 9]]), np.array([[6, 0, 9, 9]])),
+        FramePositions(np.array([[0, 0, 9, 9]]), np.array([[0, 0, 3, 9]])),
+        FramePositions(np.array([[0, 0, 9, 9]]), np.array([[6, 0, 9, 9]])),
     )
-    for reach, earliest in ((0, 1), (2, 1), (3, 0), (FREE, 0)):  # from 3 to 6 are three pixels
-        assert first_unreported([left, right], reach)[-1] == earliest
+    for reach, earliest in ((0, 1), (2, 1), (3, 0), (UNBOUNDED_MOTION, 0)):  # from 3 to 6 are three pixels
+        assert earliest_uncertified_start([left, right], reach)[-1] == earliest
 
 
 def test_frames_that_are_not_there_are_blind_ones():
     area = np.array([[0, 0, 9, 9]])
     for seed in range(40):
         rng = np.random.default_rng(seed)
-        track = [Instant(area, some_rectangles(rng, 3, (10, 10))) for _ in range(5)]
+        track = [FramePositions(area, some_rectangles(rng, 3, (10, 10))) for _ in range(5)]
         numbers = np.cumsum(rng.integers(1, 4, 5)).tolist()
-        line = [Instant(area, area)] * (numbers[-1] - numbers[0] + 1)
+        line = [FramePositions(area, area)] * (numbers[-1] - numbers[0] + 1)
         for number, instant in zip(numbers, track, strict=True):
             line[number - numbers[0]] = instant
         for reach, times in ((0, 1), (1, 1), (2, 2)):
-            dense = first_unreported(line, reach, times)
-            found = first_unreported(track, reach, times, numbers=numbers)
+            dense = earliest_uncertified_start(line, reach, times)
+            found = earliest_uncertified_start(track, reach, times, numbers=numbers)
             begins = [numbers[0] if entry == 0 else numbers[entry - 1] + 1 for entry in found]
             assert [dense[number - numbers[0]] for number in numbers] == [begin - numbers[0] for begin in begins]
 
 
 def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatch):
     """Of blind frames that a sure one ends every one was a beginning: so many squared steps."""
-    blind, steps = Instant.blind(64, 36, Patch(0.01)), []
+    blind, steps = FramePositions.blind(64, 36, Patch(0.01)), []
     step = temporal._step
     monkeypatch.setattr(temporal, "_step", lambda *given: steps.append(1) or step(*given))
-    track = [*[blind] * 200, Instant(blind.allowed, NOWHERE), blind]
+    track = [*[blind] * 200, FramePositions(blind.allowed, NOWHERE), blind]
     for times, last in ((1, [0, 201, 201]), (2, [0, 0, 0])):
-        assert first_unreported(track, 2, times)[-3:] == last
+        assert earliest_uncertified_start(track, 2, times)[-3:] == last
     assert len(steps) < 5 * len(track)
 
 
 @pytest.mark.parametrize("reach", [2**62, 2**63 - 1, 2**63, 10**30])
 def test_a_reach_beyond_all_numbers_is_anywhere(reach):
-    blind, sure = Instant.blind(10, 10, Patch(0.01)), Instant(np.array([[0, 0, 9, 9]]), NOWHERE)
+    blind, sure = FramePositions.blind(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
     track = [blind, blind, sure, blind]
-    assert first_unreported(track, reach, numbers=[0, 1, 2, 9]) == first_unreported(track, FREE) == [0, 0, 3, 3]
+    assert (
+        earliest_uncertified_start(track, reach, numbers=[0, 1, 2, 9])
+        == earliest_uncertified_start(track, UNBOUNDED_MOTION)
+        == [0, 0, 3, 3]
+    )
 
 
 def test_a_frame_without_the_object_lets_the_patch_move_on():
     area = np.array([[0, 0, 9, 9]])
-    left, right = Instant(area, np.array([[0, 0, 3, 9]])), Instant(area, np.array([[6, 0, 9, 9]]))
-    blind = Instant(area, area)
-    assert first_unreported([left, blind, right], 1)[-1] > 0
-    assert first_unreported([left, blind, right], 2)[-1] == 0
+    left, right = FramePositions(area, np.array([[0, 0, 3, 9]])), FramePositions(area, np.array([[6, 0, 9, 9]]))
+    blind = FramePositions(area, area)
+    assert earliest_uncertified_start([left, blind, right], 1)[-1] > 0
+    assert earliest_uncertified_start([left, blind, right], 2)[-1] == 0
 
 
 def test_many_rectangles_are_cut_anew_and_stay_the_same_positions():
     rng = np.random.default_rng(0)
     specks = rng.integers(0, 60, (400, 2))
     hiding = np.concatenate([specks, specks + rng.integers(0, 3, (400, 2))], axis=1)
-    track = [Instant(np.array([[0, 0, 62, 62]]), hiding)] * 2
-    assert first_unreported(track, 0) == [0, 0]
+    track = [FramePositions(np.array([[0, 0, 62, 62]]), hiding)] * 2
+    assert earliest_uncertified_start(track, 0) == [0, 0]
     gaps = ~filled(hiding, (63, 63))
     x, y = np.argwhere(gaps)[0]
-    there = Instant(np.array([[0, 0, 62, 62]]), np.array([[x, y, x, y]]))
-    assert first_unreported([*track, there], 0)[-1] == 2
-    assert first_unreported([*track, there], 62)[-1] == 0
+    there = FramePositions(np.array([[0, 0, 62, 62]]), np.array([[x, y, x, y]]))
+    assert earliest_uncertified_start([*track, there], 0)[-1] == 2
+    assert earliest_uncertified_start([*track, there], 62)[-1] == 0
 
 
 def test_found_as_one_of_two_things_is_hidden_where_both_are():
     area = np.array([[0, 0, 9, 9]])
-    ways = [Instant(area, np.array([[0, 0, 3, 9]])), Instant(area, np.array([[2, 0, 9, 5]]))]
-    assert either(ways).hiding.tolist() == [[2, 0, 3, 5]]
+    ways = [FramePositions(area, np.array([[0, 0, 3, 9]])), FramePositions(area, np.array([[2, 0, 9, 5]]))]
+    assert intersect_alternatives(ways).hiding.tolist() == [[2, 0, 3, 5]]
 
 
 def test_an_object_that_cannot_be_seen_is_blind():
     masks = Halves(2).masks(20, 20)
     observation = Observation(20, 20, masks, Detections.empty(), [Detections.empty()] * len(masks))
     truth = Detections([[30, 30, 40, 40]], [1.0], [0])
-    (found,) = instants(Rule(), observation, truth, Patch(0.01, 1.0, "over"))
+    (found,) = frame_positions(Rule(), observation, truth, Patch(0.01, 1.0, "over"))
     assert not found.certified
     assert found.hiding.tolist() == [[-1, -1, 19, 19]]
 
@@ -225,12 +236,12 @@ def test_what_is_not_meant_is_refused():
     masks = Halves(2).masks(20, 20)
     observation = Observation(20, 20, masks, Detections.empty(), [Detections.empty()] * len(masks))
     with pytest.raises(ObjectSeekerError, match="one patch, got a count of 2"):
-        instants(Rule(), observation, Detections.empty(), Patch(count=2))
+        frame_positions(Rule(), observation, Detections.empty(), Patch(count=2))
     for reach in (-1, 1.5, True):
         with pytest.raises(ObjectSeekerError, match="reach must be a whole number"):
-            first_unreported([], reach)
+            earliest_uncertified_start([], reach)
     for numbers in ([3, 3], [1]):
         with pytest.raises(ObjectSeekerError, match="numbers of frames"):
-            first_unreported([Instant.blind(9, 9, Patch())] * 2, 1, numbers=numbers)
+            earliest_uncertified_start([FramePositions.blind(9, 9, Patch())] * 2, 1, numbers=numbers)
     with pytest.raises(ObjectSeekerError, match="times"):
-        first_unreported([], 1, 0)
+        earliest_uncertified_start([], 1, 0)

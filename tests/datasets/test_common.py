@@ -11,7 +11,7 @@ import PIL.Image
 import pytest
 
 from objectseeker.datasets import Dataset, open_dataset
-from objectseeker.datasets.dataset import Box, Record, build
+from objectseeker.datasets.dataset import Annotation, ImageRecord, build_dataset
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -21,8 +21,8 @@ def picture(path: Path, size: tuple[int, int] = (40, 30)) -> Path:
     return path
 
 
-def one_image(path: Path, *boxes: Box, size: tuple[int, int] | None = (40, 30)) -> Dataset:
-    return build("test", ("cat", "dog"), [Record("1", path, size, list(boxes))])
+def one_image(path: Path, *boxes: Annotation, size: tuple[int, int] | None = (40, 30)) -> Dataset:
+    return build_dataset("test", ("cat", "dog"), [ImageRecord("1", path, size, list(boxes))])
 
 
 @pytest.fixture
@@ -65,20 +65,22 @@ def test_folder_without_images_is_refused(tmp_path: Path) -> None:
 
 
 def test_identity_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
-    def identity(place: str, name: str = "1", box: Box | None = None, names: tuple[str, ...] = ("cat", "dog")) -> str:
+    def identity(
+        place: str, name: str = "1", box: Annotation | None = None, names: tuple[str, ...] = ("cat", "dog")
+    ) -> str:
         path = picture(tmp_path / place / "1.png")
-        record = Record(name, path, (40, 30), [box or Box("cat", (1, 2, 3, 4), "here")])
-        return build(f"spec of {place}", names, [record]).identity
+        record = ImageRecord(name, path, (40, 30), [box or Annotation("cat", (1, 2, 3, 4), "here")])
+        return build_dataset(f"spec of {place}", names, [record]).identity
 
     first = identity("a")
     assert len(first) == 64
     assert identity("b") == first
     others = {
         identity("a", name="2"),
-        identity("a", box=Box("dog", (1, 2, 3, 4), "here")),
-        identity("a", box=Box("cat", (1, 2, 3, 4.0000001), "here")),
-        identity("a", box=Box("cat", (1, 2, 3, 4), "here", ignore=True)),
-        identity("a", box=Box("cat", (1, 2, 3, 4), "here", crowd=True)),
+        identity("a", box=Annotation("dog", (1, 2, 3, 4), "here")),
+        identity("a", box=Annotation("cat", (1, 2, 3, 4.0000001), "here")),
+        identity("a", box=Annotation("cat", (1, 2, 3, 4), "here", ignore=True)),
+        identity("a", box=Annotation("cat", (1, 2, 3, 4), "here", crowd=True)),
         identity("a", names=("cat", "dogs")),
     }
     assert len(others) == 6
@@ -94,9 +96,9 @@ def test_identity_changes_with_the_image_file(image: Path) -> None:
 def test_truth_flags_and_counts(image: Path) -> None:
     dataset = one_image(
         image,
-        Box("dog", (0, 0, 4, 4), "a"),
-        Box("cat", (1, 1, 5, 5), "b", ignore=True),
-        Box("cat", (2, 2, 6, 6), "c", crowd=True),
+        Annotation("dog", (0, 0, 4, 4), "a"),
+        Annotation("cat", (1, 1, 5, 5), "b", ignore=True),
+        Annotation("cat", (2, 2, 6, 6), "c", crowd=True),
     )
     (entry,) = dataset.entries
     assert entry.truth.label.tolist() == [1, 0, 0]
@@ -125,12 +127,12 @@ def test_truth_flags_and_counts(image: Path) -> None:
 )
 def test_bad_box_is_refused_with_its_place(image: Path, xyxy: tuple[float, float, float, float], words: str) -> None:
     with pytest.raises(ObjectSeekerError, match=words) as caught:
-        one_image(image, Box("cat", xyxy, "labels.txt line 7"))
+        one_image(image, Annotation("cat", xyxy, "labels.txt line 7"))
     assert "labels.txt line 7" in str(caught.value)
 
 
 def test_box_that_reaches_outside_is_kept_and_named(image: Path) -> None:
-    near, far = Box("cat", (-1, 0, 41, 31), "near"), Box("cat", (5, 5, 47, 20), "far")
+    near, far = Annotation("cat", (-1, 0, 41, 31), "near"), Annotation("cat", (5, 5, 47, 20), "far")
     assert one_image(image, near).warnings == ()
     dataset = one_image(image, near, far)
     assert dataset.entries[0].truth.xyxy.tolist() == [[-1, 0, 41, 31], [5, 5, 47, 20]]
@@ -140,17 +142,17 @@ def test_box_that_reaches_outside_is_kept_and_named(image: Path) -> None:
 
 
 def test_missing_image_repeated_id_repeated_name_and_nothing(image: Path, tmp_path: Path) -> None:
-    record = Record("1", image, None, [])
+    record = ImageRecord("1", image, None, [])
     with pytest.raises(ObjectSeekerError, match=r"image '2' has no file at .*gone\.png"):
-        build("test", (), [record, Record("2", tmp_path / "gone.png", None, [])])
+        build_dataset("test", (), [record, ImageRecord("2", tmp_path / "gone.png", None, [])])
     with pytest.raises(ObjectSeekerError, match="no file"):
-        build("test", (), [Record("2", tmp_path / ("long" * 100), None, [])])
+        build_dataset("test", (), [ImageRecord("2", tmp_path / ("long" * 100), None, [])])
     with pytest.raises(ObjectSeekerError, match="lists the image '1' twice"):
-        build("{test}", (), [record, record])
+        build_dataset("{test}", (), [record, record])
     with pytest.raises(ObjectSeekerError, match="names the class 'cat' twice"):
-        build("test", ("cat", "dog", "cat"), [record])
+        build_dataset("test", ("cat", "dog", "cat"), [record])
     with pytest.raises(ObjectSeekerError, match="holds no images"):
-        build("test", (), [])
+        build_dataset("test", (), [])
 
 
 def test_image_of_another_size_than_annotated_is_refused_on_loading(image: Path) -> None:

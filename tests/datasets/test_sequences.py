@@ -8,10 +8,10 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
-from objectseeker.core.observation import NO_TRACK, Frame
+from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets import Dataset, open_dataset
-from objectseeker.datasets.dataset import Box, Record
-from objectseeker.datasets.sequences import link, natural
+from objectseeker.datasets.dataset import Annotation, ImageRecord
+from objectseeker.datasets.sequences import link_by_overlap, natural_sort_key
 from objectseeker.errors import ObjectSeekerError
 
 INI = "[Sequence]\nname=street\nimDir=img1\nframeRate=25\nseqLength=3\nimWidth=40\nimHeight=30\nimExt=.png\n"
@@ -47,7 +47,7 @@ def test_mot_has_frames_tracks_and_boxes_counted_from_one(tmp_path: Path) -> Non
     dataset = open_dataset(spec, strict=True)
     first, second, third = dataset.entries
     assert dataset.names == ("pedestrian", "car")
-    assert [entry.frame for entry in dataset.entries] == [Frame("street", number, 25.0) for number in range(3)]
+    assert [entry.frame for entry in dataset.entries] == [FrameIndex("street", number, 25.0) for number in range(3)]
     assert [entry.id for entry in dataset.entries] == ["street/000001", "street/000002", "street/000003"]
     assert first.truth.xyxy.tolist() == [[1, 2, 11, 22]]
     assert second.truth.label.tolist() == [1]
@@ -84,7 +84,7 @@ def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
     frames(tmp_path / "img1", "cover.png", "000000.png")
     dataset = open_dataset(spec)
     assert tracks(dataset) == [[7, NO_TRACK], [], []]
-    assert dataset.entries[0].frame == Frame(tmp_path.name, 0, None)
+    assert dataset.entries[0].frame == FrameIndex(tmp_path.name, 0, None)
     for said in (
         f"1 sequence whose frames a second cannot be read, in {tmp_path / 'seqinfo.ini'}",
         f"2 images whose names are no frame numbers left out, the first at {tmp_path / 'img1' / '000000.png'}",
@@ -154,7 +154,7 @@ def test_boxes_json(tmp_path: Path) -> None:
     dataset = open_dataset(spec, strict=True)
     assert dataset.names == ("ant", "cat")
     assert tracks(dataset) == [[4], [4, 5]]
-    assert dataset.entries[1].frame == Frame("one", 1, 10.0)
+    assert dataset.entries[1].frame == FrameIndex("one", 1, 10.0)
     assert dataset.entries[0].truth.xyxy.tolist() == [[1, 2, 3.5, 4]]
     boxes_json(tmp_path / "two", [0, None, "cat", 1, 2, 3.5, 4], [1, None, "cat", 1, 2, 3.5, 4])
     both = open_dataset(f"boxes:{tmp_path}")
@@ -259,10 +259,14 @@ def test_a_folder_of_frames_in_the_order_of_numbers(tmp_path: Path) -> None:
     frames(tmp_path / "cam" / "right", "f1.png")
     dataset = open_dataset(f"frames:{tmp_path / 'cam'}")
     assert [entry.id for entry in dataset.entries] == ["left/f9.png", "left/f10.png", "right/f1.png"]
-    assert [entry.frame for entry in dataset.entries] == [Frame("left", 0), Frame("left", 1), Frame("right", 0)]
+    assert [entry.frame for entry in dataset.entries] == [
+        FrameIndex("left", 0),
+        FrameIndex("left", 1),
+        FrameIndex("right", 0),
+    ]
     assert not dataset.annotated
     alone = open_dataset(f"frames:{tmp_path / 'cam' / 'left'}")
-    assert alone.entries[0].frame == Frame("left", 0)
+    assert alone.entries[0].frame == FrameIndex("left", 0)
 
 
 def test_a_folder_in_a_folder_of_its_name_is_another_sequence(tmp_path: Path) -> None:
@@ -270,12 +274,12 @@ def test_a_folder_in_a_folder_of_its_name_is_another_sequence(tmp_path: Path) ->
     frames(tmp_path / "cam" / "cam", "a.png")
     dataset = open_dataset(f"frames:{tmp_path / 'cam'}")
     found = {entry.id: entry.frame for entry in dataset.entries}
-    assert found == {"a.png": Frame(".", 0), "b.png": Frame(".", 1), "cam/a.png": Frame("cam", 0)}
+    assert found == {"a.png": FrameIndex(".", 0), "b.png": FrameIndex(".", 1), "cam/a.png": FrameIndex("cam", 0)}
 
 
 def test_names_in_the_order_of_their_numbers() -> None:
     names = ["a9b30", "a10b2", "a10b²", "a10b10", "a", "01", "1"]
-    assert sorted(names, key=natural) == ["01", "1", "a", "a9b30", "a10b2", "a10b10", "a10b²"]
+    assert sorted(names, key=natural_sort_key) == ["01", "1", "a", "a9b30", "a10b2", "a10b10", "a10b²"]
 
 
 def test_other_formats_are_linked(tmp_path: Path) -> None:
@@ -292,16 +296,16 @@ def test_other_formats_are_linked(tmp_path: Path) -> None:
 # --- linking --------------------------------------------------------------------------------------------------------
 
 
-def record(number: int, *boxes: Box) -> Record:
-    return Record(str(number), Path("x"), (99, 99), list(boxes), Frame("s", number))
+def record(number: int, *boxes: Annotation) -> ImageRecord:
+    return ImageRecord(str(number), Path("x"), (99, 99), list(boxes), FrameIndex("s", number))
 
 
-def box(x: float, name: str = "cat", *, crowd: bool = False) -> Box:
-    return Box(name, (x, 0, x + 10, 10), "", crowd=crowd)
+def box(x: float, name: str = "cat", *, crowd: bool = False) -> Annotation:
+    return Annotation(name, (x, 0, x + 10, 10), "", crowd=crowd)
 
 
-def linked(*records: Record) -> list[list[int]]:
-    return [[box.track for box in record.boxes] for record in link(records)]
+def linked(*records: ImageRecord) -> list[list[int]]:
+    return [[box.track for box in record.boxes] for record in link_by_overlap(records)]
 
 
 def test_the_largest_overlap_is_linked_first() -> None:
@@ -314,7 +318,7 @@ def test_a_track_ends_where_nothing_overlaps_and_where_frames_are_missing() -> N
 
 @pytest.mark.filterwarnings("error")
 def test_impossible_boxes_are_not_linked() -> None:
-    odd = Box("cat", (float("nan"), 0, float("inf"), 10), "")
+    odd = Annotation("cat", (float("nan"), 0, float("inf"), 10), "")
     assert linked(record(0, odd, box(0)), record(1, odd, box(0))) == [[0, 1], [2, 1]]
 
 

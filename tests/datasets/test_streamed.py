@@ -16,9 +16,9 @@ from observe_job import OBSERVING, Spots, run_here
 
 from objectseeker import ObjectSeekerError
 from objectseeker.datasets import open_dataset
-from objectseeker.datasets.dataset import Streamed
+from objectseeker.datasets.dataset import LazySequence
 from objectseeker.files import remote
-from objectseeker.files.images import find_images, image_size, load_image, location, walk_images
+from objectseeker.files.images import expand_image_paths, image_size, load_image, resolve_path, walk_images
 from objectseeker.files.remote import Url, is_url
 from objectseeker.runs.run import open_run
 
@@ -58,9 +58,9 @@ def in_memory(folder):
 def test_a_folder_is_walked_in_the_order_of_its_paths(folder):
     found = list(walk_images(folder))
     assert [file.relative_to(folder).as_posix() for file in found] == ORDER
-    assert found == sorted(found) == find_images([folder])
+    assert found == sorted(found) == expand_image_paths([folder])
     entries = open_dataset(folder).entries
-    assert isinstance(entries, Streamed)
+    assert isinstance(entries, LazySequence)
     assert [entry.id for entry in entries] == ORDER
     assert [entry.id for entry in entries] == ORDER  # and again
     assert (entries[1].id, entries[-1].id, len(entries)) == ("a/2.png", "b.png", 5)
@@ -216,7 +216,7 @@ def test_storage_that_fails_now_and_then_is_asked_again(folder, in_memory, monke
     system = fsspec.filesystem("memory")
     real = system.open
     monkeypatch.setattr(system, "open", failing)
-    monkeypatch.setattr(remote, "PAUSE", 0)
+    monkeypatch.setattr(remote, "RETRY_DELAY", 0)
     assert np.array_equal(load_image("memory://photos/b.png"), load_image(folder / "b.png"))
     assert len(attempts) == remote.ATTEMPTS
     monkeypatch.setattr(remote, "ATTEMPTS", working_from - 1)
@@ -230,10 +230,10 @@ def test_storage_that_fails_now_and_then_is_asked_again(folder, in_memory, monke
 def test_addresses_and_paths_are_told_apart(tmp_path):
     for text in ("s3://bucket/a.jpg", "zip://a.png::s3://b/c.zip", "zip::file:///x.zip", "gs://b"):
         assert is_url(text)
-        assert str(location(text)) == text
+        assert str(resolve_path(text)) == text
     for text in ("a.jpg", "/data/a.jpg", "C:\\a.jpg", "C:/a.jpg", "voc:dir:val", "odd::name.jpg"):
         assert not is_url(text)
-        assert location(text) == Path(text).absolute()
+        assert resolve_path(text) == Path(text).absolute()
     assert Url("zip://a/b.png::s3://b/c.zip").name == "b.png"
 
 

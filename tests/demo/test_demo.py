@@ -30,7 +30,7 @@ def page(tmp_path_factory, results):
 
 def test_the_report_is_about_the_defence_of_the_table(page):
     shown = data_of(page)["settings"]
-    bound = DEFENCE.bound_to(load("embedded").identity)
+    bound = DEFENCE.with_fingerprint(load("embedded").identity)
     assert shown["defence"] == f"sha256:{bound.sha256}"
     assert shown["detector identity"] == bound.identity
     assert shown["masks"] == "halves:1"

@@ -14,7 +14,7 @@ from oracle_detectorguard import generate
 import objectseeker.detectorguard.objectness as explaining
 from objectseeker import Detections, ObjectSeekerError, Patch
 from objectseeker.core.boxes import area
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.detectorguard import proof as certification
 from objectseeker.detectorguard.objectness import (
     Grid,
@@ -30,7 +30,7 @@ from objectseeker.detectorguard.proof import certify_guarded, largest
 
 
 def patches(area: float, aspect: float = 1.0) -> list[Patch]:
-    return [Patch(area, aspect, where) for where in WHERES]
+    return [Patch(area, aspect, where) for where in PATCH_LOCATIONS]
 
 
 # --- the map -------------------------------------------------------------------------------------------------------
@@ -192,14 +192,14 @@ AREAS = (0.002, 0.02, 0.08)
 
 
 def test_certificates_are_those_of_a_loop_over_all_positions():
-    seen = {where: set() for where in WHERES}
+    seen = {where: set() for where in PATCH_LOCATIONS}
     for seed in (*range(10), 14):
         case = generate(seed)
         threats = patches(AREAS[seed % 3], (1.0, 3.0, 0.4)[seed % 3])
         found = certify_guarded(case.grid, case.features, case.truth, threats, threshold=case.threshold)
         expected = oracle.certified(case, threats)
         assert (found.certified == expected).all(), seed
-        for where, row in zip(WHERES, expected, strict=True):
+        for where, row in zip(PATCH_LOCATIONS, expected, strict=True):
             seen[where] |= set(row.tolist())
     assert all(verdicts == {True, False} for verdicts in seen.values())
 
@@ -209,7 +209,7 @@ def attacks_on_certified(seeds) -> Iterator[bool]:
     for seed in seeds:
         case = generate(seed)
         rng = np.random.default_rng(seed)
-        patch = Patch(AREAS[seed % 3], 1.0, WHERES[seed % 4])
+        patch = Patch(AREAS[seed % 3], 1.0, PATCH_LOCATIONS[seed % 4])
         found = certify_guarded(case.grid, case.features, case.truth, patch, threshold=case.threshold)
         for n in np.flatnonzero(found.certified[0] & ~found.vacuous[0]).tolist():
             yield wins(case, patch, n, rng)

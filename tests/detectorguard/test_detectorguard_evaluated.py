@@ -12,15 +12,15 @@ from evaluation_cases import VOCABULARY, image
 
 from objectseeker import Detections, ObjectSeekerError, Patch
 from objectseeker.cli._baseline import evaluate_baseline
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectorguard import overview
 from objectseeker.detectorguard.guard_metrics import Guarded, Maps, certify_scene, tune_thresholds
 from objectseeker.detectorguard.objectness import Grid, objectness
 from objectseeker.detectorguard.overview import cost_rows, side_by_side
 from objectseeker.detectorguard.proof import certify_guarded
 from objectseeker.detectorguard.published import allowed_squares, in_view, patch_side
-from objectseeker.metrics import BASE_SCORES, Scene, Settings, Threat
+from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ImageSet, ThreatModel
 from objectseeker.metrics.curves import undefended_curve
 
 NETWORK = (153, 153)  # 16 x 16 positions
@@ -37,7 +37,7 @@ def features_of(boxes, strengths, rng) -> np.ndarray:
     return features.astype(np.uint16)
 
 
-def make(seed: int, count: int = 10) -> tuple[Scene, list[np.ndarray]]:
+def make(seed: int, count: int = 10) -> tuple[ImageSet, list[np.ndarray]]:
     """Images with one object each, a base box on it of any score, and objectness on it or somewhere else."""
     rng = np.random.default_rng(seed)
     images, features = [], []
@@ -50,7 +50,7 @@ def make(seed: int, count: int = 10) -> tuple[Scene, list[np.ndarray]]:
         base = [(*box, float(rng.uniform(0.1, 0.95)), 0)] * (not missed) + [wrong] * int(rng.random() < 0.5)
         images.append(image(base, [(*box, 0)], number=number, size=SIZE))
         features.append(features_of([seen], [int(rng.integers(40, 300))], rng))
-    return Scene.of(images, VOCABULARY), features
+    return ImageSet.of(images, VOCABULARY), features
 
 
 def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplained():
@@ -116,7 +116,7 @@ def test_the_threshold_is_the_lowest_that_alerts_seldom_enough():
 def test_a_scene_is_certified_image_by_image():
     scene, features = make(4)
     maps = Maps.of(scene, features, NETWORK)
-    patches = Threat(area=0.02).patches()
+    patches = ThreatModel(area=0.02).patches()
     found = certify_scene(maps, features, 60, patches)
     for n, one in enumerate(scene.images):
         alone = certify_guarded(maps.grids[n], features[n], one.truth, patches, threshold=60)
@@ -128,10 +128,10 @@ def test_a_scene_is_certified_image_by_image():
 
 # --- the detector's labels and the data set's -----------------------------------------------------------------------
 
-LABELS = Vocabulary(("tabby", "dog", "lion", "tree"), ("cat", "dog"), np.array([0, 1, 0, -1]))
+LABELS = LabelMap(("tabby", "dog", "lion", "tree"), ("cat", "dog"), np.array([0, 1, 0, -1]))
 
 
-def with_labels(scene: Scene, label) -> Scene:
+def with_labels(scene: ImageSet, label) -> ImageSet:
     """The scene as a detector with four classes has seen it: `label` gives the detector's label for each of ours."""
 
     def seen(one):
@@ -139,7 +139,7 @@ def with_labels(scene: Scene, label) -> Scene:
         base = Detections(old.xyxy, old.score, [label(c) for c in old.label.tolist()])
         return replace(one, observation=replace(one.observation, base=base))
 
-    return Scene.of([seen(one) for one in scene.images], LABELS)
+    return ImageSet.of([seen(one) for one in scene.images], LABELS)
 
 
 def test_two_detector_classes_that_stand_for_one_count_as_that_one():
@@ -150,7 +150,7 @@ def test_two_detector_classes_that_stand_for_one_count_as_that_one():
     assert (ours.first_alert == theirs.first_alert).all()
     assert (ours.curve.right == theirs.curve.right).all()
     assert (ours.curve.wrong == theirs.curve.wrong).all()
-    verdicts = [certify_scene(one.maps, features, 60, Threat(area=0.02).patches()) for one in (ours, theirs)]
+    verdicts = [certify_scene(one.maps, features, 60, ThreatModel(area=0.02).patches()) for one in (ours, theirs)]
     assert (verdicts[0].certified == verdicts[1].certified).all()
     assert verdicts[0].certified.any()
 
@@ -223,8 +223,8 @@ def run(monkeypatch):
     return Stored()
 
 
-SETTINGS = Settings.along(
-    Follow(alpha=0.4, beta=0.3, low_alpha=0.2, low_beta=0.1), clean_recall=0.6, threat=Threat(area=0.02)
+SETTINGS = EvaluationSettings.along(
+    ThresholdSchedule(alpha=0.4, beta=0.3, low_alpha=0.2, low_beta=0.1), clean_recall=0.6, threat=ThreatModel(area=0.02)
 )
 
 
@@ -254,7 +254,7 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
 
 def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
     settings = replace(SETTINGS, clean_recall=None)
-    highest = undefended_curve(Scene.of(run.images(), VOCABULARY)).highest_clean_recall / 100
+    highest = undefended_curve(ImageSet.of(run.images(), VOCABULARY)).highest_clean_recall / 100
     assert highest >= 0.8
     beside = side_by_side(run, settings, threshold=2000)
     assert beside.settings.clean_recall == 0.8
@@ -279,7 +279,7 @@ def test_a_rule_that_promises_more_says_so(run):
 
 
 def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
-    settings = Settings.along(Follow(), clean_recall=1.0)
+    settings = EvaluationSettings.along(ThresholdSchedule(), clean_recall=1.0)
     beside = side_by_side(run, settings, false_alerts=0.0, seed=1)  # a missed object in either half
     found = beside.to_json()
     assert "threshold" not in found["rows"][1]
@@ -290,7 +290,7 @@ def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
 
 def test_cost_against_certified_recall(run):
     beside = side_by_side(run, SETTINGS, false_alerts=0.2)
-    rows = cost_rows(Scene.of(run.images(), VOCABULARY), beside, [1])
+    rows = cost_rows(ImageSet.of(run.images(), VOCABULARY), beside, [1])
     assert [(row["defence"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),
         ("DetectorGuard, AP loss <= 1", 2),
@@ -318,7 +318,7 @@ def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
 
 def test_two_patches_are_refused(run):
     with pytest.raises(ObjectSeekerError, match="one patch at a time"):
-        side_by_side(run, Settings.along(Follow(), threat=Threat(count=2)))
+        side_by_side(run, EvaluationSettings.along(ThresholdSchedule(), threat=ThreatModel(count=2)))
 
 
 def test_features_that_do_not_fit_are_told():

@@ -20,10 +20,10 @@ from objectseeker.detectors import load
 from objectseeker.detectors.builtin.weights import load_torch
 from objectseeker.detectors.check import check_detector
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch
-from objectseeker.detectors.gpu.device_views import ROUNDS, best_first, settle, unpack
+from objectseeker.detectors.gpu.device_views import ROUNDS, finish_suppression, top_k, unpack
 from objectseeker.detectors.network.layouts import parse
 from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.network.raw_boxes import by_score, clean, nms
+from objectseeker.detectors.network.raw_boxes import by_score, drop_invalid, nms
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 
@@ -64,7 +64,7 @@ def require_close(ours: list[Detections], theirs: list[Detections], *, score: fl
     count=st.integers(1, 12),
 )
 def test_the_best_candidates_come_first_and_ties_keep_their_order(score, count):
-    index, best = best_first(torch.tensor(score), torch.arange(9), 0.01, count)
+    index, best = top_k(torch.tensor(score), torch.arange(9), 0.01, count)
 
     for row, places, scores in zip(np.array(score, np.float32), index.tolist(), best.tolist(), strict=True):
         usable = np.flatnonzero(np.isfinite(row) & (row >= np.float32(0.01)))
@@ -85,13 +85,13 @@ def test_the_best_classes_are_chosen_as_if_from_all(data, count, anchors, classe
     scores = np.array(values, np.float32).reshape(anchors, classes)
     boxes = np.tile(np.array([0, 0, 4, 4], np.float32), (anchors, 1)) + np.arange(anchors, dtype=np.float32)[:, None]
     layout = parse("decoded,every_class=yes")
-    chooser = torch_detector(torch.nn.Identity(), layout=layout, input_size=64).begin_views.__self__
+    chooser = torch_detector(torch.nn.Identity(), layout=layout, input_size=64).start_views.__self__
     chooser.candidates = count
 
     given = (torch.from_numpy(part)[None] for part in (boxes, scores))
     rows, valid = chooser.choose((64, 64), *given, torch.tensor([int(whole)]))
 
-    found = clean(layout.decode((boxes, scores), (64, 64), chooser.floor, whole), floor=chooser.floor)
+    found = drop_invalid(layout.decode((boxes, scores), (64, 64), chooser.floor, whole), floor=chooser.floor)
     expected = found.take(by_score(found.score)[:count])
     chosen = rows[0][valid[0]].numpy()
     np.testing.assert_array_equal(chosen, np.column_stack([expected.xyxy, expected.score, expected.label]))
@@ -112,10 +112,10 @@ def finished(boxes, label, valid, threshold):
     score = np.tile(np.linspace(1, 0, count, dtype=np.float32), (views, 1))  # best first, down to 0
     rows = np.concatenate([boxes, score[..., None], label[..., None]], axis=2).astype(np.float32)
     detector = torch_detector(torch.nn.Identity(), layout=f"decoded,nms={threshold}", input_size=64, score_floor=0.0)
-    chooser = detector.begin_views.__self__
+    chooser = detector.start_views.__self__
     packed = chooser.finish(torch.from_numpy(rows), torch.from_numpy(valid), torch.arange(views)).numpy()
     rows, settled = unpack(packed, views)
-    return ~np.signbit(settle(rows, settled, threshold)[..., 4]), settled
+    return ~np.signbit(finish_suppression(rows, settled, threshold)[..., 4]), settled
 
 
 @settings(deadline=None)
@@ -155,7 +155,7 @@ def test_a_long_chain_of_suppression_is_followed_to_its_end():
 def test_views_on_the_device_are_those_of_the_host(module, mask_by):
     detector = torch_detector(module, input_size=128, score_floor=0.0, mask_by=mask_by, batch=4)
     on_host = detector.with_batch(4)
-    assert on_host.begin_views is None
+    assert on_host.start_views is None
     image, removed = photograph(128, 96), halves(128, 96, 1).removed  # no resize: the same input to the last bit
     pairs = np.stack([removed, removed[[1, 0, 1, 2]]], axis=1)
 

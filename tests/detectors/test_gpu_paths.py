@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from objectseeker.core.recipes import Bands, Halves
-from objectseeker.core.seeker import removed_of
+from objectseeker.core.seeker import view_rectangles
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.builtin.weights import load_torch
 from objectseeker.detectors.gpu.device_views import ROUNDS
@@ -41,7 +41,7 @@ def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, prec
     one bit; here even those that take the other way do not.
     """
     images = [np.array(PIL.Image.open(sample.path).convert("RGB").resize(SHAPE)) for sample in samples()[:3]]
-    removed = removed_of((Halves(4) + Bands(0.02)).masks(*SHAPE))
+    removed = view_rectangles((Halves(4) + Bands(0.02)).masks(*SHAPE))
 
     def views_of(rounds):
         monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", rounds)

@@ -66,7 +66,7 @@ def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_t
     on_another_cpu(INTEL)
     there = load(spec).identity
     assert here != there
-    bound = defence.bound_to(here)
+    bound = defence.with_fingerprint(here)
     with pytest.raises(ObjectSeekerError, match=r"the CPU was .* and is .*avx512bw amx_bf16 here: .*--trust-detector"):
         bound.seeker()
     assert bound.seeker(trust_detector=True).detector.identity == there
@@ -74,17 +74,17 @@ def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_t
 
 def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
     spec = f"onnx:{build('yolov8', tmp_path / 'own.onnx', (5, 5, 20, 20), (0, 0))}"
-    bound = Defence(detector=spec, rule=Rule()).bound_to(load(spec).identity.replace("batch=1", "batch=2"))
+    bound = Defence(detector=spec, rule=Rule()).with_fingerprint(load(spec).identity.replace("batch=1", "batch=2"))
     with pytest.raises(ObjectSeekerError, match=r"about the detector own\.onnx .*, but onnx:.* is own\.onnx"):
         bound.seeker(trust_detector=True)
 
 
 def test_what_is_different_is_named():
     old, new = "a.onnx (batch=1 cpu) sha256:1", "a.onnx (batch=1 cpu x86-64 amd avx2) sha256:1"
-    assert fingerprint.same_but_for_cpu(old, new)
-    assert fingerprint.difference(old, new) == "the CPU was not recorded and is x86-64 amd avx2 here"
+    assert fingerprint.differs_only_in_cpu(old, new)
+    assert fingerprint.describe_difference(old, new) == "the CPU was not recorded and is x86-64 amd avx2 here"
     gpu = "a.onnx (batch=1 cuda NVIDIA H200) sha256:1"
     for other in (gpu, new.replace("batch=1", "batch=2"), new.replace(":1", ":2")):
-        assert not fingerprint.same_but_for_cpu(new, other)
-        assert fingerprint.difference(new, other) == f"it was {new} and is {other} here"
-    assert not fingerprint.same_but_for_cpu(gpu, gpu)
+        assert not fingerprint.differs_only_in_cpu(new, other)
+        assert fingerprint.describe_difference(new, other) == f"it was {new} and is {other} here"
+    assert not fingerprint.differs_only_in_cpu(gpu, gpu)

@@ -11,7 +11,7 @@ import pytest
 from detector_images import scene
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import fill
+from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import SPECS, load
@@ -52,7 +52,9 @@ def test_at_scale_one_network_masks_are_raw_masks(embedded):
     detector = load("embedded", layout="decoded", mask_by="fill", batch=2, input_size=128, score_floor=0.0)
     image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
 
-    assert detector.detect_views(image, removed, 114) == detector([fill(image, mask, 114) for mask in removed])
+    assert detector.detect_views(image, removed, 114) == detector(
+        [fill_rectangles(image, mask, 114) for mask in removed]
+    )
 
 
 @pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "embedded:x", "yolo:file.pt", "embeded"])

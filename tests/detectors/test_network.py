@@ -16,7 +16,7 @@ from objectseeker.core.recipes import halves
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import LAYOUTS, normalise, parse
 from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.network.raw_boxes import BLOCK, Found, nms
+from objectseeker.detectors.network.raw_boxes import BLOCK, RawBoxes, nms
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -39,7 +39,7 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
         seen.append(batch.copy())
         return [()] * len(batch)
 
-    nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
+    nothing = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
     silent = replace(parse(layout), decode=lambda *_: nothing, background="none")
     return replace(network(forward, layout=layout), layout=silent)
 
@@ -108,13 +108,13 @@ def test_a_setting_is_changed_by_replacing_it():
     def predict(images):
         return images, images
 
-    detector = network(both, layout="decoded", predict=predict, begin_views=lambda *_: list)
+    detector = network(both, layout="decoded", predict=predict, start_views=lambda *_: list)
     other = detector.with_batch(2)
 
-    assert (other.batch, other.begin_views, other.predict) == (2, None, predict)
-    assert replace(detector, free_batch=False).with_batch(2) is None
+    assert (other.batch, other.start_views, other.predict) == (2, None, predict)
+    assert replace(detector, dynamic_batch=False).with_batch(2) is None
     assert detector.detect_views(noise(64, 64, 0), halves(64, 64, 1).removed, 114) == []
-    assert replace(detector, begin_views=None, score_floor=0.95)([noise(64, 64, 0)]) == [Detections.empty()]
+    assert replace(detector, start_views=None, score_floor=0.95)([noise(64, 64, 0)]) == [Detections.empty()]
     assert network(both).predict is None
 
 

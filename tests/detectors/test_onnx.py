@@ -27,9 +27,9 @@ from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load
 from objectseeker.detectors.network import class_names
-from objectseeker.detectors.network.layout_inference import GraphTensor, given_as, recognise
+from objectseeker.detectors.network.layout_inference import GraphTensor, infer_box_format, infer_layout
 from objectseeker.detectors.network.layouts import LAYOUTS, parse
-from objectseeker.detectors.onnx import _guessed, load_onnx, parse_device
+from objectseeker.detectors.onnx import _guess_class_names, load_onnx, parse_device
 from objectseeker.errors import ObjectSeekerError
 
 RED, GREEN, BLUE = 200, 100, 50
@@ -122,7 +122,7 @@ def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, capl
 def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(options, names, labels, tmp_path):
     detector = load(f"onnx:{graph_of('rfdetr', tmp_path)}", **options)
 
-    assert detector.names == class_names
+    assert detector.names == names
     assert set(detector([IMAGE])[0].label.tolist()) == labels
 
 
@@ -187,12 +187,16 @@ def test_only_whole_and_finite_boxes_are_looked_at():
     box = np.array([16.0, 24, 48, 40])
     boxes, _ = cells_with(box, (8, 16, 32))
 
-    assert given_as(boxes, (SIZE, SIZE)) == "corners"
-    assert given_as(cells_with(box, (32, 16, 8))[0], (SIZE, SIZE)) == "corners"  # though most would do as centres
-    assert given_as(boxes[:, :2], (SIZE, SIZE)) is None
-    assert given_as(np.full_like(boxes, np.inf), (SIZE, SIZE)) is None
-    assert given_as(centre_sides(boxes), (SIZE, SIZE)) == "centres"
-    assert given_as(np.random.default_rng(0).normal(0, 3, boxes.shape), (SIZE, SIZE)) is None  # as YOLOX's offsets
+    assert infer_box_format(boxes, (SIZE, SIZE)) == "corners"
+    assert (
+        infer_box_format(cells_with(box, (32, 16, 8))[0], (SIZE, SIZE)) == "corners"
+    )  # though most would do as centres
+    assert infer_box_format(boxes[:, :2], (SIZE, SIZE)) is None
+    assert infer_box_format(np.full_like(boxes, np.inf), (SIZE, SIZE)) is None
+    assert infer_box_format(centre_sides(boxes), (SIZE, SIZE)) == "centres"
+    assert (
+        infer_box_format(np.random.default_rng(0).normal(0, 3, boxes.shape), (SIZE, SIZE)) is None
+    )  # as YOLOX's offsets
 
 
 def test_outputs_named_like_boxes_that_cannot_be_boxes_are_not_taken_for_queries(tmp_path):
@@ -217,8 +221,8 @@ def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_cla
     """As Ultralytics' YOLOv10 and YOLO26 do below 300 cells, at 128 x 96."""
     rows = [GraphTensor("output0", (1, 252, 6), False)]
 
-    assert recognise(rows, (128, 96), takes_sizes=False, exported_by_yolo=True) == "end2end"
-    assert recognise(rows, (128, 96), takes_sizes=False, exported_by_yolo=False) == "yolox"
+    assert infer_layout(rows, (128, 96), takes_sizes=False, exported_by_yolo=True) == "end2end"
+    assert infer_layout(rows, (128, 96), takes_sizes=False, exported_by_yolo=False) == "yolox"
 
 
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
@@ -402,8 +406,8 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     load(f"onnx:{path}", class_names=["a"])
     load(f"onnx:{graph_of('yolov8', tmp_path)}")  # three classes: numbered, nothing is guessed
     assert not warnings_of(caplog)
-    assert _guessed(path, 20, LAYOUTS["yolox"]) == class_names.VOC_20
-    assert _guessed(path, 80, LAYOUTS["yolox"]) == class_names.COCO_80
+    assert _guess_class_names(path, 20, LAYOUTS["yolox"]) == class_names.VOC_20
+    assert _guess_class_names(path, 80, LAYOUTS["yolox"]) == class_names.COCO_80
     assert len(warnings_of(caplog)) == 2
 
 

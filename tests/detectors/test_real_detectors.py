@@ -17,7 +17,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.recipes import Halves
 from objectseeker.detectors import load
 from objectseeker.detectors.check import check_detector
-from objectseeker.detectors.network.layout_inference import GraphTensor, order_outputs, recognise
+from objectseeker.detectors.network.layout_inference import GraphTensor, infer_layout, order_outputs
 from objectseeker.detectors.network.layouts import LAYOUTS
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -68,7 +68,7 @@ def test_outputs_of_transformers_are_read_as_transformers_reads_them(monkeypatch
         outputs = made.module.eval()(made.prepare(image))
         boxes, scores, labels = made.read(outputs, size)
     tensors = [GraphTensor(n, (None, *o.shape[1:]), False) for n, o in zip(made.outputs, outputs, strict=True)]
-    name = recognise(tensors, size, takes_sizes=False, exported_by_yolo=False)
+    name = infer_layout(tensors, size, takes_sizes=False, exported_by_yolo=False)
     layout = LAYOUTS[name]
     by_name = dict(zip(made.outputs, outputs, strict=True))
     views = [by_name[tensor.name][0].numpy() for tensor in order_outputs(tensors, layout)]

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from objectseeker.core.recipes import halves
 from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
-from objectseeker.detectors.gpu.batch_plan import plan, split
-from objectseeker.detectors.gpu.device_views import DeviceViews, put_together
-from objectseeker.detectors.gpu.raw_network import Embedded, reach_of
-from objectseeker.detectors.gpu.shared_layers import Reach, cuts, levels
+from objectseeker.detectors.gpu.batch_plan import plan_batches, split
+from objectseeker.detectors.gpu.device_views import DeviceViews, gather_cells
+from objectseeker.detectors.gpu.raw_network import BuiltinNetwork, reach_of
+from objectseeker.detectors.gpu.shared_layers import ReceptiveField, levels, split_lines
 from objectseeker.detectors.network.layouts import LAYOUTS
 from objectseeker.detectors.network.preprocess import place
 from objectseeker.detectors.network.views import plan_views
@@ -38,7 +38,7 @@ class Toy:
         self.leak = leak
 
     @property
-    def reaches(self) -> tuple[Reach, ...]:
+    def reaches(self) -> tuple[ReceptiveField, ...]:
         return tuple(reach_of(stage) for stage in self.stages)
 
     def stage(self, number: int, features):
@@ -75,7 +75,7 @@ def test_shared_features_are_those_of_each_view(scene):
     placement, views = scene
     network = Toy()
     device = device_views(network)
-    program, table, order = plan(views, placement, network.reaches, 50)
+    program, table, order = plan_batches(views, placement, network.reaches, 50)
     width, height = placement.size
     canvas, filling = torch.rand((height, width, 3), dtype=torch.float64), torch.rand(3, dtype=torch.float64)
 
@@ -84,7 +84,7 @@ def test_shared_features_are_those_of_each_view(scene):
     ours = [
         window
         for group, part in zip(program.groups, late, strict=True)
-        for window in put_together(bank, group.size, part, program.levels[-1])[: group.members]
+        for window in gather_cells(bank, group.size, part, program.levels[-1])[: group.members]
     ]
 
     for number, place_among in enumerate(order):
@@ -102,9 +102,9 @@ def test_shared_features_are_those_of_each_view(scene):
 def test_a_cell_looks_no_further_than_its_reach():
     torch.manual_seed(0)
     detector = EmbeddedDetector(width=0.25).double().eval()
-    network = Embedded.of(Predictor(detector))
+    network = BuiltinNetwork.of(Predictor(detector))
     first, second = levels((256, 256), network.reaches)
-    assert (first.reach, second.reach) == (Reach(4, 11, 12), Reach(8, 47, 48))
+    assert (first.reach, second.reach) == (ReceptiveField(4, 11, 12), ReceptiveField(8, 47, 48))
     picture = torch.rand(1, 3, 256, 256, dtype=torch.float64)
 
     with torch.no_grad():
@@ -124,7 +124,7 @@ def test_a_cell_looks_no_further_than_its_reach():
 def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
     torch.manual_seed(0)
     detector = EmbeddedDetector(width=0.25).double().eval()
-    network = Embedded.of(Predictor(detector))
+    network = BuiltinNetwork.of(Predictor(detector))
     pictures = torch.randn(2, 3, 96, 160, dtype=torch.float64)
 
     with torch.no_grad():
@@ -139,9 +139,9 @@ def test_only_half_planes_are_shared():
     two = placement.covered_each(pairs(60, 40, 1).removed)
     corner = np.array([[[0, 0, 20, 20]]])
 
-    assert cuts(one, placement).shape == (8, 3)
-    assert cuts(two, placement) is None
-    assert cuts(corner, placement) is None
+    assert split_lines(one, placement).shape == (8, 3)
+    assert split_lines(two, placement) is None
+    assert split_lines(corner, placement) is None
 
 
 def test_kernels_that_look_beyond_their_window_are_refused():
@@ -150,12 +150,12 @@ def test_kernels_that_look_beyond_their_window_are_refused():
     filling = torch.zeros(3, dtype=torch.float64)
     for leak in (0.0, 1e-9):
         network = Toy(leak)
-        program, table, _ = plan(views, placement, network.reaches, 50)
+        program, table, _ = plan_batches(views, placement, network.reaches, 50)
         if leak:
             with pytest.raises(ObjectSeekerError, match="look beyond their window"):
-                device_views(network).require_blind(program, torch.tensor(table), filling)
+                device_views(network).require_no_leak(program, torch.tensor(table), filling)
         else:
-            device_views(network).require_blind(program, torch.tensor(table), filling)
+            device_views(network).require_no_leak(program, torch.tensor(table), filling)
 
 
 @pytest.fixture(scope="module")

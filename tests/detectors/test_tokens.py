@@ -16,11 +16,11 @@ from detector_images import noise, scene
 from tiny_transformers import tiny_yolos
 
 from objectseeker.core.recipes import Halves, Pairs
-from objectseeker.core.seeker import UNTOUCHED, ViewDetector, removed_of
+from objectseeker.core.seeker import UNTOUCHED, ViewDetector, view_rectangles
 from objectseeker.detectors import load, token_dropping
-from objectseeker.detectors.check import Unwatched, _BrokenError, check_views
-from objectseeker.detectors.network.raw_boxes import Found
-from objectseeker.detectors.token_dropping import NOTHING, TokenDetector, dropping, kept_tokens
+from objectseeker.detectors.check import NoProgress, _CheckFailedError, check_views
+from objectseeker.detectors.network.raw_boxes import RawBoxes
+from objectseeker.detectors.token_dropping import NOTHING, TokenDetector, kept_tokens, make_token_dropper
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
@@ -90,7 +90,7 @@ def detector(pair):
 
 
 def contract(detector, image, recipe):
-    return check_views(detector, image, recipe, batch=1, value=114, rng=np.random.default_rng(0), bar=Unwatched())
+    return check_views(detector, image, recipe, batch=1, value=114, rng=np.random.default_rng(0), bar=NoProgress())
 
 
 def seen(detector, image, removed=CUT):
@@ -122,7 +122,7 @@ def touches_kept_pixel(image, network, token, rectangles, column, row):
 )
 def test_tokens_are_kept_that_touch_a_pixel_outside_the_mask(image, network, token):
     for recipe in (Halves(3), Pairs(2)):
-        removed = removed_of(recipe.masks(*image))
+        removed = view_rectangles(recipe.masks(*image))
         kept = kept_tokens(image, network, token, removed)
         columns, rows = network[0] // token[0], network[1] // token[1]
         assert kept.shape == (len(removed), rows * columns)
@@ -148,7 +148,7 @@ def test_pixels_that_a_mask_removes_change_no_bit(detector):
 
 def test_dropped_tokens_are_not_read_even_where_nothing_is_painted_over(detector, monkeypatch):
     """Without paint, and with lines along the borders of tokens, nothing but dropping hides the removed half."""
-    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
+    monkeypatch.setattr(token_dropping, "fill_rectangles", lambda image, removed, value: image)
     image = scene(64, 64, 1)
     for removed in (LEFT, TOP):
         x1, y1, x2, y2 = removed
@@ -167,14 +167,14 @@ def test_a_token_that_is_kept_by_mistake_and_not_painted_over_is_caught(detector
     monkeypatch.setattr(token_dropping, "kept_tokens", one_more)
     image = scene(64, 64, 1)
     contract(detector, image, Halves(1))  # painted over, it shows nothing
-    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
-    with pytest.raises(_BrokenError, match="after pixels changed in there"):
+    monkeypatch.setattr(token_dropping, "fill_rectangles", lambda image, removed, value: image)
+    with pytest.raises(_CheckFailedError, match="after pixels changed in there"):
         contract(detector, image, Halves(1))
 
 
 def test_a_leak_through_a_token_that_is_cut_is_caught(detector, monkeypatch):
-    monkeypatch.setattr(token_dropping, "fill", lambda image, removed, value: image)
-    with pytest.raises(_BrokenError, match="after pixels changed in there"):
+    monkeypatch.setattr(token_dropping, "fill_rectangles", lambda image, removed, value: image)
+    with pytest.raises(_CheckFailedError, match="after pixels changed in there"):
         contract(detector, scene(71, 49, 1), Halves(1))
 
 
@@ -208,7 +208,7 @@ def inputs(width, height, seed=0):
 
 @pytest.mark.parametrize(("width", "height"), [(64, 64), (96, 64), (32, 64)])
 def test_with_all_tokens_kept_the_outputs_are_those_of_the_model_up_to_rounding(pair, width, height):
-    model, drops, pixels = pair[0], dropping(pair[0]), inputs(width, height)
+    model, drops, pixels = pair[0], make_token_dropper(pair[0]), inputs(width, height)
     count = (width // drops.token[0]) * (height // drops.token[1])
     with torch.inference_mode():
         whole, nothing = model(pixel_values=pixels), drops.blank(inputs(width, height, 1))
@@ -232,7 +232,7 @@ def attending_to(kept, eager):
 def test_dropping_is_the_same_as_looking_away(pair, monkeypatch):
     """Against the whole model with attention switched off token by token, and with maps that are patched."""
     model, pixels, blank = pair[0], inputs(64, 64), inputs(64, 64, 1)
-    drops = dropping(model)
+    drops = make_token_dropper(model)
     side = 64 // drops.token[0]
     kept = torch.rand(side, side, generator=torch.Generator().manual_seed(5)) < 0.4
     windows = kept.view(2, side // 2, 2, side // 2).transpose(1, 2).reshape(4, -1)
@@ -313,7 +313,7 @@ def test_an_image_processor_that_needs_torchvision_says_so(rf_detr, tmp_path):
 
 
 def test_a_view_on_which_the_model_fails_has_no_boxes():
-    box = Found(np.array([[1, 2, 5, 6]]), np.array([0.5]), np.array([0]))
+    box = RawBoxes(np.array([[1, 2, 5, 6]]), np.array([0.5]), np.array([0]))
 
     def planned(failing, error=ValueError):
         def see(filled, view):

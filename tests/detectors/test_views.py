@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.masks import fill
+from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
 from objectseeker.detectors import load
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import parse
 from objectseeker.detectors.network.preprocess import place, prepare
-from objectseeker.detectors.network.raw_boxes import Found
-from objectseeker.detectors.network.views import known_views, plan_views
+from objectseeker.detectors.network.raw_boxes import RawBoxes
+from objectseeker.detectors.network.views import cached_view_plan, plan_views
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -73,8 +73,8 @@ def test_a_window_holds_all_that_is_kept_at_whole_strides(case, fit, step):
 def test_a_plan_is_made_once_for_all_images_of_a_size():
     placement = place((90, 60), (64, 64), "centred")
     removed = halves(90, 60, 3).removed[:, None]
-    views, same = (known_views(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
-    other = known_views(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
+    views, same = (cached_view_plan(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
+    other = cached_view_plan(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
     expected = plan_views(placement, removed, "crop", stride=8, step=8)
 
     assert views is same
@@ -112,7 +112,7 @@ def recording(seen: dict, **options) -> NetworkDetector:
         seen.setdefault("batches", []).append(batch.copy())
         return [()] * len(batch)
 
-    nothing = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
+    nothing = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
     layout = replace(parse("decoded"), decode=lambda *_: nothing)
     return NetworkDetector(names=(), identity="", forward=forward, layout=layout, input_size=(96, 64), **options)
 
@@ -230,5 +230,5 @@ def test_masks_are_those_of_the_raw_image_at_scale_one():
     seen: dict = {}
     recording(seen, batch=1).detect_views(image, union, 114)
 
-    expected = prepare(fill(image, union[0]), place((96, 64), (96, 64), "top-left"), pad=114)
+    expected = prepare(fill_rectangles(image, union[0]), place((96, 64), (96, 64), "top-left"), pad=114)
     np.testing.assert_array_equal(seen["batches"][0][0], expected.transpose(2, 0, 1).astype(np.float32))

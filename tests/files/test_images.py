@@ -21,17 +21,17 @@ import pytest
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files import images
 from objectseeker.files.images import (
-    LARGER,
     LARGEST_IMAGE,
+    MAX_MEGAPIXELS_ENV,
     MOST_MARKERS,
     MOST_SCANS,
-    UnreachableError,
-    claimed_size,
-    find_images,
+    ImageUnavailableError,
+    expand_image_paths,
     hash_of,
+    header_size,
     image_size,
-    load_hashed,
     load_image,
+    load_with_hash,
 )
 
 pytestmark = pytest.mark.filterwarnings("error")  # no Pillow warning may reach the user
@@ -385,9 +385,9 @@ def test_a_header_has_an_end(photo: PIL.Image.Image, monkeypatch: pytest.MonkeyP
         buffer = io.BytesIO()
         photo.save(buffer, format=kind)
         content = buffer.getvalue()
-        assert claimed_size(content[:at] + padding * 100 + content[at:], "sent") == photo.size
+        assert header_size(content[:at] + padding * 100 + content[at:], "sent") == photo.size
         with pytest.raises(ObjectSeekerError, match="cannot read image sent: its header has too many parts"):
-            claimed_size(content[:at] + padding * 1000 + content[at:], "sent")
+            header_size(content[:at] + padding * 1000 + content[at:], "sent")
 
 
 def test_an_image_that_takes_long_holds_up_no_other(tmp_path: Path) -> None:
@@ -402,13 +402,19 @@ def test_an_image_that_takes_long_holds_up_no_other(tmp_path: Path) -> None:
 
 def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     photo.save(tmp_path / "photo.png")
-    monkeypatch.setenv(LARGER, "0.0009")
-    refused(tmp_path / "photo.png", f"limit of 0.0009 million; make it smaller, or set {LARGER} to a higher limit")
-    monkeypatch.setenv(LARGER, "0.00096")
+    monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.0009")
+    refused(
+        tmp_path / "photo.png",
+        f"limit of 0.0009 million; make it smaller, or set {MAX_MEGAPIXELS_ENV} to a higher limit",
+    )
+    monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.00096")
     assert load_image(tmp_path / "photo.png").shape == (HEIGHT, WIDTH, 3)
     for wrong in ("many", "-1", "0", "inf", "nan", ""):
-        monkeypatch.setenv(LARGER, wrong)
-        refused(tmp_path / "photo.png", f"{LARGER} must be a number of millions of pixels above 0, got '{wrong}'")
+        monkeypatch.setenv(MAX_MEGAPIXELS_ENV, wrong)
+        refused(
+            tmp_path / "photo.png",
+            f"{MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0, got '{wrong}'",
+        )
 
 
 def test_a_small_file_costs_no_more_memory_than_its_pixels(tmp_path: Path) -> None:
@@ -455,7 +461,7 @@ def test_one_pixel_wide_and_very_long(tmp_path: Path) -> None:
 def test_the_hash_is_of_the_file_that_was_decoded(tmp_path: Path, photo: PIL.Image.Image) -> None:
     file = tmp_path / "photo.png"
     photo.save(file)
-    image, digest = load_hashed(file)
+    image, digest = load_with_hash(file)
     assert np.array_equal(image, load_image(file))
     assert digest == hash_of(file) == hashlib.sha256(file.read_bytes()).hexdigest()[:32]
 
@@ -470,7 +476,7 @@ def test_a_disk_that_fails_is_no_broken_image(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(hashlib, "file_digest", failing)
-    with pytest.raises(UnreachableError, match=r"photo\.png: Input/output error"):
+    with pytest.raises(ImageUnavailableError, match=r"photo\.png: Input/output error"):
         load_image(tmp_path / "photo.png")
 
 
@@ -502,19 +508,19 @@ def test_find_images(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "folder.jpg").mkdir()
     inside = [tmp_path / name for name in ("a.jpg", "b.PNG", "sub/a.tif", "sub/deep/c.webp")]
-    assert find_images([tmp_path]) == inside
-    assert find_images(str(tmp_path)) == inside
+    assert expand_image_paths([tmp_path]) == inside
+    assert expand_image_paths(str(tmp_path)) == inside
     first = tmp_path / "sub" / "deep" / "c.webp"
-    assert find_images([first, tmp_path]) == [first, *inside[:3]]
-    assert find_images([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]
-    assert find_images(tmp_path / ".cache") == [tmp_path / ".cache" / "d.jpg"]
+    assert expand_image_paths([first, tmp_path]) == [first, *inside[:3]]
+    assert expand_image_paths([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]
+    assert expand_image_paths(tmp_path / ".cache") == [tmp_path / ".cache" / "d.jpg"]
 
 
 def test_find_images_refuses_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ObjectSeekerError, match=r"no image in folder .*empty"):
-        find_images([tmp_path / "empty"])
+        expand_image_paths([tmp_path / "empty"])
     with pytest.raises(ObjectSeekerError, match=r"no file or folder .*nowhere"):
-        find_images([tmp_path / "nowhere"])
+        expand_image_paths([tmp_path / "nowhere"])
     with pytest.raises(ObjectSeekerError, match="no images given"):
-        find_images([])
+        expand_image_paths([])

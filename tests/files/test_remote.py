@@ -14,7 +14,7 @@ from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files import remote
 from objectseeker.files.images import load_image
-from objectseeker.files.remote import Url, refuse_credentials, walk_url, without_secrets
+from objectseeker.files.remote import Url, redact_url, reject_credentials, walk_url
 
 pytest.importorskip("fsspec")
 
@@ -73,7 +73,7 @@ def test_credentials_are_refused_and_never_repeated(address, named, tmp_path):
     ],
 )
 def test_addresses_without_credentials_are_left_alone(address):
-    refuse_credentials(address)
+    reject_credentials(address)
 
 
 def test_a_user_and_a_host_stay_in_the_address_of_every_file():
@@ -92,7 +92,7 @@ def test_a_user_and_a_host_stay_in_the_address_of_every_file():
 def web(monkeypatch):
     """An address that answers what is put into the list, one after the other, and the last for ever; and its log."""
     pytest.importorskip("aiohttp")
-    monkeypatch.setattr(remote, "PAUSE", 0.0)
+    monkeypatch.setattr(remote, "RETRY_DELAY", 0.0)
     answers, log = [], []
 
     class Answering(BaseHTTPRequestHandler):
@@ -163,7 +163,7 @@ def test_a_server_that_says_nothing_is_given_up(monkeypatch):
     from ftp_server import silent_server
 
     monkeypatch.setattr(remote, "ATTEMPTS", 1)
-    monkeypatch.setattr(remote, "SILENCE", 0.1)
+    monkeypatch.setattr(remote, "READ_TIMEOUT", 0.1)
     with silent_server() as (port, _), pytest.raises(ObjectSeekerError, match=r"no answer within 0\.1 seconds"):
         load_image(f"http://127.0.0.1:{port}/a.png")
 
@@ -188,5 +188,5 @@ def test_paths_are_never_taken_for_addresses_with_credentials(tmp_path):
     ],
 )
 def test_what_is_shown_of_an_address_holds_no_secret(address, shown):
-    assert without_secrets(address) == shown
+    assert redact_url(address) == shown
     assert "secret" not in shown

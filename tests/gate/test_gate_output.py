@@ -11,12 +11,12 @@ import PIL.Image
 import pytest
 
 from objectseeker import Rule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.gate.failure_images import pictures_of
 from objectseeker.gate.junit import junit_of
 from objectseeker.gate.page import page_of
 from objectseeker.gate.verdict_text import in_short, markdown_of, table_of
-from objectseeker.metrics.confidence_intervals import Interval
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
 from objectseeker.metrics.gate import Gate, Instance, Judgement
 from objectseeker.metrics.policy import parse_policy
 
@@ -44,7 +44,7 @@ def gate(*outcomes, name=None, refuted=()):
             requirement=asked,
             outcome=outcome,
             reason="because",
-            interval=Interval(40.0, 30.5, 50.0, "bootstrap"),
+            interval=ConfidenceInterval(40.0, 30.5, 50.0, "bootstrap"),
             limit=asked.value,
             images=40,
             objects=90,
@@ -143,7 +143,7 @@ def test_pictures_show_objects_and_flagged_images(tmp_path):
     made = gate("fail")
     instances = (Instance("there", 0, "cat", box), Instance("there", None, None, None), Instance("gone", 0, "cat", box))
     made = replace(made, judgements=(replace(made.judgements[0], instances=instances),))
-    pictures = pictures_of(made, [there, gone], Vocabulary.same(("cat", "dog")), Rule(base_score=0.3))
+    pictures = pictures_of(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_score=0.3))
     assert [type(pictures[instance]) for instance in instances] == [bytes, bytes, str]
     assert pictures[instances[0]] != pictures[instances[1]]
     assert "b.png" in pictures[instances[2]]

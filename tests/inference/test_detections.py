@@ -12,7 +12,7 @@ import PIL.Image
 import pytest
 
 from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Patch, Rule
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
 from objectseeker.inference import images as job
 from objectseeker.inference.image_sources import (
@@ -24,7 +24,7 @@ from objectseeker.inference.image_sources import (
 )
 from objectseeker.inference.images import CERTIFICATE, Results, look, look_at_all, picture_names
 from objectseeker.inference.journal import FILE, journal_in, pixels_sha256
-from objectseeker.metrics import Threat
+from objectseeker.metrics import ThreatModel
 
 ABOUT = {"defence": {"masks": "halves:3", "rule": {"mask_score": 0.7}}, "certified": None}
 NAMES = ("bright", "dim")
@@ -162,7 +162,7 @@ def test_what_is_a_data_set(tmp_path, monkeypatch):
 
 def test_certificates_are_those_of_the_very_defence(tmp_path):
     """Row by row, against `ObjectSeeker.certify` on what the detector saw."""
-    folder, threat = save(tmp_path / "photos", "a.png", "b.png"), Threat(area=0.02, threshold=0.1)
+    folder, threat = save(tmp_path / "photos", "a.png", "b.png"), ThreatModel(area=0.02, threshold=0.1)
     detect(folder, tmp_path / "o", threat=threat)
     rows = json.loads((tmp_path / "o" / "detections.json").read_text())
     by_hand = ObjectSeeker(see, Rule(), masks=Halves(3))
@@ -170,10 +170,13 @@ def test_certificates_are_those_of_the_very_defence(tmp_path):
     for seed in range(2):
         defended = by_hand.defend(photograph(seed))
         given = by_hand.certify(
-            defended.observation, defended.detections, [Patch(0.02, where=where) for where in WHERES], threshold=0.1
+            defended.observation,
+            defended.detections,
+            [Patch(0.02, where=where) for where in PATCH_LOCATIONS],
+            threshold=0.1,
         )
         for n in range(len(defended.detections)):
-            verdicts = dict(zip(WHERES, given.certified[:, n].tolist(), strict=True))
+            verdicts = dict(zip(PATCH_LOCATIONS, given.certified[:, n].tolist(), strict=True))
             expected.append(
                 verdicts | {"vacuous_far": bool(given.vacuous[0, n]), "largest_square": int(given.largest_square[n])}
             )
@@ -257,7 +260,7 @@ def test_a_detector_without_names_has_categories_by_number():
 
 
 def test_wherever_it_is_stopped_the_files_end_up_the_same(tmp_path):
-    folder, threat = save(tmp_path / "photos", "a.png", "b.png", "c.png"), Threat()
+    folder, threat = save(tmp_path / "photos", "a.png", "b.png", "c.png"), ThreatModel()
     detect(folder, tmp_path / "whole", threat=threat)
     for stop in (1, 2, 3):
         out = tmp_path / f"stopped-{stop}"
@@ -398,7 +401,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path
 
 def test_what_is_kept_is_kept_to_the_last_bit():
     image = photograph(1)
-    found = look(ObjectSeeker(see, Rule(), masks=Halves(3)), image, pixels_sha256(image), Threat())
+    found = look(ObjectSeeker(see, Rule(), masks=Halves(3)), image, pixels_sha256(image), ThreatModel())
     again = job.Found.of_json(json.loads(json.dumps(found.to_json())))
     assert again.boxes == found.boxes
     assert (again.sha256, again.size, again.base, again.certificates) == (

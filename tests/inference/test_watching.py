@@ -11,7 +11,7 @@ from objectseeker.core.recipes import Rolling
 from objectseeker.inference.defended_video import Lines, Sums, annotated, watch
 from objectseeker.inference.frame_sources import Frame, Lost
 from objectseeker.inference.image_sources import Categories
-from objectseeker.metrics import Threat
+from objectseeker.metrics import ThreatModel
 
 SEEKER = ObjectSeeker(bright_box, Rule(), masks=Halves(3))
 
@@ -94,7 +94,7 @@ def test_lines_and_sums():
     attacked = scene(30, 20)
     attacked[:4, :4] = 255
     seeker = ObjectSeeker(hides, Rule(), masks=Halves(3))
-    threat = Threat()
+    threat = ThreatModel()
     lines, sums = Lines("a.mp4", Categories.of_detector(["bright"]), "abc", alert=True), Sums()
     written = []
     for one in watch(seeker, events([scene(30, 20), attacked, None]), threat=threat):
@@ -118,7 +118,7 @@ def test_lines_and_sums():
 
 
 def test_pictures_of_one_video_have_one_size():
-    for threat in (None, Threat()):
+    for threat in (None, ThreatModel()):
         images = [scene(30, 20, (320, 200)), np.zeros((200, 320, 3), np.uint8)]
         seen = list(watch(SEEKER, events(images), threat=threat))
         assert [len(one.found.boxes) for one in seen] == [1, 0]

@@ -10,8 +10,8 @@ from evaluation_cases import VOCABULARY, boxes
 from store_cases import manifest, write_boxes
 
 from objectseeker import Detections, ObjectSeekerError
-from objectseeker.core.recipes import parse, within
-from objectseeker.datasets import Entry
+from objectseeker.core.recipes import parse_recipe, subrecipes
+from objectseeker.datasets import DatasetImage
 from objectseeker.metrics import Choices, Search, evaluate, sweeps
 from objectseeker.metrics.recipe_search import (
     CLOSE,
@@ -25,11 +25,11 @@ from objectseeker.metrics.recipe_search import (
 )
 from objectseeker.metrics.tuning import NO_GAIN
 from objectseeker.results import recipe_search_tables as results
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import open_run
-from objectseeker.runs.writer import writing
+from objectseeker.runs.writer import open_writer
 
-MASKS = parse("halves:5+bands:4%")
+MASKS = parse_recipe("halves:5+bands:4%")
 SIZES = [(100, 100), (200, 60), (60, 60)] * 2
 SEARCH = Search(
     mask_floor=0.1,
@@ -50,20 +50,20 @@ def run(tmp_path_factory):
     objects = [Detections([[*at, *(at + 25)]], [1.0], [number % 2]) for number, at in enumerate(truths)]
     none = np.zeros(1, bool)
     entries = tuple(
-        Entry(str(number), Path(f"{number}.jpg"), size, truth, none, none)
+        DatasetImage(str(number), Path(f"{number}.jpg"), size, truth, none, none)
         for number, (size, truth) in enumerate(zip(SIZES, objects, strict=True))
     )
     names = VOCABULARY.dataset_names
     made = manifest(
         images=entries,
-        observing=Observing(MASKS, base_floor=0.0, mask_floor=0.1),
+        observing=ObservationSettings(MASKS, base_floor=0.0, mask_floor=0.1),
         dataset_names=names,
         detector_names=names,
         detector_options={},
         to_dataset=(0, 1),
-        excluded=(),
+        unmatched_classes=(),
     )
-    with writing(folder, made) as writer:
+    with open_writer(folder, made) as writer:
         for index, (size, truth) in enumerate(zip(SIZES, objects, strict=True)):
             (box,), label = truth.xyxy.tolist(), int(truth.label[0])
             views = []
@@ -87,7 +87,7 @@ def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
     for one in found.chosen:
         needed = [one.candidate.recipe.passes(*size) for size in SIZES]
         assert one.candidate.passes == max(needed) <= one.budget
-    assert {tried.candidate.recipe for tried in found.tried} <= set(within(MASKS))
+    assert {tried.candidate.recipe for tried in found.tried} <= set(subrecipes(MASKS))
     assert {one.candidate.recipe for one in found.chosen} <= {tried.candidate.recipe for tried in found.tried}
     gains = [one.best.searched.gain for one in found.chosen]
     assert gains == sorted(gains)
@@ -131,7 +131,7 @@ def test_progress_names_recipes_and_settings(run):
 def test_a_budget_that_nothing_keeps_names_the_smallest(run):
     images = list(run.images())
     with pytest.raises(ObjectSeekerError, match=r"needs at most 4 passes .* the fewest are 5, with halves:1$"):
-        fitting(within(MASKS), images, [40, 4])
+        fitting(subrecipes(MASKS), images, [40, 4])
     with pytest.raises(ObjectSeekerError, match="passes must be at least 1, got 0"):
         tune_budgets(run, SEARCH, [0])
     with pytest.raises(ObjectSeekerError, match=r"^at most 9 passes: halves:2: no setting loses at most -1 points"):
@@ -140,23 +140,23 @@ def test_a_budget_that_nothing_keeps_names_the_smallest(run):
 
 def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
     images = list(run.images())
-    needed = {str(one.recipe): one.passes for one in fitting(within(MASKS), images, [1000])}
-    assert needed["bands:0.04"] == max(parse("bands:4%").passes(*size) for size in SIZES)
-    assert len({parse("bands:4%").passes(*size) for size in SIZES}) > 1
-    twice = fitting(within(parse("halves:5+halves:11")), images, [1000])
+    needed = {str(one.recipe): one.passes for one in fitting(subrecipes(MASKS), images, [1000])}
+    assert needed["bands:0.04"] == max(parse_recipe("bands:4%").passes(*size) for size in SIZES)
+    assert len({parse_recipe("bands:4%").passes(*size) for size in SIZES}) > 1
+    twice = fitting(subrecipes(parse_recipe("halves:5+halves:11")), images, [1000])
     masks = [frozenset(one.tobytes() for one in each.recipe.masks(100, 100).removed) for each in twice]
-    assert len(set(masks)) == len(masks) < len(within(parse("halves:5+halves:11")))
+    assert len(set(masks)) == len(masks) < len(subrecipes(parse_recipe("halves:5+halves:11")))
     assert {"halves:1", "halves:5", "halves:11"} < {str(one.recipe) for one in twice}
 
 
 def test_only_recipes_that_may_still_be_the_best_are_searched():
     line = on_line(SEARCH, 0.5)
     tried = [
-        Tried(Candidate(parse(text), passes), line, 0.5, gain)
+        Tried(Candidate(parse_recipe(text), passes), line, 0.5, gain)
         for text, passes, gain in (("halves:9", 37, 50.0), ("halves:8", 33, 49.0), ("halves:7", 29, 48.9))
     ]
-    tried.append(Tried(Candidate(parse("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
-    tried.append(Tried(Candidate(parse("halves:1"), 5), line, 3.0, NO_GAIN))
+    tried.append(Tried(Candidate(parse_recipe("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
+    tried.append(Tried(Candidate(parse_recipe("halves:1"), 5), line, 3.0, NO_GAIN))
     assert sorted(tried, key=lambda one: one.rank) == tried
     assert SEARCHED == 2
     assert [one.candidate.passes for one in _wanted(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
@@ -172,12 +172,12 @@ def test_a_search_never_ends_below_what_the_line_gave(run, found):
 
 
 def test_only_the_masks_asked_for(run):
-    only = tune_budgets(run, SEARCH, [60], recipes=[parse("halves:1")])
+    only = tune_budgets(run, SEARCH, [60], recipes=[parse_recipe("halves:1")])
     assert [str(one.candidate.recipe) for one in only.tried] == ["halves:1"]
     with pytest.raises(
         ObjectSeekerError, match=r"^halves:3 is not within the run's masks halves:5\+bands:0.04: observe"
     ):
-        tune_budgets(run, SEARCH, [60], recipes=[parse("halves:3")])
+        tune_budgets(run, SEARCH, [60], recipes=[parse_recipe("halves:3")])
 
 
 def test_tables_and_plot_show_every_budget(found, tmp_path):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import ObjectSeekerError, Patch, halves
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import Scene
-from objectseeker.metrics.certified import certified_objects, find_proofs
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import ImageSet
+from objectseeker.metrics.certified import build_proof_table, certified_objects
 
 SMALL, LARGE = 0.02, 0.3
 
@@ -51,9 +51,9 @@ def by_certify(images, chosen, base_score, classwise, patches):
 def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score, threshold, bound, classwise):
     chosen = changed(chosen, threshold=threshold, bound=bound)
     images = run(seed, 3)
-    patches = [Patch(area=area, aspect=2.0, where=where) for area in (SMALL, LARGE) for where in WHERES]
+    patches = [Patch(area=area, aspect=2.0, where=where) for area in (SMALL, LARGE) for where in PATCH_LOCATIONS]
     rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
-    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
     found = certified_objects(proofs, rule, patches, threshold=threshold)
     expected = by_certify(images, chosen, base_score, classwise, patches)
     assert np.array_equal(found[0], expected[0])
@@ -70,9 +70,9 @@ def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score,
 )
 def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed, chosen, make, sure, classwise):
     images = run(seed, 3, make=make, sure=sure, lines=1 + seed % 4, largest=16)
-    threats = [Patch(area=SMALL, aspect=0.5, where=where, count=count) for count in (2, 1) for where in WHERES]
+    threats = [Patch(area=SMALL, aspect=0.5, where=where, count=count) for count in (2, 1) for where in PATCH_LOCATIONS]
     rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
-    proofs = find_proofs(Scene.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact")
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, "exact")
     found = certified_objects(proofs, rule, threats)
     expected = by_certify(images, chosen, 0.3, classwise, threats)
     assert np.array_equal(found[0], expected[0])
@@ -83,8 +83,8 @@ def test_whole_runs_are_certified_against_two_patches_as_single_images_are(seed,
 def test_two_patches_certify_less_but_something(chosen):
     images = run(5, 25, make=pairs, generous=0.05, sure=0.9, lines=2)
     rule = chosen.on_curve(0.3)
-    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
-    threats = [Patch(area=SMALL, where=where, count=count) for count in (1, 2) for where in WHERES]
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), rule, "exact")
+    threats = [Patch(area=SMALL, where=where, count=count) for count in (1, 2) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(proofs, rule, threats)
     once, twice = (certified & ~vacuous)[:4], (certified & ~vacuous)[4:]
     assert not (twice & ~once).any()
@@ -96,8 +96,8 @@ def test_generous_runs_certify_much_but_not_all(chosen):
     """The comparison above must not be between two empty tables; views that agree must decide something."""
     images = run(2, 25, generous=1.0, lines=12, crowd=1.0)
     rule = chosen.on_curve(0.3)
-    proofs = find_proofs(Scene.of(images, VOCABULARY), rule, "exact")
-    patches = [Patch(area=SMALL, where=where) for where in WHERES]
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), rule, "exact")
+    patches = [Patch(area=SMALL, where=where) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(proofs, rule, patches)
     assert np.array_equal(certified, by_certify(images, chosen, 0.3, True, patches)[0])
     assert 0.1 < certified.mean() < 0.9
@@ -109,7 +109,7 @@ def test_generous_runs_certify_much_but_not_all(chosen):
 
 def test_rules_that_the_proofs_were_not_found_for_are_refused():
     rule = PAPER.on_curve(0.3)
-    proofs = find_proofs(Scene.of(run(1), VOCABULARY), rule, "exact")
+    proofs = build_proof_table(ImageSet.of(run(1), VOCABULARY), rule, "exact")
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}):
         with pytest.raises(ObjectSeekerError, match="proofs were found for"):
             certified_objects(proofs, dataclasses.replace(rule, **bad), [])

@@ -12,11 +12,11 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, image, made, noisy, run
 
 from objectseeker import Halves, ObjectSeekerError
-from objectseeker.metrics import BASE_SCORES, Choices, Scene, Search, sweeps, tune
+from objectseeker.metrics import BASE_SCORES, Choices, ImageSet, Search, sweeps, tune
 from objectseeker.metrics.comparison import RunFigures, compare, measure
 from objectseeker.metrics.comparison_metrics import BootstrapEstimate, Options, held_out_figures, plain
 from objectseeker.metrics.curves import NO_BOXES, undefended_curve
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.resampling import NO_ROW, Tally, resamples, spurious
 from objectseeker.results import comparison_tables as comparison
 
@@ -70,7 +70,7 @@ class TestSamples:
     @pytest.mark.parametrize("images", [run(1, 6), noisy(3, 6)])
     def test_every_figure_is_that_of_the_sample_as_a_run(self, images, settings):
         count, seed = 5, 3
-        found = plain(held_out_figures(Scene.of(images, VOCABULARY), settings, settings.floor, count, seed))
+        found = plain(held_out_figures(ImageSet.of(images, VOCABULARY), settings, settings.floor, count, seed))
         compared = 0
         for place, weights in enumerate(resamples(len(images), count, seed)):
             repeated = [one for one, often in zip(images, weights, strict=True) for _ in range(int(often))]
@@ -96,12 +96,12 @@ class TestSamples:
 
     def test_the_other_recall_is_that_of_the_undefended_detector(self):
         images, settings = noisy(3, 8), made(alpha=0.4, beta=0.3, clean_recall=0.6)
-        scene = Scene.of(images, VOCABULARY)
+        scene = ImageSet.of(images, VOCABULARY)
         found = plain(held_out_figures(scene, settings, settings.floor, 3, 0))["at_undefended_recall"]
         undefended = undefended_curve(scene)
         (best,) = undefended.base_scores[[undefended.row_at_recall(0.6)]]
         assert found["base_score"] == best
-        point = Replayed.of(scene, settings).at(settings, settings.on_curve(float(best)))
+        point = DefendedImageSet.of(scene, settings).at(settings, settings.on_curve(float(best)))
         assert found["certified_far"]["value"] == pytest.approx(point.certified_recall()["far"])
         assert found["clean_recall"]["value"] == pytest.approx(point.clean_recall)
         assert found["mask_score"] == point.rule.mask_score
@@ -112,7 +112,7 @@ class TestSamples:
             image([], [(10, 10, 40, 40, 0)]),
             image([], [(10, 10, 40, 40, 1)]),
         ]
-        tally = Tally.of(Scene.of(images, VOCABULARY), [NO_BOXES] * len(BASE_SCORES))
+        tally = Tally.of(ImageSet.of(images, VOCABULARY), [NO_BOXES] * len(BASE_SCORES))
         weights = np.array([[1.0, 1, 1], [2, 1, 0]])
         assert tally.ap50(weights) == pytest.approx([25, 200 / 3])
         assert tally.clean_recall(weights)[0] == pytest.approx([25, 200 / 3])
@@ -126,7 +126,7 @@ class TestSamples:
         assert len(np.unique(first, axis=0)) > 20
 
     def test_a_recall_that_is_not_reached(self):
-        scene = Scene.of([image([], [(10, 10, 30, 30, 0)])], VOCABULARY)
+        scene = ImageSet.of([image([], [(10, 10, 30, 30, 0)])], VOCABULARY)
         tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
         assert tally.rows_at_recall(0.5, np.ones((1, 1))).tolist() == [NO_ROW]
         found = plain(held_out_figures(scene, made(clean_recall=0.5), 0.1, 5, 0))
@@ -146,7 +146,7 @@ class TestSamples:
             for n in range(100)
         ]
         chosen = made(clean_recall=0.5, patch_area=0.0001)
-        found = plain(held_out_figures(Scene.of(scene, VOCABULARY), chosen, 0.1, 2000, 0))
+        found = plain(held_out_figures(ImageSet.of(scene, VOCABULARY), chosen, 0.1, 2000, 0))
         certified = found["certified_over"]
         assert certified["value"] == pytest.approx(25)
         half = 1.96 * np.sqrt(0.25 * 0.75 / 100) * 100
@@ -166,9 +166,9 @@ def test_spurious_boxes_are_those_with_no_object_of_their_label():
         (62, 78, 90, 90, 0.9, 1),  # less of it, but in one cluster with the half
     ]
     images = [image(base, truth, [view], ignore=[False, False, True]), image(base, truth)]
-    scene = Scene.of(images, VOCABULARY)
+    scene = ImageSet.of(images, VOCABULARY)
     settings = made(alpha=0.5, beta=0.0)
-    (added,) = Replayed.of(scene, settings).additions([settings.on_curve(0.5)])
+    (added,) = DefendedImageSet.of(scene, settings).additions([settings.on_curve(0.5)])
     assert spurious(added, scene).tolist() == [2, 0]
 
 
@@ -214,7 +214,7 @@ class TestMeasured:
         options = OPTIONS | {"rules": ("paper",), "recall_of": "undefended", "bootstrap": 3}
         (row,) = measured_of(noisy(4, 14), **options)["tuned"]
         found = row["held_out"]["at_undefended_recall"]
-        scene = Scene.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], VOCABULARY)
+        scene = ImageSet.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], VOCABULARY)
         undefended = undefended_curve(scene)
         assert row["searched"]["base_score"] == undefended.base_scores[undefended.row_at_recall(0.9)]
         (defended,) = measured_of(noisy(4, 14), **(options | {"recall_of": "defended"}))["tuned"]

@@ -8,12 +8,12 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, boxes, evaluated, run
 
 from objectseeker import Detections, IouRule, Patch, Rule
 from objectseeker.core import boxes as core_boxes
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import Scene, parallel, replay, replay_iou
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import ImageSet, parallel, replay, replay_iou
 from objectseeker.metrics.average_precision import Judged
-from objectseeker.metrics.certified import find_proofs
-from objectseeker.metrics.matching import overlapping
-from objectseeker.metrics.replay import explaining_score, find_candidates
+from objectseeker.metrics.certified import build_proof_table
+from objectseeker.metrics.matching import candidate_pairs
+from objectseeker.metrics.replay import filtering_score, find_candidates
 from objectseeker.metrics.resampling import Tally, resamples
 
 FEW = 60  # cells: a few rows at a time nearly everywhere
@@ -35,7 +35,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
 def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypatch):
     compared = 0
     for seed in range(6):
-        scene = Scene.of(run(seed, 2, generous=1.0), VOCABULARY)
+        scene = ImageSet.of(run(seed, 2, generous=1.0), VOCABULARY)
         parts = pieces(scene, rule)
         with monkeypatch.context() as patch:
             patch.setattr(core_boxes, "MOST_CELLS", FEW)
@@ -50,9 +50,9 @@ def pieces(scene, rule):
     """Everything that is found by holding boxes against boxes or objects."""
     ioa = rule.ioa if isinstance(rule, IouRule) else rule
     observations = [one.observation for one in scene.images]
-    candidates, pairs = find_candidates(observations, ioa, 0.0), overlapping(scene.base, scene)
-    proofs = find_proofs(scene, rule, "exact")
-    explaining = [explaining_score(ioa, seen.boxes, seen.base) for seen in observations]
+    candidates, pairs = find_candidates(observations, ioa, 0.0), candidate_pairs(scene.base, scene)
+    proofs = build_proof_table(scene, rule, "exact")
+    explaining = [filtering_score(ioa, seen.boxes, seen.base) for seen in observations]
     links = [str(row).encode() for of_image in candidates.linked for row in of_image]
     return [
         *explaining,
@@ -71,7 +71,7 @@ def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
     )
     masked, base, rule = many[:300], many[300:], Rule()
     monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
-    found = explaining_score(rule, masked, base)
+    found = filtering_score(rule, masked, base)
     inside = core_boxes.ioa(masked.xyxy, base.xyxy) > rule.filter_ioa
     assert np.array_equal(found, np.where(inside, base.score, replay.NO_BASE).max(axis=1))
     assert (found >= 0).any()
@@ -79,7 +79,7 @@ def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
 
 
 def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
-    patches = [Patch(0.05, where=where) for where in WHERES]
+    patches = [Patch(0.05, where=where) for where in PATCH_LOCATIONS]
     rules = (Rule(base_score=0.3, mask_score=0.6, low_score=0.2), Rule(mask_score=0.4), IouRule())
     for seed in range(2):
         for one in run(seed, 2, generous=1.0, lines=4):
@@ -93,7 +93,7 @@ def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
 
 
 def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
-    scene = Scene.of(run(5, 6, generous=1.0), VOCABULARY)
+    scene = ImageSet.of(run(5, 6, generous=1.0), VOCABULARY)
     tally, weights = Tally.of(scene, [boxes_of(scene)] * 100), resamples(6, 30, 1)
     expected = tally.ap50(weights), tally.clean_recall(weights)
     monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)

@@ -8,10 +8,10 @@ import pytest
 from evaluation_cases import NAMES, VOCABULARY
 
 from objectseeker import Defence, Halves, IouRule, Patch, Rule
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics import Settings, Threat, evaluate
+from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
 from objectseeker.metrics.gate import (
     AttackFile,
     Release,
@@ -24,10 +24,10 @@ from objectseeker.metrics.gate import (
 )
 from objectseeker.metrics.image_tags import Tags
 from objectseeker.metrics.policy import parse_policy
-from objectseeker.metrics.policy_metrics import FIGURES, measure
+from objectseeker.metrics.policy_metrics import METRICS, measure_run
 
-FOLLOW = Follow(alpha=0.4, beta=0.3)
-SETTINGS = Settings.along(FOLLOW, Rule(base_score=0.3))
+FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
+SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_score=0.3))
 DEFENCE = Defence(detector="embedded", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
 
 
@@ -39,7 +39,7 @@ def policy_of(*requirements, start="samples = 200"):
 def measured(images, policy, attacks=(), settings=SETTINGS):
     asked = threats(policy, attacks)
     curves, jointly = needs_curves(policy), joint_threats(policy)
-    return measure(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
+    return measure_run(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
 
 
 def gate_of(images, *requirements, baseline=None, **others):
@@ -68,9 +68,9 @@ CERTIFIED = 'figure = "certified_recall"\nwhere = "{}"\npatch = "1%"\nat_least =
 def test_figures_are_those_of_evaluate(rule):
     images = evaluation_cases.noisy(3, 6) + evaluation_cases.run(5, 6)
     images = [replace(one, id=str(number)) for number, one in enumerate(images)]
-    settings = Settings.along(FOLLOW, rule)
+    settings = EvaluationSettings.along(FOLLOW, rule)
     policy = policy_of(
-        *(CERTIFIED.format(where, "1 %") for where in WHERES),
+        *(CERTIFIED.format(where, "1 %") for where in PATCH_LOCATIONS),
         'figure = "clean_recall"\nat_least = "1 %"',
         'figure = "clean_ap50"\nat_least = "1 %"',
         'figure = "clean_ap50_loss"\nat_most = "1 point"',
@@ -84,18 +84,18 @@ def test_figures_are_those_of_evaluate(rule):
     )
     all_of = measured(images, policy, settings=settings)
     everything = np.ones((1, len(images)))
-    values = [FIGURES[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
+    values = [METRICS[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
     ours = evaluated.ours
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
     wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_recall]
     assert values == pytest.approx(wanted, abs=1e-9)
-    wrong = FIGURES["wrong_boxes"](all_of, policy.requirements[0])
+    wrong = METRICS["wrong_boxes"](all_of, policy.requirements[0])
     right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]
     literal = evaluation_cases.count_literally(list(zip(images, right_and_wrong, strict=True)))
     assert wrong.values(everything)[0] * len(images) == pytest.approx(sum(literal.wrong.values()))
     per_class = ours.certified_recall(1)["far"]
     dogs = all_of.of_classes([1])
-    assert FIGURES["certified_recall"](dogs, policy.requirements[0]).values(everything)[0] == pytest.approx(per_class)
+    assert METRICS["certified_recall"](dogs, policy.requirements[0]).values(everything)[0] == pytest.approx(per_class)
 
 
 def test_parts_of_a_run_are_joined_as_one(monkeypatch):
@@ -104,7 +104,7 @@ def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     whole = measured(images, policy)
     monkeypatch.setattr("objectseeker.metrics.parallel.TOGETHER", 2)
     parts = measured(images, policy)
-    for name in ("image", "number", "label", "box", "size", "found", "flagged", "wrong"):
+    for name in ("image", "number", "label", "box", "size", "found", "flagged", "false_positives"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))
     assert np.array_equal(whole.defended.right, parts.defended.right)
     (threat,) = whole.certified
@@ -123,7 +123,7 @@ def test_a_sample_has_the_figure_of_its_images():
     twice = [replace(images[n], id=str(place)) for place, n in enumerate([0, 0, 2, 3, 5, 5])]
     once, again = measured(images, policy), measured(twice, policy)
     for one in policy.requirements:
-        sample, literal = FIGURES[one.figure](once, one).values(weights), FIGURES[one.figure](again, one)
+        sample, literal = METRICS[one.figure](once, one).values(weights), METRICS[one.figure](again, one)
         assert sample == pytest.approx(literal.values(np.ones((1, 6))))
 
 
@@ -315,4 +315,4 @@ def test_equal_releases_have_equal_verdicts_to_the_last_digit():
     asked = [CERTIFIED.format("close", "30 %"), 'figure = "clean_ap50_loss"\nat_most = "3 points"']
     first, second = (gate_of(images, *asked).to_json() for _ in range(2))
     assert first == second
-    assert Threat(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number
+    assert ThreatModel(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from interval_coverage import CASES, PAIRS, covered, covered_pairs
 
-from objectseeker.metrics.confidence_intervals import bootstrap, exact, more_images, resampled, telling, unseen
+from objectseeker.metrics.confidence_intervals import (
+    bootstrap_interval,
+    exact_interval,
+    more_images,
+    resampled,
+    telling,
+    unseen,
+)
 from objectseeker.metrics.proportions import at_least, clopper_pearson
 
 
@@ -47,7 +54,7 @@ def test_exact_intervals_are_those_of_the_beta_distribution(successes, trials, e
 
 def interval_of(values, images, **changes):
     options = {"confidence": 0.95, "samples": 500, "seed": 0, "bounds": (0.0, 100.0)}
-    return bootstrap(values, images, **options | changes)
+    return bootstrap_interval(values, images, **options | changes)
 
 
 def share_of(found, objects):
@@ -59,7 +66,7 @@ def test_where_nothing_went_wrong_the_interval_is_the_exact_one():
     found = np.full(30, 3.0)
     perfect = interval_of(share_of(found, found), 30)
     assert (perfect.value, perfect.high) == (100, 100)
-    assert perfect.low == pytest.approx(exact(30, 30, 0.95).low, abs=1e-6)
+    assert perfect.low == pytest.approx(exact_interval(30, 30, 0.95).low, abs=1e-6)
     same = interval_of(lambda weights: np.zeros(len(weights)), 30, bounds=(-100.0, 100.0))
     assert same.low == pytest.approx(-100 * unseen(30, 0.95), abs=1e-5)
 
@@ -70,7 +77,7 @@ def test_few_images_that_decide_are_told():
     one_bad = np.ones(200)
     one_bad[7] = 0
     found = interval_of(share_of(one_bad, np.ones(200)), 200)
-    assert found.low <= exact(199, 200, 0.95).low + 0.6  # 97.2: a bootstrap alone would say 98.5
+    assert found.low <= exact_interval(199, 200, 0.95).low + 0.6  # 97.2: a bootstrap alone would say 98.5
 
 
 def test_samples_are_the_same_everywhere_and_however_many_are_drawn_at_a_time(monkeypatch):

@@ -16,9 +16,9 @@ from rich.console import Console
 from objectseeker import Detections, Observation
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.recipes import halves
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import BASE_SCORES, Scene, evaluate
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import BASE_SCORES, ImageSet, evaluate
+from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.results import evaluation_tables
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
@@ -30,7 +30,7 @@ evidence_settings = st.builds(
 
 def check_against_prune(images, chosen, classwise):
     chosen = chosen.with_rule(classwise=classwise)
-    replayed = Replayed.of(Scene.of(images, VOCABULARY), chosen.by_iou())
+    replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen.by_iou())
     rules = [IouRule(ioa=chosen.on_curve(base_score)) for base_score in BASE_SCORES.tolist()]
     added_in_all = 0
     for rule, added in zip(rules, replayed.additions(rules), strict=True):
@@ -87,7 +87,7 @@ def test_an_object_seen_well_is_certified_against_far_patches_only():
     result = evaluated([image(seen, truth, [[(40, 40, 60, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
     assert result["iou_variant"]["ap50"] == 100
     assert result["iou_variant"]["certified_recall"] == {"far": 100, "close": 0, "over": 0, "anywhere": 0}
-    assert result["objectseeker"]["certified_recall"] == dict.fromkeys(WHERES, 100)
+    assert result["objectseeker"]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS, 100)
     # Masks show half of the object: enough to touch it, not to fit it.
     result = evaluated([image(seen, truth, [[(40, 40, 50, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
     assert result["iou_variant"]["certified_recall"]["far"] == 0
@@ -97,7 +97,7 @@ def test_an_object_seen_well_is_certified_against_far_patches_only():
 def test_an_unreached_clean_recall_leaves_gaps():
     unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
     row = evaluated([unseen], changed(PAPER, clean_recall=0.9))["iou_variant"]
-    assert row["certified_recall"] == dict.fromkeys(WHERES)
+    assert row["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert row["false_alerts"] == {"images": None, "rate": None}
     assert row["ap50"] == 50
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from objectseeker import Bands, Detections, Halves, IouRule, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import BASE_SCORES, Scene, Threat, certify_images, evaluate
-from objectseeker.metrics.certified import certified_objects, find_proofs
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import BASE_SCORES, ImageSet, ThreatModel, certify_images, evaluate
+from objectseeker.metrics.certified import build_proof_table, certified_objects
+from objectseeker.metrics.defended_images import DefendedImageSet
 
 # cat has three names, dog one, and of lamps the data set knows nothing
-MANY = Vocabulary(("cat", "kitten", "lamp", "dog", "tomcat"), NAMES, np.array([0, 0, -1, 1, 0]))
+MANY = LabelMap(("cat", "kitten", "lamp", "dog", "tomcat"), NAMES, np.array([0, 0, -1, 1, 0]))
 
 
 def renamed(images, seed, vocabulary=MANY):
@@ -62,12 +62,12 @@ def test_verdicts_are_those_of_the_rule_for_one_of_the_names(seed, chosen, make,
     images = renamed(run(seed, 3, make=make, sure=0.8, lines=1 + seed % 4), seed)
     rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
     rule = IouRule(ioa=rule) if by_iou else rule
-    threats = [Patch(area=0.05, aspect=2.0, where=where, count=count) for where in WHERES]
-    certified, vacuous = certified_objects(find_proofs(Scene.of(images, MANY), rule, "exact"), rule, threats)
+    threats = [Patch(area=0.05, aspect=2.0, where=where, count=count) for where in PATCH_LOCATIONS]
+    certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
     expected = []
     for one in images:
         truth = one.truth[~one.ignore]
-        rows, which = MANY.in_detector(truth, classwise=classwise)
+        rows, which = MANY.map_to_detector(truth, classwise=classwise)
         proven = rule.certify(one.observation, rows, threats)
         expected.append([MANY.any_of(part, which, len(truth)) for part in (proven.certified, proven.vacuous)])
     assert np.array_equal(certified, np.concatenate([one[0] for one in expected], axis=1))
@@ -80,8 +80,8 @@ def test_every_recipe_certifies_something_under_many_names(make, chosen):
     """The comparison above must not be between empty tables."""
     images = renamed(run(7, 30, make=make, sure=0.9, lines=3, largest=40), 7)
     rule = chosen.on_curve(0.3)
-    threats = [Patch(area=0.02, where=where) for where in WHERES]
-    certified, vacuous = certified_objects(find_proofs(Scene.of(images, MANY), rule, "exact"), rule, threats)
+    threats = [Patch(area=0.02, where=where) for where in PATCH_LOCATIONS]
+    certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
     proven = certified & ~vacuous
     assert 0 < proven.sum() < proven.size
 
@@ -89,7 +89,7 @@ def test_every_recipe_certifies_something_under_many_names(make, chosen):
 # --- a detector that hesitates between its two names ------------------------------------------------------------------
 
 SIZE, OBJECT, FILL, HIDING = 100, (40, 40, 60, 60), 114, 200
-TWO_NAMES = Vocabulary(("person", "pedestrian"), ("person",), np.array([0, 0]))
+TWO_NAMES = LabelMap(("person", "pedestrian"), ("person",), np.array([0, 0]))
 HESITANT = Rule(base_score=0.5, mask_score=0.8, low_score=0.3)
 
 
@@ -130,7 +130,7 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
     # so it must not be certified.
     found = evaluate([observed], TWO_NAMES, dataclasses.replace(EVIDENCE, rule=HESITANT, clean_recall=None))
     assert found.ours.certified_recall()["far"] == 0
-    (row,) = next(certify_images([observed], TWO_NAMES, HESITANT, Threat()))
+    (row,) = next(certify_images([observed], TWO_NAMES, HESITANT, ThreatModel()))
     assert not row.certified["far"]
     # Without regard to labels both names are one, in certification as in deployment.
     label_free = dataclasses.replace(HESITANT, classwise=False)
@@ -144,7 +144,7 @@ def test_what_is_certified_is_output_wherever_the_patch_lies():
     seeker = ObjectSeeker(hesitant, sure, masks=Halves(9))
     (observation,) = seeker.observe([picture()])
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
-    (row,) = next(certify_images([observed], TWO_NAMES, sure, Threat()))
+    (row,) = next(certify_images([observed], TWO_NAMES, sure, ThreatModel()))
     assert row.certified["far"]
     assert row.proven_as["far"] in TWO_NAMES.detector_names
     rng = np.random.default_rng(0)
@@ -165,7 +165,7 @@ def test_boxes_are_relabelled_after_pruning_and_all_of_them_are_pruned(chosen, c
     images = renamed(run(3, 4, generous=1.0), 3)
     chosen = chosen.with_rule(classwise=classwise)
     chosen = chosen.by_iou() if by_iou else chosen
-    curve = Replayed.of(Scene.of(images, MANY), chosen).curve(chosen)
+    curve = DefendedImageSet.of(ImageSet.of(images, MANY), chosen).curve(chosen)
     objects = np.bincount(np.concatenate([one.truth.label[~one.ignore] for one in images]), minlength=2)
     points = {0: [], 1: []}
     for row, base_score in enumerate(BASE_SCORES.tolist()):
@@ -199,19 +199,27 @@ def test_labels_are_checked_against_their_own_names():
 def test_rows_of_objects_name_what_proves_them():
     seen = [[(40, 40, 60, 60, 0.99, 4)]] * 4
     observed = image([], [(40, 40, 60, 60, 0), (40, 40, 60, 60, 1)], seen * 25, lines=25)
-    proven, not_proven = next(certify_images([observed], MANY, PAPER.rule, Threat()))
+    proven, not_proven = next(certify_images([observed], MANY, PAPER.rule, ThreatModel()))
     assert set(proven.proven_as.values()) == {"tomcat"}
     assert proven.detector_class == "tomcat"
     assert proven.largest_square > 0
     assert (not_proven.detector_class, set(not_proven.proven_as.values())) == ("dog", {None})
-    unknown = Vocabulary(("dog",), NAMES, np.array([1]))
-    row, _ = next(certify_images([image([], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 1)])], unknown, PAPER.rule, Threat()))
+    unknown = LabelMap(("dog",), NAMES, np.array([1]))
+    row, _ = next(certify_images([image([], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 1)])], unknown, PAPER.rule, ThreatModel()))
     assert (row.detector_class, row.largest_square, row.vulnerable) == (None, 0, (0, 0, 100, 100))
     assert not any(row.certified.values())
     for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa=PAPER.rule)):
-        rows = next(certify_images([observed], MANY, rule, Threat()))
+        rows = next(certify_images([observed], MANY, rule, ThreatModel()))
         together, _ = certified_objects(
-            find_proofs(Scene.of([observed], MANY), rule, "exact"), rule, Threat().patches()
+            build_proof_table(ImageSet.of([observed], MANY), rule, "exact"), rule, ThreatModel().patches()
         )
         assert [list(row.certified.values()) for row in rows] == together.T.tolist()
-        assert rows[0].to_json().keys() > {"image", "object", "class", "box", "ignored", *WHERES, "vacuous_far"}
+        assert rows[0].to_json().keys() > {
+            "image",
+            "object",
+            "class",
+            "box",
+            "ignored",
+            *PATCH_LOCATIONS,
+            "vacuous_far",
+        }

@@ -9,12 +9,12 @@ import numpy as np
 from evaluation_cases import EVIDENCE, NAMES, PAPER, VOCABULARY, image, noisy
 
 from objectseeker import IouRule
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.metrics import WHERES, Threat, certify_images
+from objectseeker.core.label_map import LabelMap
+from objectseeker.metrics import PATCH_LOCATIONS, ThreatModel, certify_images
 from objectseeker.metrics.object_certificates import certify_outputs
 from objectseeker.results.evaluation_tables import as_csv
 
-THREAT = Threat(area=0.03)
+THREAT = ThreatModel(area=0.03)
 
 
 def test_without_labels_every_output_is_certified_as_what_it_is():
@@ -38,7 +38,7 @@ def test_without_labels_every_output_is_certified_as_what_it_is():
 
 def test_labels_without_names_are_called_by_their_number():
     thing = (25, 25, 75, 75, 0.9, 7)
-    nameless = Vocabulary((), (), np.arange(2**15))
+    nameless = LabelMap((), (), np.arange(2**15))
     (row,) = next(certify_outputs([image([thing], [], [[thing]] * 4)], nameless, PAPER.rule, THREAT))
     assert (row.class_name, row.detector_class) == ("7", "7")
     assert row.certified["far"]
@@ -54,7 +54,7 @@ def test_a_table_has_one_column_for_every_number():
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
     assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.vulnerable
     assert (cells["object_is"], cells["score"]) == ("labelled", "")
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         assert cells[where] == str(row.certified[where])
         assert cells[f"{where}_proven_as"] == (row.proven_as[where] or "")
     assert not any("[" in value or "{" in value for value in cells.values())

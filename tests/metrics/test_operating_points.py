@@ -19,11 +19,11 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_SCORES, Choices, Scene, Search, evaluate, sweeps, tune
+from objectseeker.metrics import BASE_SCORES, Choices, ImageSet, Search, evaluate, sweeps, tune
 from objectseeker.metrics.comparison_metrics import Options, Point, held_out_figures
 from objectseeker.metrics.curves import NO_BOXES, Curve, undefended_curve
-from objectseeker.metrics.image_set import Census
-from objectseeker.metrics.policy_metrics import measure
+from objectseeker.metrics.image_set import ObjectCensus
+from objectseeker.metrics.policy_metrics import measure_run
 from objectseeker.metrics.resampling import NO_ROW, Tally
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
@@ -53,7 +53,7 @@ def test_the_point_is_where_boxes_counted_one_by_one_put_it(settings):
     found = evaluate(IMAGES, VOCABULARY, at(settings, most))
     curves = (found.ours.curve, defended), (found.undefended.curve, undefended)
     for (curve, wrong), asked in itertools.product(curves, (0.0, *sorted({*defended, *undefended}), 0.7, 100.0)):
-        row = curve.row_at_wrong_boxes(asked)
+        row = curve.row_at_fppi(asked)
         assert (None if row is None else BASE_SCORES[row]) == point_literally(wrong, asked)
     assert found.ours.base_score == point_literally(defended, most)
     assert found.ours.wrong_boxes == defended[scores.index(found.ours.base_score)] <= most
@@ -85,9 +85,9 @@ def test_no_point_lies_where_base_boxes_are_not_known():
 
 def test_a_share_that_is_met_exactly_is_met():
     for images, wrong, most in ((10, 1, 0.1), (3, 1, 1 / 3), (700, 49, 0.07), (10, 3, 0.3)):
-        curve = Curve(Census(np.array([1]), images), np.array([0.5]), np.array([[1]]), np.array([[wrong]]))
-        assert curve.row_at_wrong_boxes(most) == 0
-        assert curve.row_at_wrong_boxes(most * (1 - 1e-12)) is None
+        curve = Curve(ObjectCensus(np.array([1]), images), np.array([0.5]), np.array([[1]]), np.array([[wrong]]))
+        assert curve.row_at_fppi(most) == 0
+        assert curve.row_at_fppi(most * (1 - 1e-12)) is None
 
 
 def test_what_is_never_reached_is_said_and_not_made_up():
@@ -108,8 +108,8 @@ def test_what_is_never_reached_is_said_and_not_made_up():
 def test_the_gate_counts_the_same_wrong_boxes():
     found = evaluate(IMAGES, VOCABULARY, at(EVIDENCE, MOST)).ours
     own = dataclasses.replace(EVIDENCE, rule=found.point.rule, clean_recall=None)
-    measured = measure(IMAGES, VOCABULARY, own, [own.threat], curves=False)
-    assert measured.wrong.sum() / len(IMAGES) == found.wrong_boxes
+    measured = measure_run(IMAGES, VOCABULARY, own, [own.threat], curves=False)
+    assert measured.false_positives.sum() / len(IMAGES) == found.wrong_boxes
 
 
 @pytest.mark.parametrize(
@@ -128,20 +128,20 @@ def test_one_point_that_can_be(point, message):
 
 def test_every_sample_has_its_own_point():
     """Of samples of the images as of the images themselves."""
-    scene = Scene.of(IMAGES, VOCABULARY)
+    scene = ImageSet.of(IMAGES, VOCABULARY)
     tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
     weights = np.random.default_rng(0).multinomial(5, np.full(5, 1 / 5), size=5).astype(np.float64)
     for most in (0.0, 0.4, 1.0, 50.0):
         rows = tally.rows_at_wrong_boxes(most, weights)
         for row, times in zip(rows.tolist(), weights, strict=True):
             sample = [one for one, often in zip(IMAGES, times, strict=True) for _ in range(int(often))]
-            curve = undefended_curve(Scene.part(sample, VOCABULARY))
-            alone = curve.row_at_wrong_boxes(most)
+            curve = undefended_curve(ImageSet.part(sample, VOCABULARY))
+            alone = curve.row_at_fppi(most)
             assert row == (NO_ROW if alone is None else alone)
 
 
 def test_compared_figures_are_those_of_the_point():
-    figures = held_out_figures(Scene.of(IMAGES, VOCABULARY), at(PAPER, MOST), 0.1, 3, 0)
+    figures = held_out_figures(ImageSet.of(IMAGES, VOCABULARY), at(PAPER, MOST), 0.1, 3, 0)
     found = evaluate(IMAGES, VOCABULARY, at(PAPER, MOST))
     assert figures.base_score == found.ours.base_score
     assert figures.certified_over.value == pytest.approx(found.ours.certified_recall()["over"])

@@ -9,23 +9,23 @@ import pytest
 from cases import generate, one
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.observation import Frame, ObservedImage
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
-from objectseeker.core.temporal import first_unreported, instants
-from objectseeker.metrics.settings import Threat
+from objectseeker.core.temporal import earliest_uncertified_start, frame_positions
+from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.track_certificates import Asked, over_time
 from objectseeker.results import track_tables as tables
 
-WORDS = Vocabulary.same(("cat", "dog"))
-RULE, THREAT = Rule(mask_score=0.5), Threat(area=0.05)
+WORDS = LabelMap.same(("cat", "dog"))
+RULE, THREAT = Rule(mask_score=0.5), ThreatModel(area=0.05)
 BOX = [4.0, 4.0, 12.0, 12.0]
 
 
 def image(number, *, track=(1,), ignore=None, observation=None, truth=None, sequence="s", fps=10.0):
     truth = Detections([BOX] * len(track), np.ones(len(track)), np.zeros(len(track), int)) if truth is None else truth
     flags = np.zeros(len(truth), bool) if ignore is None else np.array(ignore)
-    frame = None if sequence is None else Frame(sequence, number, fps)
+    frame = None if sequence is None else FrameIndex(sequence, number, fps)
     return ObservedImage(
         f"{sequence}/{number}", Path("x"), observation, truth, flags, np.zeros(len(truth), bool), frame, np.array(track)
     )
@@ -123,15 +123,15 @@ def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
     estimated = [row | {"estimated": False} for row in estimated if row["estimated"]]
     assert estimated == certified
     patch = THREAT.anywhere()
-    line = [instants(rule, one.observation, truth, patch)[0] for one, truth in zip(shared, truths, strict=True)]
-    earliest = first_unreported(line, 1)
+    line = [frame_positions(rule, one.observation, truth, patch)[0] for one, truth in zip(shared, truths, strict=True)]
+    earliest = earliest_uncertified_start(line, 1)
     expected = sum(earliest[t + 1] > t for t in range(5))
     assert certified[1]["certified_windows"] == pytest.approx(100 * expected / 5)
 
 
 def test_found_under_either_of_two_labels_is_found():
     """The detector has two classes for cats; one view sees the one, the opposite view the other."""
-    words = Vocabulary(("tom", "kitty"), ("cat",), np.array([0, 0]))
+    words = LabelMap(("tom", "kitty"), ("cat",), np.array([0, 0]))
     found = [one(BOX, label=int(side > 1)) for side in ALL.side.tolist()]
     both = Observation(*SIZE, ALL, Detections.empty(), found)
     (row,) = over_time(
@@ -141,7 +141,7 @@ def test_found_under_either_of_two_labels_is_found():
 
 
 def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
-    words = Vocabulary(("cat",), ("cat", "yeti"), np.array([0]))
+    words = LabelMap(("cat",), ("cat", "yeti"), np.array([0]))
     truth = Detections([BOX, BOX], np.ones(2), np.array([0, 1]))
     images = [image(t, track=(1, 2), truth=truth, observation=seen(ALL)) for t in range(4)]
     found = over_time(images, words, RECIPE, RULE, THREAT, Asked(windows=(2,)))

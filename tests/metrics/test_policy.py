@@ -6,7 +6,7 @@ import pytest
 
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.policy import EXAMPLE, KINDS, parse_policy
-from objectseeker.metrics.policy_metrics import FIGURES
+from objectseeker.metrics.policy_metrics import METRICS
 
 
 def policy(*requirements, start="format = 1"):
@@ -26,7 +26,7 @@ def test_the_example_parses_as_it_stands_and_with_all_its_comments_removed():
 
 
 def test_every_figure_is_measured_or_read_from_a_file():
-    assert set(KINDS) == {*FIGURES, "recall_under_attack", "check_detector"}
+    assert set(KINDS) == {*METRICS, "recall_under_attack", "check_detector"}
 
 
 def test_a_requirement_says_itself_in_words():

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, IouRule, ObjectSeekerError, Rule
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import BASE_SCORES, Scene, Settings, evaluate
-from objectseeker.metrics.defended_images import Replayed
-from objectseeker.metrics.replay import find_candidates, replay
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ImageSet, evaluate
+from objectseeker.metrics.defended_images import DefendedImageSet
+from objectseeker.metrics.replay import find_candidates, replay_pruning
 
 
 def with_evidence(chosen, low_alpha, low_beta, power):
@@ -40,7 +40,7 @@ def check_against_prune(images, chosen, classwise, floor=None):
     rules = [chosen.on_curve(float(score)) for score in BASE_SCORES]
     candidates = find_candidates(observations(images), rules[0], chosen.floor if floor is None else floor)
     different = 0
-    for rule, added in zip(rules, replay(candidates, rules), strict=True):
+    for rule, added in zip(rules, replay_pruning(candidates, rules), strict=True):
         for number, observed in enumerate(images):
             hulls = added.detections[added.image == number]
             found = Detections.concatenate([observed.observation.base.at_least(rule.base_score), hulls])
@@ -72,18 +72,18 @@ def test_a_base_box_explains_up_to_its_own_score():
 def test_rules_that_the_candidates_were_not_found_for_are_refused():
     candidates = find_candidates(observations(run(1)), Rule(), 0.3)
     good = Rule(base_score=0.2, mask_score=0.3)
-    assert len(list(replay(candidates, [good]))) == 1
+    assert len(list(replay_pruning(candidates, [good]))) == 1
     for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_score": 0.29}):
         with pytest.raises(ObjectSeekerError, match=r"candidates were found|must count from"):
-            next(replay(candidates, [dataclasses.replace(good, **bad)]))
+            next(replay_pruning(candidates, [dataclasses.replace(good, **bad)]))
     with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.4 on, not from 0\.35"):
-        next(replay(candidates, [Rule(base_score=0.4, mask_score=0.35)]))
+        next(replay_pruning(candidates, [Rule(base_score=0.4, mask_score=0.35)]))
 
 
 def test_images_without_masked_boxes():
     images = run(5, generous=0.0)
     candidates = find_candidates(observations(images), Rule(), 0.0)
-    assert [len(added) for added in replay(candidates, [Rule()])] == [0]
+    assert [len(added) for added in replay_pruning(candidates, [Rule()])] == [0]
     assert np.array_equal(candidates.first, np.zeros(len(images) + 1))
 
 
@@ -103,9 +103,9 @@ def test_a_rule_may_look_at_masked_boxes_below_its_base_score(
     low_score = None if low_score is None else min(low_score, mask_score)
     rule = Rule(base_score=base_score, mask_score=mask_score, low_score=low_score, classwise=classwise)
     rule = IouRule(ioa=rule) if by_iou else rule
-    chosen = Settings(rule=rule, follow=Follow.through(rule))
+    chosen = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule))
     images = run(seed, 4)
-    replayed = Replayed.of(Scene.of(images, VOCABULARY), chosen)
+    replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen)
     rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_SCORES[::20])]
     for one, added in zip(rules, replayed.additions(rules), strict=True):
         for number, observed in enumerate(images):
@@ -118,7 +118,7 @@ def test_an_own_rule_below_its_base_score_is_evaluated_as_it_is():
     rule = Rule(base_score=0.5, mask_score=0.3)
     seen = (40, 40, 60, 60, 0.4, 0)
     images = [image([seen], [(40, 40, 60, 60, 0)], [[seen]] * 100, lines=25)]
-    found = evaluate(images, VOCABULARY, Settings(rule=rule, follow=Follow.through(rule)))
+    found = evaluate(images, VOCABULARY, EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule)))
     assert len(rule.prune(images[0].observation)) == 1
     assert (found.ours.clean_recall, found.ours.base_score, found.ours.mask_score) == (100, 0.5, 0.3)
-    assert found.ours.certified_recall() == dict.fromkeys(WHERES, 100)
+    assert found.ours.certified_recall() == dict.fromkeys(PATCH_LOCATIONS, 100)

@@ -10,8 +10,8 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, run
 
 from objectseeker import ObjectSeekerError
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.metrics import Scene, evaluate, parallel
+from objectseeker.core.label_map import LabelMap
+from objectseeker.metrics import ImageSet, evaluate, parallel
 from objectseeker.metrics.average_precision import Judged, coco_ap50
 
 
@@ -64,18 +64,18 @@ def test_no_more_images_are_kept_than_are_looked_at_together(monkeypatch):
 
 def test_what_is_kept_for_coco_is_six_bytes_a_box_and_loses_nothing():
     images = run(3, 12, generous=1.0)
-    scene = Scene.of(images, VOCABULARY)
+    scene = ImageSet.of(images, VOCABULARY)
     judged = Judged.of(scene)
     assert judged.score.dtype == np.float64  # the scores made up there do not fit
     single = [
         dataclasses.replace(one, observation=dataclasses.replace(one.observation, base=rounded(one.observation.base)))
         for one in images
     ]
-    judged = Judged.of(Scene.of(single, VOCABULARY))
+    judged = Judged.of(ImageSet.of(single, VOCABULARY))
     assert (judged.score.dtype, judged.label.dtype) == (np.float32, np.int16)
-    parts = [Judged.of(Scene.part([one], VOCABULARY)) for one in single]
+    parts = [Judged.of(ImageSet.part([one], VOCABULARY)) for one in single]
     joined = Judged.join(parts).ap50(scene.objects_per_class)
-    assert np.array_equal(joined, coco_ap50(Scene.of(single, VOCABULARY)), equal_nan=True)
+    assert np.array_equal(joined, coco_ap50(ImageSet.of(single, VOCABULARY)), equal_nan=True)
 
 
 def rounded(boxes):
@@ -95,7 +95,7 @@ def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch
 
 def test_nothing_to_measure_is_said():
     bare = [image([(0, 0, 9, 9, 0.9, 1)], [], [[(50, 50, 60, 60, 0.9, 1)]] * 4)] * 3
-    for vocabulary in (VOCABULARY, Vocabulary((), (), np.arange(5))):  # a plain folder, with and without class names
+    for vocabulary in (VOCABULARY, LabelMap((), (), np.arange(5))):  # a plain folder, with and without class names
         with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
             evaluate(bare, vocabulary, PAPER)
     with pytest.raises(ObjectSeekerError, match="there are no images to evaluate"):

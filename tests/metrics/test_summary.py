@@ -22,18 +22,18 @@ from evaluation_cases import (
 )
 
 from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Scene, Settings, Threat, evaluate
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.curves import undefended_curve
-from objectseeker.metrics.defended_images import Replayed
+from objectseeker.metrics.defended_images import DefendedImageSet
 
 
 @pytest.mark.parametrize("settings", [PAPER, EVIDENCE, changed(PAPER, threshold=0.5, bound="paper")])
 def test_the_table_is_what_its_parts_say(settings):
     images = run(21, 12, generous=1.0, lines=8)
-    scene = Scene.of(images, VOCABULARY)
+    scene = ImageSet.of(images, VOCABULARY)
     result = evaluated(images, settings)
     assert json.loads(json.dumps(result)) == result
     assert result["images"] == 12
@@ -45,7 +45,7 @@ def test_the_table_is_what_its_parts_say(settings):
     for classwise, at, suffix in ((True, ours, ""), (False, ours["label_free"], "_label_free")):
         ap50, certified = ours[f"ap50{suffix}"], ours[f"certified_recall{suffix}"]
         chosen = settings.with_rule(classwise=classwise)
-        curve = Replayed.of(scene, chosen).curve(chosen)
+        curve = DefendedImageSet.of(scene, chosen).curve(chosen)
         assert ap50 == curve.mean_ap50
         row = np.flatnonzero(curve.base_scores == at["base_score"])[0]
         assert at["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
@@ -69,7 +69,7 @@ def test_the_table_is_what_its_parts_say(settings):
         ]
         shares = 100 * np.concatenate([found.certified for found in verdicts], axis=1).mean(axis=1)
         assert list(certified.values()) == pytest.approx(shares.tolist())
-        assert list(certified) == list(WHERES)
+        assert list(certified) == list(PATCH_LOCATIONS)
         assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
         rule = chosen.on_curve(at["base_score"])
         flagged = sum(
@@ -107,7 +107,7 @@ def test_classes_add_up_to_the_whole():
     ):
         assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
     for column in ("certified_recall", "certified_recall_label_free"):
-        for where in WHERES:
+        for where in PATCH_LOCATIONS:
             certified = sum(row["objects"] * row[column][where] for row in rows)
             assert certified / result["objects"] == pytest.approx(ours[column][where])
 
@@ -120,7 +120,7 @@ def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
     assert ours["base_score"] is ours["mask_score"] is ours["clean_recall"] is ours["vacuous_far"] is None
     assert ours["false_alerts"] == ours["false_alerts_label_free"] == {"images": None, "rate": None}
     assert set(ours["certified_recall"].values()) == {None}
-    assert result["per_class"][0]["certified_recall"] == dict.fromkeys(WHERES)
+    assert result["per_class"][0]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert ours["ap50"] == 50
     json.dumps(result)
 
@@ -207,7 +207,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
 def test_the_iou_variant_can_be_what_is_deployed():
     images = noisy(5, 12)
     rule = IouRule(ioa=Rule(base_score=0.3, mask_score=0.5), tau_iou=0.7)
-    own = Settings(rule=rule, follow=Follow.through(rule), threat=Threat(area=0.005))
+    own = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule), threat=ThreatModel(area=0.005))
     found = evaluate(images, VOCABULARY, own)
     verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
@@ -216,7 +216,7 @@ def test_the_iou_variant_can_be_what_is_deployed():
     assert content["objectseeker"]["certified_recall"]["far"] > 0
     assert content["iou_variant"] == {"tau_iou": 0.7, "threshold": 0.5, **content["objectseeker"]}
     assert content["settings"]["tau_iou"] == 0.7
-    strict = evaluate(images, VOCABULARY, dataclasses.replace(own, threat=Threat(area=0.005, threshold=0.9)))
+    strict = evaluate(images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, threshold=0.9)))
     assert strict.ours.certified_recall()["far"] == 0
     # Beside another rule the variant keeps its own threshold, whatever that rule's is.
     beside = evaluate(images, VOCABULARY, changed(PAPER, threshold=0.1))
@@ -237,7 +237,7 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
 
 def test_a_result_names_the_defence_that_it_is_about():
     defence = Defence.default("embedded")
-    own = Settings(rule=defence.rule, follow=defence.curve)
+    own = EvaluationSettings(rule=defence.rule, follow=defence.curve)
     found = evaluate(noisy(5, 4), VOCABULARY, own, defence=defence)
     assert Defence.of_json(found.to_json()["defence"]) == defence
     assert found.to_json()["defence"]["sha256"] == defence.sha256
@@ -251,9 +251,9 @@ def test_a_result_names_the_defence_that_it_is_about():
 @pytest.mark.parametrize("low_alpha", [None, 0.2])
 @pytest.mark.parametrize("clean_recall", [None, 0.3])
 def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clean_recall):
-    follow = Follow(alpha=0.4, beta=0.2, low_alpha=low_alpha, low_beta=None if low_alpha is None else 0.1)
+    follow = ThresholdSchedule(alpha=0.4, beta=0.2, low_alpha=low_alpha, low_beta=None if low_alpha is None else 0.1)
     images = noisy(3, 5) + run(5, 5)
-    settings = Settings.along(follow, Rule(base_score=0.3), clean_recall=clean_recall)
+    settings = EvaluationSettings.along(follow, Rule(base_score=0.3), clean_recall=clean_recall)
     found = evaluate(images, VOCABULARY, settings)
     point = found.ours.point
     expected = sum(
@@ -266,4 +266,4 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clea
     assert found.to_json()["objectseeker"]["joint_recall"] == pytest.approx(100 * expected / found.objects)
     assert found.ours.joint_recall >= found.ours.certified_recall()["anywhere"]
     assert found.label_free.joint_recall is None  # of what is deployed alone
-    assert evaluate(images, VOCABULARY, replace(settings, threat=Threat(count=2))).ours.joint_recall is None
+    assert evaluate(images, VOCABULARY, replace(settings, threat=ThreatModel(count=2))).ours.joint_recall is None

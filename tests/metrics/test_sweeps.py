@@ -8,8 +8,8 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, run, tabled
 
 from objectseeker import ObjectSeekerError
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import Scene, sweeps
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import ImageSet, sweeps
 
 LINES = 7
 
@@ -21,7 +21,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def scene(images):
-    return Scene.of(images, VOCABULARY)
+    return ImageSet.of(images, VOCABULARY)
 
 
 def check(row, images, settings):
@@ -30,7 +30,7 @@ def check(row, images, settings):
     assert row["ap50"] == ours["ap50"]
     for column in ("base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "vacuous_far"):
         assert row[column] == ours[column]
-    assert {where: row[f"certified_{where}"] for where in WHERES} == ours["certified_recall"]
+    assert {where: row[f"certified_{where}"] for where in PATCH_LOCATIONS} == ours["certified_recall"]
 
 
 def column(rows, name):
@@ -76,7 +76,7 @@ def test_larger_patches_and_thresholds_never_certify_more(scene):
     assert over == sorted(over, reverse=True)
     mean = sweeps.mean_over_thresholds(sweeps.by_threshold(scene, PAPER))
     assert mean["over"] == pytest.approx(np.mean(over))
-    assert list(mean) == list(WHERES)
+    assert list(mean) == list(PATCH_LOCATIONS)
 
 
 def test_object_sizes_partition_the_objects(scene, images):
@@ -94,7 +94,7 @@ def test_object_sizes_partition_the_objects(scene, images):
 
 def test_an_object_lies_in_the_bin_of_its_visible_share():
     half_outside = image([(0, 0, 10, 10, 0.9, 0)], [(-10, 0, 10, 10, 0)])
-    rows = tabled(sweeps.by_object_size, Scene.of([half_outside], VOCABULARY), PAPER, (0.0, 0.0099, 0.01, 1.0))
+    rows = tabled(sweeps.by_object_size, ImageSet.of([half_outside], VOCABULARY), PAPER, (0.0, 0.0099, 0.01, 1.0))
     assert column(rows, "objects") == [0, 1, 0]
     assert rows[0]["certified_far"] is None
 
@@ -126,7 +126,7 @@ def test_precision_and_recall_of_all_three_detectors(scene):
         assert unpruned["precision"] < defended["precision"]
     assert [
         row["precision"]
-        for row in tabled(sweeps.precision_recall, Scene.of([image([], [(0, 0, 9, 9, 0)])], VOCABULARY), PAPER)
+        for row in tabled(sweeps.precision_recall, ImageSet.of([image([], [(0, 0, 9, 9, 0)])], VOCABULARY), PAPER)
     ] == [None] * 300
 
 
@@ -141,7 +141,7 @@ def test_rows_fit_into_a_table(scene):
 
 
 def test_a_recall_out_of_reach_is_empty_in_every_sweep():
-    blind = Scene.of([image([], [(40, 40, 60, 60, 0)], lines=LINES)], VOCABULARY)
+    blind = ImageSet.of([image([], [(40, 40, 60, 60, 0)], lines=LINES)], VOCABULARY)
     for rows in (
         tabled(sweeps.by_clean_recall, blind, PAPER, [0.9]),
         tabled(sweeps.by_lines, blind, PAPER, [1]),

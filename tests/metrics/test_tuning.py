@@ -7,7 +7,7 @@ import pytest
 from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defence, ObjectSeekerError
-from objectseeker.metrics import Choices, Search, Settings, evaluate, sweeps, tune
+from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate, sweeps, tune
 from objectseeker.metrics.tuning import COARSE, MANY_WRONG_BOXES, Climb, Trial, grid, moves
 from objectseeker.results.tuning_tables import remarks
 
@@ -163,7 +163,7 @@ def test_a_defence_is_made_of_what_was_chosen(images, tuning):
     )
     defence = Defence(detector="embedded", rule=rule, follow=follow)  # refuses a rule that is not on its curve
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    deployed = evaluate(part, VOCABULARY, Settings(rule=defence.rule, follow=defence.curve))
+    deployed = evaluate(part, VOCABULARY, EvaluationSettings(rule=defence.rule, follow=defence.curve))
     assert deployed.ours.clean_recall == best.outcome.clean_recall
     assert deployed.ours.certified_recall() == best.outcome.certified_recall()
     assert deployed.ours.ap50 == best.outcome.ap50

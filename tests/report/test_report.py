@@ -42,13 +42,13 @@ from report_cases import (
 from objectseeker import Defence, Detections, Halves, ObjectSeekerError, Rule, halves
 from objectseeker.core import boxes
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.certification import escape_lines, provable
-from objectseeker.core.evidence import weights
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.certification import find_safe_lines, proving_pairs
+from objectseeker.core.evidence import certified_weights
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import neighbours
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Scene, Settings, Threat, evaluate
+from objectseeker.core.pruning import are_neighbors
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
 from objectseeker.report import Baseline, packed_certificates, write_report
 from objectseeker.text import placeless
 
@@ -72,7 +72,7 @@ def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, thr
             rows = slice(column["alone_first"][t], column["alone_first"][t + 1])
             safe = np.zeros((1, len(masks)), dtype=bool)
             safe[0, column["alone_mask"][rows][column["alone_share"][rows] > threshold + MARGIN]] = True
-            assert (escape_lines(safe, masks)[0] == lines).all()
+            assert (find_safe_lines(safe, masks)[0] == lines).all()
             t += 1
     assert t == len(column["target_label"]) == len(column["alone_first"]) - 1
 
@@ -93,8 +93,8 @@ def test_views_that_only_prove_together_come_with_their_weights_and_neighbours(t
     for image in images:
         seen = image.observation
         evidence = rule.evidence(rule.scores(seen))
-        weight = weights(evidence)
-        for proves in provable(rule, seen, image.truth, 0.0, "exact").T:
+        weight = certified_weights(evidence)
+        for proves in proving_pairs(rule, seen, image.truth, 0.0, "exact").T:
             members = np.flatnonzero(proves & (evidence > 0) & (evidence < 1))
             start, end = column["together_first"][n : n + 2].tolist()
             assert (column["together_mask"][start:end] == seen.mask_of[members]).all()
@@ -103,7 +103,7 @@ def test_views_that_only_prove_together_come_with_their_weights_and_neighbours(t
             width = -(-len(members) // 8)
             linked = np.unpackbits(bits.reshape(len(members), width), axis=1, bitorder="little")[:, : len(members)]
             boxes = seen.boxes.xyxy[members]
-            assert (linked == neighbours(boxes, boxes, rule.cluster_distance - MARGIN)).all()
+            assert (linked == are_neighbors(boxes, boxes, rule.cluster_distance - MARGIN)).all()
             n, rows, links = n + 1, rows + len(members), links + linked.sum()
     assert len(column["together_mask"]) == rows > 100
     assert 0 < links < sum(int(x) ** 2 for x in np.diff(column["together_first"].astype(int)))
@@ -151,12 +151,12 @@ def test_a_usual_clean_recall_that_is_not_reached_gives_way_with_a_remark(tmp_pa
 
 def test_the_page_names_the_defence_in_full(tmp_path):
     third = 1 / 3
-    follow = Follow(alpha=0.7 + 1e-13, beta=0.1, low_alpha=0.2, low_beta=third)
+    follow = ThresholdSchedule(alpha=0.7 + 1e-13, beta=0.1, low_alpha=0.2, low_beta=third)
     rule = follow.rule(Rule(filter_ioa=2 * third, edge_factor=0.85, cluster_distance=0.1 + 1e-12), 0.123456789012345)
-    defence = Defence(detector="python:mine:see", rule=rule, follow=follow, masks=Halves(6), fill=90, batch=4).bound_to(
-        "python sha256:77"
-    )
-    settings = Settings(rule=rule, follow=follow, threat=Threat(bound="paper"))
+    defence = Defence(
+        detector="python:mine:see", rule=rule, follow=follow, masks=Halves(6), fill=90, batch=4
+    ).with_fingerprint("python sha256:77")
+    settings = EvaluationSettings(rule=rule, follow=follow, threat=ThreatModel(bound="paper"))
     images = photographed(tmp_path, 3)
     found = data_of(written(tmp_path, images, settings, defence=defence))["settings"]
     assert found["defence"] == f"sha256:{defence.sha256}"
@@ -252,7 +252,7 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
 def test_a_baseline_must_be_about_the_same_objects(tmp_path):
     images = photographed(tmp_path, 3)
     moved = replace(images[0], truth=Detections(images[0].truth.xyxy + 1, images[0].truth.score, images[0].truth.label))
-    other = Vocabulary.same(("cat", "horse"))
+    other = LabelMap.same(("cat", "horse"))
     for baseline, message in (
         (Baseline("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
         (Baseline("b", [moved, *images[1:]], VOCABULARY, PAPER), "another image 000, or other objects in it"),
@@ -350,7 +350,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
     page = written(
         tmp_path,
         images,
-        vocabulary=Vocabulary.same((HOSTILE, "dog")),
+        vocabulary=LabelMap.same((HOSTILE, "dog")),
         title=HOSTILE,
         provenance={HOSTILE: HOSTILE},
         remarks=[HOSTILE],
@@ -404,7 +404,9 @@ def test_the_file_can_be_passed_on(tmp_path):
     images[1] = replace(images[1], id="ftp://alice:s3cret@host/deep/1.jpg", path=gone / "1.jpg")
     images[2] = replace(images[2], id="s3://bucket/2.jpg?key=s3cret", path=gone / "2.jpg")
     images[3] = replace(images[3], id="../alice/3.jpg", path=where / "3.jpg")
-    defence = Defence(detector=f"onnx:{where}/m.onnx", rule=PAPER.rule, masks=Halves(6)).bound_to("net sha256:77")
+    defence = Defence(detector=f"onnx:{where}/m.onnx", rule=PAPER.rule, masks=Halves(6)).with_fingerprint(
+        "net sha256:77"
+    )
     page = written(tmp_path, images, defence=defence)
     found = data_of(page)
     assert found["image_ids"] == ["photo 0.png", "ftp://host/.../1.jpg", "s3://bucket/2.jpg", "3.jpg"]
@@ -440,7 +442,7 @@ def test_the_page_names_no_address(tmp_path):
 
 
 def test_the_settings_given_are_stops_of_the_sliders(tmp_path):
-    settings = replace(PAPER, threat=Threat(area=0.0123, aspect=1.7, threshold=0.33))
+    settings = replace(PAPER, threat=ThreatModel(area=0.0123, aspect=1.7, threshold=0.33))
     found = data_of(written(tmp_path, awkward(), settings))["controls"]
     for key, value in (("areas", 0.0123), ("aspects", 1.7), ("thresholds", 0.33)):
         assert value in found[key]
@@ -492,7 +494,7 @@ def test_without_labels_another_operating_point_has_other_objects(tmp_path):
     ("settings", "message"),
     [
         (replace(PAPER, clean_recall=0.5), "a point at clean recall 0.5 cannot be found without labels"),
-        (replace(settings_of(Follow(alpha=1.0)), base_score=1.0), "outputs no box on any of the 2 images"),
+        (replace(settings_of(ThresholdSchedule(alpha=1.0)), base_score=1.0), "outputs no box on any of the 2 images"),
     ],
 )
 def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings, message):
@@ -501,7 +503,7 @@ def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings,
 
 
 def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
-    nameless = Vocabulary((), (), np.arange(2**15))
+    nameless = LabelMap((), (), np.arange(2**15))
     found = data_of(replace(run_of("unlabelled"), vocabulary=nameless).report(tmp_path / "report.html").read_text())
     assert found["names"] == ["0", "1"]
 
@@ -542,8 +544,11 @@ def test_of_too_many_views_only_those_that_decide_alone_are_kept(tmp_path, monke
     ("options", "message"),
     [
         ({"photos": "cloud"}, "photos must be one of embed, beside, got 'cloud'"),
-        ({"settings": replace(settings_of(Follow(alpha=1.0)), clean_recall=1.0)}, "clean recall 100 ?% is not"),
-        ({"settings": replace(PAPER, threat=Threat(count=2))}, "against one patch, got 2 patches"),
+        (
+            {"settings": replace(settings_of(ThresholdSchedule(alpha=1.0)), clean_recall=1.0)},
+            "clean recall 100 ?% is not",
+        ),
+        ({"settings": replace(PAPER, threat=ThreatModel(count=2))}, "against one patch, got 2 patches"),
     ],
 )
 def test_what_cannot_be_reported_is_one_sentence(tmp_path, options, message):
@@ -570,7 +575,7 @@ def test_progress_counts_every_image(tmp_path):
 def test_scene_order_is_kept(tmp_path):
     images = awkward()
     column = columns_of(written(tmp_path, images))
-    scene = Scene.of(images, VOCABULARY)
+    scene = ImageSet.of(images, VOCABULARY)
     assert (column["box"].reshape(-1, 4) == scene.truth.detections.xyxy).all()
     assert (column["ignore"] == scene.ignore).all()
 

@@ -29,14 +29,14 @@ from report_cases import (
 
 from objectseeker import Bands, Defence, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
-from objectseeker.core.certification import ObjectProof, provable
-from objectseeker.core.evidence import stars_of
-from objectseeker.core.iou_rule import IouRule, iou_provable
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Scene, Settings
-from objectseeker.metrics.certified import certified_objects, find_proofs, remaining_objects
+from objectseeker.core.certification import ObjectProof, proving_pairs
+from objectseeker.core.evidence import build_stars
+from objectseeker.core.iou_rule import IouRule, iou_proving_pairs
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import EvaluationSettings, ImageSet
+from objectseeker.metrics.certified import build_proof_table, certified_objects, joint_certificates
 from objectseeker.report import write_report
 from objectseeker.results import evaluation_tables
 
@@ -70,7 +70,10 @@ def certificates(request, tmp_path_factory):
 
 
 GRID = [
-    (area, aspect, where) for area in (0.001, 0.02, 0.08, 0.3, 1.0) for aspect in (1 / 16, 1.0, 3.0) for where in WHERES
+    (area, aspect, where)
+    for area in (0.001, 0.02, 0.08, 0.3, 1.0)
+    for aspect in (1 / 16, 1.0, 3.0)
+    for where in PATCH_LOCATIONS
 ]
 
 
@@ -192,13 +195,13 @@ def check_what_remains(page, run: Run) -> None:
         }""",
         asked,
     )
-    vocabulary = run.vocabulary if run.labelled else Vocabulary.same(run.vocabulary.detector_names)
-    scene = Scene.part(run.images, vocabulary)
-    proofs = find_proofs(scene, run.rule, "exact")
+    vocabulary = run.vocabulary if run.labelled else LabelMap.same(run.vocabulary.detector_names)
+    scene = ImageSet.part(run.images, vocabulary)
+    proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
     for (area, aspect, threshold), images in zip(asked, found, strict=True):
         patch = Patch(area, aspect, "anywhere")
-        wanted = [one.count for one in remaining_objects(proofs, run.rule, patch, threshold=threshold)]
+        wanted = [one.count for one in joint_certificates(proofs, run.rule, patch, threshold=threshold)]
         assert images == [[count, count] for count in wanted]
         more += sum(wanted) - int(certified_objects(proofs, run.rule, [patch], threshold=threshold)[0].sum())
     assert more > 0 or isinstance(run.rule, IouRule)
@@ -207,17 +210,17 @@ def check_what_remains(page, run: Run) -> None:
 def proofs_of(run: Run, image):
     """What proves each target at T = 0, by the functions of the core."""
     rule, seen = run.rule, image.observation
-    targets, _ = run.vocabulary.in_detector(image.truth, classwise=rule.classwise)
+    targets, _ = run.vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
     safe = run.certify(image, [], 0.0)[0].safe
     if isinstance(rule, IouRule):
-        assert iou_provable(rule, seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
+        assert iou_proving_pairs(rule, seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
         return [ObjectProof(seen.masks, one) for one in safe]
     evidence = rule.evidence(rule.scores(seen))
-    proves = provable(rule, seen, targets, 0.0, "exact")
+    proves = proving_pairs(rule, seen, targets, 0.0, "exact")
     proofs = []
     for n, one in enumerate(safe):
         members = np.flatnonzero(proves[:, n] & (evidence > 0))
-        stars = stars_of(seen, members, evidence[members], rule.cluster_distance)
+        stars = build_stars(seen, members, evidence[members], rule.cluster_distance)
         proofs.append(ObjectProof(seen.masks, one, None if rule.low_score is None else stars))
     return proofs
 
@@ -241,7 +244,7 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     n = first = several = 0
     for image in run.images:
         found, owner = run.certify(image, [Patch(area, aspect, where)], 0.0)
-        targets, _ = run.vocabulary.in_detector(image.truth)
+        targets, _ = run.vocabulary.map_to_detector(image.truth)
         for number in range(len(image.truth)):
             mine = np.flatnonzero(owner == number)
             ranked = sorted(mine.tolist(), key=lambda t: (not found.certified[0, t], -found.largest_square[t], t))
@@ -255,8 +258,8 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
 
 def test_a_box_too_weak_to_count_still_links_its_neighbours(opened, tmp_path):
     """A star whose centre has evidence that is rounded down to nothing, below 2^-40: page and Python both keep it."""
-    follow = Follow(alpha=0.9, beta=0.0, low_alpha=0.1, low_beta=0.0)
-    settings = Settings(rule=follow.rule(Rule(power=60.0, cluster_distance=0.3), 0.05), follow=follow)
+    follow = ThresholdSchedule(alpha=0.9, beta=0.0, low_alpha=0.1, low_beta=0.0)
+    settings = EvaluationSettings(rule=follow.rule(Rule(power=60.0, cluster_distance=0.3), 0.05), follow=follow)
     weak = 0.1 + 0.8 * 2 ** (-41 / 60)
     strong = 0.1 + 0.8 * 0.6 ** (1 / 60)
     whole, left, right = (20, 20, 80, 80), (20, 20, 62, 80), (38, 20, 80, 80)
@@ -286,7 +289,7 @@ def without_boxes(seen: Observation, score: float) -> Observation:
 
 def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
     """Certified recall as the page should show it."""
-    proofs = find_proofs(Scene.of(images, VOCABULARY), PAPER.rule, "exact")
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), PAPER.rule, "exact")
     certified, _ = certified_objects(proofs, PAPER.rule, [Patch(area, aspect, where)], threshold=threshold)
     return f"{100 * certified.mean():.1f} %"
 
@@ -309,10 +312,10 @@ def test_it_opens_with_the_overview(opened, photographs):
     page = opened(file)
     assert page.locator("#part-overview").is_visible()
     assert page.locator("#cards .value").all_inner_texts()[3] == f"{COUNT} images"
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         assert shown(page, where) == recall(images, where)
     page.locator("#chart-state:empty").wait_for(state="attached")
-    assert page.locator("#chart path.series").count() == len(WHERES)
+    assert page.locator("#chart path.series").count() == len(PATCH_LOCATIONS)
     assert page.locator("#classes tbody tr").count() == 2
     assert "mask_score" in page.locator("#settings").inner_text()
 
@@ -353,7 +356,7 @@ def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, photographs)
     rows = page.locator("#chart-table tbody tr").all_inner_texts()
     by_area = {row.split()[0]: row.split()[2:] for row in rows}
     for text, area in (("0.1", 0.001), ("1", 0.01), ("10", 0.1), ("100", 1.0)):
-        assert [f"{value} %" for value in by_area[text]] == [recall(images, where, area) for where in WHERES]
+        assert [f"{value} %" for value in by_area[text]] == [recall(images, where, area) for where in PATCH_LOCATIONS]
     chart = page.locator("#chart svg")
     box = chart.bounding_box()
     chart.click(position={"x": box["width"] - 100, "y": 40})  # the right end of the axis
@@ -657,7 +660,7 @@ def test_names_stay_text(opened, tmp_path):
     shown = "</script><img src=x onerror='window.hacked=1'>\"& [/foo] \\u202egpj.exe\\u2066\\x1b[31m\\n\\udcff שלום"
     images = [replace(image, id=hostile, path=Path(hostile)) for image in photographed(tmp_path, 3)]
     out = tmp_path / "report.html"
-    vocabulary = Vocabulary((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
+    vocabulary = LabelMap((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
     told = {"remarks": [hostile], "provenance": {hostile: hostile}}
     defence = Defence(detector=f"python:{hostile}:see", rule=PAPER.rule, masks=Halves(6), class_names=(hostile,))
     write_report(out, images, vocabulary, PAPER, title=hostile, defence=defence, photos="beside", **told)

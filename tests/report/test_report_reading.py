@@ -15,15 +15,15 @@ import pytest
 from report_cases import DONE, PAPER, VOCABULARY, photographed, settings_of
 
 from objectseeker import Detections, Observation, Patch
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import Scene
-from objectseeker.metrics.certified import certified_objects, find_proofs
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import ImageSet
+from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_tags import Tags
 from objectseeker.report import Baseline, write_report
 
 COUNT = 40
-STRICT = settings_of(Follow(alpha=0.85, beta=0.5))
+STRICT = settings_of(ThresholdSchedule(alpha=0.85, beta=0.5))
 TAGS = Tags({"weather": tuple("rain" if i % 8 else "=sun" for i in range(COUNT)), "cam": ("",) * COUNT})
 
 
@@ -51,7 +51,7 @@ def report(images, tmp_path_factory):
 
 
 def certified(images, settings, where, area=0.01):
-    proofs = find_proofs(Scene.of(images, VOCABULARY), settings.rule, "exact")
+    proofs = build_proof_table(ImageSet.of(images, VOCABULARY), settings.rule, "exact")
     return certified_objects(proofs, settings.rule, [Patch(area, 1.0, where)])[0][0]
 
 
@@ -190,7 +190,7 @@ def test_slices_and_what_changed_since_the_baseline(opened, images, report):
     assert [row[:3] for row in rows] == [["weather==sun", "5", "5"], ["weather=rain", "35", "35"]]
     rain = np.array([i % 8 != 0 for i in range(COUNT)])
     for row, mine in zip(rows, (~rain, rain), strict=True):
-        assert row[3:7] == [f"{100 * certified(images, PAPER, where)[mine].mean():.1f}" for where in WHERES]
+        assert row[3:7] == [f"{100 * certified(images, PAPER, where)[mine].mean():.1f}" for where in PATCH_LOCATIONS]
     share = 100 * certified(images, PAPER, "anywhere")[rain].mean()
     assert page.locator("#worst-slices li").all_inner_texts() == [
         f"worst weather: weather=rain, {share:.1f} % of 35 objects certified anywhere; "
@@ -199,7 +199,7 @@ def test_slices_and_what_changed_since_the_baseline(opened, images, report):
     # Gained and lost since the baseline.
     assert page.locator("#before-name").inner_text() == "the old one"
     rows = [row.split("\t") for row in page.locator("#changes-table tbody tr").all_inner_texts()]
-    for row, where in zip(rows, WHERES, strict=False):
+    for row, where in zip(rows, PATCH_LOCATIONS, strict=False):
         now, then = certified(images, PAPER, where), certified(images, STRICT, where)
         gained, lost = int((now & ~then).sum()), int((then & ~now).sum())
         means = [f"{100 * one.mean():.1f}" for one in (then, now)]
@@ -225,8 +225,10 @@ def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
     for row in rows:
         image = images[int(row["image"])]
         assert [float(row[name]) for name in ("x1", "y1", "x2", "y2")] == image.truth.xyxy[0].tolist()
-        proven = PAPER.rule.certify(image.observation, image.truth, [Patch(0.01, 1.0, where) for where in WHERES])
-        assert [row[f"certified_{where}"] for where in WHERES] == [
+        proven = PAPER.rule.certify(
+            image.observation, image.truth, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS]
+        )
+        assert [row[f"certified_{where}"] for where in PATCH_LOCATIONS] == [
             str(bool(one)).lower() for one in proven.certified[:, 0]
         ]
         assert int(row["largest_square"]) == proven.largest_square[0]

@@ -11,15 +11,22 @@ from report_cases import EVIDENCE, PAPER, VOCABULARY, columns_of, data_of, filme
 from objectseeker import Defence, Halves, ObjectSeekerError
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Rolling
-from objectseeker.core.temporal import FREE, Instant, either, first_unreported, instants
-from objectseeker.metrics.settings import Threat
+from objectseeker.core.temporal import (
+    UNBOUNDED_MOTION,
+    FramePositions,
+    earliest_uncertified_start,
+    frame_positions,
+    intersect_alternatives,
+)
+from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 from objectseeker.report import write_report
 from objectseeker.report.track_timelines import ALONE, HELD, HIDDEN, NO_BOX, sequences_of
 
 ROLLING = Rolling(Halves(6), 4)
 SETTINGS = {
-    name: replace(settings, threat=Threat(area=0.02)) for name, settings in (("paper", PAPER), ("evidence", EVIDENCE))
+    name: replace(settings, threat=ThreatModel(area=0.02))
+    for name, settings in (("paper", PAPER), ("evidence", EVIDENCE))
 }
 NAMES = {ALONE: "alone", HELD: "held", HIDDEN: "hidden"}
 
@@ -42,19 +49,21 @@ def states(runs, last):
 
 def frames_of(images, rule, track):
     """What the core says of a track, frame by frame."""
-    patch, seen = Threat(area=0.02).anywhere(), {}
+    patch, seen = ThreatModel(area=0.02).anywhere(), {}
     for image in images:
         for n in np.flatnonzero((image.track == track) & ~image.ignore):
-            targets, _ = VOCABULARY.in_detector(image.truth[[n]], classwise=rule.classwise)
-            seen[image.frame.number] = either(instants(rule, image.observation, targets, patch))
+            targets, _ = VOCABULARY.map_to_detector(image.truth[[n]], classwise=rule.classwise)
+            seen[image.frame.number] = intersect_alternatives(frame_positions(rule, image.observation, targets, patch))
     return seen
 
 
 def asked_of_the_core(seen, moves, frames):
     """What each frame is for a track, and the longest hidden time, from the definitions."""
-    patch, first, last = Threat(area=0.02).anywhere(), min(seen), max(seen)
-    line = [seen.get(number, Instant.blind(48, 36, patch)) for number in range(first, last + 1)]
-    earliest = [first + entry for entry in first_unreported(line, FREE if moves is None else moves)]
+    patch, first, last = ThreatModel(area=0.02).anywhere(), min(seen), max(seen)
+    line = [seen.get(number, FramePositions.blind(48, 36, patch)) for number in range(first, last + 1)]
+    earliest = [
+        first + entry for entry in earliest_uncertified_start(line, UNBOUNDED_MOTION if moves is None else moves)
+    ]
 
     def certified(begin, end):
         return earliest[end - first] > begin
@@ -118,7 +127,7 @@ def test_a_patch_that_must_stay_is_told_from_one_that_jumps(tmp_path):
         seen = Observation(48, 36, masks, truth[:0], views)
         none = np.zeros(1, bool)
         images.append(replace(image, observation=seen, truth=truth, ignore=none, crowd=none, track=np.array([4])))
-    shown, _ = sequences_of(images, VOCABULARY, PAPER.rule, Threat(area=0.02), Rolling(Halves(3), 2))
+    shown, _ = sequences_of(images, VOCABULARY, PAPER.rule, ThreatModel(area=0.02), Rolling(Halves(3), 2))
     stays, *_, jumps = shown["sequences"][0]["tracks"][0]["ways"]
     assert [way["words"] for way in (stays, jumps)] == ["1 frame, 0.12 s", "5 frames, 0.62 s"]
     assert [one["states"] for one in (stays, jumps)] == [[[[HELD, 0, 4]]], [[[HIDDEN, 0, 4]]]]

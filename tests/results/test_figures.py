@@ -12,8 +12,8 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, run, tabled
 
 from objectseeker import Bands, Halves, ObjectSeekerError
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics import Scene, sweeps
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics import ImageSet, sweeps
 from objectseeker.results import plots
 from objectseeker.results.figures import FIGURES, line_counts, write_figures
 
@@ -21,7 +21,7 @@ LINES = 6
 FLOOR = 0.1
 OUTCOME = [
     *("ap50", "base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "wrong_boxes"),
-    *(f"certified_{where}" for where in WHERES),
+    *(f"certified_{where}" for where in PATCH_LOCATIONS),
     "vacuous_far",
 ]
 CERTIFIED = OUTCOME[-5:-1]
@@ -55,7 +55,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def scene(images):
-    return Scene.of(images, VOCABULARY)
+    return ImageSet.of(images, VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_variants_are_the_rows_of_evaluate(written, images):
         ("IoU, label-free", "iou_variant", "_label_free"),
     ):
         assert rows[name]["ap50"] == str(found[key][f"ap50{suffix}"])
-        for where in WHERES:
+        for where in PATCH_LOCATIONS:
             assert rows[name][f"certified_{where}"] == str(found[key][f"certified_recall{suffix}"][where])
         assert rows[name]["false_alerts"] == str(found[key][f"false_alerts{suffix}"]["images"])
     (half,) = [row for row in table(out, "iou-threshold") if row["threshold"] == "0.5"]
@@ -186,7 +186,7 @@ def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypa
             if row[column] == str(settings.to_json()[column]) and row.get("k", str(LINES)) == str(LINES)
         ]
         assert row["ap50"] == str(ours["ap50"])
-        assert {where: row[f"certified_{where}"] for where in WHERES} == as_text(ours["certified_recall"])
+        assert {where: row[f"certified_{where}"] for where in PATCH_LOCATIONS} == as_text(ours["certified_recall"])
     assert min(float(row["alpha"]) for row in table(tmp_path, "alpha")) == 0.2
 
 
@@ -225,7 +225,7 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
     for name, plot in shown.items():
         for line in [one for panel in plot.panels for one in panel.series if isinstance(one, plots.Line)]:
             where, *k = line.label.replace(" (", ", (").split(", ")
-            if where in WHERES:
+            if where in PATCH_LOCATIONS:
                 rows = [row for row in table(tmp_path, name) if row.get("threshold") != "mean"]
                 rows = [row for row in rows if name != "patch-area" or k == [f"k = {row['k']}"]]
                 assert [as_text({"y": y})["y"] for y in line.y] == [row[f"certified_{where}"] for row in rows]
@@ -310,7 +310,7 @@ def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     blind = [image([], [(40, 40, 60, 60, 0)], lines=2, number=n) for n in range(2)]
     names = ["precision-recall", "lines", "threshold", "patch-area", "object-size", "splits"]
     notes = []
-    write(Scene.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_note=notes.append)
+    write(ImageSet.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_note=notes.append)
     assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
     assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
     assert all((tmp_path / f"{name}.png").exists() for name in names)
@@ -343,7 +343,7 @@ def test_bands_have_no_lines_to_leave_out(tmp_path):
     notes = []
     only = ["lines", "cost", "patch-area", "threshold"]
     options = {"masks": Bands(0.05), "mask_floor": FLOOR, "only": only, "on_note": notes.append}
-    files = write_figures(Scene.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
+    files = write_figures(ImageSet.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
     assert {file.stem for file in files} == {"figures", "patch-area", "threshold"}
     assert notes == ["left out, because bands:0.05 are no lines of which some could be used: lines, cost"]
     assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME, "joint_recall"]

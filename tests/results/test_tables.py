@@ -8,7 +8,7 @@ from evaluation_cases import EVIDENCE, image
 from rich.console import Console
 
 from objectseeker.attack.attack_metrics import effects, rate
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.metrics import evaluate
 from objectseeker.results import evaluation_tables
 from objectseeker.results.evaluation_tables import as_csv, as_markdown
@@ -21,7 +21,7 @@ NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 def evaluation():
     views = [[(10, 10, 50, 50, 0.9, 0)]] * 4
     one = image([(10, 10, 50, 50, 0.9, 0), (60, 60, 90, 90, 0.9, 1)], [(10, 10, 50, 50, 0), (60, 60, 90, 90, 1)], views)
-    return evaluate([one], Vocabulary.same(NAMES), EVIDENCE)
+    return evaluate([one], LabelMap.same(NAMES), EVIDENCE)
 
 
 def shown(parts) -> str:

@@ -8,9 +8,9 @@ from store_cases import DETECTOR_NAMES, manifest, store
 from store_cases import OBSERVING as STORED
 
 from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.datasets import open_dataset
-from objectseeker.defense import EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW, GENERAL_RULE
+from objectseeker.defense import DEFAULT_RULE, EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW
 from objectseeker.runs.engines import engine_selection
 from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.observe import observe
@@ -43,10 +43,10 @@ def test_the_defence_of_a_run_sees_what_the_run_holds(tmp_path):
     run = observed(tmp_path, observing=observing)
     defence = run.defence()
     assert defence == Defence.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector)
-    assert (defence.rule, defence.follow) == (GENERAL_RULE, GENERAL_FOLLOW)
+    assert (defence.rule, defence.follow) == (DEFAULT_RULE, GENERAL_FOLLOW)
     defence.save(tmp_path / "defence.json")
     loaded = Defence.load(tmp_path / "defence.json")
-    assert run.bind(loaded) == defence
+    assert run.bind_defense(loaded) == defence
     entries = open_dataset(run.manifest.dataset).entries
     for image, entry in zip(run.images(), entries, strict=True):
         (seen,) = loaded.seeker().observe([entry.load()])
@@ -65,9 +65,9 @@ def test_the_rule_of_a_runs_defence_may_be_any_other(tmp_path):
     assert replace(run.defence(RULE), detector=toy().detector) == toy()
     assert run.defence(RULE).detector == f"onnx:{tmp_path / 'somewhere' / 'toy.onnx'}"  # as seen from the run
     assert run.defence(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
-    follow = Follow(alpha=0.3, beta=0.2)
+    follow = ThresholdSchedule(alpha=0.3, beta=0.2)
     assert run.defence(follow.rule(RULE, 0.4), follow).follow == follow
-    assert run.defence(follow=follow).rule == follow.rule(GENERAL_RULE, GENERAL_RULE.base_score)
+    assert run.defence(follow=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_score)
     embedded = stored(tmp_path / "embedded", detector_spec="embedded", detector_options={}).defence()
     assert (embedded.rule, embedded.follow) == (EMBEDDED_RULE, EMBEDDED_FOLLOW)
     batched = stored(tmp_path / "batched", observing=replace(STORED, batch=4))
@@ -84,9 +84,9 @@ def test_a_detector_that_was_handed_over_has_no_defence(tmp_path):
     ):
         run.defence()
     fitting = Defence(detector="embedded", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
-    assert run.bind(fitting) == fitting
+    assert run.bind_defense(fitting) == fitting
     with pytest.raises(ObjectSeekerError, match="its detector is embedded, the run's spots sha256:0123"):
-        run.bind(replace(fitting, identity=None))
+        run.bind_defense(replace(fitting, identity=None))
 
 
 def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, monkeypatch):
@@ -133,7 +133,7 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
 )
 def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_path, changes, named):
     with pytest.raises(ObjectSeekerError) as caught:
-        stored(tmp_path / "run").bind(toy(**changes))
+        stored(tmp_path / "run").bind_defense(toy(**changes))
     assert str(caught.value) == (
         f"the defence is not that of the run in {tmp_path / 'run'} ({named}): tune one on this run, or observe with "
         "that one"
@@ -143,35 +143,35 @@ def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_
 def test_another_way_of_masking_is_another_identity(tmp_path):
     run = stored(tmp_path, detector="toy (64x64 fill batch=8) sha256:00ff")
     with pytest.raises(ObjectSeekerError, match=r"its detector is toy \(64x64 crop .*, the run's toy \(64x64 fill "):
-        run.bind(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_by="crop"))
+        run.bind_defense(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_by="crop"))
 
 
 def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
     run = stored(tmp_path, observing=replace(STORED, base_floor=0.3, mask_floor=0.5))
-    assert run.bind(toy()) == toy()
+    assert run.bind_defense(toy()) == toy()
     masked = r"looks at masked boxes from a score of 0\.4 on and the run keeps them from 0\.5 on, observe with a lower "
     low = replace(RULE, low_score=0.4)
     for rule in (replace(RULE, mask_score=0.4), low, IouRule(ioa=low)):
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
-            run.bind(toy(rule=rule))
+            run.bind_defense(toy(rule=rule))
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
             run.defence(rule)
     with pytest.raises(
         ObjectSeekerError, match=r"base boxes from a score of 0\.2 .* keeps them from 0\.3 .*--base-floor"
     ):
-        run.bind(toy(rule=replace(RULE, base_score=0.2)))
+        run.bind_defense(toy(rule=replace(RULE, base_score=0.2)))
 
 
 def test_one_without_an_identity_that_fits_is_bound(tmp_path):
     run = stored(tmp_path)
     for spec in ("onnx:somewhere/toy.onnx", "onnx:elsewhere/toy.onnx", "onnx:toy.onnx"):
         unbound = toy(detector=spec, identity=None)
-        assert run.bind(unbound) == replace(unbound, identity=IDENTITY)
-    assert run.bind(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
+        assert run.bind_defense(unbound) == replace(unbound, identity=IDENTITY)
+    assert run.bind_defense(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
     own = stored(
         tmp_path / "own", observing=replace(STORED, batch=None), detector_options={"batch": 16, "mask_by": "crop"}
     )
     crop = toy(batch=16, mask_by="crop", class_names=None, identity=None)
-    assert own.bind(crop).identity == IDENTITY
+    assert own.bind_defense(crop).identity == IDENTITY
     with pytest.raises(ObjectSeekerError, match="its batch is the detector's own, the run's 16"):
-        own.bind(replace(crop, batch=None))
+        own.bind_defense(replace(crop, batch=None))

@@ -20,9 +20,9 @@ from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
 from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.engines.ray_cluster import import_ray
-from objectseeker.runs.engines.ray_worker import Loading
+from objectseeker.runs.engines.ray_worker import DetectorLoader
 from objectseeker.runs.engines.tasks import describe_detector
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import open_run
 
@@ -162,9 +162,9 @@ def test_a_detector_that_fails_is_one_sentence(spec, tmp_path):
 
 def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_path):
     from objectseeker.runs.engines.ray import RayEngine, _difference
-    from objectseeker.runs.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray_cluster import ClusterRequest
 
-    loading = Loading("python:ray_detectors:spotting", {}, str(HERE), cores=1)
+    loading = DetectorLoader("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     right = loading.describe(detectors.load(loading.spec))
     assert _difference(right, replace(right, software=right.software | {"python": "3.99"})) == ""
     for wrong, named in (
@@ -178,11 +178,11 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
     named = (
         "must be left out, it would find other boxes: its detector is .*spotting .*sha256.*, here it is other sha256:00"
     )
-    with RayEngine(loading, Request(workers=1), other) as engine, pytest.raises(ObjectSeekerError, match=named):
+    with RayEngine(loading, ClusterRequest(workers=1), other) as engine, pytest.raises(ObjectSeekerError, match=named):
         observe(open_dataset(spec), engine, tmp_path / "run", OBSERVING)
     unknown = replace(loading, spec="onnx:nowhere.onnx")
     with (
-        RayEngine(unknown, Request(workers=1)) as engine,
+        RayEngine(unknown, ClusterRequest(workers=1)) as engine,
         pytest.raises(ObjectSeekerError, match=r"cannot load the detector: there is no file nowhere\.onnx"),
     ):
         engine.describe()
@@ -190,10 +190,10 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
 
 def test_without_a_reference_the_first_worker_says_what_the_detector_is():
     from objectseeker.runs.engines.ray import RayEngine
-    from objectseeker.runs.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray_cluster import ClusterRequest
 
-    loading = Loading("embedded", {}, str(HERE), cores=1)
-    with RayEngine(loading, Request(workers=1)) as engine:
+    loading = DetectorLoader("embedded", {}, str(HERE), cores=1)
+    with RayEngine(loading, ClusterRequest(workers=1)) as engine:
         found = engine.describe()
     assert found == loading.describe(loading.load())
     assert found == describe_detector(detectors.load("embedded"), "embedded")  # nor does it depend on the cores
@@ -202,11 +202,15 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
 
 def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp_path):
     from objectseeker.runs.engines.ray import RayEngine
-    from objectseeker.runs.engines.ray_cluster import Request
+    from objectseeker.runs.engines.ray_cluster import ClusterRequest
 
-    loading = Loading("python:ray_detectors:spotting", {}, str(HERE), cores=1)
+    loading = DetectorLoader("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     begin = time.monotonic()
-    for request in (Request(gpus=1), Request(cpus=64), Request(gpus=1, address="auto", patience=0.5)):
+    for request in (
+        ClusterRequest(gpus=1),
+        ClusterRequest(cpus=64),
+        ClusterRequest(gpus=1, address="auto", start_timeout=0.5),
+    ):
         with (
             RayEngine(loading, request) as engine,
             pytest.raises(ObjectSeekerError, match=r"no worker (could be started|fits) .* CPUs and 0 GPUs in all"),
@@ -216,31 +220,31 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
 
 
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):
-    from objectseeker.runs.engines.ray import AHEAD, MOST_ITEMS, RayEngine
-    from objectseeker.runs.engines.ray_cluster import Request
-    from objectseeker.runs.engines.tasks import Item
-    from objectseeker.runs.observe import describe, job_of
+    from objectseeker.runs.engines.ray import MOST_ITEMS, QUEUED_TASKS, RayEngine
+    from objectseeker.runs.engines.ray_cluster import ClusterRequest
+    from objectseeker.runs.engines.tasks import ImageTask
+    from objectseeker.runs.observe import job_of, make_manifest
 
     make_dataset(tmp_path, 1)
     dataset = open_dataset(tmp_path)
-    loading = Loading("python:ray_detectors:trivial", {}, str(HERE), cores=1)
+    loading = DetectorLoader("python:ray_detectors:trivial", {}, str(HERE), cores=1)
     taken = 0
 
     def items():
         nonlocal taken
         for index in range(4000):
             taken += 1
-            yield Item(index, str(tmp_path / "0.png"), None)
+            yield ImageTask(index, str(tmp_path / "0.png"), None)
 
-    observing = Observing(Halves(1), base_floor=0.1)
+    observing = ObservationSettings(Halves(1), base_floor=0.1)
     done = 0
-    with RayEngine(loading, Request(workers=1)) as engine:
-        job = job_of(describe(dataset, engine.describe(), observing, images_per_part=64))
+    with RayEngine(loading, ClusterRequest(workers=1)) as engine:
+        job = job_of(make_manifest(dataset, engine.describe(), observing, images_per_part=64))
         tasks = []
         for findings in engine.observe(job, items()):
             tasks.append(len(findings.images))
             done += len(findings.images)
-            assert taken - done <= AHEAD * MOST_ITEMS
+            assert taken - done <= QUEUED_TASKS * MOST_ITEMS
     assert done == taken == 4000
     assert max(tasks) == 64
 

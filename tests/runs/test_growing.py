@@ -127,10 +127,10 @@ def test_a_sample_is_drawn_from_all_and_grows(spec, tmp_path):
 
 
 def test_seeds_draw_different_samples_and_every_image_now_and_then(spec, tmp_path):
-    from objectseeker.runs.observe import _taken
+    from objectseeker.runs.observe import _select_images
 
     dataset = open_dataset(spec)
-    drawn = [tuple(entry.id for entry in _taken(dataset, 3, seed)) for seed in range(60)]
+    drawn = [tuple(entry.id for entry in _select_images(dataset, 3, seed)) for seed in range(60)]
     assert len(set(drawn)) > 50
     assert {identity for sample in drawn for identity in sample} == {str(number) for number in range(9)}
 
@@ -181,19 +181,19 @@ def test_an_old_image_that_is_moved_in_place_is_refused(photos, tmp_path):
 
 def test_images_are_read_again_only_where_they_may_have_changed(photos, tmp_path, monkeypatch):
     run_here(str(photos), tmp_path / "run", limit=5)
-    later = time.time() + 2 * resume.SHORTLY
+    later = time.time() + 2 * resume.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
     read, hash_of = [], resume.hash_of
     monkeypatch.setattr(resume, "hash_of", lambda path: read.append(path.name) or hash_of(path))
-    monkeypatch.setattr(resume, "SPREAD", 2)
+    monkeypatch.setattr(resume, "SPOT_CHECKS", 2)
     assert run_here(str(photos), tmp_path / "run", limit=5).complete
     assert read == ["0.ppm", "2.ppm", "4.ppm"]
 
 
 def test_another_folder_in_place_of_the_first_is_noticed_whatever_its_times(photos, tmp_path):
     run_here(str(photos), tmp_path / "run")
-    later = time.time() + 2 * resume.SHORTLY
+    later = time.time() + 2 * resume.RECENT_SECONDS
     for part in (tmp_path / "run" / "parts").iterdir():
         os.utime(part, (later, later))
     photos.rename(tmp_path / "first")

@@ -22,8 +22,8 @@ from store_cases import flip_a_bit, truncate
 
 from objectseeker import Bands, Detections, Halves, ObjectSeeker, ObjectSeekerError, Pairs, Rule
 from objectseeker.datasets import match_classes, open_dataset
-from objectseeker.runs.manifest import Observing
-from objectseeker.runs.observe import estimate, observe, plan
+from objectseeker.runs.manifest import ObservationSettings
+from objectseeker.runs.observe import estimate, observe, plan_run
 from objectseeker.runs.run import open_run
 
 BATCHES = 2  # per image: 1 + 4 * LINES views, 8 at a time
@@ -82,11 +82,11 @@ def test_the_manifest_records_the_job(spec, tmp_path):
     dataset = open_dataset(spec)
     assert (manifest.detector, manifest.detector_names) == ("spots sha256:0123", ("gadget", "thing", "shadow"))
     assert (manifest.detector_spec, manifest.detector_options) == (None, {})
-    assert manifest.observing == Observing(Halves(LINES), fill=9, batch=8, base_floor=0.3, mask_floor=0.2)
+    assert manifest.observing == ObservationSettings(Halves(LINES), fill=9, batch=8, base_floor=0.3, mask_floor=0.2)
     assert manifest.limit == 2
     assert (manifest.dataset, manifest.dataset_identity) == (dataset.spec, dataset.identity)
     assert manifest.dataset_names == ("thing", "gadget", "rarity")
-    assert (manifest.to_dataset, manifest.excluded) == ((1, 0, -1), ("rarity",))
+    assert (manifest.to_dataset, manifest.unmatched_classes) == ((1, 0, -1), ("rarity",))
     assert {"python", "objectseeker", "numpy", "pillow", "pyarrow"} <= manifest.software.keys()
     assert [image.size for image in manifest.images] == [entry.size for entry in dataset.entries[:2]]
 
@@ -277,7 +277,7 @@ def test_classes_the_detector_does_not_know(spec, tmp_path):
     warnings = []
     run = run_here(spec, tmp_path / "run", on_warning=warnings.append)
     assert warnings[0] == "dataset classes left out because the detector does not know them: rarity"
-    assert run.manifest.excluded == ("rarity",)
+    assert run.manifest.unmatched_classes == ("rarity",)
     assert any((entry.truth.label == 2).any() for entry in open_dataset(spec).entries)
     assert not any((image.truth.label == 2).any() for image in run.images())
     with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
@@ -352,12 +352,12 @@ def test_detectors_that_mask_by_themselves_make_their_own_batches(spec, tmp_path
 
 def test_the_plan(spec):
     dataset = open_dataset(spec)
-    whole = plan(dataset, Observing(Halves(30)))
+    whole = plan_run(dataset, ObservationSettings(Halves(30)))
     assert (whole.images, whole.views_per_image, whole.passes) == (4, 121, 484)
     assert whole.why == "30 lines per axis are 120 half masks"
-    assert plan(dataset, Observing(Halves(30)), limit=3).passes == 363
+    assert plan_run(dataset, ObservationSettings(Halves(30)), limit=3).passes == 363
     with pytest.raises(ObjectSeekerError, match="limit must be at least 1, got 0"):
-        plan(dataset, limit=0)
+        plan_run(dataset, limit=0)
 
 
 @pytest.mark.parametrize(
@@ -378,14 +378,14 @@ def test_the_plan(spec):
     ],
 )
 def test_the_plan_says_where_the_views_come_from(spec, masks, views, why):
-    found = plan(open_dataset(spec), Observing(masks))
+    found = plan_run(open_dataset(spec), ObservationSettings(masks))
     assert (found.views_per_image, found.passes, found.why) == (views, 4 * views, why)
     assert views == masks.passes(640, 480)
 
 
 def test_the_estimate_comes_from_a_few_views(spec):
     dataset, detector = open_dataset(spec), Spots(seconds=0.02)
-    found = estimate(dataset, detector, Observing(Halves(30), batch=4), sample=2)
+    found = estimate(dataset, detector, ObservationSettings(Halves(30), batch=4), sample=2)
     assert detector.calls == 2 * (1 + 2)  # two batches of each image, and of the first once more to warm up
     assert 0.02 / 4 <= found.seconds_per_view < 0.1
     assert found.hours == found.seconds_per_view * 484 / 3600
@@ -395,7 +395,7 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
     spec = make_dataset(tmp_path, 2)
     (tmp_path / "0.png").write_bytes(b"no")
     detector = Spots()
-    estimate(open_dataset(spec), detector, Observing(Halves(1)))
+    estimate(open_dataset(spec), detector, ObservationSettings(Halves(1)))
     assert detector.calls == 2
     (tmp_path / "1.png").write_bytes(b"no")
     with pytest.raises(ObjectSeekerError, match=r"none of the 2 images can be read, the first is .*0\.png"):

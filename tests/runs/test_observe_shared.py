@@ -14,11 +14,11 @@ from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.engines import LocalEngine, engine_selection, tasks
-from objectseeker.runs.engines.tasks import READ_AHEAD, Item, read_ahead
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.engines.tasks import READ_AHEAD, ImageTask, prefetch_images
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 
-TWO_LINES = Observing(Halves(2))
+TWO_LINES = ObservationSettings(Halves(2))
 
 
 class Mean:
@@ -99,9 +99,9 @@ def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
         nonlocal taken
         for index in range(40):
             taken += 1
-            yield Item(index, str(Path(photos) / "0.png"), None)
+            yield ImageTask(index, str(Path(photos) / "0.png"), None)
 
-    for done, (item, image) in enumerate(read_ahead(items())):
+    for done, (item, image) in enumerate(prefetch_images(items())):
         assert item.index == done
         assert image.result().image.shape == (20, 30, 3)
         assert taken - done <= READ_AHEAD + 1
@@ -124,7 +124,7 @@ def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
         ended.set()
 
     monkeypatch.setattr(tasks, "read_item", read)
-    images = read_ahead(Item(index, "", None) for index in range(40))
+    images = prefetch_images(ImageTask(index, "", None) for index in range(40))
     _, future = next(images)
     future.add_done_callback(end)
     go_on.set()
@@ -140,7 +140,7 @@ def stuck(monkeypatch):
     def read(item):
         if item.index:
             let_go.wait(60)
-        return tasks.Read(np.full((20, 30, 3), 200, np.uint8), "")
+        return tasks.LoadedImage(np.full((20, 30, 3), 200, np.uint8), "")
 
     monkeypatch.setattr(tasks, "read_item", read)
     yield let_go
@@ -150,7 +150,7 @@ def stuck(monkeypatch):
 def test_nobody_waits_for_what_is_being_read(stuck):
     """Not who ends the job, and not the end of the process, which waits for threads that are no daemons."""
     before = set(threading.enumerate())
-    images = read_ahead(Item(index, "", None) for index in range(40))
+    images = prefetch_images(ImageTask(index, "", None) for index in range(40))
     next(images)
     _, second = next(images)
     readers = set(threading.enumerate()) - before
@@ -165,8 +165,8 @@ def test_nobody_waits_for_what_is_being_read(stuck):
 
 
 def test_a_shared_job_ends_though_its_detectors_wait_for_images(stuck):
-    items = (Item(index, "", None) for index in range(40))
-    stream = LocalEngine([Mean(), Mean()]).observe(tasks.Job(TWO_LINES, Mean.names), items)
+    items = (ImageTask(index, "", None) for index in range(40))
+    stream = LocalEngine([Mean(), Mean()]).observe(tasks.ObservationJob(TWO_LINES, Mean.names), items)
     assert next(stream).images == [0]
     begin = time.monotonic()
     stream.close()

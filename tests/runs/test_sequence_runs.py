@@ -10,13 +10,13 @@ import pytest
 from observe_job import Spots, content_of, make_dataset, run_here
 
 from objectseeker import Halves, ObjectSeekerError
-from objectseeker.core.observation import Frame
-from objectseeker.core.recipes import Rolling, parse
+from objectseeker.core.observation import FrameIndex
+from objectseeker.core.recipes import Rolling, parse_recipe
 from objectseeker.core.seeker import detect_views
 from objectseeker.datasets import open_dataset
 from objectseeker.runs import observe as job
 from objectseeker.runs.image_index import SCHEMA
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import open_run
 
 ROLLING = Rolling(Halves(3), 2)
@@ -42,7 +42,7 @@ def test_a_frame_shows_its_share_and_the_run_knows_frames_and_tracks(tmp_path):
     run = run_here(spec, tmp_path / "run", masks=ROLLING, base_floor=0.0, mask_floor=0.0)
     assert run.manifest.observing.masks == ROLLING
     for entry, image in zip(open_dataset(spec).entries, open_run(tmp_path / "run").images(), strict=True):
-        assert image.frame == entry.frame == Frame("clip", image.frame.number, 10.0)
+        assert image.frame == entry.frame == FrameIndex("clip", image.frame.number, 10.0)
         assert image.track.tolist() == entry.track.tolist() == ([3] if image.frame.number < 2 else [3, 8])
         masks = ROLLING.of_frame(image.frame.number).masks(24, 20)
         assert image.observation.masks == masks
@@ -93,11 +93,11 @@ def test_rolling_masks_are_refused_for_images_that_are_no_frames(tmp_path):
 
 
 def test_the_settings_survive_their_file_and_the_plan_knows_the_passes(tmp_path):
-    observing = Observing(Rolling(Halves(30), 8))
-    assert Observing.of_json(observing.to_json()) == observing
-    plan = job.plan(open_dataset(sequence(tmp_path / "clip")), observing)
+    observing = ObservationSettings(Rolling(Halves(30), 8))
+    assert ObservationSettings.of_json(observing.to_json()) == observing
+    plan = job.plan_run(open_dataset(sequence(tmp_path / "clip")), observing)
     assert plan.views_per_image == 17
     assert "8 frames show all of them" in plan.why
     estimate = job.estimate(open_dataset(f"boxes:{tmp_path / 'clip'}"), Spots(), replace(observing, masks=ROLLING))
     assert estimate.seconds > 0
-    assert parse(str(observing.masks)) == observing.masks
+    assert parse_recipe(str(observing.masks)) == observing.masks

@@ -27,12 +27,12 @@ from store_cases import (
 )
 
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, halves
-from objectseeker.core.observation import line_subset, restrict
+from objectseeker.core.observation import evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import line_positions
-from objectseeker.runs.image_index import Written
+from objectseeker.runs.image_index import IndexSummary
 from objectseeker.runs.manifest import FORMAT, Manifest, decode, encode
 from objectseeker.runs.run import open_run
-from objectseeker.runs.writer import writing
+from objectseeker.runs.writer import open_writer
 
 SETTINGS = [field.name for field in fields(Manifest) if field.name != "images"]
 
@@ -57,10 +57,10 @@ def bits(found):
 @given(st.data())
 def test_boxes_come_back_to_the_last_bit_and_in_order(data):
     size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-    made = manifest([size], detector_names=(), dataset_names=(), to_dataset=None, excluded=())
+    made = manifest([size], detector_names=(), dataset_names=(), to_dataset=None, unmatched_classes=())
     views = [data.draw(detections()) for _ in range(made.observing.masks.passes(*size))]
     with tempfile.TemporaryDirectory() as folder:
-        with writing(folder, made) as run:
+        with open_writer(folder, made) as run:
             write_boxes(run, 0, views[0], views[1:])
         (image,) = open_run(folder).images()
     assert [bits(view) for view in (image.observation.base, *image.observation.masked)] == [*map(bits, views)]
@@ -70,7 +70,7 @@ def test_boxes_come_back_to_the_last_bit_and_in_order(data):
 def test_the_manifest_comes_back(tmp_path):
     observing = replace(OBSERVING, batch=None)
     made = manifest([(20, 10), None], limit=2, observing=observing, images_per_part=7)
-    with writing(tmp_path / "run", made):
+    with open_writer(tmp_path / "run", made):
         pass
     found = open_run(tmp_path / "run").manifest
     assert len(found.images) == 2
@@ -100,7 +100,7 @@ def test_boxes_below_the_floors_are_not_stored(tmp_path):
     assert image.observation.base == views[0].at_least(0.25)
     assert list(image.observation.masked) == [view.at_least(0.5) for view in views[1:]]
     exactly = Detections([[0, 0, 1, 1]] * 2, [0.25, 0.5], [0, 0])
-    with writing(tmp_path / "edge", made) as run:
+    with open_writer(tmp_path / "edge", made) as run:
         write_boxes(run, 0, exactly, [exactly] * 8)
     (image,) = open_run(tmp_path / "edge").images()
     assert image.observation.base.score.tolist() == [0.25, 0.5]
@@ -123,7 +123,7 @@ def test_boxes_keep_the_detectors_labels_and_the_vocabulary_translates(tmp_path)
 
 
 def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
-    made = manifest(dataset_names=(), to_dataset=None, excluded=())
+    made = manifest(dataset_names=(), to_dataset=None, unmatched_classes=())
     (views,) = store(tmp_path / "run", made)
     run = open_run(tmp_path / "run")
     (image,) = run.images()
@@ -133,9 +133,9 @@ def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
 
 
 def test_without_any_class_names_every_label_stays(tmp_path):
-    made = manifest(detector_names=(), dataset_names=(), to_dataset=None, excluded=())
+    made = manifest(detector_names=(), dataset_names=(), to_dataset=None, unmatched_classes=())
     seen = Detections([[0, 0, 1, 1]] * 2, [0.5, 0.6], [7, 2**15 - 1])
-    with writing(tmp_path, made) as run:
+    with open_writer(tmp_path, made) as run:
         write_boxes(run, 0, seen, [seen] * 8)
     run = open_run(tmp_path)
     assert run.vocabulary.in_dataset(run.images()[0].observation.base) == seen
@@ -158,7 +158,7 @@ def test_parts_are_plain_parquet_and_always_the_same_bytes(tmp_path):
 
 def test_unfinished_runs_say_so(tmp_path):
     made = manifest([(20, 10), (7, 30), (8, 8)])
-    with writing(tmp_path / "run", made) as run:
+    with open_writer(tmp_path / "run", made) as run:
         assert (run.run.finished, run.run.complete) == (0, False)
         views = some_views(0, 9)
         write_boxes(run, 1, views[0], views[1:])
@@ -169,7 +169,7 @@ def test_unfinished_runs_say_so(tmp_path):
     (broken,) = run.broken
     assert (broken.id, broken.reason) == ("image 2", "it is torn")
     assert broken.objects == 1  # of three, one is ignored and one is a horse
-    with writing(tmp_path / "run", made) as run:
+    with open_writer(tmp_path / "run", made) as run:
         write_boxes(run, 0, views[0], views[1:])
     assert open_run(tmp_path / "run").complete
 
@@ -198,7 +198,7 @@ def test_a_damaged_part_is_named_never_read_and_removed_on_the_next_start(tmp_pa
     assert len(run.damaged) == 1
     with pytest.raises(ObjectSeekerError, match=rf"has damaged parts \({run.damaged[0].name}\)"):
         run.images()
-    with writing(tmp_path / "run", made) as again:
+    with open_writer(tmp_path / "run", made) as again:
         assert again.run.damaged == run.damaged
     run = open_run(tmp_path / "run")
     assert run.damaged == ()
@@ -229,7 +229,7 @@ def test_a_part_of_another_run_is_told_apart(tmp_path):
 def test_a_second_part_for_an_image_is_refused(tmp_path):
     made = manifest()
     store(tmp_path / "run", made, seed=1)
-    with writing(tmp_path / "run", made) as run:
+    with open_writer(tmp_path / "run", made) as run:
         views = some_views(2, 9)
         write_boxes(run, 0, views[0], views[1:])
     assert len(open_run(tmp_path / "run").damaged) == 1
@@ -244,7 +244,7 @@ def test_damage_while_reading_is_noticed(tmp_path):
 
 
 def test_every_flipped_byte_of_the_manifest_is_noticed():
-    content, _ = encode(manifest(), Written(1, "00"))
+    content, _ = encode(manifest(), IndexSummary(1, "00"))
     for place in range(0, len(content), 7):
         harmed = bytearray(content)
         harmed[place] ^= 1
@@ -266,7 +266,7 @@ def test_a_damaged_list_of_images_is_noticed(tmp_path, harm):
 
 @pytest.mark.parametrize("other", [1, FORMAT - 1, FORMAT + 1])
 def test_another_format_is_refused(other):
-    content, _ = encode(manifest(), Written(1, "00"))
+    content, _ = encode(manifest(), IndexSummary(1, "00"))
     body = content.split(b"\n", 2)[2].replace(b'"format": %d' % FORMAT, b'"format": %d' % other)
     content = b'{\n"sha256": "%s",\n' % hashlib.sha256(body).hexdigest().encode() + body
     with pytest.raises(ObjectSeekerError, match=f"format {other}, this objectseeker reads format {FORMAT}"):
@@ -283,23 +283,23 @@ def test_where_there_is_no_run(tmp_path):
 
 def test_folders_that_hold_something_else_are_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("important")
-    with pytest.raises(ObjectSeekerError, match=r"holds 'thesis\.tex' but no run"), writing(tmp_path, manifest()):
+    with pytest.raises(ObjectSeekerError, match=r"holds 'thesis\.tex' but no run"), open_writer(tmp_path, manifest()):
         pass
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
-    with pytest.raises(ObjectSeekerError, match="cannot write into"), writing(tmp_path / "thesis.tex", manifest()):
+    with pytest.raises(ObjectSeekerError, match="cannot write into"), open_writer(tmp_path / "thesis.tex", manifest()):
         pass
 
 
 def test_two_writers_are_kept_apart(tmp_path):
     made = manifest()
-    with writing(tmp_path / "run", made):
+    with open_writer(tmp_path / "run", made):
         with (
             pytest.raises(ObjectSeekerError, match=r"another process is writing .*run"),
-            writing(tmp_path / "run", made),
+            open_writer(tmp_path / "run", made),
         ):
             pass
         assert open_run(tmp_path / "run").finished == 0  # reading is always possible
-    with writing(tmp_path / "run", made):  # let go of once the first is done
+    with open_writer(tmp_path / "run", made):  # let go of once the first is done
         pass
 
 
@@ -316,7 +316,7 @@ def test_leftovers_go_and_strangers_stay(tmp_path):
     ):
         (tmp_path / "run" / name).write_bytes(b"half")
     assert open_run(tmp_path / "run").complete
-    with writing(tmp_path / "run", made):
+    with open_writer(tmp_path / "run", made):
         pass
     assert {file.name for file in (tmp_path / "run").rglob("*") if file.is_file()} == {
         "run.json", "images.parquet", "lock", ".DS_Store", "my.partial", before.parts[0].name,
@@ -328,7 +328,7 @@ def test_leftovers_go_and_strangers_stay(tmp_path):
     [(DETECTOR_NAMES, 4, "0 to 3"), (DETECTOR_NAMES, -1, "0 to 3"), ((), 2**15, "0 to 32767")],
 )
 def test_labels_without_a_name_are_refused_before_hours_are_spent(tmp_path, names, label, most):
-    with writing(tmp_path / "run", manifest(detector_names=names)) as run:
+    with open_writer(tmp_path / "run", manifest(detector_names=names)) as run:
         strange = Detections([[0, 0, 1, 1]], [1], [label])
         with pytest.raises(ObjectSeekerError, match=f"labels {label} to {label}.* {most}"):
             write_boxes(run, 0, strange, [])
@@ -339,7 +339,7 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     def write():
-        with writing(tmp_path / "run", manifest()) as run:
+        with open_writer(tmp_path / "run", manifest()) as run:
             monkeypatch.setattr("os.fsync", full)
             write_boxes(run, 0, Detections.empty(), [Detections.empty()] * 8)
 
@@ -351,7 +351,7 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 @given(st.integers(1, 60).flatmap(lambda stored: st.tuples(st.just(stored), st.integers(1, stored))))
 def test_a_subset_of_lines_is_as_even_as_the_lines_allow(case):
     stored, count = case
-    chosen = line_subset(stored, count)
+    chosen = evenly_spaced_lines(stored, count)
     assert len(set(chosen)) == count
     assert chosen == sorted(chosen)
     assert 1 <= chosen[0] <= chosen[-1] <= stored
@@ -361,9 +361,9 @@ def test_a_subset_of_lines_is_as_even_as_the_lines_allow(case):
 
 def test_more_lines_than_observed_are_refused():
     with pytest.raises(ObjectSeekerError, match="at most 2, as many as were observed, got 3"):
-        line_subset(2, 3)
+        evenly_spaced_lines(2, 3)
     with pytest.raises(ObjectSeekerError, match="at least 1, got 0"):
-        restrict(observed(50, 40, 2), 0)
+        keep_lines(observed(50, 40, 2), 0)
 
 
 def observed(width, height, lines, seed=0):
@@ -375,7 +375,7 @@ def observed(width, height, lines, seed=0):
 @pytest.mark.parametrize(("lines", "fewer"), [(29, 14), (29, 9), (5, 1), (3, 3)])
 def test_restricted_to_lines_that_divide_it_is_what_fewer_lines_would_have_seen(lines, fewer):
     everything = observed(333, 500, lines)
-    found = restrict(everything, fewer)
+    found = keep_lines(everything, fewer)
     assert found.masks == halves(333, 500, fewer)
     view_of = {tuple(r): view for r, view in zip(everything.masks.removed.tolist(), everything.masked, strict=True)}
     assert list(found.masked) == [view_of[tuple(r)] for r in found.masks.removed.tolist()]
@@ -383,16 +383,16 @@ def test_restricted_to_lines_that_divide_it_is_what_fewer_lines_would_have_seen(
 
 
 def test_restricted_uses_stored_lines_only_both_sides_of_each_on_both_axes():
-    found = restrict(observed(333, 500, 30), 12)
+    found = keep_lines(observed(333, 500, 30), 12)
     assert len(found.masks) == 48
     for side, length in ((0, 333), (1, 500), (2, 333), (3, 500)):
         lines = found.masks.line[found.masks.side == side]
-        assert [line_positions(length, 30).index(line) + 1 for line in lines] == line_subset(30, 12)
+        assert [line_positions(length, 30).index(line) + 1 for line in lines] == evenly_spaced_lines(30, 12)
 
 
 def test_restricted_keeps_all_lines_of_an_axis_that_has_few():
     for width, height in itertools.product((1, 2, 4, 40), repeat=2):
-        found = restrict(observed(width, height, 30), 3)
+        found = keep_lines(observed(width, height, 30), 3)
         for sides, length in (((0, 2), width), ((1, 3), height)):
             counts = [int((found.masks.side == side).sum()) for side in sides]
             assert counts == [min(3, length - 1)] * 2
@@ -402,7 +402,7 @@ def test_bands_have_no_lines_to_choose_from():
     masks = (Halves(5) + Bands(0.01)).masks(50, 40)
     views = [Detections.empty()] * len(masks)
     with pytest.raises(ObjectSeekerError, match="only half masks and pairs of them can be restricted"):
-        restrict(Observation(50, 40, masks, Detections.empty(), views), 2)
+        keep_lines(Observation(50, 40, masks, Detections.empty(), views), 2)
 
 
 def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
@@ -412,13 +412,13 @@ def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
     (image,) = run.images()
     assert image.observation.masks == pairs(50, 40, 5)
     assert list(image.observation.masked) == views[1:]
-    fewer = restrict(image.observation, 2)  # lines 2 and 4 of 5 are those of 2 lines
+    fewer = keep_lines(image.observation, 2)  # lines 2 and 4 of 5 are those of 2 lines
     expected = pairs(50, 40, 2)
     assert np.array_equal(fewer.masks.removed, expected.removed)
     where = {tuple(rectangles.ravel()): m for m, rectangles in enumerate(image.observation.masks.removed)}
     for rectangles, seen in zip(expected.removed, fewer.masked, strict=True):
         assert seen == image.observation.masked[where[tuple(rectangles.ravel())]]
-    others = writing(tmp_path, manifest([(50, 40)], observing=replace(OBSERVING, masks=Halves(5))))
+    others = open_writer(tmp_path, manifest([(50, 40)], observing=replace(OBSERVING, masks=Halves(5))))
     with pytest.raises(ObjectSeekerError, match="masks was pairs:5, now halves:5"), others:
         pass
 

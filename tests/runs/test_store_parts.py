@@ -16,8 +16,8 @@ from objectseeker.runs import writer
 from objectseeker.runs.engines.tasks import kept
 from objectseeker.runs.observe import job_of
 from objectseeker.runs.run import open_run
-from objectseeker.runs.stored_boxes import Findings
-from objectseeker.runs.writer import writing
+from objectseeker.runs.stored_boxes import StoredBoxes
+from objectseeker.runs.writer import open_writer
 
 SIZES = [(20, 10), (7, 30), (8, 8), (9, 9), (30, 20), (5, 5), (6, 6)]
 MADE = manifest(SIZES, images_per_part=3)
@@ -26,7 +26,7 @@ BROKEN = 4
 
 def found_on(index):
     if index == BROKEN:
-        return Findings.unreadable(index, "it is torn")
+        return StoredBoxes.unreadable(index, "it is torn")
     views = some_views(index, MADE.observing.masks.passes(*SIZES[index]))
     return kept(job_of(MADE), index, SIZES[index], views)
 
@@ -34,7 +34,7 @@ def found_on(index):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts") / "run"
-    with writing(folder, MADE) as run:
+    with open_writer(folder, MADE) as run:
         for index in range(len(SIZES)):
             run.add(found_on(index))
     return folder
@@ -43,7 +43,7 @@ def undisturbed(tmp_path_factory):
 @pytest.fixture
 def at_once(monkeypatch):
     """Every image goes to the disk when it comes, as if each took seconds."""
-    monkeypatch.setattr(writer, "HOLD", -1)
+    monkeypatch.setattr(writer, "FLUSH_INTERVAL", -1)
 
 
 def names(folder):
@@ -64,7 +64,7 @@ def test_a_part_holds_its_range_of_images(undisturbed):
     assert [image.id for image in run.images()[3:5]] == ["image 3", "image 5"]
     assert run.images()[-1].observation.width == 6
     alone = manifest(SIZES, images_per_part=1)
-    with writing(undisturbed.parent / "alone", alone) as one_by_one:
+    with open_writer(undisturbed.parent / "alone", alone) as one_by_one:
         for index in range(len(SIZES)):
             one_by_one.add(found_on(index))
     for one, other in zip(run.images(), open_run(undisturbed.parent / "alone").images(), strict=True):
@@ -77,7 +77,7 @@ def test_the_bytes_do_not_depend_on_the_order_or_on_what_came_together(undisturb
         out = tmp_path / str(attempt)
         left = rng.permutation(len(SIZES)).tolist()
         while left:
-            with writing(out, MADE) as run:  # stopped and started again after every few images
+            with open_writer(out, MADE) as run:  # stopped and started again after every few images
                 for _ in range(rng.integers(1, 4)):
                     if left:
                         index = left.pop()
@@ -95,8 +95,8 @@ def test_the_images_can_be_handed_to_another_process(undisturbed):
 
 
 def test_images_of_an_unfinished_part_are_read_from_what_is_pending(at_once, tmp_path):
-    with writing(tmp_path, MADE) as run:
-        run.add(Findings.join([found_on(2), found_on(1)]))
+    with open_writer(tmp_path, MADE) as run:
+        run.add(StoredBoxes.join([found_on(2), found_on(1)]))
         run.add(found_on(5))
         run.add(found_on(3))
     assert [name for name in names(tmp_path) if "0" in name] == ["pending/000000", "pending/000001", "pending/000001"]
@@ -108,8 +108,8 @@ def test_images_of_an_unfinished_part_are_read_from_what_is_pending(at_once, tmp
 
 def test_a_run_that_is_opened_while_it_is_written_stays_readable(undisturbed, at_once, tmp_path):
     """What was pending when it was opened is in a part when it is read, beside images that are new."""
-    with writing(tmp_path, MADE) as run:
-        run.add(Findings.join([found_on(2), found_on(1)]))
+    with open_writer(tmp_path, MADE) as run:
+        run.add(StoredBoxes.join([found_on(2), found_on(1)]))
         reader = open_run(tmp_path).images()
         run.add(found_on(0))
         assert list(tmp_path.glob("pending/*")) == []
@@ -129,7 +129,7 @@ def test_a_part_that_goes_while_it_is_in_use_is_an_error(undisturbed, tmp_path):
 
 def test_cheap_images_are_held_back_and_still_written_when_it_stops(undisturbed, tmp_path):
     stopped = contextlib.suppress(KeyboardInterrupt)
-    with stopped, writing(tmp_path, MADE) as run:
+    with stopped, open_writer(tmp_path, MADE) as run:
         run.add(found_on(0))
         assert list(tmp_path.glob("pending/*")) == []
         raise KeyboardInterrupt
@@ -138,35 +138,35 @@ def test_cheap_images_are_held_back_and_still_written_when_it_stops(undisturbed,
 
 def test_stopped_between_a_part_and_what_it_was_made_of(undisturbed, at_once, tmp_path):
     out = tmp_path / "run"
-    with writing(out, MADE) as run:
+    with open_writer(out, MADE) as run:
         run.add(found_on(0))
         run.add(found_on(1))
     pending = list((out / "pending").iterdir())
     kept_back = tmp_path / "kept"
     shutil.copytree(out / "pending", kept_back)
-    with writing(out, MADE) as run:
+    with open_writer(out, MADE) as run:
         for index in range(2, len(SIZES)):
             run.add(found_on(index))
     for file in kept_back.iterdir():
         shutil.copy(file, out / "pending")
     run = open_run(out)
-    assert sorted(run.superfluous) == sorted(pending)
+    assert sorted(run.orphaned) == sorted(pending)
     assert run.complete
     assert len(list(run.images())) == 6
-    with writing(out, MADE):
+    with open_writer(out, MADE):
         pass
     assert content_of(out) == content_of(undisturbed)
 
 
 def test_stopped_when_the_last_image_of_a_part_was_broken(undisturbed, at_once, tmp_path):
     out = tmp_path / "run"
-    with writing(out, MADE) as run:
+    with open_writer(out, MADE) as run:
         for index in (0, 1, 2, 3, 5, 6):
             run.add(found_on(index))
     (broken,) = undisturbed.glob("broken/*")
     shutil.copy(broken, out / "broken")
     assert open_run(out).complete
-    with writing(out, MADE):
+    with open_writer(out, MADE):
         pass
     assert content_of(out) == content_of(undisturbed)
 
@@ -175,7 +175,7 @@ def test_a_lost_word_on_a_broken_image_costs_that_image_only(undisturbed, tmp_pa
     out = tmp_path / "run"
     shutil.copytree(undisturbed, out)
     next(out.glob("broken/*")).unlink()
-    with writing(out, MADE) as run:
+    with open_writer(out, MADE) as run:
         assert [index for index in range(len(SIZES)) if not run.run.is_finished(index)] == [BROKEN]
         run.add(found_on(BROKEN))
     assert content_of(out) == content_of(undisturbed)
@@ -187,7 +187,7 @@ def test_a_damaged_part_costs_its_images(undisturbed, tmp_path, harm):
     shutil.copytree(undisturbed, out)
     harm(next(out.glob("parts/000001-*")))
     assert len(open_run(out).damaged) == (harm is not Path.unlink)
-    with writing(out, MADE) as run:
+    with open_writer(out, MADE) as run:
         assert [index for index in range(len(SIZES)) if not run.run.is_finished(index)] == [3, 5]
         run.add(found_on(5))
         run.add(found_on(3))
@@ -195,8 +195,8 @@ def test_a_damaged_part_costs_its_images(undisturbed, tmp_path, harm):
 
 
 def test_findings_of_two_parts_are_not_taken_for_one(tmp_path):
-    with pytest.raises(ValueError, match="too many values"), writing(tmp_path, MADE) as run:
-        run.add(Findings.join([found_on(2), found_on(3)]))
+    with pytest.raises(ValueError, match="too many values"), open_writer(tmp_path, MADE) as run:
+        run.add(StoredBoxes.join([found_on(2), found_on(3)]))
 
 
 def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
@@ -218,7 +218,7 @@ def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("objectseeker.runs.image_index.ROWS", 4)
     many = manifest([(n + 1, 9) for n in range(11)])
-    with writing(tmp_path, many):
+    with open_writer(tmp_path, many):
         pass
     images = open_run(tmp_path).manifest.images
     assert len(images) == 11

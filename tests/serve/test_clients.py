@@ -10,10 +10,10 @@ from command import photographs, run
 from serving import picture, serving
 
 from objectseeker import Defence, Halves, Patch
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
-from objectseeker.metrics import Threat
+from objectseeker.metrics import ThreatModel
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_tritonclient_with_binary_tensors(embedded):
 def test_tritonclient_asks_for_certificates_of_one_defence():
     triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
     names = ("certified", "vacuous_far", "largest_square", "found_by_masks", "boxes")
-    with serving(threat=Threat(area=0.005)) as running:
+    with serving(threat=ThreatModel(area=0.005)) as running:
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
         version = running.model.defence.sha256  # whose certificates the client knows
         image = picture()
@@ -67,7 +67,7 @@ def test_tritonclient_asks_for_certificates_of_one_defence():
         answer = client.infer("objectseeker", [given], model_version=version, outputs=asked)
         assert [output["name"] for output in answer.get_response()["outputs"]] == list(names)
         defended = running.seeker.defend(image)
-        patches = [Patch(0.005, 1.0, where) for where in WHERES]
+        patches = [Patch(0.005, 1.0, where) for where in PATCH_LOCATIONS]
         own = running.seeker.certify(defended.observation, defended.detections, patches)
         assert own.certified.any()
         assert not own.certified.all()
@@ -117,7 +117,7 @@ def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
     monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
     monkeypatch.chdir(tmp_path)
     defence = Defence.load(tmp_path / "o" / "defence.json")
-    with serving(defence=defence, seeker=defence.seeker(), threat=Threat(area=0.02)) as running:
+    with serving(defence=defence, seeker=defence.seeker(), threat=ThreatModel(area=0.02)) as running:
         path = f"/detect{'?certify=1' if certify else ''}"
         if shutil.which("curl"):
             command = ["curl", "-sf", "--data-binary", "@photos/0.png", f"http://127.0.0.1:{running.port}{path}"]

@@ -7,12 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from objectseeker.core.masks import GREY
+from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Bands
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import Strip, apply_strip, draw_strip, mask_strip
-from objectseeker.training.masked_datasets import from_corners, require_format, to_corners
-from objectseeker.training.masking import BAND_WIDTHS
+from objectseeker.training.masking import BAND_WIDTHS, from_corners, require_format, to_corners
 
 HEIGHT, WIDTH = 17, 23
 NOTHING = np.zeros((0, 4))
@@ -104,7 +103,7 @@ def test_pixels_are_those_of_a_bitmap_and_the_input_is_not_changed():
     image, original = noise(), noise()
     for strip in every_mask():
         masked = apply_strip(image, NOTHING, strip).image
-        np.testing.assert_array_equal(masked, np.where(removed_pixels(strip)[..., None], GREY, original))
+        np.testing.assert_array_equal(masked, np.where(removed_pixels(strip)[..., None], DEFAULT_FILL, original))
     np.testing.assert_array_equal(image, original)
 
 
@@ -273,8 +272,8 @@ def test_grey_is_in_the_range_of_the_image():
     strip = Strip(0, 0, 4)
     whole = apply_strip(np.ones((9, 9), np.uint8), NOTHING, strip).image
     fractions = apply_strip(np.ones((9, 9)), NOTHING, strip).image
-    assert set(np.unique(whole)) == {1, GREY}
-    assert set(np.unique(fractions)) == {GREY / 255, 1.0}
+    assert set(np.unique(whole)) == {1, DEFAULT_FILL}
+    assert set(np.unique(fractions)) == {DEFAULT_FILL / 255, 1.0}
     assert set(np.unique(apply_strip(np.ones((9, 9)), NOTHING, strip, fill=-2.0).image)) == {-2.0, 1.0}
 
 
@@ -286,7 +285,7 @@ def test_a_picture_stays_a_picture():
         masked = apply_strip(picture, [[0, 0, 9, 9]], strip)
         assert masked.image.mode == ("L" if mode == "L" else "RGB")
         shown = np.asarray(masked.image)
-        assert (shown[:5] == GREY).all()
+        assert (shown[:5] == DEFAULT_FILL).all()
         np.testing.assert_array_equal(shown[5:], np.asarray(picture.convert(masked.image.mode))[5:])
         assert apply_strip(picture, NOTHING, strip, by="crop").image.size == (WIDTH, HEIGHT - 5)
 

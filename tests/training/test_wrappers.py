@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from objectseeker.core.masks import GREY
+from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import (
     AlbumentationsMask,
@@ -19,7 +19,7 @@ from objectseeker.training import (
     apply_strip,
     draw_strip,
 )
-from objectseeker.training.masked_datasets import from_corners
+from objectseeker.training.masking import from_corners
 from objectseeker.training.torchvision_transform import PER_OBJECT
 
 HEIGHT, WIDTH = 24, 32
@@ -190,7 +190,7 @@ class TestTorchvision:
         for start in range(1, WIDTH - 6, 2):
             got, changed = TorchvisionMask(by=by).mask(image, target, Strip(0, start, start + 5))
             assert got.shape == image.shape
-            assert (got[..., start : start + 5] == GREY).all()
+            assert (got[..., start : start + 5] == DEFAULT_FILL).all()
             for box, mask, area in zip(changed["boxes"].int(), changed["masks"], changed["area"], strict=True):
                 columns, rows = mask.any(0).nonzero(), mask.any(1).nonzero()
                 assert box.tolist() == [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
@@ -287,7 +287,7 @@ class Pairs:
 
 def removed(images) -> list[tuple[int, ...]]:
     """The place of every image's grey pixels, as their number in each row."""
-    return [tuple((image == GREY).all(dim=0).sum(dim=1).tolist()) for image in images]
+    return [tuple((image == DEFAULT_FILL).all(dim=0).sum(dim=1).tolist()) for image in images]
 
 
 class TestPlainDataset:

@@ -25,7 +25,7 @@ from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import save_json, save_text, write_whole
+from objectseeker.files.atomic import save_json, save_text, write_atomic
 from objectseeker.files.images import load_image
 from objectseeker.inference.drawing import (
     VULNERABLE,
@@ -152,7 +152,9 @@ def save_images(folder: Path, outcome: Outcome, name: str) -> list[Path]:
 def save_picture(file: Path, picture: PIL.Image.Image) -> None:
     """A PNG to the last bit, or a JPEG."""
     jpeg = file.suffix == ".jpg"
-    write_whole(file, lambda stream: picture.save(stream, "JPEG" if jpeg else "PNG", **{"quality": 90} if jpeg else {}))
+    write_atomic(
+        file, lambda stream: picture.save(stream, "JPEG" if jpeg else "PNG", **{"quality": 90} if jpeg else {})
+    )
 
 
 def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str]) -> PIL.Image.Image:
@@ -265,5 +267,5 @@ def save_curves(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
         axes.plot(range(len(curve)), curve, dash, label=f"attack on the {goal}")
     axes.set(xlabel="step", ylabel="loss, share of the first (median)", ylim=(0, None))
     axes.legend()
-    write_whole(out / "curves.png", lambda stream: figure.savefig(stream, dpi=150))
+    write_atomic(out / "curves.png", lambda stream: figure.savefig(stream, dpi=150))
     return [out / "curves.csv", out / "curves.png"]

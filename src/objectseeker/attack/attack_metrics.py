@@ -15,7 +15,7 @@ from objectseeker.attack.falsify import GOALS, JudgedImage, Outcome
 from objectseeker.attack.pipeline import GOOD_FIT, Pipeline, Target
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.threats import Patch
-from objectseeker.defense import BATCH, Defence, without_folder
+from objectseeker.defense import BATCH, Defence, spec_without_path
 from objectseeker.errors import ObjectSeekerError
 
 FATES = ("found", "misclassified", "disappeared")  # of an attacked object: one of them
@@ -222,7 +222,7 @@ def defence_differences(attacked: Defence, asked: Defence) -> list[str]:
     bound = None not in (attacked.identity, asked.identity)
 
     def settings(defence: Defence) -> dict[str, Any]:
-        spec = {"detector": without_folder(defence.detector), **defence.options}
+        spec = {"detector": spec_without_path(defence.detector), **defence.options}
         detector = {"detector": defence.identity} if bound else spec
         rule = asdict(defence.rule)
         scoring: dict[str, Any] = rule.pop("ioa", {})

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.attack import losses
+from objectseeker.attack import losses as attack_losses
 from objectseeker.attack.losses import Goals
 from objectseeker.attack.pipeline import Pipeline
 from objectseeker.attack.placement import PositionProofs
 from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution
 from objectseeker.attack.whitebox import Stage, Tensor, WhiteBox, masked, unreached
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.seeker import removed_of
-from objectseeker.detectors.network.views import Views
+from objectseeker.core.seeker import view_rectangles
+from objectseeker.detectors.network.views import ViewPlan
 
 MOMENTUM = 0.9
 FIRST_STEP, LAST_STEP = 24.0, 1.0  # grey levels
@@ -64,7 +64,7 @@ class _TaskViews:
     hidden.
     """
 
-    views: Views
+    views: ViewPlan
     lines: Floats  # (V, 2, 2) of the masks, on the network input
     priority: Floats  # (V,)
     immune: Bools  # (M,)
@@ -207,11 +207,11 @@ class _Campaign:
         inputs = masked(inputs.index_select(0, owners), filled, self.pipeline.seeker.fill)
         boxes, scores = self.white.look(inputs, window)
         goals = self._goals(some[owner], view, lines, scores.shape[2])
-        losses, shown = losses.hide(boxes, scores, goals)
+        losses, shown = attack_losses.hide(boxes, scores, goals)
         if self.plants.shape[1]:
             whole = np.flatnonzero(view == WHOLE)
             untouched, of_task = self._tensor(whole), self._tensor(some[owner[whole]])
-            planting, missing = losses.plant(
+            planting, missing = attack_losses.plant(
                 boxes[untouched],
                 scores[untouched],
                 self._goals(some[owner[whole]], view[whole], lines[whole], scores.shape[2]),
@@ -258,7 +258,7 @@ class _Campaign:
         """
         task, image = self.tasks[n], self.image[n]
         observation = task.target.observation
-        removed = removed_of(observation.masks)
+        removed = view_rectangles(observation.masks)
         if goal == "detector":
             whole = self.stage.views(image, removed[: WHOLE + 1])
             nothing = np.zeros(len(observation.masks), np.bool_)
@@ -269,7 +269,7 @@ class _Campaign:
         immune[WHOLE] = False
         kept = [(np.flatnonzero(~immune), views.filled)]
         for filled in self.stage.doubted(image, removed) if task.distrust else ():
-            leaks = immune & ~unreached(Views(views.window, filled), footprints)
+            leaks = immune & ~unreached(ViewPlan(views.window, filled), footprints)
             kept.append((np.flatnonzero(leaks), filled))
         which = np.concatenate([members for members, _ in kept])
         filled = np.concatenate([filled[members] for members, filled in kept])
@@ -278,12 +278,12 @@ class _Campaign:
         priority = LOOK_FIRST * np.array(shown)[which]
         alone = PositionProofs.of(self.pipeline, task.target).evidence >= 1
         safe = task.position.proven or bool((alone & immune[1:]).any())
-        return _TaskViews(Views(views.window[which], filled), lines, priority, immune[1:], safe)
+        return _TaskViews(ViewPlan(views.window[which], filled), lines, priority, immune[1:], safe)
 
     def _plants(self) -> tuple[Tensor, Tensor]:
         """The base boxes each task has to plant, on the network input: (tasks, most, 4), and which of them exist."""
         plants = [
-            self.stage.to_network(image, losses.boxes_to_plant(self.pipeline, task.target, of_task.immune))
+            self.stage.to_network(image, attack_losses.boxes_to_plant(self.pipeline, task.target, of_task.immune))
             for task, of_task, image in zip(self.tasks, self.views, self.image, strict=True)
         ]
         most = max(len(boxes) for boxes in plants)

@@ -68,7 +68,7 @@ def load_attacked(
         raise ObjectSeekerError(f"mode must be white or black, got {mode!r}")
     seeker = defence.seeker(device)
     detector = cast(LoadedDetector, seeker.detector)
-    bound, pipeline = defence.bound_to(detector.identity), Pipeline.of(seeker, threshold)
+    bound, pipeline = defence.with_fingerprint(detector.identity), Pipeline.of(seeker, threshold)
     white = None if mode == "black" else _white_box(defence, detector, device or "cpu")
     if white is not None:
         return Attacked(bound, pipeline, partial(gradient.attack, replace(white, autocast=autocast)), "white", device)
@@ -119,7 +119,7 @@ def targets_of_run(pipeline: Pipeline, run: Run, most: int, seed: int) -> Iterat
         if index in run.unreadable:
             continue
         entry = images[index]
-        rows, which = vocabulary.in_detector(entry.truth, classwise=pipeline.rule.classwise)
+        rows, which = vocabulary.map_to_detector(entry.truth, classwise=pipeline.rule.classwise)
         wanted = [n for n in np.unique(which).tolist() if not entry.ignore[n]]
         if not wanted:
             continue

@@ -13,11 +13,11 @@ import numpy as np
 
 from objectseeker.attack.pipeline import Corners, Pipeline, Target
 from objectseeker.core.boxes import Bools, Floats, Ints
-from objectseeker.core.certification import ObjectProof, any_box_of_mask, provable
-from objectseeker.core.evidence import stars_of
-from objectseeker.core.iou_rule import IouRule, iou_provable
+from objectseeker.core.certification import ObjectProof, any_box_per_mask, proving_pairs
+from objectseeker.core.evidence import build_stars
+from objectseeker.core.iou_rule import IouRule, iou_proving_pairs
 from objectseeker.core.masks import Masks
-from objectseeker.core.threats import Patch, Surroundings
+from objectseeker.core.threats import Patch, PatchPositions
 
 SAMPLES = 400  # positions looked at per object
 NEARLY = 200  # what a detector fills may reach beyond a mask's line, by 1/NEARLY of the image's longer side
@@ -45,18 +45,18 @@ class PositionProofs:
     def of(cls, pipeline: Pipeline, target: Target) -> PositionProofs:
         rule, observation, truth = pipeline.rule, target.observation, target.truth
         if isinstance(rule, IouRule):
-            proves = iou_provable(rule, observation, truth, pipeline.threshold, "exact")
+            proves = iou_proving_pairs(rule, observation, truth, pipeline.threshold, "exact")
             evidence = np.ones(len(proves))
         else:
-            proves = provable(rule, observation, truth, pipeline.threshold, "exact")
+            proves = proving_pairs(rule, observation, truth, pipeline.threshold, "exact")
             evidence = rule.evidence(rule.scores(observation))
-        safe = any_box_of_mask(proves & (evidence >= 1)[:, None], observation.mask_of, len(observation.masks))
+        safe = any_box_per_mask(proves & (evidence >= 1)[:, None], observation.mask_of, len(observation.masks))
         proofs = []
         for of_label, alone in zip(proves.T, safe, strict=True):
             stars = None
             if not isinstance(rule, IouRule) and rule.low_score is not None:
                 members = np.flatnonzero(of_label & (evidence > 0))
-                stars = stars_of(observation, members, evidence[members], rule.cluster_distance)
+                stars = build_stars(observation, members, evidence[members], rule.cluster_distance)
             proofs.append(ObjectProof(observation.masks, alone, stars))
         best = np.zeros(len(observation.masks))
         np.maximum.at(best, observation.mask_of, np.where(proves.any(axis=1), evidence, 0.0))
@@ -164,7 +164,7 @@ def _spread(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
 
 def _candidates(target: Target, patch: Patch, size: tuple[int, int], rng: np.random.Generator) -> Ints:
     """Allowed corners x, y, each once, in a fixed order."""
-    allowed = Surroundings.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
+    allowed = PatchPositions.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
     if not len(allowed):
         return np.empty((0, 2), np.int64)

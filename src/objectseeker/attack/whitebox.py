@@ -25,8 +25,8 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.masks import Image, Masks
 from objectseeker.core.pruning import EDGE
 from objectseeker.detectors.network.detector import NetworkDetector, Predict
-from objectseeker.detectors.network.preprocess import Placement, Resampling, Singles, Size
-from objectseeker.detectors.network.views import Views
+from objectseeker.detectors.network.preprocess import InputPlacement, Resampling, Singles, Size
+from objectseeker.detectors.network.views import ViewPlan
 
 Tensor = Any
 
@@ -47,7 +47,7 @@ class WhiteBox:
     device: str = "cpu"
     autocast: bool = False
 
-    def place(self, size: Size) -> Placement:
+    def place(self, size: Size) -> InputPlacement:
         return self.detector.layout.place(size, self.detector.input_size)
 
     def __call__(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -167,7 +167,7 @@ class Stage:
         columns = self.columns[image[:, None], pixels[0]][:, None]  # B 1 w W
         return rows @ change @ columns
 
-    def views(self, image: int, removed: Ints) -> Views:
+    def views(self, image: int, removed: Ints) -> ViewPlan:
         """What the detector fills and cuts away in views without the raw rectangles `removed` N x R x 4."""
         return self.white.detector.plan(self.images[image], removed)[1]
 
@@ -232,7 +232,7 @@ class Stage:
         return scale, np.array([float(axis.offset) for axis in axes])
 
 
-def unreached(views: Views, footprints: Ints) -> Bools:
+def unreached(views: ViewPlan, footprints: Ints) -> Bools:
     """Which views show nothing of any patch: what of each footprint (K, 4) lies in the window lies in a filled
     rectangle."""
     hidden = np.ones(len(views), np.bool_)

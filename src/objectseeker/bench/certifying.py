@@ -10,7 +10,7 @@ import numpy as np
 
 from objectseeker.bench import naive
 from objectseeker.core.boxes import Bools, Detections
-from objectseeker.core.certification import ObjectProof, decide, escape_lines
+from objectseeker.core.certification import ObjectProof, decide, find_safe_lines
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import halves
 from objectseeker.core.rule import Rule
@@ -45,7 +45,7 @@ def _certify(objects: int, rng: np.random.Generator) -> dict[str, Any]:
         return ObjectProof(masks, safe[n])
 
     def certify() -> Bools:
-        lines = escape_lines(safe, masks)
+        lines = find_safe_lines(safe, masks)
         return decide(lines, truth, WIDTH, HEIGHT, patches, proof_of, beyond_lines=not masks.only_halves)[0]
 
     seconds, certified = _time(certify)

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import Image, Masks, fill
+from objectseeker.core.masks import Image, Masks, fill_rectangles
 from objectseeker.core.recipes import Halves, Recipe
-from objectseeker.core.seeker import detect_views, removed_of
+from objectseeker.core.seeker import detect_views, view_rectangles
 from objectseeker.defense import BATCH, Defence
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import Array
-from objectseeker.detectors.onnx import usable_cores
+from objectseeker.detectors.onnx import available_cores
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import load_image
 
@@ -134,7 +134,7 @@ def run(
         "images": len(pictures),
         "masks": str(defence.masks),
         "device": device,
-        "cores": usable_cores(),
+        "cores": available_cores(),
         "load_before": load_before,
         "peak_gflops": None if peak is None else peak / 1e9,
         "peak_memory_gb": _peak_memory_gb(),
@@ -172,7 +172,10 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
         return [single([image])[0] for _ in range(PLAIN_PASSES)]
 
     def naive(image: Image, masks: Masks) -> list[Detections]:
-        return [single([view])[0] for view in (image, *(fill(image, mask, defence.fill) for mask in masks.removed))]
+        return [
+            single([view])[0]
+            for view in (image, *(fill_rectangles(image, mask, defence.fill) for mask in masks.removed))
+        ]
 
     ways = [Way(name, run, single, defence.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
     for mask_by in ("fill", "crop", "drop"):
@@ -208,12 +211,12 @@ def _views_of(detector: LoadedDetector, defence: Defence) -> SeeViews:
 
 def _is_begun(detector: Any) -> bool:
     """Whether views are begun first and fetched later."""
-    return isinstance(detector, NetworkDetector) and detector.begin_views is not None
+    return isinstance(detector, NetworkDetector) and detector.start_views is not None
 
 
 def _in_a_row(way: Way, pictures: Sequence[Image], defence: Defence) -> Way:
     """The pictures one after the other without a pause, several times over; the same time for each."""
-    given = [(picture, removed_of(_masks(picture, way.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
+    given = [(picture, view_rectangles(_masks(picture, way.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
     begin = time.perf_counter()
     for _ in way.detector.detect_views_of(given, defence.fill):
         pass
@@ -244,7 +247,7 @@ def _flops(way: Way, pictures: Sequence[Image], defence: Defence) -> float | Non
 
 def _pixels(detector: NetworkDetector, picture: Image, recipe: Recipe) -> Ints:
     """Pixels of network input in each view of a picture, the untouched one first."""
-    window = detector.plan(picture, removed_of(_masks(picture, recipe)))[1].window
+    window = detector.plan(picture, view_rectangles(_masks(picture, recipe)))[1].window
     return np.asarray((window[:, 2:] - window[:, :2]).prod(axis=1))
 
 

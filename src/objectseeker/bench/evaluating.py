@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats, Ints
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import halves
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.metrics import BASE_SCORES, Settings, evaluate
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.metrics import BASE_SCORES, EvaluationSettings, evaluate
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375
 
 RULES = {
-    "paper rule": Settings.along(Follow(alpha=0.7, beta=0.5), clean_recall=0.6),
-    "evidence rule": Settings.along(Follow(alpha=0.5, beta=0.25, low_alpha=0.25, low_beta=0.1), clean_recall=0.6),
+    "paper rule": EvaluationSettings.along(ThresholdSchedule(alpha=0.7, beta=0.5), clean_recall=0.6),
+    "evidence rule": EvaluationSettings.along(
+        ThresholdSchedule(alpha=0.5, beta=0.25, low_alpha=0.25, low_beta=0.1), clean_recall=0.6
+    ),
 }
 
 
@@ -37,7 +39,7 @@ def run(images: int = 700, lines: int = 30, seed: int = 0) -> list[dict[str, Any
     rows = []
     for name, settings in RULES.items():
         started = time.perf_counter()
-        evaluate(scene, Vocabulary.same(NAMES), settings)
+        evaluate(scene, LabelMap.same(NAMES), settings)
         seconds = time.perf_counter() - started
         rows.append(
             {
@@ -83,7 +85,7 @@ def synthetic_image(number: int, lines: int, seed: int) -> ObservedImage:
     )
 
 
-def _prune_anew(images: list[ObservedImage], settings: Settings) -> float:
+def _prune_anew(images: list[ObservedImage], settings: EvaluationSettings) -> float:
     started = time.perf_counter()
     for image in images:
         for way in (settings, settings.label_free()):

@@ -18,11 +18,13 @@ from objectseeker.datasets import Dataset
 from objectseeker.defense import BATCH
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.manifest import Observing
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 
 
-def run(dataset: Dataset, detector: LoadedDetector, observing: Observing, *, images: int = 200) -> dict[str, Any]:
+def run(
+    dataset: Dataset, detector: LoadedDetector, observing: ObservationSettings, *, images: int = 200
+) -> dict[str, Any]:
     """Milliseconds an image of either way, and how long new sizes took when they were first seen."""
     pictures = [entry.load() for entry in islice(dataset.entries, images)]
     if not pictures:
@@ -48,7 +50,7 @@ def run(dataset: Dataset, detector: LoadedDetector, observing: Observing, *, ima
     }
 
 
-def _seconds(detector: LoadedDetector, pictures: list[Image], observing: Observing) -> list[float]:
+def _seconds(detector: LoadedDetector, pictures: list[Image], observing: ObservationSettings) -> list[float]:
     """Of each image, in a row: from one image's boxes to those of the next."""
 
     def given() -> Any:

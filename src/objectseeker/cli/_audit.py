@@ -26,14 +26,14 @@ from objectseeker.results.evaluation_tables import as_csv
 
 if TYPE_CHECKING:
     from objectseeker.metrics.gate import Gate
-    from objectseeker.metrics.policy_metrics import Measured
+    from objectseeker.metrics.policy_metrics import RunMeasurements
     from objectseeker.runs.run import Run
 
 PACKAGES = ("numpy", "pyarrow", "pillow", "onnxruntime", "torch", "transformers", "torchvision")
 LONGEST = 60  # characters of a value in a difference
 
 
-def write_evidence(file: Path, files: Files, gate: Gate, measured: Measured) -> str:
+def write_evidence(file: Path, files: Files, gate: Gate, measured: RunMeasurements) -> str:
     """Everything behind a verdict as one file; its SHA-256."""
     members: dict[str, Content] = {
         "policy.toml": files.policy,
@@ -54,7 +54,7 @@ def write_evidence(file: Path, files: Files, gate: Gate, measured: Measured) -> 
     return write_archive(file, members)
 
 
-def derived(files: Files, gate: Gate, measured: Measured) -> dict[str, bytes]:
+def derived(files: Files, gate: Gate, measured: RunMeasurements) -> dict[str, bytes]:
     """What follows from the rest, to the last byte."""
     return {
         "verdict.json": json_bytes(gate.to_json()),
@@ -98,7 +98,7 @@ def _files(folder: Path, names: list[str]) -> Files:
         return folder / name if name in names else None
 
     def defence(run: Run, name: str) -> Defence:
-        return run.bind(Defence.load(folder / name))
+        return run.bind_defense(Defence.load(folder / name))
 
     run = open_run(folder / "run")
     baseline = open_run(folder / "baseline") if "baseline/run.json" in names else None

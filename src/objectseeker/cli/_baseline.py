@@ -13,7 +13,7 @@ from objectseeker.cli._console import escape, print_json, printed, progress
 
 if TYPE_CHECKING:
     from objectseeker.detectorguard.features import ObjectnessFeatures
-    from objectseeker.metrics import Settings
+    from objectseeker.metrics import EvaluationSettings
     from objectseeker.runs.run import Run
 
 BASELINES = ("detectorguard",)
@@ -50,7 +50,7 @@ def observe_baseline(run: Run, network: ObjectnessFeatures) -> int:
         return add_features(run, network, on_progress=bar.update)
 
 
-def evaluate_baseline(name: str, run: Run, settings: Settings, *, out: Path | None, as_json: bool) -> None:
+def evaluate_baseline(name: str, run: Run, settings: EvaluationSettings, *, out: Path | None, as_json: bool) -> None:
     """Print the baseline's table, and save it."""
     from objectseeker.detectorguard.overview import side_by_side
     from objectseeker.files.atomic import save_json, save_text

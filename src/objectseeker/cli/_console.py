@@ -29,7 +29,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from objectseeker.errors import one_line
+from objectseeker.errors import sanitize_line
 
 LOG_EVERY = 60.0  # seconds between lines of progress where there is no terminal
 LONGEST_SENTENCE = 1000  # characters; a message may quote what it was given
@@ -146,7 +146,7 @@ def fail(sentence: str, code: int = 2) -> NoReturn:
 
 def escape(text: str) -> str:
     """Text that is not ours, on one line and for markup: brackets and backslashes are shown as they are."""
-    return _BRACKETS.sub(_literal, one_line(text))
+    return _BRACKETS.sub(_literal, sanitize_line(text))
 
 
 def _literal(found: re.Match[str]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from objectseeker.cli._app import Interrupted, program
 from objectseeker.cli._console import Notes, errors, escape, fail, log, notes
-from objectseeker.errors import ObjectSeekerError, is_want_of_memory
+from objectseeker.errors import ObjectSeekerError, is_out_of_memory
 
 FAULT, INTERRUPTED = 70, 130
 NO_MEMORY = "there is not enough memory: ask for less at once (a smaller --batch, fewer --processes or --workers)"
@@ -81,7 +81,7 @@ def _of_system(error: OSError) -> str:
 
 
 def _fail_by_fault(error: Exception) -> NoReturn:
-    if is_want_of_memory(error):
+    if is_out_of_memory(error):
         fail(NO_MEMORY)
     for line in traceback.format_exc().splitlines():
         log.debug("%s", line)

@@ -16,14 +16,14 @@ import typer
 from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.masks import GREY
-from objectseeker.core.recipes import Recipe, parse
+from objectseeker.core.masks import DEFAULT_FILL
+from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threats import parse_area
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectors.network.class_names import MOST_CLASSES
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import Settings, Threat
+    from objectseeker.metrics import EvaluationSettings, ThreatModel
     from objectseeker.metrics.image_tags import Tags
     from objectseeker.runs.run import Run
 
@@ -86,7 +86,7 @@ class MaskOptions:
             "Default: halves:30."
         ),
     ] = None
-    fill: Annotated[int | None, typer.Option(help=f"Grey value of removed pixels. Default: {GREY}.")] = None
+    fill: Annotated[int | None, typer.Option(help=f"Grey value of removed pixels. Default: {DEFAULT_FILL}.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +140,10 @@ class ThreatOptions:
     def area(self) -> float:
         return parse_area(self.patch)
 
-    def threat(self) -> Threat:
-        from objectseeker.metrics import Threat
+    def threat(self) -> ThreatModel:
+        from objectseeker.metrics import ThreatModel
 
-        return Threat(
+        return ThreatModel(
             area=self.area,
             aspect=self.aspect,
             count=self.patches,
@@ -241,9 +241,9 @@ def defence_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defen
     """
     if rule.defence is not None:
         refuse_beside(rule.defence, replace(rule, base_score=None) if point else rule)
-        return run.bind(Defence.load(rule.defence))
+        return run.bind_defense(Defence.load(rule.defence))
     chosen, follow = _rule_of(rule, run.defence())
-    defence = run.bind(run.defence(chosen, follow))
+    defence = run.bind_defense(run.defence(chosen, follow))
     say(defence)
     return defence
 
@@ -266,9 +266,9 @@ def defence_and_settings(
     threat: ThreatOptions,
     clean_recall: float | None,
     wrong_boxes: float | None = None,
-) -> tuple[Defence, Settings]:
+) -> tuple[Defence, EvaluationSettings]:
     """The defence to measure on a run, and how: against what, and at which operating point (by default its own)."""
-    from objectseeker.metrics import Settings
+    from objectseeker.metrics import EvaluationSettings
 
     points = {"base_score": rule.base_score, "clean_recall": clean_recall, "wrong_boxes": wrong_boxes}
     given = [name for name, value in points.items() if value is not None]
@@ -277,7 +277,7 @@ def defence_and_settings(
     defence = defence_of_run(run, rule, point=True)
     note_masks(defence.masks, threat.patches)
     base_score = rule.base_score if rule.defence is not None else None
-    settings = Settings(
+    settings = EvaluationSettings(
         rule=defence.rule,
         follow=defence.curve,
         threat=threat.threat(),
@@ -389,8 +389,8 @@ def open_run(folder: Path) -> Run:
         warn(f"{folder} is unfinished: {run.finished} of {len(run.manifest.images)} images are used")
     for image in run.broken:
         warn(f"left out: {image.reason}")
-    if run.manifest.excluded:
-        warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.excluded)}")
+    if run.manifest.unmatched_classes:
+        warn(f"classes left out because the detector does not know them: {', '.join(run.manifest.unmatched_classes)}")
     return run
 
 
@@ -400,7 +400,7 @@ def note_masks(masks: Recipe, patches: int) -> None:
         warn(f"{masks} remove one patch each: two are certified where one mask removes both; use --masks pairs:10")
 
 
-def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, Follow | None]:
+def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, ThresholdSchedule | None]:
     """The rule that the options give, else the one known for the detector; and how its scores follow base_score."""
     given = _given(rule)
     tau_iou = given.pop("tau_iou", None)
@@ -408,9 +408,9 @@ def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, Follow | None]
     scores = given.keys() & {"mask_score", "low_score"}
     if curve and scores:
         raise ObjectSeekerError(f"give {_options(scores)} or {_options(curve)}, not both: each fixes the other")
-    follow: Follow | None
+    follow: ThresholdSchedule | None
     if curve:
-        follow = Follow(**curve)
+        follow = ThresholdSchedule(**curve)
         chosen = follow.rule(Rule(**given), given.get("base_score", known.rule.base_score))
     elif scores:
         follow, chosen = None, Rule(**given)
@@ -423,7 +423,7 @@ def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, Follow | None]
 
 
 def _masks_of(masks: MaskOptions) -> Recipe:
-    return parse(masks.masks or "halves:30")
+    return parse_recipe(masks.masks or "halves:30")
 
 
 def refuse_beside(file: Path | None, *groups: Any) -> None:

@@ -17,8 +17,8 @@ from objectseeker import Defence, ObjectSeekerError, Patch
 if TYPE_CHECKING:
     from objectseeker.metrics.gate import AttackFile, Gate, Transcript
     from objectseeker.metrics.policy import Policy
-    from objectseeker.metrics.policy_metrics import Measured
-    from objectseeker.metrics.settings import Settings
+    from objectseeker.metrics.policy_metrics import RunMeasurements
+    from objectseeker.metrics.settings import EvaluationSettings
     from objectseeker.runs.run import Run
 
 NAMES = "attack-{}.json"  # what messages call attack files, wherever they lie
@@ -38,25 +38,27 @@ class Files:
     tags: Path | None = None
 
 
-def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[Gate, Measured]:
+def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[Gate, RunMeasurements]:
     """The verdict and what it was made from; refuses what does not belong together."""
     from objectseeker.metrics.gate import Release, joint_threats, judge, needs_curves, normal, threats
     from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
-    from objectseeker.metrics.policy_metrics import measure
-    from objectseeker.metrics.settings import Settings
+    from objectseeker.metrics.policy_metrics import measure_run
+    from objectseeker.metrics.settings import EvaluationSettings
 
     policy = normal(read_policy(files.policy), files.defence)
     attacks = [_attack(path, number, files.defence) for number, path in enumerate(files.attacks, 1)]
     transcript = None if files.check is None else _transcript(files.check)
 
-    def measured(run: Run, defence: Defence) -> Measured:
-        settings = Settings(rule=defence.rule, follow=defence.curve)
+    def measured(run: Run, defence: Defence) -> RunMeasurements:
+        settings = EvaluationSettings(rule=defence.rule, follow=defence.curve)
         asked = threats(policy, attacks)
         curves = needs_curves(policy)
         if curves:
             _require_curve(run, settings)
         jointly = joint_threats(policy)
-        return measure(run.images(), run.vocabulary, settings, asked, curves=curves, jointly=jointly, on_image=on_image)
+        return measure_run(
+            run.images(), run.vocabulary, settings, asked, curves=curves, jointly=jointly, on_image=on_image
+        )
 
     for run in (files.run, files.baseline):
         if run is not None:
@@ -174,7 +176,7 @@ def _require_whole(run: Run) -> None:
         raise ObjectSeekerError(f"{run.folder} has no image that could be read: there is nothing to judge")
 
 
-def _require_curve(run: Run, settings: Settings) -> None:
+def _require_curve(run: Run, settings: EvaluationSettings) -> None:
     """AP is measured along the whole curve of the rule, which must not look below what the run has stored."""
     floor = run.manifest.observing.mask_floor
     if settings.floor < floor:
@@ -220,14 +222,14 @@ def _json(path: Path, what: str) -> Any:
 def bound(run: Run, file: Path | None, like: Defence | None = None) -> Defence:
     """The defence in a file, else the rule of `like` or the default one on the run's detector; bound to the run."""
     if file is not None:
-        return run.bind(Defence.load(file))
+        return run.bind_defense(Defence.load(file))
     if like is not None:
-        return run.bind(run.defence(like.rule, like.follow))
-    return run.bind(run.defence())
+        return run.bind_defense(run.defence(like.rule, like.follow))
+    return run.bind_defense(run.defence())
 
 
 def without_place(defence: Defence) -> Defence:
     """As it can be passed on: where its detector's file lies decides nothing."""
-    from objectseeker.defense import without_folder
+    from objectseeker.defense import spec_without_path
 
-    return replace(defence, detector=without_folder(defence.detector))
+    return replace(defence, detector=spec_without_path(defence.detector))

@@ -15,7 +15,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.run import Run
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import Threat
+    from objectseeker.metrics import ThreatModel
     from objectseeker.metrics.track_certificates import OverTime
 
 ANY = "any"
@@ -41,7 +41,7 @@ class TrackOptions:
     ] = None
 
 
-def certified_tracks(run: Run, rule: AnyRule, threat: Threat, options: TrackOptions) -> OverTime | None:
+def certified_tracks(run: Run, rule: AnyRule, threat: ThreatModel, options: TrackOptions) -> OverTime | None:
     """What is certified over time; None of a run without tracks, of which nothing may be asked then."""
     from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 

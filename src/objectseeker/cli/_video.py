@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from objectseeker.inference.defended_video import Lines, Sums
     from objectseeker.inference.encoding import VideoWriter
     from objectseeker.inference.frame_sources import Choice, Video
-    from objectseeker.metrics import Threat
+    from objectseeker.metrics import ThreatModel
 
 LINES, PICTURES = "frames.jsonl", "annotated.mp4"
 
@@ -88,7 +88,7 @@ class Watching:
     seeker: ObjectSeeker
     lines: Lines
     out: Path
-    threat: Threat | None
+    threat: ThreatModel | None
     about: dict[str, Any] | None
     annotate: bool
     names: tuple[str, ...]
@@ -115,9 +115,9 @@ class Watching:
 
     def say_cost(self) -> None:
         from objectseeker.core.recipes import Rolling
-        from objectseeker.runs.manifest import Observing
+        from objectseeker.runs.manifest import ObservationSettings
 
-        views, why = Observing(self.seeker.masks).cost()
+        views, why = ObservationSettings(self.seeker.masks).cost()
         count = self._count
         if count is None:
             cost = f"{views:,} forward passes a frame, until {self.video.name} ends or Ctrl-C is pressed"
@@ -159,7 +159,7 @@ class Watching:
                 figures.show(sums)
 
     def _report(self, sums: Sums, seconds: float, stopped: bool, as_json: bool) -> None:
-        from objectseeker.core.threats import WHERES
+        from objectseeker.core.threats import PATCH_LOCATIONS
         from objectseeker.inference.images import ABOUT, CERTIFICATE, patch_words
 
         if as_json:
@@ -187,7 +187,7 @@ class Watching:
             rate, passes = _rates(sums, seconds)
             printed.print(f"{rate:.3g} frames a second, {passes:.4g} passes a frame")
             if self.threat is not None and self.about is not None:
-                for where in WHERES:
+                for where in PATCH_LOCATIONS:
                     printed.print(f"certified {where}: {sums.certified[where]} of {sums.boxes} boxes")
                 printed.print(
                     f"{sums.certified['vacuous_far']} boxes have no far position and count as certified there; all "

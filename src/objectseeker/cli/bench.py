@@ -68,13 +68,13 @@ def bench_detect(
     Example:  objectseeker bench detect --baseline detectorguard
     """
     from objectseeker.bench import detecting
-    from objectseeker.core.recipes import parse
+    from objectseeker.core.recipes import parse_recipe
 
     guard = None
     if baseline is not None:
         network = open_network(baseline, baseline_network, baseline_size)
         guard = baseline, partial(guarded_way, baseline, network=network)
-    others = [parse(recipe) for recipe in beside or ()]
+    others = [parse_recipe(recipe) for recipe in beside or ()]
     defence = what_is_observed(detector, masks, None)
     measured = detecting.run(defence, device=device, images=images, beside=others, baseline=guard)
     if as_json:
@@ -113,11 +113,11 @@ def bench_observe(
     """
     from objectseeker.bench import throughput
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs.manifest import Observing
+    from objectseeker.runs.manifest import ObservationSettings
 
     defence = what_is_observed(detector, masks, None)
     seeker = defence.seeker(device)
-    observing = Observing(masks=defence.masks, fill=defence.fill, batch=defence.batch)
+    observing = ObservationSettings(masks=defence.masks, fill=defence.fill, batch=defence.batch)
     loaded: Any = seeker.detector
     measured = throughput.run(open_dataset(dataset), loaded, observing, images=images)
     if as_json:

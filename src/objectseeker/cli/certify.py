@@ -39,7 +39,7 @@ def certify(
     Example:  objectseeker certify runs/voc --defence tuned/defence.json --patch 1% --out certificates.csv
     Example:  objectseeker certify runs/voc --mask-score 0.7
     """
-    from objectseeker.core.threats import WHERES
+    from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_text
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
     from objectseeker.results import evaluation_tables
@@ -65,7 +65,7 @@ def certify(
         return
     counted = [row for row in rows if not row.ignored]
     things = "objects" if labelled else "boxes that it outputs"
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         number = sum(row.certified[where] for row in counted)
         printed.print(f"certified {where}: {number} of {len(counted)} {things}")
     vacuous = sum(row.vacuous_far for row in counted)

@@ -11,7 +11,7 @@ from objectseeker import Defence, ObjectSeekerError, Rule, detectors
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import DetectorOptions, Device, Json, TrustDetector, grouped, refuse_beside
-from objectseeker.core.recipes import parse
+from objectseeker.core.recipes import parse_recipe
 
 
 @app.command(name="check-detector")
@@ -54,7 +54,7 @@ def check_detector(
     else:
         named, given = options.given()
         checked = Defence.default(
-            str(spec or named), rule=Rule(), follow=None, masks=parse(masks or "halves:4"), **given
+            str(spec or named), rule=Rule(), follow=None, masks=parse_recipe(masks or "halves:4"), **given
         )
     seeker = checked.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector

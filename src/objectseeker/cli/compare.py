@@ -10,7 +10,7 @@ import typer
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, open_run
-from objectseeker.core.recipes import parse
+from objectseeker.core.recipes import parse_recipe
 from objectseeker.core.threats import parse_area
 
 
@@ -68,7 +68,7 @@ def compare(
     single = {"recall_of": recall_of, "patch_area": parse_area(patch), "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
     options["both_halves"] = both_halves
-    recipe = None if masks is None else parse(masks)
+    recipe = None if masks is None else parse_recipe(masks)
     measured = []
     for number, path in enumerate(runs, 1):
         if path.is_file():

@@ -30,11 +30,11 @@ def demo(
     from dataclasses import replace
 
     from objectseeker import Defence
-    from objectseeker.core.recipes import parse
+    from objectseeker.core.recipes import parse_recipe
     from objectseeker.demo import demo_run as job
     from objectseeker.demo.samples import samples
 
-    defence, area = replace(Defence.default("embedded"), masks=parse(masks)), parse_area(patch)
+    defence, area = replace(Defence.default("embedded"), masks=parse_recipe(masks)), parse_area(patch)
     count = len(samples())
     out.mkdir(parents=True, exist_ok=True)
     results = []

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from objectseeker.datasets import Dataset
     from objectseeker.inference.image_sources import Categories, Id, Source
     from objectseeker.inference.images import Looked, Totals
-    from objectseeker.metrics import Threat
+    from objectseeker.metrics import ThreatModel
 
 
 @app.command()
@@ -119,7 +119,7 @@ def detect(
     seeker = defence.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
     categories, warnings = _categories(data, ids, loaded.names, pairs)
-    bound = defence.bound_to(defence.identity or loaded.identity)
+    bound = defence.with_fingerprint(defence.identity or loaded.identity)
     doubt = None if trust_detector else getattr(loaded, "unverified", None)
     about = None if against is None else against.described(bound.rule)
     with journal_in(out, {"defence": _decides(bound), "certified": about}) as journal:
@@ -182,7 +182,7 @@ def _watching(
     defence: Defence,
     seeker_of: Callable[[], ObjectSeeker],
     *,
-    threat: Threat | None,
+    threat: ThreatModel | None,
     annotate: bool,
     alert: bool,
 ) -> Watching:
@@ -198,7 +198,7 @@ def _watching(
     opened = open_video(given, rate=options.fps)  # first: a detector takes longer to load than a bad file to refuse
     seeker = seeker_of()
     loaded: Any = seeker.detector
-    bound = defence.bound_to(defence.identity or loaded.identity)
+    bound = defence.with_fingerprint(defence.identity or loaded.identity)
     bound.save(out / "defence.json")
     say(bound)
     lines = Lines(opened.name, Categories.of_detector(loaded.names), bound.sha256, alert)
@@ -207,7 +207,7 @@ def _watching(
     return Watching(opened, choice, seeker, lines, out, threat=threat, about=about, annotate=annotate, names=names)
 
 
-def _threat(options: ThreatOptions, certify: bool) -> Threat | None:
+def _threat(options: ThreatOptions, certify: bool) -> ThreatModel | None:
     if certify:
         return options.threat()
     if options != ThreatOptions():
@@ -246,15 +246,15 @@ def _categories(
 
 def _decides(defence: Defence) -> dict[str, Any]:
     """Everything that two defences of one sha256 have in common."""
-    from objectseeker.defense import without_folder
+    from objectseeker.defense import spec_without_path
 
-    return defence.to_json() | {"detector": without_folder(defence.detector), "follow": None}
+    return defence.to_json() | {"detector": spec_without_path(defence.detector), "follow": None}
 
 
 def _say_cost(defence: Defence, before: int, total: int) -> None:
-    from objectseeker.runs.manifest import Observing
+    from objectseeker.runs.manifest import ObservationSettings
 
-    views, why = Observing(defence.masks).cost()
+    views, why = ObservationSettings(defence.masks).cost()
     done = f"{before:,} of {total:,} images done before; " if before else ""
     left = total - before
     notes.print(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
@@ -303,9 +303,9 @@ def _counts(totals: Totals) -> dict[str, int]:
 
 
 def _print_totals(
-    totals: Totals, out: Path, threat: Threat | None, threshold: float, *, pictures: bool, alert: bool
+    totals: Totals, out: Path, threat: ThreatModel | None, threshold: float, *, pictures: bool, alert: bool
 ) -> None:
-    from objectseeker.core.threats import WHERES
+    from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.inference.images import ABOUT, patch_words
 
     printed.print(f"{totals.boxes} boxes in {totals.images} images, {totals.recovered} of them found by masking only")
@@ -313,7 +313,7 @@ def _print_totals(
         named = ", ".join(f"{name} {count}" for name, count in totals.left_out.most_common())
         warn(f"boxes left out, of classes that the data set does not have: {totals.left_out.total()} ({named})")
     if threat is not None:
-        for where in WHERES:
+        for where in PATCH_LOCATIONS:
             printed.print(f"certified {where}: {totals.certified[where]} of {totals.boxes} boxes")
         printed.print(
             f"{totals.certified['vacuous_far']} boxes have no far position and count as certified there; all against "

@@ -43,7 +43,7 @@ def figures(
     Example:  objectseeker figures runs/voc --out figures --defence tuned/defence.json --wrong-boxes 1
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
-    from objectseeker.metrics import Scene
+    from objectseeker.metrics import ImageSet
     from objectseeker.results import figures as job
     from objectseeker.results import plots
 
@@ -51,7 +51,7 @@ def figures(
     defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
     with progress("drawing figures", 0) as bar:
         files = job.write_figures(
-            Scene.of(stored.images(), stored.vocabulary),
+            ImageSet.of(stored.images(), stored.vocabulary),
             settings,
             out,
             masks=defence.masks,

@@ -97,7 +97,7 @@ def observe(
     from objectseeker.datasets import open_dataset
     from objectseeker.runs import observe as job
     from objectseeker.runs.engines.engine_selection import open_engine
-    from objectseeker.runs.manifest import Observing
+    from objectseeker.runs.manifest import ObservationSettings
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
@@ -107,14 +107,14 @@ def observe(
     pairs = None if class_map is None else read_class_map(class_map)
     data = open_dataset(dataset, strict=strict, outside=outside)
     chosen = what_is_observed(detector, masks, defence)
-    observing = Observing(
+    observing = ObservationSettings(
         masks=chosen.masks,
         fill=chosen.fill,
         batch=chosen.batch or 8,
         base_floor=base_floor,
         mask_floor=mask_floor,
     )
-    size = job.plan(data, observing, limit=count)
+    size = job.plan_run(data, observing, limit=count)
     drawn = "" if sample is None else f" drawn with seed {drawn_by} from {len(data):,}"
     cost = f"{size.images:,} images{drawn} x {size.views_per_image:,} views = {size.passes:,} forward passes"
     options: dict[str, Any] = chosen.options | {"device": device}

@@ -26,7 +26,7 @@ from objectseeker.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import Settings
+    from objectseeker.metrics import EvaluationSettings
     from objectseeker.report import Baseline
     from objectseeker.runs.run import Run
 
@@ -102,12 +102,12 @@ def report(
         printed.print(f"Report: {escape(str(out))} ({out.stat().st_size / 1e6:.1f} MB)")
 
 
-def _baseline(run: Run, file: Path | None, settings: Settings) -> Baseline:
+def _baseline(run: Run, file: Path | None, settings: EvaluationSettings) -> Baseline:
     """What to compare with, measured at the same operating point: under its own defence, or under the rule shown."""
     from objectseeker.report import Baseline
 
     name = run.folder.resolve().name
-    defence = run.bind(run.defence(settings.rule, settings.follow) if file is None else Defence.load(file))
+    defence = run.bind_defense(run.defence(settings.rule, settings.follow) if file is None else Defence.load(file))
     measured = replace(settings, rule=defence.rule, follow=defence.curve)
     floor = run.manifest.observing.mask_floor
     if measured.floor < floor:

@@ -80,7 +80,7 @@ def serve(
     defence = defence_of(detector, masks, rule)
     seekers = _seekers(defence, device, trust_detector)
     loaded: Any = seekers[0].detector
-    bound = defence.bound_to(defence.identity or loaded.identity)
+    bound = defence.with_fingerprint(defence.identity or loaded.identity)
     passes = 1 + len(bound.masks.masks(SQUARE, SQUARE))  # refuses masks that are not for single images
     say(bound)
     notes.print(

@@ -161,13 +161,18 @@ def _within_passes(
     run: Run, search: Search, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
-    from objectseeker.core.recipes import parse
+    from objectseeker.core.recipes import parse_recipe
     from objectseeker.metrics.recipe_search import tune_budgets
     from objectseeker.results import recipe_search_tables
 
     with Stages() as stages:
         found = tune_budgets(
-            run, search, passes, recipes=[parse(one) for one in masks], processes=processes, on_progress=stages.update
+            run,
+            search,
+            passes,
+            recipes=[parse_recipe(one) for one in masks],
+            processes=processes,
+            on_progress=stages.update,
         )
     defences = {
         one.budget: replace(run.defence(*one.tuning.chosen), masks=one.candidate.recipe)

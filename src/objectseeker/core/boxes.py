@@ -47,14 +47,14 @@ class Detections:
         for name, array in (("score", scores), ("label", labels)):
             if array.shape != (len(boxes),):
                 raise ObjectSeekerError(f"{name} must have shape ({len(boxes)},) to match xyxy, got {array.shape}")
-        _refuse(boxes, ~np.isfinite(boxes).all(axis=1), "box coordinates must be finite")
-        _refuse(boxes, np.abs(boxes).max(axis=1, initial=0) > LARGEST_COORDINATE, "box coordinates are too large")
-        _refuse(
+        _reject_rows(boxes, ~np.isfinite(boxes).all(axis=1), "box coordinates must be finite")
+        _reject_rows(boxes, np.abs(boxes).max(axis=1, initial=0) > LARGEST_COORDINATE, "box coordinates are too large")
+        _reject_rows(
             boxes,
             (boxes[:, 2] < boxes[:, 0]) | (boxes[:, 3] < boxes[:, 1]),
             "a box needs x1 <= x2 and y1 <= y2",
         )
-        _refuse(scores, ~((scores >= 0) & (scores <= 1)), "a score must lie within [0, 1]")
+        _reject_rows(scores, ~((scores >= 0) & (scores <= 1)), "a score must lie within [0, 1]")
         for name, array in (("xyxy", boxes), ("score", scores), ("label", labels)):
             array.setflags(write=False)
             object.__setattr__(self, name, array)
@@ -109,7 +109,7 @@ class Detections:
         return self[self.score >= score]
 
 
-def blocks(rows: int, columns: int) -> Iterator[slice]:
+def row_blocks(rows: int, columns: int) -> Iterator[slice]:
     """The rows of a table of rows x columns, a few at a time: no more than MOST_CELLS cells, and at least one row.
 
     An attacker chooses how many boxes there are, so nothing may need memory for every pair of them.
@@ -157,11 +157,11 @@ def _as_float_array(values: npt.ArrayLike, name: str) -> Floats:
 def _as_label_array(values: npt.ArrayLike) -> Ints:
     numbers = _as_float_array(values, "label")
     labels = np.where(np.isfinite(numbers), numbers, 0.5).astype(np.int64) if numbers.size else np.empty(0, np.int64)
-    _refuse(numbers.ravel(), (labels != numbers).ravel(), "a label must be a whole number")
+    _reject_rows(numbers.ravel(), (labels != numbers).ravel(), "a label must be a whole number")
     return labels.reshape(numbers.shape) if numbers.size else labels
 
 
-def _refuse(values: Floats, bad: Any, rule: str) -> None:
+def _reject_rows(values: Floats, bad: Any, rule: str) -> None:
     """Raise with the first offending row, if there is one."""
     if bad.any():
         row = int(np.argmax(bad))

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks
-from objectseeker.core.evidence import Stars, stars_of
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, row_blocks
+from objectseeker.core.evidence import Stars, build_stars
 from objectseeker.core.masks import SIDES, Masks
 from objectseeker.core.notebook import certificates_html
 from objectseeker.core.observation import Observation
-from objectseeker.core.positions import Classes, removed_together
-from objectseeker.core.threats import Patch, Surroundings, sizes
+from objectseeker.core.positions import PositionClasses, jointly_removed
+from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class ObjectProof:
 
         With a `count` of 2: wherever in them two such patches lie, apart, overlapping or at the same place.
         """
-        classes = Classes.of(self.masks, patch)
+        classes = PositionClasses.of(self.masks, patch)
         grids = [classes.reached(rectangle) for rectangle in allowed]
         if count == 2:
             alone = classes.hardest(grids, np.flatnonzero(self.safe))
-            return bool(removed_together(alone).all()) or (
+            return bool(jointly_removed(alone).all()) or (
                 self.stars is not None and self.stars.prove_pairs(grids, classes, self.safe)
             )
         covered: list[Bools] = [np.asarray(removes[:, self.safe].any(axis=1)) for removes in classes.removes]
@@ -96,7 +96,7 @@ class ObjectProof:
 
     def escapes(self, patch: tuple[int, int]) -> Bools:
         """Where a single patch of this size may hide the object: one entry for every class of `Classes.of`."""
-        classes = Classes.of(self.masks, patch)
+        classes = PositionClasses.of(self.masks, patch)
         across, down = (np.asarray(~removes[:, self.safe].any(axis=1)) for removes in classes.removes)
         hidden: Bools = np.asarray(across[:, None] & down[None])
         if self.stars is not None and hidden.any():
@@ -121,14 +121,14 @@ class ObjectProof:
 
 
 Proving = tuple[Bools, Callable[[int], Stars] | None]  # (boxes, objects): which decide alone; and each object's stars
-Prove = Callable[[Detections], Proving]
+Prover = Callable[[Detections], Proving]
 
 
-def certificates(
+def certify_objects(
     observation: Observation,
     truth: Detections,
     patches: Patch | Sequence[Patch],
-    proving: Prove,
+    proving: Prover,
     *,
     by_views: bool = False,
 ) -> Certificates:
@@ -137,29 +137,31 @@ def certificates(
     `by_views`: with stars, of which a box may have one, with a number for every mask.
     """
     listed = _listed(patches)
-    several = _several(observation, truth, by_views) or [slice(0, 0)]
-    return Certificates.join([_of_some(observation, truth[some], listed, *proving(truth[some])) for some in several])
+    several = _object_batches(observation, truth, by_views) or [slice(0, 0)]
+    return Certificates.join(
+        [_certify_batch(observation, truth[some], listed, *proving(truth[some])) for some in several]
+    )
 
 
 def object_proofs(
-    observation: Observation, truth: Detections, proving: Prove, *, by_views: bool = False
+    observation: Observation, truth: Detections, proving: Prover, *, by_views: bool = False
 ) -> Iterator[Sequence[ObjectProof]]:
     """What proves each object: one proof, or none of an object that has no visible area. As for `certificates`."""
-    for some in _several(observation, truth, by_views):
+    for some in _object_batches(observation, truth, by_views):
         decisive, together = proving(truth[some])
-        safe = any_box_of_mask(decisive, observation.mask_of, len(observation.masks))
+        safe = any_box_per_mask(decisive, observation.mask_of, len(observation.masks))
         visible = visible_area(truth.xyxy[some], observation.width, observation.height) > 0
         for n in range(len(safe)):
             stars = None if together is None or not visible[n] else together(n)
             yield [ObjectProof(observation.masks, safe[n], stars)] if visible[n] else []
 
 
-def _several(observation: Observation, truth: Detections, by_views: bool) -> list[slice]:
+def _object_batches(observation: Observation, truth: Detections, by_views: bool) -> list[slice]:
     """The objects, so many at a time as memory allows."""
-    return list(blocks(len(truth), len(observation.boxes) * (len(observation.masks) if by_views else 1)))
+    return list(row_blocks(len(truth), len(observation.boxes) * (len(observation.masks) if by_views else 1)))
 
 
-def _of_some(
+def _certify_batch(
     observation: Observation,
     truth: Detections,
     patches: Sequence[Patch],
@@ -167,8 +169,8 @@ def _of_some(
     together: Callable[[int], Stars] | None,
 ) -> Certificates:
     masks, width, height = observation.masks, observation.width, observation.height
-    safe = any_box_of_mask(decisive, observation.mask_of, len(masks))
-    vulnerable = escape_lines(safe, masks)
+    safe = any_box_per_mask(decisive, observation.mask_of, len(masks))
+    vulnerable = find_safe_lines(safe, masks)
     proofs: dict[int, ObjectProof] = {}
 
     def proof_of(n: int) -> ObjectProof:
@@ -210,8 +212,8 @@ def decide(
     certified = np.where(twice[:, None], vacuous, certified)  # lines say nothing about two patches
     undecided = possible & ~certified
     if undecided.any():
-        surroundings = Surroundings.of(truth, width, height)
-        size = [sizes(patch, width, height, len(truth)) for patch in patches]
+        surroundings = PatchPositions.of(truth, width, height)
+        size = [patch_sizes(patch, width, height, len(truth)) for patch in patches]
         allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
         for n in np.flatnonzero(undecided.any(axis=0)).tolist():
             proof = proof_of(n)
@@ -222,7 +224,7 @@ def decide(
     return certified & visible, vacuous & visible
 
 
-def provable(rule: Rule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
+def proving_pairs(rule: Rule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
     """Which masked boxes prove which objects, filtered or not: (boxes, objects)."""
     require_fraction(threshold, "threshold")
     proves = lower_bound(observation.boxes.xyxy, truth.xyxy, rule.filter_ioa, bound) > threshold + MARGIN
@@ -231,23 +233,23 @@ def provable(rule: Rule, observation: Observation, truth: Detections, threshold:
     return np.asarray(proves)
 
 
-def proving_by_evidence(rule: Rule, observation: Observation, threshold: float, bound: Bound) -> Prove:
+def evidence_prover(rule: Rule, observation: Observation, threshold: float, bound: Bound) -> Prover:
     """What proves objects under a `Rule`."""
     evidence = rule.evidence(rule.scores(observation))
 
     def proving(objects: Detections) -> Proving:
-        safe_boxes = provable(rule, observation, objects, threshold, bound)
+        safe_boxes = proving_pairs(rule, observation, objects, threshold, bound)
 
         def together(n: int) -> Stars:
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
-            return stars_of(observation, members, evidence[members], rule.cluster_distance)
+            return build_stars(observation, members, evidence[members], rule.cluster_distance)
 
         return safe_boxes & (evidence >= 1)[:, None], None if rule.low_score is None else together
 
     return proving
 
 
-def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
+def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
     """(boxes, objects) flags to (objects, masks): is there a flagged box under the mask?"""
     under = np.zeros((flags.shape[1], masks), dtype=np.bool_)
     box, n = np.nonzero(flags)
@@ -255,7 +257,7 @@ def any_box_of_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
     return under
 
 
-def escape_lines(safe: Bools, masks: Masks) -> Ints:
+def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
     """The four lines of `Certificates.vulnerable`: furthest safe left and top mask, nearest safe right and bottom.
 
     A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
@@ -284,11 +286,11 @@ def _by_lines(
     The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
     none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
     """
-    surroundings = Surroundings.of(truth, width, height)
+    surroundings = PatchPositions.of(truth, width, height)
     certified = np.empty((len(patches), len(truth)), dtype=np.bool_)
     vacuous = np.empty_like(certified)
     for p, patch in enumerate(patches):
-        size = sizes(patch, width, height, len(truth))
+        size = patch_sizes(patch, width, height, len(truth))
         allowed = surroundings.allowed(patch.where, size)
         first = np.maximum(allowed[..., :2], (vulnerable[:, :2] - size + 1)[:, None])
         last = np.minimum(allowed[..., 2:], (vulnerable[:, 2:] - 1)[:, None])

@@ -26,11 +26,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN
-from objectseeker.core.boxes import Bools, Floats, Ints, blocks
+from objectseeker.core.boxes import Bools, Floats, Ints, row_blocks
 from objectseeker.core.masks import MaskPairs, Masks, MaskSet
 from objectseeker.core.observation import Observation
-from objectseeker.core.positions import Classes, removed_together
-from objectseeker.core.pruning import neighbours
+from objectseeker.core.positions import PositionClasses, jointly_removed
+from objectseeker.core.pruning import are_neighbors
 
 # A box of full evidence decides alone, exactly; sums of partial evidence are rounded at inference, so here they must
 # clear 1 by MARGIN. Counting a full box as 2 lets one comparison serve both. Partial evidence is rounded down to whole
@@ -51,7 +51,7 @@ class Stars:
     evidence: Floats
     centre: Ints
 
-    def prove(self, x: Ints, y: Ints, classes: Classes) -> bool:
+    def prove(self, x: Ints, y: Ints, classes: PositionClasses) -> bool:
         """Is every position proven whose class along the axes is one of `x` and one of `y`? True if there is none."""
         if not len(x) or not len(y):
             return True
@@ -62,7 +62,7 @@ class Stars:
             return self._prove_sets(removes, each, each, views)
         return not self.unproven(x, y, classes).any()
 
-    def unproven(self, x: Ints, y: Ints, classes: Classes) -> Bools:
+    def unproven(self, x: Ints, y: Ints, classes: PositionClasses) -> Bools:
         """Which positions are not proven: (len(x), len(y)), by their classes along the axes."""
         left = np.ones((len(x), len(y)), dtype=np.bool_)
         if isinstance(self.masks, MaskPairs):
@@ -82,7 +82,7 @@ class Stars:
                 break
         return left
 
-    def prove_pairs(self, grids: Iterable[tuple[Ints, Ints]], classes: Classes, safe: Bools) -> bool:
+    def prove_pairs(self, grids: Iterable[tuple[Ints, Ints]], classes: PositionClasses, safe: Bools) -> bool:
         """Are any two positions of the classes in `grids`, equal or not, proven together?
 
         `classes` are those of the patch; `safe` (M,) are the masks that decide alone. Pairs of classes that one of
@@ -90,7 +90,7 @@ class Stars:
         """
         views = self._views()
         removes = classes.hardest(grids, views)
-        c, d = np.nonzero(np.triu(~removed_together(removes[:, safe[views]])))
+        c, d = np.nonzero(np.triu(~jointly_removed(removes[:, safe[views]])))
         return self._prove_sets(removes, c, d, views)
 
     def _along(self, masks: MaskSet, axis: int, removes: Bools) -> Floats:
@@ -133,33 +133,33 @@ class Stars:
         return True
 
 
-def weights(evidence: Floats) -> Floats:
+def certified_weights(evidence: Floats) -> Floats:
     """What each box counts for in a certificate: its evidence in whole units, rounded down."""
     return np.where(evidence >= 1, FULL, np.floor(evidence / UNIT) * UNIT)
 
 
-def linked(some: Floats, boxes: Floats, distance: float, start: int = 0) -> Bools:
+def certain_neighbors(some: Floats, boxes: Floats, distance: float, start: int = 0) -> Bools:
     """Which of `boxes` clustering surely joins directly to each of `some`, which are those from `start` on.
 
     However inference rounds; and every box to itself, also one without area.
     """
-    near = neighbours(some, boxes, distance - MARGIN)
+    near = are_neighbors(some, boxes, distance - MARGIN)
     rows = np.arange(len(some))
     near[rows, start + rows] = True
     return near
 
 
-def stars_of(observation: Observation, members: Ints, evidence: Floats, distance: float) -> Stars:
+def build_stars(observation: Observation, members: Ints, evidence: Floats, distance: float) -> Stars:
     """The stars of the masked boxes `members`, which all prove the same object and carry `evidence` above 0.
 
     `distance` is the rule's cluster_distance.
     """
     boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
-    weight = weights(evidence)
+    weight = certified_weights(evidence)
     masks, first = np.unique(mask_of, return_index=True)  # members come mask by mask
     distinct: dict[tuple[int, bytes], None] = {}  # equal stars count once
-    for some in blocks(len(members), len(members)):
-        near = linked(boxes[some], boxes, distance, some.start)
+    for some in row_blocks(len(members), len(members)):
+        near = certain_neighbors(boxes[some], boxes, distance, some.start)
         best = np.zeros((len(near), len(observation.masks)))
         best[:, masks] = np.maximum.reduceat(np.where(near, weight, 0.0), first, axis=1)
         distinct |= dict.fromkeys((m, row.tobytes()) for m, row in zip(mask_of[some].tolist(), best, strict=True))

@@ -22,16 +22,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, SMALLEST_FILTER, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, blocks, intersection, iou
-from objectseeker.core.certification import Certificates, Prove, certificates, object_proofs
-from objectseeker.core.joint import Remaining, remaining, require_anywhere
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, intersection, iou, row_blocks
+from objectseeker.core.certification import Certificates, Prover, certify_objects, object_proofs
+from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
-CLEAR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
+CLEARANCE_DIVISOR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
 TAU_IOU = 0.8
 IOU_THRESHOLD = 0.5  # the T of this variant, unless told otherwise
 SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
@@ -73,12 +73,12 @@ class IouRule:
         equals. `classwise=False` ignores labels in all of that.
         """
         base = observation.base.at_least(self.base_score)
-        clear = clear_of_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
         fitting = observation.boxes[clear].at_least(self.ioa.mask_score)
-        repeated = [self.same(fitting[some], base).any(axis=1) for some in blocks(len(fitting), len(base))]
+        repeated = [self.same(fitting[some], base).any(axis=1) for some in row_blocks(len(fitting), len(base))]
         fitting = fitting[~np.concatenate([np.zeros(0, np.bool_), *repeated])]
-        fitting = fitting[unsuppressed(fitting.score, lambda i: self.same(fitting[i], fitting)[0])]
-        hulls = self.ioa.prune(only(observation, ~clear))[len(base) :]
+        fitting = fitting[nms_survivors(fitting.score, lambda i: self.same(fitting[i], fitting)[0])]
+        hulls = self.ioa.prune(select_masked(observation, ~clear))[len(base) :]
         return Detections.concatenate([base, fitting, hulls])
 
     def certify(
@@ -100,7 +100,7 @@ class IouRule:
         A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
         module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
         """
-        return certificates(observation, truth, patches, self._proving(observation, threshold, bound))
+        return certify_objects(observation, truth, patches, self._proving(observation, threshold, bound))
 
     def remaining(
         self,
@@ -110,13 +110,15 @@ class IouRule:
         *,
         threshold: float = IOU_THRESHOLD,
         bound: Bound = "exact",
-    ) -> Remaining:
+    ) -> JointCertificate:
         """`Rule.remaining`, of boxes whose IoU with their object exceeds `threshold`."""
         proofs = object_proofs(observation, truth, self._proving(observation, threshold, bound))
-        return remaining(observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height))
+        return certify_jointly(
+            observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
+        )
 
-    def _proving(self, observation: Observation, threshold: float, bound: Bound) -> Prove:
-        return lambda objects: (iou_provable(self, observation, objects, threshold, bound), None)
+    def _proving(self, observation: Observation, threshold: float, bound: Bound) -> Prover:
+        return lambda objects: (iou_proving_pairs(self, observation, objects, threshold, bound), None)
 
     def same(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""
@@ -129,11 +131,13 @@ class IouRule:
 AnyRule = Rule | IouRule
 
 
-def iou_provable(rule: IouRule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
+def iou_proving_pairs(
+    rule: IouRule, observation: Observation, truth: Detections, threshold: float, bound: Bound
+) -> Bools:
     """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
     require_fraction(threshold, "threshold")
     boxes = observation.boxes
-    usable = clear_of_mask(boxes.xyxy, observation.mask_of, observation.masks) & (boxes.score >= rule.ioa.mask_score)
+    usable = non_overlapping(boxes.xyxy, observation.mask_of, observation.masks) & (boxes.score >= rule.ioa.mask_score)
     proves = np.zeros((len(boxes), len(truth)), dtype=np.bool_)
     proves[usable] = iou_lower_bound(boxes.xyxy[usable], truth.xyxy, rule.tau_iou, bound) > threshold + MARGIN
     if rule.classwise:
@@ -141,17 +145,17 @@ def iou_provable(rule: IouRule, observation: Observation, truth: Detections, thr
     return proves
 
 
-def clear_of_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
+def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Which boxes lie apart from what the mask they were seen under removes, by more than 1/CLEAR of the axis."""
     strip = masks.members[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
     axis, rows = masks.strips.axis[strip], np.arange(len(boxes))[:, None]
     before, after = line[..., 0] - boxes[rows, axis + 2], boxes[rows, axis] - line[..., 1]
     gap = np.maximum(np.where(inside[..., 0], before, -np.inf), np.where(inside[..., 1], after, -np.inf))
-    return np.asarray((CLEAR * gap > masks.strips.limit[axis]).all(axis=1))
+    return np.asarray((CLEARANCE_DIVISOR * gap > masks.strips.limit[axis]).all(axis=1))
 
 
-def unsuppressed(score: Floats, same: Callable[[int], Bools]) -> Ints:
+def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
     """Greedy non-maximum suppression: the boxes that are kept, ascending. `same(i)`: which boxes box i suppresses."""
     left = np.ones(len(score), dtype=np.bool_)
     kept = []
@@ -162,7 +166,7 @@ def unsuppressed(score: Floats, same: Callable[[int], Bools]) -> Ints:
     return np.sort(np.array(kept, dtype=np.int64))
 
 
-def only(observation: Observation, keep: Bools) -> Observation:
+def select_masked(observation: Observation, keep: Bools) -> Observation:
     """The observation with some of its masked boxes."""
     index = np.flatnonzero(keep)
     ends = np.searchsorted(observation.mask_of[index], np.arange(len(observation.masks) + 1))

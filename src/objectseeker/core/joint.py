@@ -15,13 +15,13 @@ import numpy as np
 from objectseeker.core.boxes import Bools
 from objectseeker.core.certification import ObjectProof
 from objectseeker.core.masks import Masks
-from objectseeker.core.positions import Classes
+from objectseeker.core.positions import PositionClasses
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remaining:
+class JointCertificate:
     """What surely remains of an image's objects under a patch of `size`, and where the patch must lie for no more.
 
     `proven` (N,) are the objects that are proven with the patch at `place` (x, y), the worst there is: at every other
@@ -37,7 +37,7 @@ class Remaining:
         return int(self.proven.sum())
 
 
-def remaining(masks: Masks, proofs: Iterable[Sequence[ObjectProof]], size: tuple[int, int]) -> Remaining:
+def certify_jointly(masks: Masks, proofs: Iterable[Sequence[ObjectProof]], size: tuple[int, int]) -> JointCertificate:
     """How many objects remain wherever a patch of `size` lies, and the worst place for it.
 
     `proofs` are those of each object: one for every detector label that it may be found as, none if nothing can prove
@@ -50,15 +50,15 @@ def remaining(masks: Masks, proofs: Iterable[Sequence[ObjectProof]], size: tuple
     over all classes is taken. QED. An object that is certified for "anywhere" is counted in every class: the share of
     all objects that remain is never below their certified recall.
     """
-    classes = Classes.of(masks, size)
+    classes = PositionClasses.of(masks, size)
     shape = len(classes.starts[0]), len(classes.starts[1])
     hidden = [_hidden(alternatives, size, shape) for alternatives in proofs]
     count = np.zeros(shape, np.int64)
     for grid in hidden:
         count += grid
     x, y = np.unravel_index(np.argmax(count), shape)
-    place = _middle(classes, 0, int(x), masks.width), _middle(classes, 1, int(y), masks.height)
-    return Remaining(size, place, np.array([not grid[x, y] for grid in hidden], dtype=np.bool_))
+    place = _class_center(classes, 0, int(x), masks.width), _class_center(classes, 1, int(y), masks.height)
+    return JointCertificate(size, place, np.array([not grid[x, y] for grid in hidden], dtype=np.bool_))
 
 
 def require_anywhere(patch: Patch) -> Patch:
@@ -77,7 +77,7 @@ def _hidden(alternatives: Sequence[ObjectProof], size: tuple[int, int], shape: t
     return hidden
 
 
-def _middle(classes: Classes, axis: int, index: int, limit: int) -> int:
+def _class_center(classes: PositionClasses, axis: int, index: int, limit: int) -> int:
     """A position of a class: its middle, for looking at."""
     starts = classes.starts[axis]
     last = int(starts[index + 1]) - 1 if index + 1 < len(starts) else limit - 1

@@ -14,7 +14,7 @@ from objectseeker.core.boxes import Bools, Detections, Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Vocabulary:
+class LabelMap:
     """`to_dataset[d]` is the label of the data set that detector label d stands for, or -1 if it has none."""
 
     detector_names: tuple[str, ...]
@@ -22,7 +22,7 @@ class Vocabulary:
     to_dataset: Ints
 
     @classmethod
-    def same(cls, names: tuple[str, ...]) -> Vocabulary:
+    def same(cls, names: tuple[str, ...]) -> LabelMap:
         """Where there is only one set of labels: a data set without annotations, or one in the detector's classes."""
         return cls(tuple(names), tuple(names), np.arange(len(names)))
 
@@ -32,7 +32,7 @@ class Vocabulary:
         kept = label >= 0
         return Detections(boxes.xyxy[kept], boxes.score[kept], label[kept])
 
-    def in_detector(self, truth: Detections, *, classwise: bool = True) -> tuple[Detections, Ints]:
+    def map_to_detector(self, truth: Detections, *, classwise: bool = True) -> tuple[Detections, Ints]:
         """Every object once for every detector label that stands for it, and which object each of these is.
 
         An object is certified if it is certified as one of them. Where labels play no part (not `classwise`) one of

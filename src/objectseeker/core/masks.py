@@ -21,7 +21,7 @@ from objectseeker.errors import ObjectSeekerError, require_count
 
 Image = npt.NDArray[np.uint8]  # H x W x 3, RGB
 
-GREY = 114  # what a removed pixel is filled with, unless told otherwise
+DEFAULT_FILL = 114  # what a removed pixel is filled with, unless told otherwise
 
 
 def as_image(image: Image) -> Image:
@@ -34,14 +34,16 @@ def as_image(image: Image) -> Image:
     return image
 
 
-def require_grey(value: int, name: str = "fill") -> int:
+def require_gray(value: int, name: str = "fill") -> int:
     """`value` as a grey value."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= 255:
         raise ObjectSeekerError(f"{name} must be a grey value within 0 to 255, got {value!r}")
     return int(value)
 
 
-def fill(image: Image, removed: Sequence[int] | Sequence[Sequence[int]] | Ints, value: int = GREY) -> Image:
+def fill_rectangles(
+    image: Image, removed: Sequence[int] | Sequence[Sequence[int]] | Ints, value: int = DEFAULT_FILL
+) -> Image:
     """A copy of `image` whose pixels inside the rectangles `removed` (one, or R x 4) are `value`."""
     masked = image.copy()
     for x1, y1, x2, y2 in np.asarray(removed, np.int64).reshape(-1, 4).tolist():
@@ -189,7 +191,7 @@ class MaskPairs:
         if wrong.any():
             bad = members[np.argmax(wrong)].tolist()
             raise ObjectSeekerError(f"pair {bad} must be two ascending indices below {len(self.strips)}")
-        nothing = keeps_nothing(self.strips, a, b)
+        nothing = removes_everything(self.strips, a, b)
         if nothing.any():
             raise ObjectSeekerError(f"pair {members[np.argmax(nothing)].tolist()} removes the whole image")
         removed = self.strips.removed[members]
@@ -242,7 +244,7 @@ def strips(width: int, height: int, columns: Iterable[tuple[int, int]], rows: It
     return MaskSet(width, height, np.array(removed, dtype=np.int64))
 
 
-def keeps_nothing(single: MaskSet, a: Ints, b: Ints) -> Bools:
+def removes_everything(single: MaskSet, a: Ints, b: Ints) -> Bools:
     """Whether half masks a and b together remove the whole image: opposite sides that meet or overlap."""
     sides, lines = single.side, single.line
     a, b = np.where(sides[a] < sides[b], a, b), np.where(sides[a] < sides[b], b, a)  # left or top first

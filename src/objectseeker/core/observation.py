@@ -64,7 +64,7 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FrameIndex:
     """Which frame of which sequence an image is; `number` counts time, from 0 and with gaps where frames are missing.
 
     `fps` are the frames a second, None where nobody says.
@@ -94,11 +94,11 @@ class ObservedImage:
     truth: Detections
     ignore: Bools
     crowd: Bools
-    frame: Frame | None = None
+    frame: FrameIndex | None = None
     track: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
-def restrict(observation: Observation, lines: int) -> Observation:
+def keep_lines(observation: Observation, lines: int) -> Observation:
     """`observation` as if only `lines` of its lines per axis had been used, as evenly spaced as they come.
 
     For figures that say so, and for nothing else: some of thirty lines are another recipe than that many lines, one
@@ -114,7 +114,7 @@ def restrict(observation: Observation, lines: int) -> Observation:
         of_axis = halves.axis == axis
         positions = np.unique(halves.line[of_axis])
         if len(positions) > require_count(lines, "lines"):
-            positions = positions[np.array(line_subset(len(positions), lines)) - 1]
+            positions = positions[np.array(evenly_spaced_lines(len(positions), lines)) - 1]
         kept_half |= of_axis & np.isin(halves.line, positions)
     kept = np.flatnonzero(kept_half[masks.members].all(axis=1))
     return Observation(
@@ -126,7 +126,7 @@ def restrict(observation: Observation, lines: int) -> Observation:
     )
 
 
-def line_subset(stored: int, count: int) -> list[int]:
+def evenly_spaced_lines(stored: int, count: int) -> list[int]:
     """Which `count` of the lines 1 to `stored` of an axis are spread over it most evenly, ascending."""
     if require_count(count, "lines") > stored:
         raise ObjectSeekerError(f"lines must be at most {stored}, as many as were observed, got {count}")

@@ -27,7 +27,7 @@ KEPT = 256  # patch sizes and masks whose classes are kept at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Classes:
+class PositionClasses:
     """The classes of one patch size, axis by axis.
 
     Along axis a, class i are the positions from `starts[a][i]` to the next start, and `removes[a][i]` are the views
@@ -38,7 +38,7 @@ class Classes:
     removes: tuple[Bools, Bools]
 
     @classmethod
-    def of(cls, masks: Masks, patch: tuple[int, int]) -> Classes:
+    def of(cls, masks: Masks, patch: tuple[int, int]) -> PositionClasses:
         """The classes of a patch of `patch` = width, height; those of equal masks and sizes are made once."""
         return _classes_of(masks, patch)
 
@@ -62,7 +62,7 @@ class Classes:
         listed: Bools = np.zeros((len(across), len(down)), dtype=np.bool_)
         for grid in grids:
             x, y = (
-                chosen[smallest(contained[np.ix_(chosen, chosen)])]
+                chosen[minimal_sets(contained[np.ix_(chosen, chosen)])]
                 for chosen, contained in zip(grid, contains, strict=True)
             )
             listed[np.ix_(x, y)] = True
@@ -71,10 +71,10 @@ class Classes:
 
 
 @lru_cache(maxsize=KEPT)
-def _classes_of(masks: Masks, patch: tuple[int, int]) -> Classes:
+def _classes_of(masks: Masks, patch: tuple[int, int]) -> PositionClasses:
     starts = masks.changes(0, patch[0]), masks.changes(1, patch[1])
     across, down = (masks.removes(axis, starts[axis], patch[axis]) for axis in (0, 1))
-    return Classes(starts, (across, down))
+    return PositionClasses(starts, (across, down))
 
 
 def _contains(sets: Bools) -> Bools:
@@ -83,13 +83,13 @@ def _contains(sets: Bools) -> Bools:
     return np.asarray((~sets).astype(np.float32) @ sets.T.astype(np.float32) == 0)
 
 
-def smallest(contains: Bools) -> Bools:
+def minimal_sets(contains: Bools) -> Bools:
     """Which sets contain no other one, given what contains what; of equal sets the first."""
     earlier = np.tri(len(contains), k=-1, dtype=np.bool_)
     return np.asarray(~(contains & (~contains.T | earlier)).any(axis=1))
 
 
-def removed_together(removes: Bools) -> Bools:
+def jointly_removed(removes: Bools) -> Bools:
     """[c, d]: does one view remove both a patch of class c and one of class d? `removes` is (classes, views)."""
     each = removes.astype(np.float32)
     return np.asarray(each @ each.T > 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks, ioa
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, row_blocks
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 
@@ -25,18 +25,18 @@ def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
     score = rule.scores(observation)
     evidence = rule.evidence(score)
     kept = np.flatnonzero(evidence > 0)
-    kept = kept[~explained(rule, observation.boxes[kept], base)]
+    kept = kept[~is_filtered(rule, observation.boxes[kept], base)]
     boxes = Detections(observation.boxes.xyxy[kept], score[kept], observation.boxes.label[kept])
     label = boxes.label if rule.classwise else np.zeros_like(boxes.label)
     cluster = clusters(boxes.xyxy, label, rule.cluster_distance)
     enough = cluster_evidence(cluster, observation.mask_of[kept], evidence[kept], len(observation.masks)) >= 1
-    return Detections.concatenate([base, hulls(boxes, cluster)[enough]])
+    return Detections.concatenate([base, unionize(boxes, cluster)[enough]])
 
 
-def explained(rule: Rule, masked: Detections, base: Detections) -> Bools:
+def is_filtered(rule: Rule, masked: Detections, base: Detections) -> Bools:
     """Which masked boxes lie by more than `filter_ioa` inside a base box (of their label, if classwise)."""
     filtered = np.zeros(len(masked), dtype=np.bool_)
-    for some in blocks(len(masked), len(base)):
+    for some in row_blocks(len(masked), len(base)):
         inside = ioa(masked.xyxy[some], base.xyxy) > rule.filter_ioa
         if rule.classwise:
             inside &= masked.label[some, None] == base.label[None]
@@ -44,7 +44,7 @@ def explained(rule: Rule, masked: Detections, base: Detections) -> Bools:
     return filtered
 
 
-def near_line(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
+def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Which boxes come within EDGE of the axis of a line of the mask they were seen under; a band has two lines."""
     strip = masks.members[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
@@ -55,7 +55,7 @@ def near_line(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     return np.asarray((inside & close).any(axis=(1, 2)))
 
 
-def neighbours(a: Floats, b: Floats, distance: float) -> Bools:
+def are_neighbors(a: Floats, b: Floats, distance: float) -> Bools:
     """Which boxes a, b are so close that 1 - max(IoA(a, b), IoA(b, a)) <= distance. Boxes apart never are."""
     return np.asarray(1 - np.maximum(ioa(a, b), ioa(b, a).T) <= distance)
 
@@ -80,9 +80,9 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
             rest = boxes[open_boxes]
             meets = np.flatnonzero((rest[:, :2] < high).all(axis=1) & (rest[:, 2:] > low).all(axis=1))
             near = np.zeros(len(rest), dtype=np.bool_)
-            for some in blocks(len(frontier), len(meets)):
+            for some in row_blocks(len(frontier), len(meets)):
                 still = meets[~near[meets]]
-                near[still] = neighbours(boxes[frontier[some]], rest[still], distance).any(axis=0)
+                near[still] = are_neighbors(boxes[frontier[some]], rest[still], distance).any(axis=0)
             frontier = open_boxes[near]
             number[frontier] = count
             open_boxes = open_boxes[~near]
@@ -101,7 +101,7 @@ def cluster_evidence(cluster: Ints, mask_of: Ints, evidence: Floats, masks: int)
     return np.bincount(view // max(masks, 1), weights=best, minlength=count).astype(np.float64)
 
 
-def hulls(boxes: Detections, cluster: Ints) -> Detections:
+def unionize(boxes: Detections, cluster: Ints) -> Detections:
     """The bounding box of every cluster, with the score and label of the cluster's best box."""
     if not len(boxes):
         return Detections.empty()

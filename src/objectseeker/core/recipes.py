@@ -21,7 +21,7 @@ from typing import ClassVar
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.masks import MaskPairs, Masks, MaskSet, keeps_nothing, strips
+from objectseeker.core.masks import MaskPairs, Masks, MaskSet, removes_everything, strips
 from objectseeker.core.threats import Patch, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
 
@@ -96,7 +96,7 @@ class Pairs(Recipe):
     def _make(self, width: int, height: int) -> MaskPairs:
         single = Halves(self.lines)._make(width, height)
         a, b = np.triu_indices(len(single), 1)
-        distinct = (single.side[a] != single.side[b]) & ~keeps_nothing(single, a, b)
+        distinct = (single.side[a] != single.side[b]) & ~removes_everything(single, a, b)
         alone = np.arange(len(single))
         together = np.stack([a[distinct], b[distinct]], axis=1)
         return MaskPairs(single, np.concatenate([np.stack([alone, alone], axis=1), together]))
@@ -163,18 +163,18 @@ class Sum(Recipe):
         return "+".join(map(str, self.parts))
 
 
-def within(recipe: Recipe) -> list[Recipe]:
+def subrecipes(recipe: Recipe) -> list[Recipe]:
     """All recipes that make only masks of `recipe`, at every image size: what one run of it can speak of.
 
     Line t of j on an axis of n pixels lies at ceil(t * n / (j + 1)). If j + 1 divides k + 1, m times, that is
     ceil(t * m * n / (k + 1)): line t * m of k. Bands of another spacing have another width, so none is among others.
     """
-    choices = [[None, *_thinner(part)] for part in _parts(recipe)]
+    choices = [[None, *_thinned_recipes(part)] for part in _parts(recipe)]
     chosen = [[part for part in parts if part is not None] for parts in product(*choices)]
     return [parts[0] if len(parts) == 1 else Sum(tuple(parts)) for parts in chosen if parts]
 
 
-def _thinner(part: Recipe) -> list[Recipe]:
+def _thinned_recipes(part: Recipe) -> list[Recipe]:
     """The recipes of the same kind that make only masks of `part`."""
     if isinstance(part, Halves | Pairs):
         return [type(part)(lines) for lines in range(1, part.lines + 1) if (part.lines + 1) % (lines + 1) == 0]
@@ -188,7 +188,7 @@ def halves(width: int, height: int, lines: int = 30) -> MaskSet:
     return masks
 
 
-def parse(text: str) -> Recipe:
+def parse_recipe(text: str) -> Recipe:
     """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
     if str(text).startswith(("rolling:", "share:")):
         return parse_rolling(str(text))
@@ -309,7 +309,7 @@ class Share(Recipe):
     def _make(self, width: int, height: int) -> MaskSet:
         whole = self.recipe.masks(width, height)
         assert isinstance(whole, MaskSet)
-        places = _places(self.recipe, width, height, Patch(self.area).size(width, height))
+        places = _mask_ranks(self.recipe, width, height, Patch(self.area).size(width, height))
         return whole.subset(np.flatnonzero(places % self.parts == self._begin()))
 
     def _begin(self) -> int:
@@ -356,7 +356,7 @@ class Rolling(Recipe):
         return f"{self.name}:{self.frames}{_of_patch(self.area)}:{self.recipe}"
 
 
-def turn_of(number: int, stride: int) -> int:
+def rolling_index(number: int, stride: int) -> int:
     """What `of_frame` is asked for frame `number` of a source of which every `stride`-th frame is taken.
 
     It grows by one from each frame that is taken to the next, so that all shares are shown. Without a stride it is the
@@ -365,7 +365,7 @@ def turn_of(number: int, stride: int) -> int:
     return number // stride
 
 
-def of_frame(recipe: Recipe, number: int | None) -> Recipe:
+def recipe_for_frame(recipe: Recipe, number: int | None) -> Recipe:
     """The recipe that frame `number` of its source is shown; None: a single image, which is no frame."""
     return recipe.of_frame(number) if isinstance(recipe, Rolling) and number is not None else recipe
 
@@ -384,7 +384,7 @@ def parse_rolling(text: str) -> Recipe:
         raise ObjectSeekerError(
             f"cannot read the masks {text[:80]!r}: write rolling:8:halves:30, the frames of a window and their masks"
         ) from None
-    recipe = parse(":".join(rest[counts:]))
+    recipe = parse_recipe(":".join(rest[counts:]))
     made_for = parse_area(area["patch"]) if area else USUAL_AREA
     if name == Rolling.name:
         return Rolling(recipe, numbers[0], made_for)
@@ -395,7 +395,7 @@ def _of_patch(area: float) -> str:
     return "" if area == USUAL_AREA else f",patch={'100%' if area == 1 else repr(area)}"
 
 
-def _places(recipe: Recipe, width: int, height: int, patch: tuple[int, int]) -> Ints:
+def _mask_ranks(recipe: Recipe, width: int, height: int, patch: tuple[int, int]) -> Ints:
     """Where each mask of `recipe` stands in its row: its axis and kind, of one recipe of a sum."""
     parts = recipe.parts if isinstance(recipe, Sum) else (recipe,)
     every = [part.masks(width, height).strips for part in parts]
@@ -413,11 +413,11 @@ def _of_lines(masks: MaskSet, patch: tuple[int, int]) -> Ints:
     places = _in_row(masks, masks.line)
     for axis in (0, 1):
         lines = np.unique(masks.line[masks.axis == axis])
-        places[masks.side == axis + 2] += _lines_of(lines, patch[axis])
+        places[masks.side == axis + 2] += _line_gap(lines, patch[axis])
     return places
 
 
-def _lines_of(lines: Ints, side: int) -> int:
+def _line_gap(lines: Ints, side: int) -> int:
     """How many lines apart two lines are of which one mask or the other removes the patch wherever it lies.
 
     Left of a and right of b do iff a - b >= side - 1 (`certification.largest_square`). Lines lie at whole pixels, so of

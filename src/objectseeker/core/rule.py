@@ -9,10 +9,10 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.core.certification import Certificates, certificates, object_proofs, proving_by_evidence
-from objectseeker.core.joint import Remaining, remaining, require_anywhere
+from objectseeker.core.certification import Certificates, certify_objects, evidence_prover, object_proofs
+from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import near_line, prune_by_evidence
+from objectseeker.core.pruning import cut_by_mask, prune_by_evidence
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_flag, require_fraction, require_number
 
@@ -81,8 +81,8 @@ class Rule:
         detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
         area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
         """
-        proving = proving_by_evidence(self, observation, threshold, bound)
-        return certificates(observation, truth, patches, proving, by_views=self.low_score is not None)
+        proving = evidence_prover(self, observation, threshold, bound)
+        return certify_objects(observation, truth, patches, proving, by_views=self.low_score is not None)
 
     def remaining(
         self,
@@ -92,18 +92,20 @@ class Rule:
         *,
         threshold: float = 0.0,
         bound: Bound = "exact",
-    ) -> Remaining:
+    ) -> JointCertificate:
         """How many of the objects surely remain, all in one output, wherever a single patch lies: see `joint`."""
-        proving = proving_by_evidence(self, observation, threshold, bound)
+        proving = evidence_prover(self, observation, threshold, bound)
         proofs = object_proofs(observation, truth, proving, by_views=self.low_score is not None)
-        return remaining(observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height))
+        return certify_jointly(
+            observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
+        )
 
     def scores(self, observation: Observation) -> Floats:
         """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
         score = observation.boxes.score
         if self.edge_factor == 1.0:
             return score
-        cut = near_line(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        cut = cut_by_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
         return np.where(cut, score * self.edge_factor, score)
 
     def evidence(self, score: Floats) -> Floats:

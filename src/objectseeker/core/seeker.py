@@ -39,11 +39,11 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.certification import Certificates
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.masks import GREY, Image, Masks, as_image, fill, require_grey
+from objectseeker.core.masks import DEFAULT_FILL, Image, Masks, as_image, fill_rectangles, require_gray
 from objectseeker.core.observation import Observation
-from objectseeker.core.recipes import Halves, Recipe, of_frame, require_recipe
+from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_recipe
 from objectseeker.core.threats import Patch
-from objectseeker.errors import ObjectSeekerError, is_want_of_memory, require_count
+from objectseeker.errors import ObjectSeekerError, is_out_of_memory, require_count
 
 # Reading while something else works: the next item of an iterator is made in a thread.
 
@@ -59,7 +59,7 @@ class _Failure:
 _END = object()
 
 
-def one_ahead(source: Iterable[_T]) -> Generator[_T]:
+def prefetch_one(source: Iterable[_T]) -> Generator[_T]:
     """The items of `source`, in order; while one is in use the next is made, and no more than that.
 
     What `source` raises is raised here, after the items before it. Closing this generator ends the thread, as soon as
@@ -67,7 +67,7 @@ def one_ahead(source: Iterable[_T]) -> Generator[_T]:
     """
     asked: SimpleQueue[bool] = SimpleQueue()
     made: SimpleQueue[object] = SimpleQueue()
-    Thread(target=_make, args=(source, asked, made), daemon=True).start()
+    Thread(target=_produce, args=(source, asked, made), daemon=True).start()
     try:
         asked.put(True)
         while (item := made.get()) is not _END:
@@ -79,7 +79,7 @@ def one_ahead(source: Iterable[_T]) -> Generator[_T]:
         asked.put(False)
 
 
-def _make(source: Iterable[object], asked: SimpleQueue[bool], made: SimpleQueue[object]) -> None:
+def _produce(source: Iterable[object], asked: SimpleQueue[bool], made: SimpleQueue[object]) -> None:
     """An item for every time one is asked for; a source that is a generator is closed in the thread that runs it."""
     try:
         items = iter(source)
@@ -100,17 +100,17 @@ T = TypeVar("T")
 log = logging.getLogger("objectseeker")
 
 
-def attempt(see: Callable[[], T]) -> T | BaseException:
+def try_view(see: Callable[[], T]) -> T | BaseException:
     """What a view gives by itself, or how that failed; want of memory is raised, for it says nothing about the view."""
     try:
         return see()
     except (Exception, SystemExit) as error:
-        if is_want_of_memory(error):
+        if is_out_of_memory(error):
             raise
         return error
 
 
-def where_it_worked(
+def keep_successful_views(
     found: Sequence[T | BaseException], again: Callable[[int], T | BaseException], nothing: T
 ) -> list[T]:
     """What the views of an image gave, `nothing` where one failed, which is said.
@@ -152,7 +152,7 @@ class ViewDetector(Protocol):
 
 
 @runtime_checkable
-class RowDetector(ViewDetector, Protocol):
+class PipelinedViewDetector(ViewDetector, Protocol):
     """A view detector that may begin with the next image before it is done with the last.
 
     `images` are pairs of an image and the `removed` of its views; entry i is what `detect_views` gives for pair i.
@@ -162,7 +162,7 @@ class RowDetector(ViewDetector, Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Defended:
+class DefendedImage:
     """One image as a defended detector sees it: the base boxes, and the boxes that only masking found."""
 
     image: Image
@@ -207,7 +207,7 @@ class ObjectSeeker:
     detector: Detector
     rule: AnyRule
     masks: Recipe = field(default_factory=Halves, kw_only=True)
-    fill: int = field(default=GREY, kw_only=True)
+    fill: int = field(default=DEFAULT_FILL, kw_only=True)
     batch: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -217,7 +217,7 @@ class ObjectSeeker:
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
         require_count(self.batch, "batch")
-        require_grey(self.fill)
+        require_gray(self.fill)
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
         """The robust detections of each image."""
@@ -229,7 +229,7 @@ class ObjectSeeker:
             for defended in watched:
                 yield defended.detections
 
-    def watch(self, frames: Iterable[Image | tuple[int, Image]], *, ahead: bool = True) -> Generator[Defended]:
+    def watch(self, frames: Iterable[Image | tuple[int, Image]], *, ahead: bool = True) -> Generator[DefendedImage]:
         """Everything about one frame after the other, each as soon as it is there; none is kept.
 
         The next frame is read in a thread while the detector is at this one, unless `ahead` is False; a detector that
@@ -241,28 +241,28 @@ class ObjectSeeker:
 
         Guarantee: for frame t it gives, bit for bit, what `of_frame(t).defend` gives for that image alone.
         """
-        own = map(_numbered, count(), frames)
-        with closing(one_ahead(own)) if ahead else nullcontext(own) as numbered:
+        own = map(_copy_frame, count(), frames)
+        with closing(prefetch_one(own)) if ahead else nullcontext(own) as numbered:
             for image, observation in self._observe(numbered):
                 yield self._defended(image, observation)
 
     def of_frame(self, number: int) -> ObjectSeeker:
         """How frame `number` of a stream is defended, as if it were a single image; with `certify` for it alone."""
-        return replace(self, masks=of_frame(self.masks, number))
+        return replace(self, masks=recipe_for_frame(self.masks, number))
 
     def observe(self, images: Iterable[Image]) -> list[Observation]:
         """Everything the detector sees of each image: under no mask and under every mask."""
         return [observation for _, observation in self._observe(zip(repeat(None), images))]
 
-    def defend(self, image: Image) -> Defended:
+    def defend(self, image: Image) -> DefendedImage:
         """The robust detections of one image, kept apart by who found them."""
         ((image, observation),) = self._observe([(None, image)])
         return self._defended(image, observation)
 
-    def _defended(self, image: Image, observation: Observation) -> Defended:
+    def _defended(self, image: Image, observation: Observation) -> DefendedImage:
         boxes = self.rule.prune(observation)
         base = len(observation.base.at_least(self.rule.base_score))
-        return Defended(image, observation, boxes[:base], boxes[base:])
+        return DefendedImage(image, observation, boxes[:base], boxes[base:])
 
     def certify(
         self,
@@ -293,7 +293,7 @@ class ObjectSeeker:
             for number, pixels in images:
                 image = as_image(pixels)
                 height, width = image.shape[:2]
-                begun.append((image, of_frame(self.masks, number).masks(width, height)))
+                begun.append((image, recipe_for_frame(self.masks, number).masks(width, height)))
                 yield begun[-1]
 
         for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
@@ -301,14 +301,14 @@ class ObjectSeeker:
             yield image, Observation(masks.width, masks.height, masks, base, masked)
 
 
-def _numbered(place: int, frame: Image | tuple[int, Image]) -> tuple[int, Image]:
+def _copy_frame(place: int, frame: Image | tuple[int, Image]) -> tuple[int, Image]:
     """A frame and its number, in memory of its own: a source may read every frame into the same."""
     number, image = frame if isinstance(frame, tuple) else (place, frame)
     return number, as_image(image).copy()
 
 
 def detect_views(
-    detector: Detector, image: Image, masks: Masks, *, value: int = GREY, batch: int = 8
+    detector: Detector, image: Image, masks: Masks, *, value: int = DEFAULT_FILL, batch: int = 8
 ) -> list[Detections]:
     """Detections on the untouched image, then on the image under each mask."""
     (found,) = detect_all_views(detector, [(image, masks)], value=value, batch=batch)
@@ -316,18 +316,18 @@ def detect_views(
 
 
 def detect_all_views(
-    detector: Detector, images: Iterable[tuple[Image, Masks]], *, value: int = GREY, batch: int = 8
+    detector: Detector, images: Iterable[tuple[Image, Masks]], *, value: int = DEFAULT_FILL, batch: int = 8
 ) -> Iterator[list[Detections]]:
     """`detect_views` of one image after the other; a detector that can may be one image ahead."""
     counts: deque[int] = deque()
 
     def given() -> Iterator[tuple[Image, Ints]]:
         for image, masks in images:
-            removed = removed_of(masks)
+            removed = view_rectangles(masks)
             counts.append(len(removed))
             yield image, removed
 
-    if isinstance(detector, RowDetector):
+    if isinstance(detector, PipelinedViewDetector):
         rows = detector.detect_views_of(given(), value)
     elif isinstance(detector, ViewDetector):
         rows = (detector.detect_views(image, removed, value) for image, removed in given())
@@ -337,12 +337,12 @@ def detect_all_views(
         rows = (_detect_filled(detector, image, removed, value, batch) for image, removed in given())
     for row in rows:
         found = _require_results(row, counts.popleft() if counts else 0, "views")
-        yield _only_classes(found, getattr(detector, "names", ()))
+        yield _drop_unknown_labels(found, getattr(detector, "names", ()))
     if counts:
         raise ObjectSeekerError(f"the detector returned no results for the last {len(counts)} images")
 
 
-def removed_of(masks: Masks) -> Ints:
+def view_rectangles(masks: Masks) -> Ints:
     """The views of an image: untouched, then without the rectangles of each mask; N x R x 4."""
     masked = masks.removed.reshape(len(masks), -1, 4) if len(masks) else np.empty((0, 1, 4), np.int64)
     return np.concatenate([np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:])), masked])
@@ -351,23 +351,25 @@ def removed_of(masks: Masks) -> Ints:
 def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch: int) -> list[Detections]:
     """Every view from a full batch; what happens to one that fails is said at the top of this module."""
     found: list[Detections | BaseException] = []
-    alone = partial(_detect_alone, detector, image, removed, value, batch)
+    alone = partial(_detect_isolated, detector, image, removed, value, batch)
     for start in range(0, len(removed), batch):
-        views = [fill(image, rectangles, value) for rectangles in removed[start : start + batch]]
+        views = [fill_rectangles(image, rectangles, value) for rectangles in removed[start : start + batch]]
         padded = views + [np.full_like(image, value) for _ in range(batch - len(views))]
         try:
             found += _detect(detector, padded)[: len(views)]
         except (Exception, SystemExit):
             found += [alone(start + place) for place in range(len(views))]
-    return where_it_worked(found, alone, Detections.empty())
+    return keep_successful_views(found, alone, Detections.empty())
 
 
-def _detect_alone(
+def _detect_isolated(
     detector: Detector, image: Image, removed: Ints, value: int, batch: int, number: int
 ) -> Detections | BaseException:
     """The boxes of a view that has only copies of itself beside it, or how that failed."""
-    return attempt(
-        lambda: _detect(detector, [fill(image, removed[number], value) for _ in range(batch)])[number % batch]
+    return try_view(
+        lambda: _detect(detector, [fill_rectangles(image, removed[number], value) for _ in range(batch)])[
+            number % batch
+        ]
     )
 
 
@@ -391,7 +393,7 @@ def _require_results(results: Sequence[Detections], count: int, of: str) -> list
     return found
 
 
-def _only_classes(found: list[Detections], names: object) -> list[Detections]:
+def _drop_unknown_labels(found: list[Detections], names: object) -> list[Detections]:
     """The boxes of all views without those whose label is no class; an error if that leaves none of them."""
     known = len(names) if isinstance(names, tuple | list) else 0
     end = known or LARGEST_LABEL

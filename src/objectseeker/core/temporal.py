@@ -34,24 +34,24 @@ import numpy as np
 
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Bools, Detections, Ints
-from objectseeker.core.certification import ObjectProof, Proving, object_proofs, proving_by_evidence
-from objectseeker.core.iou_rule import AnyRule, IouRule, iou_provable
+from objectseeker.core.certification import ObjectProof, Proving, evidence_prover, object_proofs
+from objectseeker.core.iou_rule import AnyRule, IouRule, iou_proving_pairs
 from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
-from objectseeker.core.positions import Classes
+from objectseeker.core.positions import PositionClasses
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import Patch, Surroundings, sizes
+from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.errors import ObjectSeekerError, require_count
 
-FREE = 2**40  # pixels a frame: from anywhere to anywhere
-MANY = 64  # rectangles of a union before it is cut anew
+UNBOUNDED_MOTION = 2**40  # pixels a frame: from anywhere to anywhere
+MAX_UNION_SIZE = 64  # rectangles of a union before it is cut anew
 
 NOWHERE: Ints = np.empty((0, 4), np.int64)
 NOWHERE.setflags(write=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instant:
+class FramePositions:
     """One frame of a track: where the patch may be (`allowed`), and where of that it may hide the object (`hiding`).
 
     Both are unions of rectangles (R, 4) of positions: x_first, y_first, x_last, y_last, all inclusive.
@@ -61,7 +61,7 @@ class Instant:
     hiding: Ints
 
     @classmethod
-    def blind(cls, width: int, height: int, patch: Patch) -> Instant:
+    def blind(cls, width: int, height: int, patch: Patch) -> FramePositions:
         """A frame in which the object has no box, or which was not observed: the patch moves on, nothing is proven."""
         across, down = patch.size(width, height)
         everywhere = np.array([[1 - across, 1 - down, width - 1, height - 1]], dtype=np.int64)
@@ -73,7 +73,7 @@ class Instant:
         return not len(self.hiding)
 
 
-def instants(
+def frame_positions(
     rule: AnyRule,
     observation: Observation,
     truth: Detections,
@@ -81,7 +81,7 @@ def instants(
     *,
     threshold: float = 0.0,
     bound: Bound = "exact",
-) -> list[Instant]:
+) -> list[FramePositions]:
     """What one frame is for each object of `truth`: certified alone iff `rule.certify` certifies it.
 
     One in which the object has no visible area is blind.
@@ -90,26 +90,28 @@ def instants(
         raise ObjectSeekerError(f"certificates over time are about one patch, got a count of {patch.count}")
     width, height = observation.width, observation.height
     size = patch.size(width, height)
-    areas = Surroundings.of(truth.xyxy, width, height).allowed(patch.where, sizes(patch, width, height, len(truth)))
+    areas = PatchPositions.of(truth.xyxy, width, height).allowed(
+        patch.where, patch_sizes(patch, width, height, len(truth))
+    )
     proofs = _proofs(rule, observation, truth, threshold, bound)
     return [
-        Instant(allowed, _meeting(_hiding(observation.masks, proof[0], size), allowed))
+        FramePositions(allowed, _intersect(_hiding(observation.masks, proof[0], size), allowed))
         if proof
-        else Instant.blind(width, height, patch)
-        for proof, allowed in zip(proofs, map(_tidy, areas), strict=True)
+        else FramePositions.blind(width, height, patch)
+        for proof, allowed in zip(proofs, map(_simplify, areas), strict=True)
     ]
 
 
-def either(ways: Sequence[Instant]) -> Instant:
+def intersect_alternatives(ways: Sequence[FramePositions]) -> FramePositions:
     """The frame of an object that may be found as one of several things: hidden where each of them is."""
     hiding = ways[0].hiding
     for way in ways[1:]:
-        hiding = _meeting(hiding, way.hiding)
-    return Instant(ways[0].allowed, hiding)
+        hiding = _intersect(hiding, way.hiding)
+    return FramePositions(ways[0].allowed, hiding)
 
 
-def first_unreported(
-    track: Sequence[Instant], reach: int, times: int = 1, *, numbers: Sequence[int] | None = None
+def earliest_uncertified_start(
+    track: Sequence[FramePositions], reach: int, times: int = 1, *, numbers: Sequence[int] | None = None
 ) -> list[int]:
     """For every frame the earliest one from which on to it the object may be reported fewer than `times` times.
 
@@ -132,7 +134,7 @@ def first_unreported(
     following: list[tuple[int, list[Ints]]] = []  # a beginning, and what it leaves
     earliest: list[int] = []
     for end, (instant, frames) in enumerate(zip(track, _steps(numbers, len(track)), strict=True)):
-        farthest = min(reach * frames, FREE)  # else 64 bits may not hold it
+        farthest = min(reach * frames, UNBOUNDED_MOTION)  # else 64 bits may not hold it
         following.append((end, [_ANYWHERE] * layers))
         stepped = ((begin, _step(reached, instant, farthest)) for begin, reached in following)
         following = _distinct((begin, reached) for begin, reached in stepped if len(reached[-1]))
@@ -158,13 +160,13 @@ def _distinct(following: Iterable[tuple[int, list[Ints]]]) -> list[tuple[int, li
     return kept
 
 
-def _step(before: Sequence[Ints], instant: Instant, reach: int) -> list[Ints]:
+def _step(before: Sequence[Ints], instant: FramePositions, reach: int) -> list[Ints]:
     """`R_t` of `R_t-1`: one union for each number of reports, from 0 on."""
-    grown = [_grown(positions, reach) for positions in before]
-    after = [_meeting(grown[0], instant.hiding)]
+    grown = [_dilate(positions, reach) for positions in before]
+    after = [_intersect(grown[0], instant.hiding)]
     for fewer, same in pairwise(grown):
-        parts = [_meeting(same, instant.hiding), _meeting(fewer, instant.allowed)]
-        after.append(_tidy(np.concatenate(parts)))
+        parts = [_intersect(same, instant.hiding), _intersect(fewer, instant.allowed)]
+        after.append(_simplify(np.concatenate(parts)))
     return after
 
 
@@ -172,38 +174,38 @@ def _proofs(
     rule: AnyRule, observation: Observation, truth: Detections, threshold: float, bound: Bound
 ) -> Iterable[Sequence[ObjectProof]]:
     if isinstance(rule, Rule):
-        proving = proving_by_evidence(rule, observation, threshold, bound)
+        proving = evidence_prover(rule, observation, threshold, bound)
         return object_proofs(observation, truth, proving, by_views=rule.low_score is not None)
 
     def by_iou(objects: Detections) -> Proving:
         assert isinstance(rule, IouRule)
-        return iou_provable(rule, observation, objects, threshold, bound), None
+        return iou_proving_pairs(rule, observation, objects, threshold, bound), None
 
     return object_proofs(observation, truth, by_iou)
 
 
 def _hiding(masks: Masks, proof: ObjectProof, size: tuple[int, int]) -> Ints:
     """All positions at which the object is not proven."""
-    starts = Classes.of(masks, size).starts
+    starts = PositionClasses.of(masks, size).starts
     ends = [np.append(start[1:], limit) - 1 for start, limit in zip(starts, (masks.width, masks.height), strict=True)]
     return _cut(proof.escapes(size), starts[0], starts[1], ends[0], ends[1])
 
 
-_ANYWHERE: Ints = np.array([[-FREE, -FREE, FREE, FREE]], dtype=np.int64)
+_ANYWHERE: Ints = np.array([[-UNBOUNDED_MOTION, -UNBOUNDED_MOTION, UNBOUNDED_MOTION, UNBOUNDED_MOTION]], dtype=np.int64)
 
 
-def _grown(rectangles: Ints, reach: int) -> Ints:
+def _dilate(rectangles: Ints, reach: int) -> Ints:
     return np.asarray(rectangles + np.array([-reach, -reach, reach, reach]))
 
 
-def _meeting(a: Ints, b: Ints) -> Ints:
+def _intersect(a: Ints, b: Ints) -> Ints:
     """The positions that two unions have in common."""
     first = np.maximum(a[:, None, :2], b[None, :, :2])
     last = np.minimum(a[:, None, 2:], b[None, :, 2:])
-    return _tidy(np.concatenate([first, last], axis=-1).reshape(-1, 4))
+    return _simplify(np.concatenate([first, last], axis=-1).reshape(-1, 4))
 
 
-def _tidy(rectangles: Ints) -> Ints:
+def _simplify(rectangles: Ints) -> Ints:
     """The same union without empty rectangles and those that another one contains; cut anew if still there are many."""
     kept = rectangles[(rectangles[:, :2] <= rectangles[:, 2:]).all(axis=1)]
     if len(kept) < 2:
@@ -213,10 +215,10 @@ def _tidy(rectangles: Ints) -> Ints:
         axis=-1
     )
     kept = kept[within.sum(axis=1) == 1]  # in itself alone
-    return kept if len(kept) <= MANY else _recut(kept)
+    return kept if len(kept) <= MAX_UNION_SIZE else _disjoint(kept)
 
 
-def _recut(rectangles: Ints) -> Ints:
+def _disjoint(rectangles: Ints) -> Ints:
     """The union as rectangles that do not overlap, by the grid of all their borders."""
     x, y = (np.unique(np.concatenate([rectangles[:, axis], rectangles[:, axis + 2] + 1])) for axis in (0, 1))
     grid = np.zeros((len(x), len(y)), dtype=np.bool_)

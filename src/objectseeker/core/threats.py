@@ -12,8 +12,8 @@ import numpy.typing as npt
 from objectseeker.core.boxes import Floats, Ints
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
-Where = Literal["far", "close", "over", "anywhere"]
-WHERES: tuple[Where, ...] = get_args(Where)
+PatchLocation = Literal["far", "close", "over", "anywhere"]
+PATCH_LOCATIONS: tuple[PatchLocation, ...] = get_args(PatchLocation)
 
 FAR = 10  # a patch is far from an object when the gap exceeds 1/FAR of the image's width or height
 LONGEST_ASPECT = 1e6
@@ -35,7 +35,7 @@ class Patch:
 
     area: float = 0.01
     aspect: float = 1.0
-    where: Where = "over"
+    where: PatchLocation = "over"
     count: int = 1
 
     def __post_init__(self) -> None:
@@ -45,8 +45,8 @@ class Patch:
             raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
         if not 1 / LONGEST_ASPECT <= self.aspect <= LONGEST_ASPECT:
             raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
-        if self.where not in WHERES:
-            raise ObjectSeekerError(f"where must be one of {', '.join(WHERES)}, got {self.where!r}")
+        if self.where not in PATCH_LOCATIONS:
+            raise ObjectSeekerError(f"where must be one of {', '.join(PATCH_LOCATIONS)}, got {self.where!r}")
         object.__setattr__(self, "count", require_count(self.count, "patch count"))
         if self.count > 2:
             raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
@@ -70,7 +70,7 @@ def parse_area(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class PatchPositions:
     """Where objects lie among the integer patch positions, independent of the patch: one row per object.
 
     A patch covers [x, x + w) x [y, y + h). With start = (x, y) and end = (x + w, y + h), per axis:
@@ -85,7 +85,7 @@ class Surroundings:
     near_last: Ints
 
     @classmethod
-    def of(cls, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> Surroundings:
+    def of(cls, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> PatchPositions:
         """`width` and `height`: of the image each object is in, or one for all."""
         size = (len(truth),)
         limit = np.stack([np.broadcast_to(np.asarray(v, np.int64), size) for v in (width, height)], axis=1)
@@ -97,7 +97,7 @@ class Surroundings:
             near_last=-_ceil_of_sum(-truth[:, 2:], -limit),  # start - x2 <= limit / 10
         )
 
-    def allowed(self, where: Where, patch: Ints) -> Ints:
+    def allowed(self, where: PatchLocation, patch: Ints) -> Ints:
         """The positions a patch of size `patch` (N, 2) may take: (N, R, 4), a union of R rectangles per object.
 
         A rectangle is x_first, y_first, x_last, y_last, all inclusive; it is empty where a first exceeds its last.
@@ -126,7 +126,7 @@ class Surroundings:
         return clipped
 
 
-def sizes(patch: Patch, width: npt.ArrayLike, height: npt.ArrayLike, count: int) -> Ints:
+def patch_sizes(patch: Patch, width: npt.ArrayLike, height: npt.ArrayLike, count: int) -> Ints:
     """The size in pixels of `patch` in the image of each of `count` objects: (count, 2)."""
     images = np.stack(np.broadcast_arrays(np.asarray(width, np.int64), np.asarray(height, np.int64)), axis=-1)
     if images.ndim == 1:  # one image for all

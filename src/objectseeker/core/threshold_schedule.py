@@ -13,7 +13,7 @@ DECIMALS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Follow:
+class ThresholdSchedule:
     """mask_score = max(alpha, base_score + (1 - base_score) * beta), so it never falls below base_score.
 
     What follows is rounded to DECIMALS: a score is then what is shown of it, and can be typed again as the same rule.
@@ -37,7 +37,7 @@ class Follow:
             )
 
     @classmethod
-    def through(cls, rule: AnyRule) -> Follow:
+    def through(cls, rule: AnyRule) -> ThresholdSchedule:
         """The curve through a rule's own scores: straight up to 1 from there on, level below."""
         ioa = rule.ioa if isinstance(rule, IouRule) else rule
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from objectseeker.datasets import boxes_json, coco, cvat, folder, image_list, kitti, mot, voc, yolo
 from objectseeker.datasets.class_matching import ClassMatch, match_classes
-from objectseeker.datasets.dataset import Dataset, Entry
+from objectseeker.datasets.dataset import Dataset, DatasetImage
 from objectseeker.datasets.folder import as_sequences
-from objectseeker.datasets.skip_log import Notes
+from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
 from objectseeker.text import shown, writable
 
-__all__ = ["ClassMatch", "Dataset", "Entry", "match_classes", "open_dataset"]
+__all__ = ["ClassMatch", "Dataset", "DatasetImage", "match_classes", "open_dataset"]
 
 READERS = {
     "coco": coco.read,
@@ -46,7 +46,7 @@ def open_dataset(spec: str | Path, *, strict: bool = False, outside: bool = Fals
     it; `outside` allows others.
     """
     text = str(spec)
-    notes = Notes(strict=strict, outside=outside)
+    notes = SkipLog(strict=strict, outside=outside)
     kind, _, rest = text.partition(":")
     if not writable(text):  # a run could not write down where it came from
         raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8; rename its folder")

@@ -12,11 +12,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from objectseeker.core.observation import NO_TRACK, Frame
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.core.observation import NO_TRACK, FrameIndex
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
 from objectseeker.datasets.parsing import read_bytes
-from objectseeker.datasets.sequences import LARGEST_TRACK, NO_FRAME, UNREADABLE, fps_of, sequences_below, tracked
-from objectseeker.datasets.skip_log import Notes, UnusableError
+from objectseeker.datasets.sequences import (
+    LARGEST_TRACK,
+    NO_FRAME,
+    UNREADABLE,
+    assign_tracks,
+    parse_fps,
+    sequences_below,
+)
+from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
@@ -25,17 +32,17 @@ FILE = "boxes.json"
 FORM = f"boxes:DIR, a folder with {FILE} and frames/ or a folder of such folders"
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """All sequences of the folder. Where no object has a track they are linked by overlap."""
     records = []
     for name, folder in sequences_below(Path(rest).expanduser(), lambda path: (path / FILE).is_file(), spec, FORM):
-        records += tracked(_records(name, folder / FILE, notes), notes)
-    return build(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
+        records += assign_tracks(_records(name, folder / FILE, notes), notes)
+    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
 
 
-def _records(name: str, file: Path, notes: Notes) -> list[Record]:
+def _records(name: str, file: Path, notes: SkipLog) -> list[ImageRecord]:
     content = _content(file)
-    fps = fps_of(content.get("fps"), str(file), notes)
+    fps = parse_fps(content.get("fps"), str(file), notes)
     folder = file.parent / "frames" if (file.parent / "frames").is_dir() else file.parent
     records = []
     for place, frame in enumerate(content["frames"]):
@@ -43,13 +50,15 @@ def _records(name: str, file: Path, notes: Notes) -> list[Record]:
         if not isinstance(frame, str) or not frame or not writable(frame):
             raise ObjectSeekerError(f"{source} must be the name of a file, got {shown(frame)}")
         path = notes.inside(folder, frame, source)
-        records.append(Record(f"{name}/{Path(frame).stem}", path, image_size(path), [], Frame(name, place, fps)))
+        records.append(
+            ImageRecord(f"{name}/{Path(frame).stem}", path, image_size(path), [], FrameIndex(name, place, fps))
+        )
     for place, row in enumerate(content["boxes"]):
         source = f"{file}, boxes[{place}]"
         with notes:
             frame, box = _box(row, source)
             if not 0 <= frame < len(records):
-                raise UnusableError(NO_FRAME, source, f"{source} is about frame {frame} of {len(records)}")
+                raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {frame} of {len(records)}")
             records[frame].boxes.append(box)
     return records
 
@@ -64,7 +73,7 @@ def _content(file: Path) -> dict[str, Any]:
     return content
 
 
-def _box(row: object, source: str) -> tuple[int, Box]:
+def _box(row: object, source: str) -> tuple[int, Annotation]:
     match row:
         case [int(frame), int() | None as track, str(name), *corners] if (
             len(corners) == 4
@@ -76,5 +85,7 @@ def _box(row: object, source: str) -> tuple[int, Box]:
             and writable(name)
         ):
             x1, y1, x2, y2 = (float(str(value)) for value in corners)  # one beyond any float is then infinite
-            return frame, Box(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
-    raise UnusableError(UNREADABLE, source, f"{source} must be [frame, track, class, x1, y1, x2, y2], got {shown(row)}")
+            return frame, Annotation(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
+    raise InvalidAnnotationError(
+        UNREADABLE, source, f"{source} must be [frame, track, class, x1, y1, x2, y2], got {shown(row)}"
+    )

@@ -55,15 +55,17 @@ class ClassMatch:
         """Sentences for the user, two at most; empty if every dataset class is known."""
         if not self.unknown:
             return ()
-        lost = f"dataset classes left out because the detector does not know them: {_some(self.unknown, LONGEST_LIST)}"
+        unknown = _truncated_list(self.unknown, LONGEST_LIST)
+        lost = f"dataset classes left out because the detector does not know them: {unknown}"
         if not self.spare:
             return (lost,)
-        near = _near_misses(self.spare, self.unknown)
+        near = _suggestions(self.spare, self.unknown)
         told = [f"{plain(name)} (nearest is {plain(other)})" for name, other in near.items()]
         told += [plain(name) for name in self.spare if name not in near]
         return (
             lost,
-            f"detector classes that match none of the dataset: {_some(told)}; a class map can pair them by hand",
+            f"detector classes that match none of the dataset: {_truncated_list(told)}; "
+            "a class map can pair them by hand",
         )
 
 
@@ -79,13 +81,13 @@ def match_classes(
     for name, other in pairs.items():
         _require(name, detector_names, "detector")
         _require(other, dataset_names, "dataset")
-    find = _Finder(dataset_names)
+    find = _ClassLookup(dataset_names)
     to_dataset = np.array([find(pairs.get(name, name)) for name in detector_names], dtype=np.int64)
     known = np.isin(np.arange(len(dataset_names)), to_dataset)
     if not known.any():
         raise ObjectSeekerError(
-            f"the detector knows none of the dataset's classes ({_some(dataset_names)}); "
-            f"its own are {_some(detector_names)}; a class map can pair them by hand"
+            f"the detector knows none of the dataset's classes ({_truncated_list(dataset_names)}); "
+            f"its own are {_truncated_list(detector_names)}; a class map can pair them by hand"
         )
     for array in (to_dataset, known):
         array.setflags(write=False)
@@ -94,7 +96,7 @@ def match_classes(
     return ClassMatch(to_dataset, known, unknown, spare)
 
 
-class _Finder:
+class _ClassLookup:
     """The label of the one dataset class that a name stands for, or -1."""
 
     def __init__(self, dataset_names: Sequence[str]) -> None:
@@ -117,11 +119,11 @@ def _require(name: str, names: Sequence[str], whose: str) -> None:
     if name in names:
         return
     near = _nearest(name, names)
-    hint = f"the nearest is {shown(near)}" if near is not None else f"it has {_some(names)}"
+    hint = f"the nearest is {shown(near)}" if near is not None else f"it has {_truncated_list(names)}"
     raise ObjectSeekerError(f"the class map names {shown(name)}, which is no class of the {whose}; {hint}")
 
 
-def _near_misses(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
+def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
     """For the first few unknown dataset classes the spare detector class most like each: detector to dataset."""
     pairs = ((_nearest(name, spare), name) for name in unknown[:LONGEST_LIST])
     return {near: name for near, name in pairs if near is not None}
@@ -144,6 +146,6 @@ def _meaning(name: str) -> str:
     return MEANINGS.get(_normalised(name), _normalised(name))
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def _truncated_list(names: Sequence[str], most: int = 5) -> str:
     listed = ", ".join(plain(name) for name in names[:most])
     return listed + (f" and {len(names) - most} more" if len(names) > most else "") if names else "none"

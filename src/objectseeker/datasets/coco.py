@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
 from objectseeker.datasets.parsing import read_bytes, require_folder
-from objectseeker.datasets.skip_log import Notes
+from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
@@ -24,7 +24,7 @@ FORM = "coco:ANNOTATIONS.json:IMAGES"
 JsonObject = dict[str, Any]
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Labels are the categories in file order; crowd annotations are ignored; images without objects are kept."""
     file, images = _split(spec, rest)
     content = _content(file)
@@ -40,7 +40,7 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
         if key not in records:
             raise ObjectSeekerError(f"{source} is for image {plain(key)}, which the file does not list")
         records[key].boxes.append(_box(item, names, source))
-    return build(spec, tuple(names.values()), records.values(), notes)
+    return build_dataset(spec, tuple(names.values()), records.values(), notes)
 
 
 def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
@@ -87,17 +87,17 @@ def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, Jso
         yield identity, item, source if identity is source else f"{source} (id {plain(identity)})"
 
 
-def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> Record:
+def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageRecord:
     if "width" not in item or "height" not in item:
-        return Record(key, path, image_size(path), [])
+        return ImageRecord(key, path, image_size(path), [])
     size = item["width"], item["height"]
     if not all(type(side) is int and 0 < side <= LARGEST_COORDINATE for side in size):
         stated = f"{shown(size[0])} x {shown(size[1])}"
         raise ObjectSeekerError(f"{source} must have a width and height in whole pixels, got {stated}")
-    return Record(key, path, size, [])
+    return ImageRecord(key, path, size, [])
 
 
-def _box(item: JsonObject, names: dict[str, str], source: str) -> Box:
+def _box(item: JsonObject, names: dict[str, str], source: str) -> Annotation:
     category = _id(item, "category_id", source)
     if category not in names:
         raise ObjectSeekerError(f"{source} is of category {plain(category)}, which the file does not list")
@@ -105,7 +105,7 @@ def _box(item: JsonObject, names: dict[str, str], source: str) -> Box:
     crowd = item.get("iscrowd", 0)
     if crowd not in (0, 1):
         raise ObjectSeekerError(f"{source} has iscrowd {shown(crowd)}; it must be 0 or 1")
-    return Box(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
+    return Annotation(names[category], (x, y, x + width, y + height), source, crowd=bool(crowd))
 
 
 def _bbox(item: JsonObject, source: str) -> list[float]:

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from objectseeker.core.observation import Frame
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.parsing import images_by_stem, number, require_folder, whole
-from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, natural, tracked
-from objectseeker.datasets.skip_log import Kind, Notes, UnusableError
+from objectseeker.core.observation import FrameIndex
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
+from objectseeker.datasets.parsing import images_by_stem, parse_digits, parse_number, require_folder
+from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, assign_tracks, natural_sort_key
+from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog, SkipReason
 from objectseeker.datasets.voc import parse
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
@@ -23,11 +23,11 @@ from objectseeker.text import writable
 
 FORM = "cvat:ANNOTATIONS.xml:IMAGES"
 NAMED = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
-SHAPES = Kind("shape that is no box left out", "shapes that are no boxes left out")
+SHAPES = SkipReason("shape that is no box left out", "shapes that are no boxes left out")
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """One sequence: the boxes of all tracks."""
     annotation, _, images = rest.rpartition(":")
     if not annotation or not images:
@@ -41,47 +41,53 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
     for frame, box in _boxes(root, file, notes):
         with notes:
             if frame not in frames:
-                raise UnusableError(NO_FRAME, box.source, f"{box.source} is about frame {frame}, which has no image")
+                raise InvalidAnnotationError(
+                    NO_FRAME, box.source, f"{box.source} is about frame {frame}, which has no image"
+                )
             frames[frame].boxes.append(box)
-    records = tracked([frames[frame] for frame in sorted(frames)], notes)
-    return build(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
+    records = assign_tracks([frames[frame] for frame in sorted(frames)], notes)
+    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
 
 
-def _frames(folder: Path, notes: Notes) -> dict[int, Record]:
+def _frames(folder: Path, notes: SkipLog) -> dict[int, ImageRecord]:
     images = images_by_stem(folder, notes)
-    stems = sorted(images, key=natural)
+    stems = sorted(images, key=natural_sort_key)
     named = [NAMED.fullmatch(stem) for stem in stems]
     numbers = [int(match[1]) for match in named if match]
     if len(set(numbers)) < len(stems):
         numbers = list(range(len(stems)))
     name = folder.resolve().name
     return {
-        frame: Record(stem, images[stem], image_size(images[stem]), [], Frame(name, frame))
+        frame: ImageRecord(stem, images[stem], image_size(images[stem]), [], FrameIndex(name, frame))
         for frame, stem in zip(numbers, stems, strict=True)
     }
 
 
-def _boxes(root: Element, file: Path, notes: Notes) -> Iterator[tuple[int, Box]]:
+def _boxes(root: Element, file: Path, notes: SkipLog) -> Iterator[tuple[int, Annotation]]:
     for place, track in enumerate(root.findall("track")):
-        identity = whole(track.get("id") or "?")
+        identity = parse_digits(track.get("id") or "?")
         for shape in track:
             if shape.get("outside") == "1":
                 continue
             source = f"{file}, track {place if identity is None else identity}, frame {(shape.get('frame') or '?')[:9]}"
             with notes:
                 if shape.tag != "box":
-                    raise UnusableError(SHAPES, source, f"{source} has a {shape.tag[:40]} where a box is needed")
-                frame, name = whole(shape.get("frame") or "?"), track.get("label") or ""
+                    raise InvalidAnnotationError(
+                        SHAPES, source, f"{source} has a {shape.tag[:40]} where a box is needed"
+                    )
+                frame, name = parse_digits(shape.get("frame") or "?"), track.get("label") or ""
                 if frame is None or not name or not writable(name) or any(shape.get(key) is None for key in CORNERS):
-                    raise UnusableError(UNREADABLE, source, f"{source} lacks a label, a frame number or a corner")
+                    raise InvalidAnnotationError(
+                        UNREADABLE, source, f"{source} lacks a label, a frame number or a corner"
+                    )
                 x1, y1, x2, y2 = (_corner(shape.get(key) or "", key, source) for key in CORNERS)
-                yield frame, Box(name, (x1, y1, x2, y2), source, track=place if identity is None else identity)
+                yield frame, Annotation(name, (x1, y1, x2, y2), source, track=place if identity is None else identity)
 
 
 def _corner(text: str, name: str, source: str) -> float:
     try:
-        return number(text, name, source)
-    except UnusableError:
+        return parse_number(text, name, source)
+    except InvalidAnnotationError:
         raise
     except ObjectSeekerError as error:
-        raise UnusableError(UNREADABLE, source, str(error)) from None
+        raise InvalidAnnotationError(UNREADABLE, source, str(error)) from None

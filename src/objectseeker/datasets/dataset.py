@@ -15,8 +15,8 @@ import numpy as np
 
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections, Ints
 from objectseeker.core.masks import Image
-from objectseeker.core.observation import NO_TRACK, Frame
-from objectseeker.datasets.skip_log import IMPOSSIBLE, NO_AREA, OUTSIDE, Notes, UnusableError
+from objectseeker.core.observation import NO_TRACK, FrameIndex
+from objectseeker.datasets.skip_log import IMPOSSIBLE, NO_AREA, OUTSIDE, InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.files.remote import Url
@@ -30,7 +30,7 @@ OVERHANG = 1.0  # pixels a box may reach outside its image without a warning: an
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class DatasetImage:
     """One image and its objects.
 
     `truth` has labels into the dataset's names. `ignore` marks the objects that are neither to be found nor false
@@ -45,7 +45,7 @@ class Entry:
     truth: Detections
     ignore: Bools
     crowd: Bools
-    frame: Frame | None = None
+    frame: FrameIndex | None = None
     track: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
     @property
@@ -70,7 +70,7 @@ def load_sized(path: Path | Url, size: tuple[int, int] | None) -> Image:
     return image
 
 
-class Streamed(Sequence[_T]):
+class LazySequence(Sequence[_T]):
     """A sequence of known length that is made anew, one after the other, whenever it is gone through."""
 
     def __init__(self, make: Callable[[], Iterator[_T]], count: int) -> None:
@@ -106,7 +106,7 @@ class Dataset:
 
     spec: str
     names: tuple[str, ...]
-    entries: Sequence[Entry]  # of a folder or a list of images: `Streamed`, never all in memory
+    entries: Sequence[DatasetImage]  # of a folder or a list of images: `Streamed`, never all in memory
     identity: str
     warnings: tuple[str, ...]
 
@@ -125,7 +125,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Annotation:
     """One annotated object as a reader found it; `source` says where, for messages."""
 
     name: str
@@ -137,29 +137,33 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ImageRecord:
     """One image as a reader found it."""
 
     id: str
     path: Path | Url
     size: tuple[int, int] | None
-    boxes: list[Box]
-    frame: Frame | None = None
+    boxes: list[Annotation]
+    frame: FrameIndex | None = None
 
 
-def build(
-    spec: str, names: Sequence[str], records: Iterable[Record], notes: Notes | None = None, warnings: Sequence[str] = ()
+def build_dataset(
+    spec: str,
+    names: Sequence[str],
+    records: Iterable[ImageRecord],
+    notes: SkipLog | None = None,
+    warnings: Sequence[str] = (),
 ) -> Dataset:
     """The dataset of what a reader found, once all of it has been checked; without notes every bad box is refused.
 
     An image stays, whatever is left out of its objects.
     """
-    notes = notes or Notes(strict=True)
-    _refuse_repeats(names, f"{spec} names the class")
-    records = [replace(record, boxes=_usable(record, notes)) for record in records]
+    notes = notes or SkipLog(strict=True)
+    _reject_duplicates(names, f"{spec} names the class")
+    records = [replace(record, boxes=_valid_boxes(record, notes)) for record in records]
     if not records:
         raise ObjectSeekerError(f"{spec} holds no images")
-    _refuse_repeats([record.id for record in records], f"{spec} lists the image")
+    _reject_duplicates([record.id for record in records], f"{spec} lists the image")
     labels = {name: label for label, name in enumerate(names)}
     digest = hashlib.sha256(_line(names))
     entries = []
@@ -180,8 +184,8 @@ def build(
     )
 
 
-def stream(
-    spec: str, records: Callable[[Notes], Iterator[tuple[str, Path | Url, int | None]]], notes: Notes
+def stream_dataset(
+    spec: str, records: Callable[[SkipLog], Iterator[tuple[str, Path | Url, int | None]]], notes: SkipLog
 ) -> Dataset:
     """A dataset without ground truth, never all in memory: `records` gives id, place and size in bytes, if known.
 
@@ -189,12 +193,12 @@ def stream(
     """
     seen: list[tuple[int, str]] = []
 
-    def entries() -> Iterator[Entry]:
+    def entries() -> Iterator[DatasetImage]:
         digest, count = hashlib.sha256(_line([])), 0
-        for identity, path, size in records(Notes(strict=notes.strict) if seen else notes):
+        for identity, path, size in records(SkipLog(strict=notes.strict) if seen else notes):
             digest.update(_line([identity, size]) + _NO_OBJECTS)
             count += 1
-            yield Entry(identity, path, None, _NOTHING, _NO_FLAGS, _NO_FLAGS)
+            yield DatasetImage(identity, path, None, _NOTHING, _NO_FLAGS, _NO_FLAGS)
         found = count, digest.hexdigest()
         if not seen:
             seen.append(found)
@@ -206,10 +210,12 @@ def stream(
     ((count, identity),) = seen
     if not count:
         raise ObjectSeekerError(f"{spec} holds no images")
-    return Dataset(spec=spec, names=(), entries=Streamed(entries, count), identity=identity, warnings=notes.warnings)
+    return Dataset(
+        spec=spec, names=(), entries=LazySequence(entries, count), identity=identity, warnings=notes.warnings
+    )
 
 
-def _entry(record: Record, labels: dict[str, int]) -> Entry:
+def _entry(record: ImageRecord, labels: dict[str, int]) -> DatasetImage:
     count = len(record.boxes)
     crowd = np.array([box.crowd for box in record.boxes], dtype=np.bool_)
     ignore = np.array([box.ignore or box.crowd for box in record.boxes], dtype=np.bool_)
@@ -217,10 +223,10 @@ def _entry(record: Record, labels: dict[str, int]) -> Entry:
     for flags in (crowd, ignore, track):
         flags.setflags(write=False)
     truth = Detections([box.xyxy for box in record.boxes], np.ones(count), [labels[box.name] for box in record.boxes])
-    return Entry(record.id, record.path, record.size, truth, ignore, crowd, record.frame, track)
+    return DatasetImage(record.id, record.path, record.size, truth, ignore, crowd, record.frame, track)
 
 
-def _usable(record: Record, notes: Notes) -> list[Box]:
+def _valid_boxes(record: ImageRecord, notes: SkipLog) -> list[Annotation]:
     boxes = []
     for box in record.boxes:
         with notes:
@@ -229,20 +235,20 @@ def _usable(record: Record, notes: Notes) -> list[Box]:
     return boxes
 
 
-def _check_box(box: Box, size: tuple[int, int] | None) -> None:
+def _check_box(box: Annotation, size: tuple[int, int] | None) -> None:
     x1, y1, x2, y2 = box.xyxy
     if not all(math.isfinite(value) and abs(value) <= LARGEST_COORDINATE for value in box.xyxy):
         sentence = f"{box.source} has a box with an impossible coordinate: {shown(list(box.xyxy))}"
-        raise UnusableError(IMPOSSIBLE, box.source, sentence)
+        raise InvalidAnnotationError(IMPOSSIBLE, box.source, sentence)
     if not (x1 < x2 and y1 < y2):
         sentence = f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
-        raise UnusableError(NO_AREA, box.source, sentence)
+        raise InvalidAnnotationError(NO_AREA, box.source, sentence)
     if size is not None and not (x1 < size[0] and y1 < size[1] and x2 > 0 and y2 > 0):
         sentence = f"{box.source} has a box wholly outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
-        raise UnusableError(OUTSIDE, box.source, sentence)
+        raise InvalidAnnotationError(OUTSIDE, box.source, sentence)
 
 
-def _file_size(record: Record) -> int | None:
+def _file_size(record: ImageRecord) -> int | None:
     """Bytes of the image file: the check that it is there, and a cheap sign that it is still the same image.
 
     None for one at an address, where asking for each would take as long as reading it.
@@ -257,7 +263,7 @@ def _file_size(record: Record) -> int | None:
     raise ObjectSeekerError(f"image {shown(record.id)} has no file at {readable(record.path)}")
 
 
-def _overhang_warnings(records: Iterable[Record]) -> list[str]:
+def _overhang_warnings(records: Iterable[ImageRecord]) -> list[str]:
     """One sentence on the boxes that reach outside their image; they are kept as they are."""
     total, worst, example = 0, OVERHANG, ""
     for record in records:
@@ -279,7 +285,7 @@ def _overhang(xyxy: Xyxy, size: tuple[int, int] | None) -> float:
     return 0.0 if size is None else max(-xyxy[0], -xyxy[1], xyxy[2] - size[0], xyxy[3] - size[1])
 
 
-def _refuse_repeats(values: Sequence[str], opening: str) -> None:
+def _reject_duplicates(values: Sequence[str], opening: str) -> None:
     seen: set[str] = set()
     for value in values:
         if value in seen:

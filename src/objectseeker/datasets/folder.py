@@ -9,10 +9,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from objectseeker.core.observation import Frame
-from objectseeker.datasets.dataset import Box, Dataset, Record, build, stream
-from objectseeker.datasets.sequences import link, natural, numbered
-from objectseeker.datasets.skip_log import Notes
+from objectseeker.core.observation import FrameIndex
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset, stream_dataset
+from objectseeker.datasets.sequences import link_by_overlap, natural_sort_key, number_frames
+from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, walk_url
@@ -22,12 +22,12 @@ from objectseeker.files.remote import Url, is_folder, is_url, walk_url
 # Objects are linked by overlap (`sequences.link`), since other formats have no tracks.
 
 
-def as_sequences(spec: str, dataset: Dataset, notes: Notes) -> Dataset:
+def as_sequences(spec: str, dataset: Dataset, notes: SkipLog) -> Dataset:
     """`dataset`, whose images are frames."""
-    folders: dict[str, list[Record]] = {}
-    for entry in sorted(dataset.entries, key=lambda entry: natural(entry.id)):
+    folders: dict[str, list[ImageRecord]] = {}
+    for entry in sorted(dataset.entries, key=lambda entry: natural_sort_key(entry.id)):
         boxes = [
-            Box(dataset.names[label], tuple(xyxy), f"image {entry.id}", ignore, crowd)
+            Annotation(dataset.names[label], tuple(xyxy), f"image {entry.id}", ignore, crowd)
             for xyxy, label, ignore, crowd in zip(
                 entry.truth.xyxy.tolist(),
                 np.asarray(entry.truth.label).tolist(),
@@ -37,50 +37,54 @@ def as_sequences(spec: str, dataset: Dataset, notes: Notes) -> Dataset:
             )
         ]
         records = folders.setdefault(PurePosixPath(entry.id).parent.as_posix(), [])
-        records.append(Record(entry.id, entry.path, entry.size, boxes))
+        records.append(ImageRecord(entry.id, entry.path, entry.size, boxes))
     own = PurePosixPath(dataset.spec).name
     names = {folder: own if folder == "." and own not in folders else folder for folder in folders}
-    linked = [record for folder, records in folders.items() for record in link(list(_framed(names[folder], records)))]
-    return replace(build(spec, dataset.names, linked, notes), warnings=dataset.warnings)
+    linked = [
+        record
+        for folder, records in folders.items()
+        for record in link_by_overlap(list(_framed(names[folder], records)))
+    ]
+    return replace(build_dataset(spec, dataset.names, linked, notes), warnings=dataset.warnings)
 
 
-def _framed(sequence: str, records: Sequence[Record]) -> Iterator[Record]:
+def _framed(sequence: str, records: Sequence[ImageRecord]) -> Iterator[ImageRecord]:
     """The images of a folder with their numbers."""
     places = [
         record.path.absolute() if isinstance(record.path, Path) else PurePosixPath(record.id) for record in records
     ]
-    for number, record in zip(numbered(places), records, strict=True):
-        yield replace(record, frame=Frame(sequence, number))
+    for number, record in zip(number_frames(places), records, strict=True):
+        yield replace(record, frame=FrameIndex(sequence, number))
 
 
 Listed = tuple[str, Path | Url, int | None]
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Every image below the folder; its id is its path relative to the folder."""
     if is_url(rest):
         url = Url(rest)
         alone: Listed | None = None if is_folder(rest) else (url.name, url, None)
-        walk: Callable[[Notes], Iterator[Listed]] = partial(_at_address, rest)
+        walk: Callable[[SkipLog], Iterator[Listed]] = partial(_at_address, rest)
     else:
         root = Path(rest).expanduser()
         alone = None if root.is_dir() else (root.name, root, root.stat().st_size)
         walk = partial(_on_disk, root)
     if alone is not None:
-        return stream(spec, lambda _: iter([alone]), notes)
-    if next(walk(Notes(strict=notes.strict)), None) is None:
+        return stream_dataset(spec, lambda _: iter([alone]), notes)
+    if next(walk(SkipLog(strict=notes.strict)), None) is None:
         raise ObjectSeekerError(no_image_in(rest))
-    return stream(spec, walk, notes)
+    return stream_dataset(spec, walk, notes)
 
 
-def _on_disk(root: Path, notes: Notes) -> Iterator[Listed]:
+def _on_disk(root: Path, notes: SkipLog) -> Iterator[Listed]:
     start = len(str(root / "x")) - 1
-    for path in filter(notes.storable, walk_images(root)):
+    for path in filter(notes.check_storable, walk_images(root)):
         yield path.as_posix()[start:], path, path.stat().st_size
 
 
-def _at_address(url: str, notes: Notes) -> Iterator[Listed]:
+def _at_address(url: str, notes: SkipLog) -> Iterator[Listed]:
     for below, address, size in walk_url(url):
         hidden = any(part.startswith(".") for part in below.split("/"))
-        if looks_like_image(below) and not hidden and notes.storable(Url(address)):
+        if looks_like_image(below) and not hidden and notes.check_storable(Url(address)):
             yield below, Url(address), size

@@ -18,20 +18,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from objectseeker.datasets.dataset import Dataset, stream
-from objectseeker.datasets.skip_log import Notes
+from objectseeker.datasets.dataset import Dataset, stream_dataset
+from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.remote import Url, is_url, opened
+from objectseeker.files.remote import Url, is_url, open_url
 from objectseeker.text import shown
 
 FORM = "list:FILE.txt or list:FILE.parquet"
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """An image's id is its line; in a Parquet file that of its column id, if there is one."""
     lines = _rows if rest.endswith(".parquet") else _lines
     _refuse_repeats(rest, lines)
-    return stream(spec, lambda _: ((identity, _place(path, rest), None) for identity, path in lines(rest)), notes)
+    return stream_dataset(
+        spec, lambda _: ((identity, _place(path, rest), None) for identity, path in lines(rest)), notes
+    )
 
 
 def _lines(file: str) -> Iterator[tuple[str, str]]:
@@ -71,7 +73,7 @@ def _known(value: object, name: str, file: str, row: int, types: tuple[type, ...
 
 def _opened(file: str) -> AbstractContextManager[BinaryIO]:
     if is_url(file):
-        return opened(file)
+        return open_url(file)
     try:
         return Path(file).expanduser().open("rb")
     except OSError as error:

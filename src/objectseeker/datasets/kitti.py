@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.parsing import images_by_stem, number, read_lines, require_folder
-from objectseeker.datasets.skip_log import Notes
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
+from objectseeker.datasets.parsing import images_by_stem, parse_number, read_lines, require_folder
+from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
@@ -25,7 +25,7 @@ REGION, LEFT_OUT = "dontcare", "misc"
 COLUMNS = 15
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Labels are car, pedestrian, cyclist. Misc objects are left out, with a warning that says how many.
 
     A DontCare region is of no class: it becomes one ignored crowd box of each class, so that it forgives
@@ -45,26 +45,26 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
         boxes = _boxes(labels / f"{stem}.txt", notes)
         kept = [box for box in boxes if box.name != LEFT_OUT]
         left_out += len(boxes) - len(kept)
-        records.append(Record(stem, path, image_size(path), kept))
+        records.append(ImageRecord(stem, path, image_size(path), kept))
     warnings = [f"objects of type Misc left out: {left_out}"] if left_out else []
-    return build(spec, NAMES, records, notes, warnings)
+    return build_dataset(spec, NAMES, records, notes, warnings)
 
 
-def _boxes(file: Path, notes: Notes) -> list[Box]:
-    boxes: list[Box] = []
+def _boxes(file: Path, notes: SkipLog) -> list[Annotation]:
+    boxes: list[Annotation] = []
     for line, text in read_lines(file):
         with notes:
             boxes += _line_boxes(text.split(), f"{file} line {line}")
     return boxes
 
 
-def _line_boxes(columns: list[str], source: str) -> list[Box]:
+def _line_boxes(columns: list[str], source: str) -> list[Annotation]:
     if len(columns) != COLUMNS:
         raise ObjectSeekerError(f"{source} has {len(columns)} columns; a KITTI label has {COLUMNS}")
-    x1, y1, x2, y2 = (number(columns[place], "a box coordinate", source) for place in range(4, 8))
+    x1, y1, x2, y2 = (parse_number(columns[place], "a box coordinate", source) for place in range(4, 8))
     kind = columns[0].lower()
     if kind == REGION:
-        return [Box(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
+        return [Annotation(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
     if kind in MERGED or kind == LEFT_OUT:
-        return [Box(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source)]
+        return [Annotation(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source)]
     raise ObjectSeekerError(f"{source} has the unknown type {shown(columns[0])}; use one of {', '.join(MERGED)}")

@@ -13,20 +13,20 @@ from configparser import ConfigParser
 from configparser import Error as IniError
 from pathlib import Path
 
-from objectseeker.core.observation import NO_TRACK, Frame
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.parsing import images_by_stem, number, read_bytes, read_lines, require_folder
+from objectseeker.core.observation import NO_TRACK, FrameIndex
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
+from objectseeker.datasets.parsing import images_by_stem, parse_number, read_bytes, read_lines, require_folder
 from objectseeker.datasets.sequences import (
     LARGEST_TRACK,
     MOT_IMAGES,
     NO_FRAME,
     UNREADABLE,
-    fps_of,
+    assign_tracks,
     mot_number,
+    parse_fps,
     sequences_below,
-    tracked,
 )
-from objectseeker.datasets.skip_log import Kind, Notes, UnusableError
+from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog, SkipReason
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 
@@ -48,43 +48,45 @@ CLASSES = {
 }
 PERSON, CROWD = "pedestrian", "crowd"
 FORGIVEN = ("person on vehicle", "static person", "distractor", "reflection")
-OCCLUDERS = Kind("occluder left out", "occluders left out")
-NO_NUMBER = Kind(
+OCCLUDERS = SkipReason("occluder left out", "occluders left out")
+NO_NUMBER = SkipReason(
     "image whose name is no frame number left out", "images whose names are no frame numbers left out", "at"
 )
-NO_TRUTH = Kind("sequence without gt/gt.txt read without objects", "sequences without gt/gt.txt read without objects")
-BAD_INI = Kind("seqinfo.ini that cannot be read", "seqinfo.ini files that cannot be read", "at")
+NO_TRUTH = SkipReason(
+    "sequence without gt/gt.txt read without objects", "sequences without gt/gt.txt read without objects"
+)
+BAD_INI = SkipReason("seqinfo.ini that cannot be read", "seqinfo.ini files that cannot be read", "at")
 CLASS_COLUMNS = 9  # of a line that has a class
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """All sequences of the folder. Objects without a track (-1) in the whole sequence are linked by overlap."""
     records = []
     for name, folder in sequences_below(Path(rest).expanduser(), _is_sequence, spec, FORM):
-        records += tracked(_records(name, folder, notes), notes)
+        records += assign_tracks(_records(name, folder, notes), notes)
     occurring = {box.name for record in records for box in record.boxes}
     names = [name for name in CLASSES.values() if name in occurring or name == PERSON]
-    return build(spec, names, records, notes)
+    return build_dataset(spec, names, records, notes)
 
 
 def _is_sequence(folder: Path) -> bool:
     return (folder / "seqinfo.ini").is_file() or (folder / MOT_IMAGES).is_dir()
 
 
-def _records(name: str, folder: Path, notes: Notes) -> list[Record]:
+def _records(name: str, folder: Path, notes: SkipLog) -> list[ImageRecord]:
     info = _info(folder / "seqinfo.ini", notes)
     ini = str(folder / "seqinfo.ini")
-    fps = fps_of(info.get("framerate"), ini, notes)
+    fps = parse_fps(info.get("framerate"), ini, notes)
     place = Path(notes.inside(folder, info.get("imdir") or MOT_IMAGES, ini))
     images = images_by_stem(require_folder(place, f"{folder} has no folder {place.name} with its images"), notes)
-    frames: dict[int, Record] = {}  # counted from 1, as in the annotation
+    frames: dict[int, ImageRecord] = {}  # counted from 1, as in the annotation
     for stem, path in images.items():
         number_of = mot_number(stem)
         if number_of is None or number_of + 1 in frames:
             notes.note(NO_NUMBER, str(path), f"{path} is not named by the number of a frame, from 1 on")
             continue
-        frame = Frame(name, number_of, fps)
-        frames[number_of + 1] = Record(f"{name}/{stem}", path, image_size(path), [], frame)
+        frame = FrameIndex(name, number_of, fps)
+        frames[number_of + 1] = ImageRecord(f"{name}/{stem}", path, image_size(path), [], frame)
     if not frames:
         raise ObjectSeekerError(f"{place} holds no images that are named by frame numbers, such as 000001.jpg")
     for number_of, box in _boxes(folder / "gt" / "gt.txt", frames, notes):
@@ -92,7 +94,7 @@ def _records(name: str, folder: Path, notes: Notes) -> list[Record]:
     return [frames[number_of] for number_of in sorted(frames)]
 
 
-def _info(file: Path, notes: Notes) -> dict[str, str]:
+def _info(file: Path, notes: SkipLog) -> dict[str, str]:
     if not file.is_file():
         return {}
     parser = ConfigParser(interpolation=None, strict=False)
@@ -104,7 +106,7 @@ def _info(file: Path, notes: Notes) -> dict[str, str]:
         return {}
 
 
-def _boxes(file: Path, frames: dict[int, Record], notes: Notes) -> Iterator[tuple[int, Box]]:
+def _boxes(file: Path, frames: dict[int, ImageRecord], notes: SkipLog) -> Iterator[tuple[int, Annotation]]:
     if not file.is_file():
         notes.note(NO_TRUTH, str(file.parent.parent), f"there is no {file} with the objects")
         return
@@ -113,26 +115,26 @@ def _boxes(file: Path, frames: dict[int, Record], notes: Notes) -> Iterator[tupl
         with notes:
             frame, box = _line(text.split(","), source)
             if frame not in frames:
-                raise UnusableError(NO_FRAME, source, f"{source} is about frame {frame}, which has no image")
+                raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {frame}, which has no image")
             yield frame, box
 
 
-def _line(columns: list[str], source: str) -> tuple[int, Box]:
+def _line(columns: list[str], source: str) -> tuple[int, Annotation]:
     try:
-        frame, track, left, top, width, height = (number(text, "a value", source) for text in columns[:6])
-        counts = number(columns[6], "a value", source) if len(columns) > 6 else 1.0
-        kind = int(number(columns[7], "a class", source)) if len(columns) == CLASS_COLUMNS else 1
+        frame, track, left, top, width, height = (parse_number(text, "a value", source) for text in columns[:6])
+        counts = parse_number(columns[6], "a value", source) if len(columns) > 6 else 1.0
+        kind = int(parse_number(columns[7], "a class", source)) if len(columns) == CLASS_COLUMNS else 1
         if frame != int(frame) or track != int(track) or track > LARGEST_TRACK or kind not in CLASSES:
             raise ValueError
     except ValueError:  # an ObjectSeekerError is one
-        raise UnusableError(
+        raise InvalidAnnotationError(
             UNREADABLE, source, f"{source} is not frame,track,left,top,width,height,counts,class,visibility"
         ) from None
     name = CLASSES[kind]
     if name.startswith("occluder"):
-        raise UnusableError(OCCLUDERS, source, f"{source} is an occluder, which is no object")
+        raise InvalidAnnotationError(OCCLUDERS, source, f"{source} is an occluder, which is no object")
     forgiven = name in FORGIVEN
-    box = Box(
+    box = Annotation(
         PERSON if forgiven or name == CROWD else name,
         (left - 1, top - 1, left - 1 + width, top - 1 + height),
         source,

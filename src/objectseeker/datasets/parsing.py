@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from objectseeker.datasets.skip_log import IMPOSSIBLE, Notes, UnusableError
+from objectseeker.datasets.skip_log import IMPOSSIBLE, InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import find_images
+from objectseeker.files.images import expand_image_paths
 from objectseeker.text import readable, shown
 
 
@@ -28,7 +28,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
     return [(place, line) for place, line in enumerate(text.splitlines(), start=1) if line.strip()]
 
 
-def number(text: str, name: str, source: str) -> float:
+def parse_number(text: str, name: str, source: str) -> float:
     """The finite number that `text` spells; `source` and `name` say where it stands, for the message."""
     sentence = f"{source} has {shown(text)} where {name} should be a number"
     try:
@@ -36,11 +36,11 @@ def number(text: str, name: str, source: str) -> float:
     except ValueError:
         raise ObjectSeekerError(sentence) from None
     if not math.isfinite(value):
-        raise UnusableError(IMPOSSIBLE, source, sentence)
+        raise InvalidAnnotationError(IMPOSSIBLE, source, sentence)
     return value
 
 
-def whole(text: str) -> int | None:
+def parse_digits(text: str) -> int | None:
     """The number that plain digits spell; None for anything else, and for one too long to count anything."""
     digits = text.lstrip("0") or text[-1:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
@@ -59,10 +59,10 @@ def require_folder(path: Path, sentence: str) -> Path:
     return path
 
 
-def images_by_stem(folder: Path, notes: Notes) -> dict[str, Path]:
+def images_by_stem(folder: Path, notes: SkipLog) -> dict[str, Path]:
     """The images anywhere below `folder`, by their path relative to it without the ending, in order."""
     images: dict[str, Path] = {}
-    for path in filter(notes.storable, find_images([folder])):
+    for path in filter(notes.check_storable, expand_image_paths([folder])):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if stem in images:
             raise ObjectSeekerError(f"{images[stem]} and {path} would share one annotation file; remove one")

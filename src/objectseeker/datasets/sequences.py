@@ -11,22 +11,22 @@ import numpy as np
 
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK
-from objectseeker.datasets.dataset import Box, Record
-from objectseeker.datasets.parsing import whole
-from objectseeker.datasets.skip_log import Kind, Notes
+from objectseeker.datasets.dataset import Annotation, ImageRecord
+from objectseeker.datasets.parsing import parse_digits
+from objectseeker.datasets.skip_log import SkipLog, SkipReason
 from objectseeker.errors import ObjectSeekerError
 
 MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images
 LARGEST_TRACK = 2**53  # a number that any file keeps as it is
 LINK_IOU = 0.3  # of two boxes in frames after one another that are taken for one object
 
-TWICE = Kind(
+DUPLICATE_TRACK = SkipReason(
     "second object of a track in one frame kept without a track",
     "second objects of a track in one frame kept without a track",
 )
-NO_FRAME = Kind("box of a frame that is not there left out", "boxes of frames that are not there left out")
-UNREADABLE = Kind("annotation that cannot be read left out", "annotations that cannot be read left out")
-NO_FPS = Kind("sequence whose frames a second cannot be read", "sequences whose frames a second cannot be read")
+NO_FRAME = SkipReason("box of a frame that is not there left out", "boxes of frames that are not there left out")
+UNREADABLE = SkipReason("annotation that cannot be read left out", "annotations that cannot be read left out")
+NO_FPS = SkipReason("sequence whose frames a second cannot be read", "sequences whose frames a second cannot be read")
 
 
 def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, form: str) -> list[tuple[str, Path]]:
@@ -42,13 +42,13 @@ def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, 
     raise ObjectSeekerError(f"{spec!r}: there is no sequence in {root}; give {form}")
 
 
-def natural(text: str) -> list[tuple[int, str]]:
+def natural_sort_key(text: str) -> list[tuple[int, str]]:
     """What to sort names by, so that frame10 comes after frame9."""
     parts = re.split(r"([0-9]+)", text)  # every other one is a number
     return [*((int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)), (-1, text)]
 
 
-def numbered(images: Sequence[PurePath]) -> list[int]:
+def number_frames(images: Sequence[PurePath]) -> list[int]:
     """The frame number of each image of one sequence, as data sets and videos of these images have it.
 
     They are counted in the order given. In a folder img1 whose images are called by numbers it is these (`mot_number`).
@@ -67,11 +67,11 @@ def numbered(images: Sequence[PurePath]) -> list[int]:
 
 def mot_number(stem: str) -> int | None:
     """The frame that MOTChallenge calls by this name, where they begin with 000001; None if it is no such name."""
-    frame = whole(stem) if stem else None
+    frame = parse_digits(stem) if stem else None
     return frame - 1 if frame else None
 
 
-def fps_of(value: object, source: str, notes: Notes) -> float | None:
+def parse_fps(value: object, source: str, notes: SkipLog) -> float | None:
     """Frames a second as an annotation states them; None where it states nothing or nothing possible."""
     if value is None:
         return None
@@ -85,24 +85,24 @@ def fps_of(value: object, source: str, notes: Notes) -> float | None:
     return None
 
 
-def tracked(records: Sequence[Record], notes: Notes) -> list[Record]:
+def assign_tracks(records: Sequence[ImageRecord], notes: SkipLog) -> list[ImageRecord]:
     """The frames of one sequence with every object in a track; a track has one object a frame.
 
     Objects without a track are linked by overlap (`link`). A second object of a track in one frame, which must be a
     mistake, stays without one.
     """
     once = [replace(record, boxes=_once(record.boxes, notes)) for record in records]
-    return link(once) if all(box.track == NO_TRACK for record in once for box in record.boxes) else once
+    return link_by_overlap(once) if all(box.track == NO_TRACK for record in once for box in record.boxes) else once
 
 
-def link(records: Sequence[Record]) -> list[Record]:
+def link_by_overlap(records: Sequence[ImageRecord]) -> list[ImageRecord]:
     """The frames of one sequence, their boxes numbered by tracks that overlap makes.
 
     From each frame to the next the pairs of boxes of one class whose IoU is at least LINK_IOU are linked, the largest
     IoU first, each box once. A box that no pair links begins a track, and one that is not continued ends. Crowds are no
     objects: they have no track. Frames that are not there end all tracks.
     """
-    linked: list[Record] = []
+    linked: list[ImageRecord] = []
     following = 0
     for record in records:
         before = linked[-1] if linked and _adjacent(linked[-1], record) else None
@@ -116,11 +116,11 @@ def link(records: Sequence[Record]) -> list[Record]:
     return linked
 
 
-def _adjacent(before: Record, record: Record) -> bool:
+def _adjacent(before: ImageRecord, record: ImageRecord) -> bool:
     return before.frame is not None and record.frame is not None and before.frame.number + 1 == record.frame.number
 
 
-def _pairs(before: Sequence[Box], boxes: Sequence[Box]) -> dict[int, int]:
+def _pairs(before: Sequence[Annotation], boxes: Sequence[Annotation]) -> dict[int, int]:
     """Which of `boxes` go on with the track of one of `before`."""
     if not before or not boxes:
         return {}
@@ -141,12 +141,14 @@ def _pairs(before: Sequence[Box], boxes: Sequence[Box]) -> dict[int, int]:
     return continued
 
 
-def _once(boxes: Sequence[Box], notes: Notes) -> list[Box]:
+def _once(boxes: Sequence[Annotation], notes: SkipLog) -> list[Annotation]:
     seen: set[int] = set()
     kept = []
     for box in boxes:
         if box.track in seen:
-            notes.note(TWICE, box.source, f"{box.source} has a second object of track {box.track} in one frame")
+            notes.note(
+                DUPLICATE_TRACK, box.source, f"{box.source} has a second object of track {box.track} in one frame"
+            )
             box = replace(box, track=NO_TRACK)
         elif box.track != NO_TRACK:
             seen.add(box.track)

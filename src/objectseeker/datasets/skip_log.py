@@ -12,7 +12,7 @@ from objectseeker.files.remote import Url
 from objectseeker.text import readable, shown, writable
 
 
-class Kind(NamedTuple):
+class SkipReason(NamedTuple):
     """One kind of thing worth a sentence, as it is said of one and of many."""
 
     one: str
@@ -20,21 +20,21 @@ class Kind(NamedTuple):
     at: str = "in"  # what stands before its place
 
 
-NO_AREA = Kind("box without area left out", "boxes without area left out")
-OUTSIDE = Kind("box wholly outside its image left out", "boxes wholly outside their images left out")
-IMPOSSIBLE = Kind("box with an impossible coordinate left out", "boxes with impossible coordinates left out")
-BAD_NAME = Kind("file whose name is not UTF-8 left out", "files whose names are not UTF-8 left out", "at")
+NO_AREA = SkipReason("box without area left out", "boxes without area left out")
+OUTSIDE = SkipReason("box wholly outside its image left out", "boxes wholly outside their images left out")
+IMPOSSIBLE = SkipReason("box with an impossible coordinate left out", "boxes with impossible coordinates left out")
+BAD_NAME = SkipReason("file whose name is not UTF-8 left out", "files whose names are not UTF-8 left out", "at")
 
 
-class UnusableError(ObjectSeekerError):
+class InvalidAnnotationError(ObjectSeekerError):
     """One annotation or file that cannot be used, where the rest can."""
 
-    def __init__(self, kind: Kind, source: str, sentence: str) -> None:
+    def __init__(self, kind: SkipReason, source: str, sentence: str) -> None:
         super().__init__(sentence)
         self.kind, self.source = kind, source
 
 
-class Notes:
+class SkipLog:
     """What the user allows, and what was left out so far.
 
     A `with` block around one item leaves it out if it proves unusable; with `strict` the error goes on to the user.
@@ -43,26 +43,26 @@ class Notes:
 
     def __init__(self, *, strict: bool = False, outside: bool = False) -> None:
         self.strict, self.outside = strict, outside
-        self._counts: dict[Kind, int] = {}
-        self._first: dict[Kind, str] = {}
-        self._last: dict[Kind, str] = {}
+        self._counts: dict[SkipReason, int] = {}
+        self._first: dict[SkipReason, str] = {}
+        self._last: dict[SkipReason, str] = {}
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
-        if self.strict or not isinstance(error, UnusableError):
+        if self.strict or not isinstance(error, InvalidAnnotationError):
             return False
         self._count(error.kind, error.source)
         return True
 
-    def note(self, kind: Kind, source: str, refusal: str) -> None:
+    def note(self, kind: SkipReason, source: str, refusal: str) -> None:
         """Count one of a kind, or refuse it where the user is strict."""
         if self.strict:
             raise ObjectSeekerError(refusal)
         self._count(kind, source)
 
-    def storable(self, path: Path | Url) -> bool:
+    def check_storable(self, path: Path | Url) -> bool:
         """Whether the path can be written down; one that is not UTF-8 is noted, since no file of a run can hold it."""
         if writable(str(path)):
             return True
@@ -93,7 +93,7 @@ class Notes:
             for kind, count in self._counts.items()
         )
 
-    def _count(self, kind: Kind, source: str) -> None:
+    def _count(self, kind: SkipReason, source: str) -> None:
         if self._last.get(kind) != source:  # a region that stands for every class is one thing all the same
             self._counts[kind] = self._counts.get(kind, 0) + 1
         self._first.setdefault(kind, source)

@@ -14,9 +14,9 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
-from objectseeker.datasets.dataset import Box, Dataset, Record, build
-from objectseeker.datasets.parsing import exists, images_by_stem, number, read_bytes, read_lines, require_folder
-from objectseeker.datasets.skip_log import Kind, Notes
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
+from objectseeker.datasets.parsing import exists, images_by_stem, parse_number, read_bytes, read_lines, require_folder
+from objectseeker.datasets.skip_log import SkipLog, SkipReason
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
@@ -60,14 +60,14 @@ def parse(file: Path, root_tag: str = ROOT, kind: str = "VOC") -> Element:
 
 FORM = "voc:VOCDIR:SPLIT, or voc:DIR for a folder without splits"
 XML_FOLDERS, IMAGE_FOLDERS = ("Annotations", "annotations"), ("JPEGImages", "images")
-NO_XML = Kind("image without an XML file left out", "images without an XML file left out", "at")
+NO_XML = SkipReason("image without an XML file left out", "images without an XML file left out", "at")
 NAMES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Labels are the 20 VOC classes, or the sorted class names found if there is any other among them.
 
     Difficult objects are ignored. A devkit with several years gives the images of all that have the split.
@@ -78,7 +78,7 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
         root, split = _split(spec, rest)
         records = [record for year in _years(spec, root, split) for record in _records(year, split, notes)]
     occurring = {box.name for record in records for box in record.boxes}
-    return build(spec, NAMES if occurring <= set(NAMES) else sorted(occurring), records, notes)
+    return build_dataset(spec, NAMES if occurring <= set(NAMES) else sorted(occurring), records, notes)
 
 
 def _split(spec: str, rest: str) -> tuple[Path, str]:
@@ -89,7 +89,7 @@ def _split(spec: str, rest: str) -> tuple[Path, str]:
     return require_folder(root, f"{spec!r}: {directory!r} is not a folder; give {FORM}"), split
 
 
-def _flat(spec: str, root: Path, notes: Notes) -> Iterator[Record]:
+def _flat(spec: str, root: Path, notes: SkipLog) -> Iterator[ImageRecord]:
     """Every image with an XML file; one without may just not be annotated yet, which is not the same as empty."""
     if splits := _splits(_places(root)):
         raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}; give {FORM}")
@@ -134,7 +134,7 @@ def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
 
-def _records(year: Path, split: str, notes: Notes) -> Iterator[Record]:
+def _records(year: Path, split: str, notes: SkipLog) -> Iterator[ImageRecord]:
     listing = year / "ImageSets" / "Main" / f"{split}.txt"
     folder = require_folder(year / "JPEGImages", f"{year} has no JPEGImages folder")
     others: dict[str, Path] | None = None
@@ -150,7 +150,7 @@ def _records(year: Path, split: str, notes: Notes) -> Iterator[Record]:
         yield _record(identity, path, Path(notes.inside(year / "Annotations", f"{identity}.xml", source)), notes)
 
 
-def _record(identity: str, path: Path, file: Path, notes: Notes) -> Record:
+def _record(identity: str, path: Path, file: Path, notes: SkipLog) -> ImageRecord:
     root = parse(file)
     stated = root.find("size")
     size = image_size(path) if stated is None else (_pixels(stated, "width", file), _pixels(stated, "height", file))
@@ -158,24 +158,26 @@ def _record(identity: str, path: Path, file: Path, notes: Notes) -> Record:
     for place, element in enumerate(root.findall("object"), start=1):
         with notes:
             boxes.append(_box(element, f"{file}, object {place}"))
-    return Record(identity, path, size, boxes)
+    return ImageRecord(identity, path, size, boxes)
 
 
-def _box(element: Element, source: str) -> Box:
+def _box(element: Element, source: str) -> Annotation:
     frame = element.find("bndbox")
     if frame is None:
         raise ObjectSeekerError(f"{source} has no <bndbox>")
     left, top, right, bottom = (
-        number(_text(frame, tag, source), tag, source) for tag in ("xmin", "ymin", "xmax", "ymax")
+        parse_number(_text(frame, tag, source), tag, source) for tag in ("xmin", "ymin", "xmax", "ymax")
     )
     difficult = (element.findtext("difficult") or "0").strip()
     if difficult not in ("0", "1"):
         raise ObjectSeekerError(f"{source} has <difficult> {shown(difficult)}; it must be 0 or 1")
-    return Box(_text(element, "name", source), (left - 1, top - 1, right, bottom), source, ignore=difficult == "1")
+    return Annotation(
+        _text(element, "name", source), (left - 1, top - 1, right, bottom), source, ignore=difficult == "1"
+    )
 
 
 def _pixels(element: Element, tag: str, file: Path) -> int:
-    value = number(_text(element, tag, str(file)), tag, str(file))
+    value = parse_number(_text(element, tag, str(file)), tag, str(file))
     if not 1 <= value <= LARGEST_COORDINATE or value != int(value):
         raise ObjectSeekerError(f"{file} has <{tag}> {value:g}; it must be a whole number of pixels above 0")
     return int(value)

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from objectseeker.datasets.dataset import Box, Dataset, Record, Xyxy, build
-from objectseeker.datasets.parsing import exists, images_by_stem, number, read_lines, require_folder, whole
-from objectseeker.datasets.skip_log import NO_AREA, Kind, Notes, UnusableError, below
+from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, Xyxy, build_dataset
+from objectseeker.datasets.parsing import exists, images_by_stem, parse_digits, parse_number, read_lines, require_folder
+from objectseeker.datasets.skip_log import NO_AREA, InvalidAnnotationError, SkipLog, SkipReason, below
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size, looks_like_image
 from objectseeker.text import plain, shown, writable
@@ -187,14 +187,14 @@ def names_in(file: Path) -> tuple[str, ...]:
         raise ObjectSeekerError(f"{file} has no names; {NAME_FORMS}")
     names = _checked(_in_order(listed, file), file)
     count = number_of(text, "nc")
-    if count is not None and whole(count) != len(names):
+    if count is not None and parse_digits(count) != len(names):
         raise ObjectSeekerError(f"{file} says nc: {count[:20]} but has {len(names)} names; correct one of them")
     return names
 
 
 def _in_order(listed: list[YamlItem], file: Path) -> list[str]:
     """The names by their number; numbers must run from 0 without a gap, and all items must be of one form."""
-    keys = [whole(item.key) for item in listed if item.key is not None]
+    keys = [parse_digits(item.key) for item in listed if item.key is not None]
     if not keys:
         return [item.value for item in listed]
     if set(keys) != set(range(len(listed))) or len(keys) != len(listed):
@@ -214,8 +214,8 @@ def _checked(names: list[str], file: Path) -> tuple[str, ...]:
 
 SPLITS = ("train", "val", "test")
 SAME = {"val": ("val", "valid"), "valid": ("valid", "val")}  # Roboflow's folder and Ultralytics' key
-NO_FOLDER = Kind("split without its folder left out", "splits without their folders left out")
-NO_IMAGE = Kind("text file without an image left out", "text files without an image left out", "at")
+NO_FOLDER = SkipReason("split without its folder left out", "splits without their folders left out")
+NO_IMAGE = SkipReason("text file without an image left out", "text files without an image left out", "at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class Labelled:
     label: Path
 
 
-def find_images_and_labels(spec: str, root: Path, split: str, notes: Notes) -> list[Labelled]:
+def find_images_and_labels(spec: str, root: Path, split: str, notes: SkipLog) -> list[Labelled]:
     """`root` is the folder or the YAML file that the user named; `split` is empty where none is."""
     if root.is_file():
         return _of_yaml(spec, root, split, notes)
@@ -257,7 +257,7 @@ def _joined(parts: list[tuple[str, list[Labelled]]]) -> list[Labelled]:
     return [Labelled(f"{name}/{one.id}", one.image, one.label) for name, part in parts for one in part]
 
 
-def _in_folder(images: Path, labels: Path, notes: Notes) -> list[Labelled]:
+def _in_folder(images: Path, labels: Path, notes: SkipLog) -> list[Labelled]:
     paths = images_by_stem(images, notes)
     for file in filter(lambda file: writable(str(file)), sorted(labels.rglob("*.txt"))):
         if file.name != NAMES_FILE and file.relative_to(labels).with_suffix("").as_posix() not in paths:
@@ -272,7 +272,7 @@ def _has_labels_beside(folder: Path) -> bool:
     return any(looks_like_image(path.name) and path.with_suffix(".txt").is_file() for path in folder.iterdir())
 
 
-def _of_yaml(spec: str, file: Path, split: str, notes: Notes) -> list[Labelled]:
+def _of_yaml(spec: str, file: Path, split: str, notes: SkipLog) -> list[Labelled]:
     text = read_text(file)
     stated = {key: values(text, key, file) for key in SPLITS}
     keys = [key for key in (SAME.get(split, (split,)) if split else SPLITS) if stated.get(key)]
@@ -299,7 +299,7 @@ def _of_yaml(spec: str, file: Path, split: str, notes: Notes) -> list[Labelled]:
     return _joined(parts)
 
 
-def _place(value: str, base: Path, file: Path, notes: Notes) -> Path | None:
+def _place(value: str, base: Path, file: Path, notes: SkipLog) -> Path | None:
     """The folder or list that a YAML file names; None if there is nothing.
 
     Roboflow writes ../train/images for train/images beside the file, and a `path` is often that of another machine.
@@ -317,13 +317,13 @@ def _place(value: str, base: Path, file: Path, notes: Notes) -> Path | None:
     )
 
 
-def _in_place(place: Path, file: Path, notes: Notes) -> list[Labelled]:
+def _in_place(place: Path, file: Path, notes: SkipLog) -> list[Labelled]:
     if place.is_dir():
         return _in_folder(place, _labels_of(place), notes)
     return list(_in_list(place, file.parent, notes))
 
 
-def _in_list(listing: Path, root: Path, notes: Notes) -> Iterator[Labelled]:
+def _in_list(listing: Path, root: Path, notes: SkipLog) -> Iterator[Labelled]:
     """The images of a text file, one path a line, relative to the file."""
     for line, text in read_lines(listing):
         source, name = f"{listing} line {line}", text.strip()
@@ -344,10 +344,10 @@ def _labels_of(images: Path) -> Path:
 
 FORM = "yolo:DIR, yolo:DATA.yaml, or either with :SPLIT"
 ROUNDING = 1e-3  # how far above 1 a fraction may come out of a converter's rounding
-POLYGON = Kind("polygon read as its bounding box", "polygons read as their bounding boxes")
+POLYGON = SkipReason("polygon read as its bounding box", "polygons read as their bounding boxes")
 
 
-def read(spec: str, rest: str, notes: Notes) -> Dataset:
+def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Labels are the class numbers of the files. With :SPLIT one split is read, else all."""
     root, split = _split(spec, rest)
     labelled = find_images_and_labels(spec, root, split, notes)
@@ -356,12 +356,12 @@ def read(spec: str, rest: str, notes: Notes) -> Dataset:
     records = []
     for one in labelled:
         size = image_size(one.image)
-        records.append(Record(one.id, one.image, size, _boxes(one.label, names, size, notes)))
+        records.append(ImageRecord(one.id, one.image, size, _boxes(one.label, names, size, notes)))
     parts = sorted({one.id.partition("/")[0] for one in labelled if "/" in one.id})
     warnings = []
     if len(parts) > 1 and not split:
         warnings.append(f"all of {', '.join(parts)} are read; {spec}:{parts[-1]} would read one of them")
-    return build(spec, names, records, notes, warnings)
+    return build_dataset(spec, names, records, notes, warnings)
 
 
 def _split(spec: str, rest: str) -> tuple[Path, str]:
@@ -381,7 +381,7 @@ def _refuse_key_points(root: Path) -> None:
         raise ObjectSeekerError(f"{file} has kpt_shape: its labels hold key points, which are not read; give boxes")
 
 
-def _boxes(file: Path, names: tuple[str, ...], size: tuple[int, int], notes: Notes) -> list[Box]:
+def _boxes(file: Path, names: tuple[str, ...], size: tuple[int, int], notes: SkipLog) -> list[Annotation]:
     boxes = []
     for line, text in read_lines(file) if file.exists() else ():
         with notes:
@@ -389,19 +389,19 @@ def _boxes(file: Path, names: tuple[str, ...], size: tuple[int, int], notes: Not
     return boxes
 
 
-def _box(columns: list[str], names: tuple[str, ...], size: tuple[int, int], source: str, notes: Notes) -> Box:
+def _box(columns: list[str], names: tuple[str, ...], size: tuple[int, int], source: str, notes: SkipLog) -> Annotation:
     polygon = len(columns) >= 7 and len(columns) % 2 == 1
     refusal = f"{source} has {len(columns)} columns; a box has 5: class cx cy w h"
     if len(columns) != 5 and not polygon:
         raise ObjectSeekerError(refusal)
-    label = whole(columns[0])
+    label = parse_digits(columns[0])
     if label is None or label >= len(names):
         raise ObjectSeekerError(f"{source} has the class {shown(columns[0])}; it must be one of 0 to {len(names) - 1}")
     xyxy = _around(columns[1:], source) if polygon else _centred(columns[1:], source)
     if polygon:
         notes.note(POLYGON, source, refusal)
     width, height = size
-    return Box(names[label], (xyxy[0] * width, xyxy[1] * height, xyxy[2] * width, xyxy[3] * height), source)
+    return Annotation(names[label], (xyxy[0] * width, xyxy[1] * height, xyxy[2] * width, xyxy[3] * height), source)
 
 
 def _centred(columns: list[str], source: str) -> Xyxy:
@@ -416,10 +416,10 @@ def _around(columns: list[str], source: str) -> Xyxy:
 
 
 def _fraction(text: str, name: str, source: str) -> float:
-    value = number(text, name, source)
+    value = parse_number(text, name, source)
     if not 0 <= value <= 1 + ROUNDING:
         sentence = f"{source} has {plain(text)}; centre and size are fractions of the image, 0 to 1"
         if name in ("w", "h") and -1 <= value < 0:
-            raise UnusableError(NO_AREA, source, sentence)
+            raise InvalidAnnotationError(NO_AREA, source, sentence)
         raise ObjectSeekerError(sentence)
     return value

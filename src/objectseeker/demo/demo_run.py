@@ -12,20 +12,20 @@ import PIL.Image
 
 from objectseeker import detectors
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints, area, iou
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.seeker import Defended, ObjectSeeker
-from objectseeker.core.threats import Patch, Where
+from objectseeker.core.seeker import DefendedImage, ObjectSeeker
+from objectseeker.core.threats import Patch, PatchLocation
 from objectseeker.defense import Defence
 from objectseeker.demo.samples import Sample, samples
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.files.images import load_image
 from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, Layer, annotate, with_legend
-from objectseeker.metrics import Settings, Threat
+from objectseeker.metrics import EvaluationSettings, ThreatModel
 from objectseeker.report import write_report
 
-SHOWN: tuple[Where, ...] = ("far", "close", "over")
+SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 FOUND_IOU = 0.5
 
 
@@ -34,7 +34,7 @@ class Verdicts:
     """A photograph with what was found and proven for each of its objects (crowds left out)."""
 
     sample: Sample
-    defended: Defended
+    defended: DefendedImage
     label: Ints
     share: Floats  # of the image area
     found_undefended: Bools
@@ -133,12 +133,12 @@ def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, pa
         )
         for v in results
     ]
-    bound = defence.bound_to(detectors.load(defence.detector, **defence.options).identity)
+    bound = defence.with_fingerprint(detectors.load(defence.detector, **defence.options).identity)
     write_report(
         path,
         images,
-        Vocabulary.same(VOC_20),
-        Settings(rule=defence.rule, follow=defence.curve, threat=Threat(area=patch_area)),
+        LabelMap.same(VOC_20),
+        EvaluationSettings(rule=defence.rule, follow=defence.curve, threat=ThreatModel(area=patch_area)),
         defence=bound,
         title="objectseeker demo",
         provenance={

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.masks import GREY, Image
+from objectseeker.core.masks import DEFAULT_FILL, Image
 from objectseeker.detectorguard.objectness import FEATURE_STEP, SMALLEST_INPUT, Features, positions
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.preprocess import Size, place, prepare
-from objectseeker.detectors.onnx import open_session, usable_cores
+from objectseeker.detectors.onnx import available_cores, open_session
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import save_json, write_whole
+from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.files.images import load_image
 from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
@@ -63,7 +63,7 @@ class ObjectnessFeatures:
         self.input_size = input_size
         self.description: dict[str, Any] = {
             "network": path.name,
-            "sha256": fingerprint.of_files(path),
+            "sha256": fingerprint.hash_files(path),
             "input": list(input_size),
             "step": FEATURE_STEP,
         }
@@ -71,7 +71,7 @@ class ObjectnessFeatures:
     def __call__(self, image: Image) -> Features:
         """(rows, columns, classes)."""
         height, width = image.shape[:2]
-        canvas = prepare(image, place((width, height), self.input_size, "centred"), pad=GREY)
+        canvas = prepare(image, place((width, height), self.input_size, "centred"), pad=DEFAULT_FILL)
         pixels = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32)
         (logits,) = self.session.run(None, {self.session.get_inputs()[0].name: pixels})
         shape = tuple(positions(side) for side in self.input_size[::-1])
@@ -99,10 +99,10 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
         stream = io.BytesIO()
         np.savez_compressed(stream, features=network(load_image(path)))
         content = stream.getvalue()
-        write_whole(_file(folder, number), lambda file: file.write(_checksum(made_with, number, content) + content))
+        write_atomic(_file(folder, number), lambda file: file.write(_checksum(made_with, number, content) + content))
 
     paths = [run.manifest.images[number].path for number in todo]  # read here: not for several threads
-    with ThreadPoolExecutor(usable_cores()) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         for _ in pool.map(make, todo, paths):
             done += 1
             on_progress(done, len(numbers))

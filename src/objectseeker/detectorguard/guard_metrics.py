@@ -23,8 +23,8 @@ from objectseeker.detectorguard.published import certify_published
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.curves import Curve, undefended_curve
-from objectseeker.metrics.image_set import Scene
-from objectseeker.metrics.matching import Overlaps, count, match, overlapping
+from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.matching import Overlaps, candidate_pairs, count_matches, greedy_match
 from objectseeker.metrics.settings import BASE_SCORES
 
 FALSE_ALERTS = 0.05  # the rate the threshold is tuned to
@@ -35,13 +35,13 @@ OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).ast
 class Maps:
     """What alerts depend on, for every image of a scene: independent of threshold and base_score."""
 
-    scene: Scene
+    scene: ImageSet
     grids: tuple[Grid, ...]
     votes: tuple[Ints, ...]  # of the class with most votes
     explained: tuple[Floats, ...]  # the highest score of a box that explains a position
 
     @classmethod
-    def of(cls, scene: Scene, features: Iterable[Features], network: Size) -> Maps:
+    def of(cls, scene: ImageSet, features: Iterable[Features], network: Size) -> Maps:
         """`features` of every image of the scene, in order; `network`: width and height of the network's input."""
         grids, votes, explained = [], [], []
         for image, own in zip(scene.images, features, strict=True):
@@ -102,34 +102,34 @@ class Guarded:
     def found(self, row: int) -> Bools:
         """Which counted objects are in the output at one row of the curve."""
         scene = self.maps.scene
-        taken = _matched(scene, overlapping(scene.base, scene), *_output(scene, self.first_alert, row))
+        taken = _matched(scene, candidate_pairs(scene.base, scene), *_output(scene, self.first_alert, row))
         return np.isin(scene.counted, taken)
 
 
-def guarded_curve(scene: Scene, first_alert: Ints, base_scores: Floats = BASE_SCORES) -> Curve:
+def guarded_curve(scene: ImageSet, first_alert: Ints, base_scores: Floats = BASE_SCORES) -> Curve:
     """Right and wrong boxes at every base_score, boxes of images that alert left out."""
-    pairs = overlapping(scene.base, scene)
+    pairs = candidate_pairs(scene.base, scene)
     counts = []
     for row in range(len(base_scores)):
         score, kept = _output(scene, first_alert, row, base_scores)
         label = scene.base.detections.label[kept]
-        counts.append(count(label, _matched(scene, pairs, score, kept), scene))
+        counts.append(count_matches(label, _matched(scene, pairs, score, kept), scene))
     right, wrong = map(np.array, zip(*counts, strict=True))
     return Curve(scene, base_scores, right, wrong)
 
 
-def _output(scene: Scene, first_alert: Ints, row: int, base_scores: Floats = BASE_SCORES) -> tuple[Floats, Bools]:
+def _output(scene: ImageSet, first_alert: Ints, row: int, base_scores: Floats = BASE_SCORES) -> tuple[Floats, Bools]:
     """The scores of the boxes that are output, and which of all base boxes these are."""
     base = scene.base
     kept = (base.detections.score >= base_scores[row]) & (first_alert > row)[base.image]
     return base.detections.score[kept], kept
 
 
-def _matched(scene: Scene, pairs: Overlaps, score: Floats, kept: Bools) -> Ints:
+def _matched(scene: ImageSet, pairs: Overlaps, score: Floats, kept: Bools) -> Ints:
     """The object each kept box takes, or -1."""
     rows = kept[pairs.box]
     number = np.cumsum(kept) - 1
-    return match(score, Overlaps(number[pairs.box[rows]], pairs.object[rows], pairs.overlap[rows]), scene)
+    return greedy_match(score, Overlaps(number[pairs.box[rows]], pairs.object[rows], pairs.overlap[rows]), scene)
 
 
 def tune_thresholds(

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
-from objectseeker.detectors.network.preprocess import Axis, Placement, Size, place
+from objectseeker.detectors.network.preprocess import Axis, InputPlacement, Size, place
 from objectseeker.errors import ObjectSeekerError
 
 # Explaining objectness by boxes, and raising an alert where some is left unexplained.
@@ -119,7 +119,7 @@ class Grid:
     them and nothing else (`explaining`).
     """
 
-    placement: Placement
+    placement: InputPlacement
     middle: tuple[Floats, Floats]
 
     @classmethod

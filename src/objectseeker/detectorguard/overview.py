@@ -11,24 +11,24 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES, Where
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectorguard.features import describe, read_features
 from objectseeker.detectorguard.guard_metrics import FALSE_ALERTS, Guarded, Maps, certify_scene, tune_thresholds
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.metrics.curves import undefended_curve
-from objectseeker.metrics.defended_images import Replayed, shares
-from objectseeker.metrics.image_set import Scene
-from objectseeker.metrics.settings import Settings, threshold_of
+from objectseeker.metrics.defended_images import DefendedImageSet, shares
+from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.settings import EvaluationSettings, threshold_of
 from objectseeker.metrics.sweeps import by_lines, split
 from objectseeker.results.evaluation_tables import percent
 from objectseeker.runs.run import Run
 
-Shares = Mapping[Where, float | None]
+Shares = Mapping[PatchLocation, float | None]
 
 CLEAN_RECALL = 0.8  # where nobody says otherwise
-PUBLISHED_FOLLOW = Follow(alpha=0.8, beta=0.5)  # ObjectSeeker's published rule at its published values
+PUBLISHED_FOLLOW = ThresholdSchedule(alpha=0.8, beta=0.5)  # ObjectSeeker's published rule at its published values
 ALLOWED_LOSSES = (np.inf, 1.0)  # points of AP that tuning may cost: any, and as much as ObjectSeeker's default rule
 PASSES = 2  # one of the detector, one of the objectness network
 EVERY_NTH_LINE = (
@@ -74,7 +74,7 @@ class DefenceRow:
 
     def to_table(self) -> dict[str, str]:
         certified, found, published = (
-            dict.fromkeys(WHERES) if of is None else of
+            dict.fromkeys(PATCH_LOCATIONS) if of is None else of
             for of in (self.certified_recall, self.certified_and_found, self.certified_published)
         )
         return {
@@ -85,9 +85,9 @@ class DefenceRow:
             "base_score": _two_digits(self.base_score),
             "clean recall": percent(self.clean_recall),
             "false alerts": percent(self.alert_rate),
-            **{f"certified {where}": percent(certified[where]) for where in WHERES},
-            **{f"and found, {where}": percent(found[where]) for where in WHERES[:3]},
-            **{f"published model, {where}": percent(published[where]) for where in WHERES[:3]},
+            **{f"certified {where}": percent(certified[where]) for where in PATCH_LOCATIONS},
+            **{f"and found, {where}": percent(found[where]) for where in PATCH_LOCATIONS[:3]},
+            **{f"published model, {where}": percent(published[where]) for where in PATCH_LOCATIONS[:3]},
         }
 
 
@@ -97,7 +97,7 @@ class SideBySide:
 
     images: int
     objects: int
-    settings: Settings
+    settings: EvaluationSettings
     network: Mapping[str, Any]
     tuned_on: int  # images; 0 if the threshold was given
     false_alert_rate: float  # at most, in percent, where tuned
@@ -128,13 +128,15 @@ class SideBySide:
             full = row.to_table()
             names = {"": "defence", "AP50": "AP50", "recall": "clean recall", "alerts": "false alerts"}
             shown = {short: full[name] for short, name in names.items()}
-            rows.append(shown | {where: full[f"certified {where}"] for where in WHERES[:3]})
+            rows.append(shown | {where: full[f"certified {where}"] for where in PATCH_LOCATIONS[:3]})
             for name, prefix in (
                 ("  certified and found", "and found"),
                 ("  published model of where", "published model"),
             ):
                 if row.guarded:
-                    rows.append(dict.fromkeys(shown, "") | {"": name} | {w: full[f"{prefix}, {w}"] for w in WHERES[:3]})
+                    rows.append(
+                        dict.fromkeys(shown, "") | {"": name} | {w: full[f"{prefix}, {w}"] for w in PATCH_LOCATIONS[:3]}
+                    )
         return rows
 
     def remarks(self) -> list[str]:
@@ -167,7 +169,7 @@ class SideBySide:
 
 def side_by_side(
     run: Run,
-    settings: Settings,
+    settings: EvaluationSettings,
     *,
     threshold: int | None = None,
     false_alerts: float = FALSE_ALERTS,
@@ -185,7 +187,7 @@ def side_by_side(
         raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {settings.threat.count}")
     description = describe(run)
     width, height = description["input"]
-    maps = Maps.of(Scene.of(run.images(), run.vocabulary), read_features(run), (width, height))
+    maps = Maps.of(ImageSet.of(run.images(), run.vocabulary), read_features(run), (width, height))
     if threshold is None:
         tuning, measured = split(len(maps.grids), 2, seed)
         parts = [maps.subset(tuning), maps.subset(measured)]
@@ -198,7 +200,7 @@ def side_by_side(
         settings, why = _at_some_recall(settings, [maps.scene])
     scene = maps.scene
     names = ("DetectorGuard", f"DetectorGuard, AP loss <= {ALLOWED_LOSSES[1]:g}")
-    published = Settings.along(PUBLISHED_FOLLOW, threat=settings.threat, clean_recall=settings.clean_recall)
+    published = EvaluationSettings.along(PUBLISHED_FOLLOW, threat=settings.threat, clean_recall=settings.clean_recall)
     return SideBySide(
         images=len(scene.images),
         objects=len(scene.counted),
@@ -219,7 +221,7 @@ def side_by_side(
     )
 
 
-def _at_some_recall(settings: Settings, scenes: Sequence[Scene]) -> tuple[Settings, str | None]:
+def _at_some_recall(settings: EvaluationSettings, scenes: Sequence[ImageSet]) -> tuple[EvaluationSettings, str | None]:
     """The settings at a clean recall, and why at that one if nobody asked for it."""
     asked = settings.clean_recall
     if asked is not None and not settings.clean_recall_is_default:
@@ -233,7 +235,7 @@ def _at_some_recall(settings: Settings, scenes: Sequence[Scene]) -> tuple[Settin
 
 
 def _guarded_row(
-    name: str, maps: Maps, features: Iterable[Features], settings: Settings, threshold: int | None
+    name: str, maps: Maps, features: Iterable[Features], settings: EvaluationSettings, threshold: int | None
 ) -> DefenceRow:
     if threshold is None:  # none was found
         return DefenceRow(defence=name, forward_passes=PASSES)
@@ -259,20 +261,20 @@ def _guarded_row(
         highest_clean_recall=curve.highest_clean_recall,
         certified_recall=_shares(verdicts.certified),
         certified_published=_shares(verdicts.published),
-        vacuous_far=int(verdicts.vacuous[WHERES.index("far")].sum()),
+        vacuous_far=int(verdicts.vacuous[PATCH_LOCATIONS.index("far")].sum()),
         **there,
     )
 
 
-def _objectseeker_rows(rule: str, scene: Scene, settings: Settings) -> list[DefenceRow]:
+def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings) -> list[DefenceRow]:
     """Label by label and without labels: DetectorGuard promises nothing about labels."""
     rows = []
     masks = max(len(image.observation.masks) for image in scene.images)
     for classwise, suffix in ((True, ""), (False, ", label-free")):
         way = settings.with_rule(classwise=classwise)
-        replayed = Replayed.of(scene, way)
+        replayed = DefendedImageSet.of(scene, way)
         curve = replayed.curve(way)
-        point = replayed.operating(way, curve)
+        point = replayed.at_operating_point(way, curve)
         there: dict[str, Any] = {}
         if point is not None:
             (added,) = replayed.added([point.rule])
@@ -297,19 +299,19 @@ def _objectseeker_rows(rule: str, scene: Scene, settings: Settings) -> list[Defe
     return rows
 
 
-def _rule_name(settings: Settings) -> str:
+def _rule_name(settings: EvaluationSettings) -> str:
     if isinstance(settings.rule, IouRule):
         return "IoU variant"
     return "as given" if settings.rule.low_score is None else "evidence"
 
 
-def cost_rows(scene: Scene, beside: SideBySide, ks: Iterable[int]) -> list[dict[str, Any]]:
+def cost_rows(scene: ImageSet, beside: SideBySide, ks: Iterable[int]) -> list[dict[str, Any]]:
     """Certified recall against cost: DetectorGuard as in `beside`, ObjectSeeker with k lines per axis.
 
     The lines are every n-th of the stored ones: `EVERY_NTH_LINE` is to stand beside these rows.
     """
     rows = [
-        _cost_row(row.defence, None, PASSES, row.certified_recall or dict.fromkeys(WHERES))
+        _cost_row(row.defence, None, PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
         for row in beside.rows
         if row.guarded
     ]
@@ -322,7 +324,7 @@ def cost_rows(scene: Scene, beside: SideBySide, ks: Iterable[int]) -> list[dict[
 def _cost_row(defence: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
     lines = None if k is None else "every n-th stored"
     row: dict[str, Any] = {"defence": defence, "k": k, "lines": lines, "forward_passes": passes}
-    return row | {f"certified_{where}": certified[where] for where in WHERES}
+    return row | {f"certified_{where}": certified[where] for where in PATCH_LOCATIONS}
 
 
 def measured_images(run: Run, *, seed: int = 0) -> Ints:

@@ -17,7 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.certification import visible_area
-from objectseeker.core.threats import Patch, Surroundings, sizes
+from objectseeker.core.threats import Patch, PatchPositions, patch_sizes
 from objectseeker.detectorguard.objectness import (
     WINDOW,
     Features,
@@ -66,14 +66,14 @@ def certify_guarded(
     """
     patches = [patches] if isinstance(patches, Patch) else list(patches)
     width, height = grid.placement.x.resampling.raw, grid.placement.y.resampling.raw
-    surroundings = Surroundings.of(truth.xyxy, width, height)
+    surroundings = PatchPositions.of(truth.xyxy, width, height)
     certified = np.zeros((len(patches), len(truth)), np.bool_)
     vacuous = np.zeros_like(certified)
     reached: list[list[list[Rectangles]]] = [[] for _ in range(len(truth))]  # object, threat, rectangles
     for p, patch in enumerate(patches):
         if not isinstance(patch, Patch) or patch.count != 1:
             raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {patch!r}")
-        allowed = surroundings.allowed(patch.where, sizes(patch, width, height, len(truth)))
+        allowed = surroundings.allowed(patch.where, patch_sizes(patch, width, height, len(truth)))
         vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
         for n in range(len(truth)):
             reached[n].append(reached_rectangles(grid, patch.size(width, height), allowed[n]))

@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 from objectseeker.core.certification import visible_area
-from objectseeker.core.threats import Patch, Where
+from objectseeker.core.threats import Patch, PatchLocation
 from objectseeker.detectorguard.objectness import STRIDE, VIEW, Features, Grid, owned
 from objectseeker.detectorguard.proof import ImageVotes, Rectangles
 
@@ -59,7 +59,7 @@ def in_view(grid: Grid, truth: Floats) -> Ints:
     return np.stack([left, top, right, bottom], axis=-1).astype(np.int64)
 
 
-def allowed_squares(where: Where, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
+def allowed_squares(where: PatchLocation, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
     """The squares of `side` positions that `where` allows, for an object seen by the positions `around`."""
     rows, columns = shape
     everywhere = (0, 0, max(columns - side, 0), max(rows - side, 0))  # inclusive: of the first column and row

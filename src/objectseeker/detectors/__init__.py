@@ -44,7 +44,7 @@ _NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_by", "workers"}
 
 # To add a source of detectors, write its module and name it here. It is imported when it is first asked for.
 _KINDS = {
-    "embedded": _Kind("", "embedded", "load_embedded", _NETWORK | {"precision"}),
+    "embedded": _Kind("", "builtin", "load_embedded", _NETWORK | {"precision"}),
     "onnx": _Kind("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
     "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
     "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_by"}),

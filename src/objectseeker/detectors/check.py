@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints, iou
-from objectseeker.core.masks import GREY, NO_SIDE, SIDES, Image, MaskSet, as_image
+from objectseeker.core.masks import DEFAULT_FILL, NO_SIDE, SIDES, Image, MaskSet, as_image
 from objectseeker.core.recipes import Halves, Recipe, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
 from objectseeker.errors import ObjectSeekerError
@@ -27,7 +27,7 @@ FEWEST_MATES, MOST_MATES = 4, 16  # images given at a time to a detector that ma
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """One line of the result. `passed` is None for a line that only informs."""
 
     name: str
@@ -41,10 +41,10 @@ def check_detector(
     masks: Recipe = MASKS,
     *,
     batch: int = 8,
-    value: int = GREY,
+    value: int = DEFAULT_FILL,
     seed: int = 0,
-    watch: Watch = lambda name, runs: nullcontext(Unwatched()),
-) -> Iterator[Finding]:
+    watch: Watch = lambda name, runs: nullcontext(NoProgress()),
+) -> Iterator[CheckResult]:
     """Check `detector` on one image, finding by finding.
 
     `masks` are those whose views are checked, `batch` is the batch shape of detectors that do not batch by themselves.
@@ -55,84 +55,84 @@ def check_detector(
     require_recipe(masks)
     rng = np.random.default_rng(seed)
     given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
-    trial = _Trial(detector, image, given, rng, Unwatched())
+    trial = _CheckRun(detector, image, given, rng, NoProgress())
     views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
-    checks: list[tuple[str, int, Callable[[_Trial], str]]] = [
-        ("returns valid boxes", 1, _Trial.valid),
-        ("deterministic", 4, _Trial.deterministic),
-        ("no memory of earlier images", 7, _Trial.stateless),
-        ("independent of the other images in a batch", 5, _Trial.batch_mates),
-        ("independent of the place in a batch", given, _Trial.order),
-        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _Trial.raw_pixels),
-        ("blind to removed pixels", views, partial(_Trial.blind, masks=masks, batch=batch, value=value)),
+    checks: list[tuple[str, int, Callable[[_CheckRun], str]]] = [
+        ("returns valid boxes", 1, _CheckRun.valid),
+        ("deterministic", 4, _CheckRun.deterministic),
+        ("no memory of earlier images", 7, _CheckRun.stateless),
+        ("independent of the other images in a batch", 5, _CheckRun.batch_independent),
+        ("independent of the place in a batch", given, _CheckRun.order),
+        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _CheckRun.raw_pixels),
+        ("blind to removed pixels", views, partial(_CheckRun.blind, masks=masks, batch=batch, value=value)),
     ]
     for name, runs, test in checks:
         with watch(name, runs) as bar:
-            finding = _judge(name, partial(test, replace(trial, bar=bar)))
+            finding = _run_check(name, partial(test, replace(trial, bar=bar)))
         yield finding
     for size in sorted({1, 2, 2 * batch} - {batch}):
-        yield _judge(f"another batch size ({size})", partial(trial.other_batch, size), informs=True)
+        yield _run_check(f"another batch size ({size})", partial(trial.other_batch, size), informs=True)
 
 
-class Step(Protocol):
+class ProgressStep(Protocol):
     """What is told of every run of the detector."""
 
     def advance(self) -> None: ...
 
 
-class Unwatched:
+class NoProgress:
     """Nobody is told."""
 
     def advance(self) -> None:
         pass
 
 
-Watch = Callable[[str, int], AbstractContextManager[Step]]
+Watch = Callable[[str, int], AbstractContextManager[ProgressStep]]
 
 
-class _BrokenError(Exception):
+class _CheckFailedError(Exception):
     """A check found what it was looking for."""
 
 
-def _judge(name: str, test: Callable[[], str], informs: bool = False) -> Finding:
+def _run_check(name: str, test: Callable[[], str], informs: bool = False) -> CheckResult:
     try:
         detail = test()
-    except _BrokenError as failure:
-        return Finding(name, False, str(failure))
+    except _CheckFailedError as failure:
+        return CheckResult(name, False, str(failure))
     except ObjectSeekerError as error:
-        return Finding(name, False, str(error))
+        return CheckResult(name, False, str(error))
     except Exception as error:  # the detector is foreign code: whatever it raises is a finding, not a crash
-        return Finding(name, False, f"the detector raised {type(error).__name__}: {error}")
-    return Finding(name, None if informs or detail.startswith("not checked") else True, detail)
+        return CheckResult(name, False, f"the detector raised {type(error).__name__}: {error}")
+    return CheckResult(name, None if informs or detail.startswith("not checked") else True, detail)
 
 
 @dataclass(frozen=True, slots=True)
-class _Trial:
+class _CheckRun:
     detector: Detector
     image: Image
     batch: int
     rng: np.random.Generator
-    bar: Step
+    bar: ProgressStep
 
     def run(self, images: Sequence[Image]) -> list[Detections]:
         results = list(self.detector(images))
         self.bar.advance()
         if len(results) != len(images):
-            raise _BrokenError(f"{len(results)} results for {len(images)} images")
+            raise _CheckFailedError(f"{len(results)} results for {len(images)} images")
         return results
 
     def valid(self) -> str:
         (boxes, *_) = self.run([self.image] * self.batch)
         if not isinstance(boxes, Detections):
-            raise _BrokenError(f"returned {type(boxes).__name__}, not Detections")
+            raise _CheckFailedError(f"returned {type(boxes).__name__}, not Detections")
         height, width = self.image.shape[:2]
         outside = (boxes.xyxy < -0.5).any() or (boxes.xyxy > np.array([width, height, width, height]) + 0.5).any()
         if outside:
-            raise _BrokenError(f"boxes reach outside the {width}x{height} image, up to {boxes.xyxy.max():.1f}")
+            raise _CheckFailedError(f"boxes reach outside the {width}x{height} image, up to {boxes.xyxy.max():.1f}")
         names = tuple(getattr(self.detector, "names", ()))
         if len(boxes) and names and not 0 <= boxes.label.min() <= boxes.label.max() < len(names):
             seen = f"labels {boxes.label.min()} to {boxes.label.max()}"
-            raise _BrokenError(f"{seen}, but its {len(names)} names are for 0 to {len(names) - 1}")
+            raise _CheckFailedError(f"{seen}, but its {len(names)} names are for 0 to {len(names) - 1}")
         return f"{len(boxes)} boxes, {int((boxes.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
 
     def deterministic(self) -> str:
@@ -148,7 +148,7 @@ class _Trial:
             _require_equal(first, self.run([self.image] * self.batch), "the same batch after other images")
         return "unchanged after other images in between"
 
-    def batch_mates(self) -> str:
+    def batch_independent(self) -> str:
         if self.batch == 1:
             return "not checked: one image a batch has no mates"
         first, others = self.run([self.image] * self.batch)[0], self._others()
@@ -174,7 +174,7 @@ class _Trial:
         if not len(before):
             return f"not checked: nothing scored {CONFIDENT} or more in this image, give one with clear objects"
         dx, dy = width // 3, height // 4
-        canvas = np.full((height + dy, width + dx, 3), GREY, np.uint8)
+        canvas = np.full((height + dy, width + dx, 3), DEFAULT_FILL, np.uint8)
         canvas[dy:, dx:] = self.image
         enlarged = self.image.repeat(2, axis=0).repeat(2, axis=1)
         for change, picture, expected in (
@@ -184,7 +184,7 @@ class _Trial:
             after = self.run([picture] * self.batch)[0]
             followed = (iou(expected, after.xyxy).max(axis=1, initial=0) > 0.5).mean()
             if followed < 0.5:
-                raise _BrokenError(f"only {followed:.0%} of {len(before)} boxes follow when the image is {change}")
+                raise _CheckFailedError(f"only {followed:.0%} of {len(before)} boxes follow when the image is {change}")
         return f"{len(before)} boxes follow when the image is moved or enlarged"
 
     def blind(self, *, masks: Recipe, batch: int, value: int) -> str:
@@ -217,7 +217,7 @@ def check_views(
     batch: int,
     value: int,
     rng: np.random.Generator,
-    bar: Step,
+    bar: ProgressStep,
 ) -> str:
     """Rewrite what a mask removes, run all views as in use, and compare the view of that mask; raises if it changed.
 
@@ -236,7 +236,9 @@ def check_views(
 
     clean = seen(image)
     if not any(len(view) for view in clean[1:]):
-        raise _BrokenError("no box is found in any masked view, so nothing can be told: give an image with objects")
+        raise _CheckFailedError(
+            "no box is found in any masked view, so nothing can be told: give an image with objects"
+        )
     for number, members in enumerate(masks.members):
         for rectangles in (strips.removed[members], beside[members].reshape(-1, 4)):
             view = seen(_rewritten(image, rectangles, rng))[number + 1]
@@ -278,10 +280,10 @@ def _require_equal(first: Sequence[Detections], second: Sequence[Detections], wh
     for a, b in zip(first, second, strict=True):
         if a != b:
             if len(a) != len(b):
-                raise _BrokenError(f"{what}: {len(b)} boxes instead of {len(a)}")
+                raise _CheckFailedError(f"{what}: {len(b)} boxes instead of {len(a)}")
             score = np.abs(a.score - b.score).max()
             moved = np.abs(a.xyxy - b.xyxy).max()
-            raise _BrokenError(f"{what}: boxes move by up to {moved:.2g} pixels and scores by up to {score:.2g}")
+            raise _CheckFailedError(f"{what}: boxes move by up to {moved:.2g} pixels and scores by up to {score:.2g}")
 
 
 def _with_batch(detector: Any, size: int) -> Detector | None:

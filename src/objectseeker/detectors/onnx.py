@@ -14,16 +14,22 @@ from typing import Any
 import numpy as np
 
 from objectseeker.detectors.network import class_names, fingerprint
-from objectseeker.detectors.network.detector import MOST_BATCH_BYTES, Forward, NetworkDetector, NetworkOptions, as_size
+from objectseeker.detectors.network.detector import (
+    MOST_BATCH_BYTES,
+    Forward,
+    NetworkDetector,
+    NetworkOptions,
+    parse_size,
+)
 from objectseeker.detectors.network.external_data import external_files
 from objectseeker.detectors.network.layout_inference import (
     GUESSED_INPUTS,
     GraphTensor,
     count_classes,
-    given_as,
+    infer_box_format,
+    infer_layout,
+    layout_from_metadata,
     order_outputs,
-    recognise,
-    signed,
 )
 from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
 from objectseeker.detectors.network.preprocess import Size
@@ -59,14 +65,14 @@ def load_onnx(
     path, asked = Path(path), NetworkOptions(**options)
     kind, _ = parse_device(asked.device)
     on_cpu = kind == "cpu"
-    workers = (usable_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
-    threads = max(usable_cores() // workers, 1)
+    workers = (available_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
+    threads = max(available_cores() // workers, 1)
     require_file(path)
     beside = external_files(path)  # refused before anything is loaded from them
     graph = Graph.of(path, open_session(path, asked.device, threads=threads))
     layout = graph.choose_layout(asked.layout, asked.input_size)
     outputs, classes = graph.outputs_for(layout)
-    layout = graph.settle_background(layout, classes, class_names)
+    layout = graph.resolve_background(layout, classes, class_names)
     size = graph.choose_size(asked.input_size, layout)
     dtype = graph.input_type
     if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
@@ -77,14 +83,14 @@ def load_onnx(
     settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
-        identity=f"{path.name} ({settings}) sha256:{fingerprint.of_files(path, *beside)}",
+        identity=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *beside)}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
         batch=batch,
         dtype=dtype,
         score_floor=asked.score_floor,
-        free_batch=layout.batched and graph.batch is None,
+        dynamic_batch=layout.batched and graph.batch is None,
         mask_by=asked.mask_by,
         workers=workers,
     )
@@ -129,24 +135,24 @@ class Graph:
         return INPUT_TYPES[image_type]
 
     def choose_layout(self, wanted: str | Layout | None, size: int | tuple[int, int] | None) -> Layout:
-        text = signed(self.metadata) if wanted is None else wanted
+        text = layout_from_metadata(self.metadata) if wanted is None else wanted
         if text is not None:
             return parse(text)
         exported_by_yolo = {"names", "stride"} <= set(self.metadata)
         takes_sizes = any(tensor.name not in PADDLE_INPUTS for tensor in self.inputs[1:])
-        name = recognise(self.outputs, self.size, takes_sizes=takes_sizes, exported_by_yolo=exported_by_yolo)
+        name = infer_layout(self.outputs, self.size, takes_sizes=takes_sizes, exported_by_yolo=exported_by_yolo)
         if name is None:
             raise ObjectSeekerError(
                 f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
                 f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
             )
         if name in ("yolox", "yolov8") and not exported_by_yolo:
-            name = self._look_closer(name, self.choose_size(size, LAYOUTS[name]))
+            name = self._disambiguate_layout(name, self.choose_size(size, LAYOUTS[name]))
         if name in GUESSED_INPUTS:
             log.warning("%s is read as %s", self.path.name, GUESSED_INPUTS[name])
         return LAYOUTS[name]
 
-    def _look_closer(self, name: str, size: Size) -> str:
+    def _disambiguate_layout(self, name: str, size: Size) -> str:
         """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a grey image."""
         shape = (self.batch or 1, 3, size[1], size[0])
         if math.prod(shape) * np.dtype(self.input_type).itemsize > MOST_BATCH_BYTES:  # which is refused later on
@@ -156,7 +162,7 @@ class Graph:
         except ObjectSeekerError:  # of a size that it does not take, which is said when it is used
             return name
         boxes = (seen if name == "yolox" else seen.T)[:, :4].astype(np.float64)
-        found = given_as(boxes, size)
+        found = infer_box_format(boxes, size)
         if found == "corners":
             return {"yolox": "picodet", "yolov8": "yolov9"}[name]
         if found == "centres" and name == "yolox":
@@ -182,8 +188,8 @@ class Graph:
         if fixed and layout.free_sides:
             raise ObjectSeekerError(f"{fixed}: leave out trim and fit=spend")
         if wanted is None:
-            return self.size or as_size(layout.input_size)
-        size = as_size(wanted)
+            return self.size or parse_size(layout.input_size)
+        size = parse_size(wanted)
         if fixed and self.size != size:
             raise ObjectSeekerError(f"{fixed}, not {size[0]}x{size[1]}: leave out the input size")
         return size
@@ -195,7 +201,7 @@ class Graph:
             log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
         return fixed or wanted
 
-    def settle_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
+    def resolve_background(self, layout: Layout, classes: int | None, wanted: Sequence[str] | None) -> Layout:
         """The layout of a graph whose last class may be the background: not if it has COCO's numbers or a name."""
         named = len(wanted if wanted is not None else class_names.from_metadata(self.metadata))
         own = classes is not None and (named == classes or (named == 0 and classes == len(class_names.COCO_91)))
@@ -213,8 +219,8 @@ class Graph:
             return tuple(wanted)
         own = class_names.from_metadata(self.metadata)
         if own:
-            return own + class_names.numbered(len(own), labels or 0)
-        return _guessed(self.path, labels, layout)
+            return own + class_names.numbered_names(len(own), labels or 0)
+        return _guess_class_names(self.path, labels, layout)
 
 
 def require_file(path: Path) -> None:
@@ -259,7 +265,7 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
     return session
 
 
-def usable_cores() -> int:
+def available_cores() -> int:
     """How many cores this process may use, which in a container is often fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -269,11 +275,11 @@ def _tensor(entry: Any) -> GraphTensor:
     return GraphTensor(entry.name, shape, "int" in entry.type)
 
 
-def _guessed(path: Path, labels: int | None, layout: Layout) -> tuple[str, ...]:
+def _guess_class_names(path: Path, labels: int | None, layout: Layout) -> tuple[str, ...]:
     """The classes of the dataset that has that many, said aloud, or numbered ones."""
     count = (91 if layout.name == "torchvision" else 80) if labels is None else labels
     if count not in class_names.BY_COUNT:
-        return class_names.numbered(0, count)
+        return class_names.numbered_names(0, count)
     which = "its classes, which it does not count," if labels is None else f"its {count} classes"
     dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
     taken = f"{which} are taken for those of {dataset}"

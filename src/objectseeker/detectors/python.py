@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
-from objectseeker.core.masks import GREY, Image
+from objectseeker.core.masks import DEFAULT_FILL, Image
 from objectseeker.core.seeker import UNTOUCHED
 from objectseeker.detectors.network import fingerprint
-from objectseeker.detectors.network.class_names import MOST_CLASSES, from_any
+from objectseeker.detectors.network.class_names import MOST_CLASSES, normalize_names
 from objectseeker.errors import ObjectSeekerError
 
 # Which files a python detector is made of: its own sources, and what it reads.
@@ -56,7 +56,7 @@ LONGEST_NAME = 1000  # of a text that may name a file
 
 
 @dataclass(slots=True)
-class Opened:
+class OpenedFiles:
     """The paths that were opened: to read (or to read and write), and only to write."""
 
     read: set[Path] = field(default_factory=set)
@@ -64,16 +64,16 @@ class Opened:
     beyond: set[str] = field(default_factory=set)  # what else was done of which Python cannot tell what it brings in
 
 
-_listening: list[tuple[Opened, frozenset[int | None]]] = []  # who listens, and the threads that do not matter
+_listening: list[tuple[OpenedFiles, frozenset[int | None]]] = []  # who listens, and the threads that do not matter
 
 
 @lru_cache(maxsize=1)
 def _hook() -> None:
     """Installed once, when first needed: an audit hook stays until the process ends."""
-    sys.addaudithook(_heard)
+    sys.addaudithook(_audit_event)
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
+def _audit_event(event: str, args: tuple[Any, ...]) -> None:
     if not _listening or (event != "open" and event not in BEYOND):
         return
     with suppress(Exception):  # what a hook raises would be raised by whoever opened the file
@@ -108,11 +108,11 @@ def _importing_installed() -> bool:
 
 
 @contextmanager
-def listening() -> Iterator[Opened]:
+def record_file_access() -> Iterator[OpenedFiles]:
     """What is opened inside, by this thread and those that it starts."""
     _hook()
     others = frozenset(thread.ident for thread in threading.enumerate()) - {threading.get_ident()}
-    entry = Opened(), others
+    entry = OpenedFiles(), others
     _listening.append(entry)
     try:
         yield entry[0]
@@ -130,7 +130,7 @@ def data_files(opened: Iterable[Path]) -> set[Path]:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class SourceGraph:
     """Modules, and those that they import, as far as they belong to no installation; and the files they name."""
 
     modules: dict[str, Path]
@@ -148,7 +148,7 @@ class Program:
         return sorted(self.installed.intersection(loaded).difference(OPEN_BY_PYTHON, sys.stdlib_module_names))
 
     @classmethod
-    def of(cls, name: str, *others: str) -> Program:
+    def of(cls, name: str, *others: str) -> SourceGraph:
         """The program that begins with module `name`; what `others` of its package are installed counts with it."""
         modules: dict[str, Path] = {}
         named: set[Path] = set()
@@ -256,7 +256,7 @@ class PythonDetector:
 
     function: Any
     names: tuple[str, ...]
-    fingerprint: str
+    identity: str
     unverified: str | None = None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
@@ -307,17 +307,17 @@ def _import(name: str) -> ModuleType:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        with _watched():
+        with _record_imports():
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise ObjectSeekerError(f"importing {name} failed: {type(error).__name__}: {error}") from error
 
 
 @contextmanager
-def _watched() -> Iterator[Opened]:
+def _record_imports() -> Iterator[OpenedFiles]:
     """Remember what is imported inside, and what is read by it."""
     before = set(sys.modules)
-    with listening() as opened:
+    with record_file_access() as opened:
         yield opened
     brought = frozenset(set(sys.modules) - before)
     happened = _Import(frozenset(data_files(opened.read)), frozenset(opened.written), brought, frozenset(opened.beyond))
@@ -326,36 +326,36 @@ def _watched() -> Iterator[Opened]:
 
 def _identify(target: str, module: ModuleType, function: Any) -> tuple[str, str | None]:
     """The identity of a detector, and why changed weights could go unnoticed, if they could."""
-    token = _own(target, "identity", function, module)
+    token = _first_attribute(target, "identity", function, module)
     if token is not None:
         if not isinstance(token, str) or not token.isprintable() or not 0 < len(token) <= LONGEST_IDENTITY:
             raise ObjectSeekerError(f"the identity of python:{target} must be a short text, got {str(token)[:80]!r}")
-        sources = fingerprint.of_set(Program.of(module.__name__).modules.values())
+        sources = fingerprint.hash_file_set(SourceGraph.of(module.__name__).modules.values())
         return f"{target} (identity {token}, {fingerprint.on_cpu()}) sha256:{sources}", None
-    with _watched() as opened:
+    with _record_imports() as opened:
         failure = _try(function)
     program = _program(module)
     imports = [_imports.get(name, _Import()) for name in program.modules]
     written = opened.written.union(*(one.written for one in imports))
     read = data_files(opened.read).union(*(one.read for one in imports)) | (program.named - written)
-    contents = fingerprint.of_set({*read, *program.modules.values()})
+    contents = fingerprint.hash_file_set({*read, *program.modules.values()})
     named = f"{target} ({_listed(read)}{fingerprint.on_cpu()}) sha256:{contents}"
     unwatched = [name for name in program.modules if name not in _imports]
     beyond = sorted(opened.beyond.union(*(one.beyond for one in imports)))
     beyond += [f"{package} may read files where Python does not see it" for package in program.unseen]
-    return named, _doubt(target, failure, unwatched, read, beyond)
+    return named, _unverifiable_reason(target, failure, unwatched, read, beyond)
 
 
-def _program(module: ModuleType) -> Program:
-    return Program.of(module.__name__, *_imports.get(module.__name__, _Import()).brought)
+def _program(module: ModuleType) -> SourceGraph:
+    return SourceGraph.of(module.__name__, *_imports.get(module.__name__, _Import()).brought)
 
 
 def _try(function: Any) -> Exception | None:
     """Call the detector once, as it will be called, so that it reads what it reads; what it raises."""
-    image = np.full(TRIAL_SIZE, GREY, np.uint8)
+    image = np.full(TRIAL_SIZE, DEFAULT_FILL, np.uint8)
     try:
         if hasattr(function, "detect_views"):
-            function.detect_views(image, np.array([[UNTOUCHED]]), GREY)
+            function.detect_views(image, np.array([[UNTOUCHED]]), DEFAULT_FILL)
         else:
             list(function([image]))
     except Exception as error:
@@ -363,7 +363,7 @@ def _try(function: Any) -> Exception | None:
     return None
 
 
-def _doubt(
+def _unverifiable_reason(
     target: str,
     failure: Exception | None,
     unwatched: Sequence[str],
@@ -386,19 +386,19 @@ def _doubt(
 
 def _own_names(target: str, function: Any, module: ModuleType) -> tuple[str, ...]:
     """The class names that a detector has itself, none if it has none."""
-    own = _own(target, "names", function, module)
+    own = _first_attribute(target, "names", function, module)
     if own is None:
         return ()
     try:
         if isinstance(own, str | bytes) or not isinstance(own, Iterable):
             raise TypeError(f"got {own!r:.80}")
-        return from_any(own if isinstance(own, Mapping) else list(islice(own, MOST_CLASSES + 1)))
+        return normalize_names(own if isinstance(own, Mapping) else list(islice(own, MOST_CLASSES + 1)))
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ObjectSeekerError(f"the names of python:{target} must be texts by label: {reason[:200]}") from None
 
 
-def _own(target: str, attribute: str, *owners: Any) -> Any:
+def _first_attribute(target: str, attribute: str, *owners: Any) -> Any:
     """An attribute of the first that has one."""
     try:
         values = [getattr(owner, attribute, None) for owner in owners]

@@ -28,15 +28,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Ints
-from objectseeker.core.masks import Image, as_image, fill
-from objectseeker.core.seeker import attempt, where_it_worked
-from objectseeker.detectors.network.detector import OneByOneDetector, as_rectangles
+from objectseeker.core.masks import Image, as_image, fill_rectangles
+from objectseeker.core.seeker import keep_successful_views, try_view
+from objectseeker.detectors.network.detector import SingleImageDetector, as_rectangles
 from objectseeker.detectors.network.preprocess import Size
-from objectseeker.detectors.network.raw_boxes import Found, count_broken, on_image, say_broken
+from objectseeker.detectors.network.raw_boxes import RawBoxes, count_invalid, log_invalid, to_image_detections
 from objectseeker.errors import ObjectSeekerError
 
-SeeView = Callable[[Image, int], Found]  # the filled image and the number of the view
-PlanViews = Callable[[Size, Ints, int], SeeView]
+DetectView = Callable[[Image, int], RawBoxes]  # the filled image and the number of the view
+PlanViews = Callable[[Size, Ints, int], DetectView]
 
 
 def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools:
@@ -62,7 +62,7 @@ def _touched(raw: int, network: int, token: int) -> list[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TokenDetector(OneByOneDetector):
+class TokenDetector(SingleImageDetector):
     """Shows the views of an image one by one; `plan` prepares for all of one size, before a pixel is looked at."""
 
     plan: PlanViews
@@ -77,18 +77,18 @@ class TokenDetector(OneByOneDetector):
         height, width = image.shape[:2]
         see = self.plan((width, height), removed, value)
 
-        def alone(view: int) -> Found | BaseException:
-            return attempt(lambda: see(fill(image, removed[view], value), view))
+        def alone(view: int) -> RawBoxes | BaseException:
+            return try_view(lambda: see(fill_rectangles(image, removed[view], value), view))
 
-        seen = where_it_worked([alone(view) for view in range(len(removed))], alone, NOTHING)
-        say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in seen))
-        return [on_image(entry, image, floor=self.score_floor) for entry in seen]
-
-
-NOTHING = Found(np.empty((0, 4)), np.empty(0), np.empty(0))
+        seen = keep_successful_views([alone(view) for view in range(len(removed))], alone, NOTHING)
+        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in seen))
+        return [to_image_detections(entry, image, floor=self.score_floor) for entry in seen]
 
 
-class Dropping(NamedTuple):
+NOTHING = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
+
+
+class TokenDropper(NamedTuple):
     """A model that can leave tokens out, in three parts.
 
     `run` takes the network input of one view, the tokens it keeps and what stands where one is missing, and gives what
@@ -100,7 +100,7 @@ class Dropping(NamedTuple):
     run: Callable[[Any, Any, Any], Any]
 
 
-def dropping(model: Any) -> Dropping:
+def make_token_dropper(model: Any) -> TokenDropper:
     """How to leave out tokens of a model of transformers; refused where nobody has written it down."""
     # By its very class: one that inherits from it, or has its name, may compute something else.
     make = {"YolosForObjectDetection": _yolos, "RfDetrForObjectDetection": _rf_detr}.get(type(model).__name__)
@@ -112,7 +112,7 @@ def dropping(model: Any) -> Dropping:
 
 
 def plan_views(
-    model: Any, prepare: Callable[[Image], Any], read: Callable[[Any, Image], Found], drops: Dropping
+    model: Any, prepare: Callable[[Image], Any], read: Callable[[Any, Image], RawBoxes], drops: TokenDropper
 ) -> PlanViews:
     """Plans the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
     import torch
@@ -144,7 +144,7 @@ def plan_views(
             return blank
 
         # What fails on nothing but filling fails on every view, which must not look like seeing nothing.
-        blank = attempt(on_nothing)
+        blank = try_view(on_nothing)
         if isinstance(blank, BaseException):
             reason = (str(blank) or type(blank).__name__).splitlines()[0][:200]
             raise ObjectSeekerError(
@@ -159,11 +159,11 @@ def plan_views(
         rectangles = np.frombuffer(removed, np.int64).reshape(shape)
         return torch.from_numpy(kept_tokens(size, network, drops.token, rectangles))
 
-    def plan(size: Size, removed: Ints, value: int) -> SeeView:
+    def plan(size: Size, removed: Ints, value: int) -> DetectView:
         network, blank = nothing(size, value)
         kept = kept_in(size, network, removed.tobytes(), removed.shape)
 
-        def see(filled: Image, view: int) -> Found:
+        def see(filled: Image, view: int) -> RawBoxes:
             inputs = prepare(filled)
             with torch.inference_mode():
                 if kept[view].all():
@@ -176,7 +176,7 @@ def plan_views(
     return plan
 
 
-def _yolos(model: Any) -> Dropping:
+def _yolos(model: Any) -> TokenDropper:
     """YOLOS: one sequence of a class token, the tokens of the image and those that become boxes."""
     import torch
 
@@ -204,10 +204,10 @@ def _yolos(model: Any) -> Dropping:
             logits=model.class_labels_classifier(boxes), pred_boxes=model.bbox_predictor(boxes).sigmoid()
         )
 
-    return Dropping(_token_of(parts), lambda pixels: None, run)
+    return TokenDropper(_token_of(parts), lambda pixels: None, run)
 
 
-def _rf_detr(model: Any) -> Dropping:
+def _rf_detr(model: Any) -> TokenDropper:
     """RF-DETR: tokens in windows, each with a class token of its own; every few layers all see each other.
 
     What its layers find is laid out as a map for the convolutions and the decoder behind them. Where a token is missing
@@ -237,7 +237,7 @@ def _rf_detr(model: Any) -> Dropping:
         hidden = (tokens + parts.interpolate_pos_encoding(whole, height, width)[0])[None, numbers]
         found = []
         for name, layer in zip(backbone.stage_names, [None, *backbone.encoder.layer], strict=True):
-            hidden = hidden if layer is None else _through(layer, hidden, lengths)
+            hidden = hidden if layer is None else _run_layer(layer, hidden, lengths)
             if name in backbone.out_features:
                 seen = backbone.layernorm(hidden) if settings.apply_layernorm else hidden
                 found.append(seen[0, numbers > 0])
@@ -264,10 +264,10 @@ def _rf_detr(model: Any) -> Dropping:
         laid = backbone.window_unpartition(laid, height, width) if settings.num_windows > 1 else laid
         return laid.reshape(1, height // down, width // across, -1).permute(0, 3, 1, 2)
 
-    return Dropping(_token_of(parts), blank, run)
+    return TokenDropper(_token_of(parts), blank, run)
 
 
-def _through(layer: Any, hidden: Any, lengths: list[int]) -> Any:
+def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
     """A layer of RF-DETR's backbone; tokens attend to those of their own window, in a global one to all."""
     import torch
 

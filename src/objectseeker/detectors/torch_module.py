@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from objectseeker.detectors.network import fingerprint
-from objectseeker.detectors.network.detector import Forward, NetworkDetector, NetworkOptions, Predict, as_size
+from objectseeker.detectors.network.detector import Forward, NetworkDetector, NetworkOptions, Predict, parse_size
 from objectseeker.detectors.network.layouts import Array, Layout, parse
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
@@ -45,15 +45,15 @@ def torch_detector(
     """
     torch = import_torch("a torch module")
     from objectseeker.detectors.gpu.device_views import DeviceViews
-    from objectseeker.detectors.gpu.raw_network import BoxesAndScores, as_network
+    from objectseeker.detectors.gpu.raw_network import BoxesAndScores, wrap_network
 
     asked = NetworkOptions(**options)
     layout, size = _input_of(asked)
-    module = _placed(module, precision, asked.device)
+    module = _to_device(module, precision, asked.device)
     device, dtype = torch.device(asked.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
     batch = asked.batch or BATCH_ON.get(device.type, BATCH_ON["cpu"])
-    network, half = as_network(module, decode), on_gpu and precision != "float32"
+    network, half = wrap_network(module, decode), on_gpu and precision != "float32"
     compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
     share = bool(network.reaches) and (half if share is None else share)
     views = DeviceViews(
@@ -67,19 +67,19 @@ def torch_detector(
         share=share,
     )
     settings = f"{asked.describe(layout, size, batch)} {precision} {'compiled ' if compiled else ''}"
-    settings += f"{'shared ' if share else ''}{fingerprint.of_device(asked.device)}"
+    settings += f"{'shared ' if share else ''}{fingerprint.device_fingerprint(asked.device)}"
     predict = BoxesAndScores(module, decode).rest
     return NetworkDetector(
         names=tuple(names),
-        identity=f"{type(module).__name__} ({settings}) sha256:{fingerprint.of_module(module)}",
+        identity=f"{type(module).__name__} ({settings}) sha256:{fingerprint.hash_module(module)}",
         forward=_forward(predict, device, dtype),
         layout=layout,
         input_size=size,
         batch=batch,
         score_floor=asked.score_floor,
         mask_by=asked.mask_by,
-        crop_step=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
-        begin_views=views.begin,
+        crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
+        start_views=views.begin,
         predict=predict,
     )
 
@@ -88,10 +88,10 @@ def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
     layout = parse(asked.layout or "decoded")
     if layout.outputs != ("boxes", "scores"):
         raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
-    return layout, as_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
+    return layout, parse_size(INPUT_SIZE if asked.input_size is None else asked.input_size)
 
 
-def _placed(module: Any, precision: str, device: str) -> Any:
+def _to_device(module: Any, precision: str, device: str) -> Any:
     """The module on its device, in a precision other than its own a copy of it."""
     import torch
 
@@ -99,7 +99,7 @@ def _placed(module: Any, precision: str, device: str) -> Any:
         raise ObjectSeekerError(f"precision must be one of {', '.join(PRECISIONS)}, got {precision!r}")
     if precision != "float32":
         module = copy.deepcopy(module).to(getattr(torch, precision))
-    module = ready(module, device)
+    module = prepare_module(module, device)
     on_gpu = torch.device(device).type == "cuda"
     return module.to(memory_format=torch.channels_last) if on_gpu else module
 
@@ -107,17 +107,17 @@ def _placed(module: Any, precision: str, device: str) -> Any:
 def _forward(predict: Predict, device: Any, dtype: Any) -> Forward:
     import torch
 
-    from objectseeker.detectors.gpu.device import reproducible
+    from objectseeker.detectors.gpu.device import set_deterministic
 
     def forward(images: Array) -> Sequence[Sequence[Array]]:
-        with reproducible(device), torch.inference_mode():
+        with set_deterministic(device), torch.inference_mode():
             outputs = predict(torch.from_numpy(images).to(device, dtype))
         return list(zip(*(part.detach().float().cpu().numpy() for part in outputs), strict=True))
 
     return forward
 
 
-def ready(module: Any, device: str) -> Any:
+def prepare_module(module: Any, device: str) -> Any:
     """`module` on `device`, in evaluation mode."""
     try:
         return module.to(device).eval()

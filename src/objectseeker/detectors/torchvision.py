@@ -13,10 +13,10 @@ import numpy as np
 from objectseeker.core.masks import Image
 from objectseeker.detectors import WEIGHTS
 from objectseeker.detectors.network import fingerprint
-from objectseeker.detectors.network.class_names import COCO_91, numbered
-from objectseeker.detectors.network.detector import OneByOneDetector
-from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, Found
-from objectseeker.detectors.torch_module import import_torch, ready
+from objectseeker.detectors.network.class_names import COCO_91, numbered_names
+from objectseeker.detectors.network.detector import SingleImageDetector
+from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
+from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
 
 INSIDE = ("model", "state_dict", "model_state_dict")  # where training programs keep the weights in a checkpoint
@@ -25,7 +25,7 @@ PREFIXES = ("module.", "model.")  # that wrappers put before the name of every w
 log = logging.getLogger("objectseeker")
 
 
-def load_torchvision(target: str, *, class_names: Sequence[str] | None = None, **options: Any) -> OneByOneDetector:
+def load_torchvision(target: str, *, class_names: Sequence[str] | None = None, **options: Any) -> SingleImageDetector:
     """`NAME`, for instance fasterrcnn_resnet50_fpn_v2: a model of torchvision with its default weights.
 
     `NAME,weights=FILE` is that model with your weights: a state dict that `torch.save` wrote, by itself or in a
@@ -63,22 +63,22 @@ def load_torchvision(target: str, *, class_names: Sequence[str] | None = None, *
 
 def torchvision_detector(
     model: Any, *, names: Sequence[str] = (), score_floor: float = SCORE_FLOOR, device: str = "cpu"
-) -> OneByOneDetector:
+) -> SingleImageDetector:
     """A model from a list of 3 x H x W tensors within [0, 1] to a list of {boxes, scores, labels}.
 
     Labels are torchvision's own, 0 is the background.
     """
     torch = import_torch("a torchvision model")
-    model = ready(model, device)
+    model = prepare_module(model, device)
 
-    def find(image: Image) -> Found:
+    def find(image: Image) -> RawBoxes:
         pixels = np.ascontiguousarray(image.transpose(2, 0, 1), np.float32) / np.float32(255)
         with torch.inference_mode():
             (seen,) = model([torch.from_numpy(pixels).to(device)])
-        return Found(seen["boxes"], seen["scores"], seen["labels"])
+        return RawBoxes(seen["boxes"], seen["scores"], seen["labels"])
 
-    named = fingerprint.of_model(model, score_floor, device)
-    return OneByOneDetector(names=tuple(names), identity=named, find=find, score_floor=score_floor)
+    named = fingerprint.model_fingerprint(model, score_floor, device)
+    return SingleImageDetector(names=tuple(names), identity=named, find=find, score_floor=score_floor)
 
 
 def read_weights(file: Path) -> dict[str, Any]:
@@ -154,4 +154,4 @@ def _names(file: str, classes: int, given: Sequence[str] | None) -> tuple[str, .
             "%s does not name its 91 classes: they are taken for those of COCO; --names FILE gives others", file
         )
         return COCO_91
-    return numbered(0, classes)
+    return numbered_names(0, classes)

@@ -11,10 +11,10 @@ from typing import Any
 from objectseeker.core.masks import Image
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
-from objectseeker.detectors.network.detector import OneByOneDetector
-from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, Found
-from objectseeker.detectors.token_dropping import TokenDetector, dropping, plan_views
-from objectseeker.detectors.torch_module import import_torch, ready
+from objectseeker.detectors.network.detector import SingleImageDetector
+from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
+from objectseeker.detectors.token_dropping import TokenDetector, make_token_dropper, plan_views
+from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
 
 LONGEST_REASON = 300  # characters of what transformers says
@@ -26,7 +26,7 @@ ATTENTION = "_attn_implementation"
 BESIDE = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
-def load_transformers(name: str, **options: Any) -> OneByOneDetector:
+def load_transformers(name: str, **options: Any) -> SingleImageDetector:
     """A model by the folder that `save_pretrained` wrote, your own or any, or by its name on the Hugging Face hub.
 
     Weights and settings are read, code that may lie beside them is not run.
@@ -89,7 +89,7 @@ def _require_on_hub(name: str, failed: str) -> None:
 
 def transformers_detector(
     model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_by: str = "fill"
-) -> OneByOneDetector:
+) -> SingleImageDetector:
     """A model for object detection and its image processor, which resizes and maps the boxes back.
 
     By "fill" the caller paints over what a mask removes; by "drop" the detector does, and leaves out what is then
@@ -98,20 +98,20 @@ def transformers_detector(
     torch = import_torch("a transformers model")
     if mask_by not in MASK_BY:
         raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_by!r}")
-    model = ready(model, device)
+    model = prepare_module(model, device)
     dtype = next(model.parameters()).dtype
 
     def prepare(image: Image) -> dict[str, Any]:
         inputs = processor(images=[image], return_tensors="pt", input_data_format="channels_last")
         return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in inputs.items()}
 
-    def read(outputs: Any, image: Image) -> Found:
+    def read(outputs: Any, image: Image) -> RawBoxes:
         (seen,) = processor.post_process_object_detection(
             outputs, threshold=score_floor, target_sizes=[image.shape[:2]]
         )
-        return Found(seen["boxes"], seen["scores"], seen["labels"])
+        return RawBoxes(seen["boxes"], seen["scores"], seen["labels"])
 
-    def find(image: Image) -> Found:
+    def find(image: Image) -> RawBoxes:
         with torch.inference_mode():
             return read(model(**prepare(image)), image)
 
@@ -124,14 +124,14 @@ def transformers_detector(
         {str(getattr(part.config, ATTENTION, None)) for part in model.modules() if hasattr(part, "config")}
     )
     around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attends}"
-    named = fingerprint.of_model(model, score_floor, device, around)
+    named = fingerprint.model_fingerprint(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
     if mask_by == "fill":
-        return OneByOneDetector(names=names, identity=named, find=find, score_floor=score_floor)
+        return SingleImageDetector(names=names, identity=named, find=find, score_floor=score_floor)
     return TokenDetector(
         names=names,
         identity=named.replace(" (", " (drop ", 1),
         find=find,
         score_floor=score_floor,
-        plan=plan_views(model, prepare, read, dropping(model)),
+        plan=plan_views(model, prepare, read, make_token_dropper(model)),
     )

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO, TypeVar
 
 from objectseeker.errors import ObjectSeekerError
 
-UNFINISHED = ".partial"  # ends the name of a file that is being written
+PARTIAL_SUFFIX = ".partial"  # ends the name of a file that is being written
 
 _T = TypeVar("_T")
 
 
-def write_whole(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
+def write_atomic(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
     """Write so that, whenever the process or the machine stops, the file is either whole or as it was before."""
-    unfinished = file.with_name(file.name + UNFINISHED)
+    unfinished = file.with_name(file.name + PARTIAL_SUFFIX)
     try:
         with unfinished.open("wb") as stream:
             result = write(stream)
@@ -34,7 +34,7 @@ def write_whole(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
 
 
 def save_text(file: Path, text: str) -> None:
-    write_whole(file, lambda stream: stream.write(text.encode()))
+    write_atomic(file, lambda stream: stream.write(text.encode()))
 
 
 def save_json(file: Path, content: Any) -> None:

@@ -24,14 +24,14 @@ import PIL.Image
 
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.remote import Url, is_url, read_url, refuse_credentials
+from objectseeker.files.remote import Url, is_url, read_url, reject_credentials
 
 AnyPath = str | os.PathLike[str]
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
 LARGEST_IMAGE = 100_000_000  # pixels; a small file can claim any size, so this is checked before decoding
-LARGER = "OBJECTSEEKER_MEGAPIXELS"  # the environment variable that sets another limit, in millions
+MAX_MEGAPIXELS_ENV = "OBJECTSEEKER_MEGAPIXELS"  # the environment variable that sets another limit, in millions
 MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels for a few bytes; a progressive photograph has about ten
 MOST_MARKERS = 10_000  # of a JPEG, when its scans are counted
 MOST_READS = 100_000  # parts of a header that claims a size
@@ -53,11 +53,11 @@ _JPEG_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]", re.DOTALL)  # stuffed by
 _START, _END, _SCAN, _FIRST_WITH_LENGTH = 0xD8, 0xD9, 0xDA, 0xC0
 
 
-class UnreachableError(ObjectSeekerError):
+class ImageUnavailableError(ObjectSeekerError):
     """The file is not there, or the place it lies at does not answer: it says nothing about the image itself."""
 
 
-def location(path: AnyPath) -> Path | Url:
+def resolve_path(path: AnyPath) -> Path | Url:
     """What to keep of a path: an absolute path, or an address as it is."""
     text = os.fspath(path)
     return Url(text) if is_url(text) else Path(text).absolute()
@@ -70,10 +70,10 @@ def load_image(path: AnyPath) -> Image:
     point values are taken to run from 0 to 1, and of an animation the first frame is read. Colour profiles are not
     applied. A damaged or incomplete file is an error, never a partly grey image.
     """
-    return load_hashed(path)[0]
+    return load_with_hash(path)[0]
 
 
-def load_hashed(path: AnyPath) -> tuple[Image, str]:
+def load_with_hash(path: AnyPath) -> tuple[Image, str]:
     """The image, and the `hash_of` the very file that it was decoded from."""
     with _opened_file(path) as file:
         digest = _hash(file, path)
@@ -89,7 +89,7 @@ def decode_image(content: bytes, name: str) -> Image:
         return _as_rgb(_decoded_upright(image, file, name), name)
 
 
-def claimed_size(content: bytes, name: str) -> tuple[int, int]:
+def header_size(content: bytes, name: str) -> tuple[int, int]:
     """Width and height that the bytes of an image file claim; nothing is decoded, and they may be any."""
     try:
         with _only_our_limit:
@@ -145,7 +145,7 @@ def image_size(path: AnyPath) -> tuple[int, int]:
         return _decoded_upright(image, file, path).size
 
 
-def find_images(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
+def expand_image_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """The image files that `paths` name, each once, in the order given.
 
     A folder stands for the images in it and below it, sorted by path and told by their suffix; hidden files and
@@ -198,7 +198,7 @@ def _decoding(file: BinaryIO, path: AnyPath) -> Iterator[PIL.Image.Image]:
     with _only_our_limit:
         try:
             image = PIL.Image.open(file, formats=IMAGE_FORMATS)
-            refuse_huge(image.width, image.height, path)
+            reject_oversized(image.width, image.height, path)
             yield image
         except ObjectSeekerError:
             raise
@@ -213,7 +213,7 @@ def _decoding(file: BinaryIO, path: AnyPath) -> Iterator[PIL.Image.Image]:
 def _opened_file(path: AnyPath) -> BinaryIO:
     text = os.fspath(path)
     if is_url(text):
-        refuse_credentials(text)  # before any message repeats them
+        reject_credentials(text)  # before any message repeats them
     try:
         if is_url(text):
             return io.BytesIO(read_url(text))
@@ -221,21 +221,21 @@ def _opened_file(path: AnyPath) -> BinaryIO:
             return Path(text).open("rb")
         reason = "it is a folder" if Path(text).is_dir() else "it is not a regular file"
     except ObjectSeekerError as error:
-        raise UnreachableError(f"cannot read image {path}: {error}") from None
+        raise ImageUnavailableError(f"cannot read image {path}: {error}") from None
     except FileNotFoundError:
         reason = "there is no such file"
     except PermissionError:
         raise ObjectSeekerError(f"cannot read image {path}: permission denied") from None
     except (OSError, ValueError) as error:  # a name the system cannot have
         raise ObjectSeekerError(f"cannot read image {path}: {error}") from None
-    raise UnreachableError(f"cannot read image {path}: {reason}")
+    raise ImageUnavailableError(f"cannot read image {path}: {reason}")
 
 
 def _hash(file: BinaryIO, path: AnyPath) -> str:
     try:
         return hashlib.file_digest(file, "sha256").hexdigest()[:32]  # type: ignore[arg-type]  # it can be read
     except OSError as error:  # the disk fails, not the image
-        raise UnreachableError(f"cannot read image {path}: {error.strerror}") from None
+        raise ImageUnavailableError(f"cannot read image {path}: {error.strerror}") from None
 
 
 class _OnlyOurLimit:
@@ -267,19 +267,20 @@ class _OnlyOurLimit:
 _only_our_limit = _OnlyOurLimit()
 
 
-def refuse_huge(width: int, height: int, path: AnyPath) -> None:
+def reject_oversized(width: int, height: int, path: AnyPath) -> None:
     """Refuse an image with more pixels than the limit, before it is decoded."""
     pixels, limit = width * height, _largest_image(path)
     if pixels > limit:
         raise ObjectSeekerError(
             f"cannot read image {path}: its {width}x{height} pixels are {pixels / 1e6:.1f} million, "
-            f"more than the limit of {limit / 1e6:g} million; make it smaller, or set {LARGER} to a higher limit"
+            f"more than the limit of {limit / 1e6:g} million; make it smaller, "
+            f"or set {MAX_MEGAPIXELS_ENV} to a higher limit"
         )
 
 
 def _largest_image(path: AnyPath) -> float:
     """The limit in pixels: ours, or the one the user has set where there is memory for it."""
-    given = os.environ.get(LARGER)
+    given = os.environ.get(MAX_MEGAPIXELS_ENV)
     if given is None:
         return LARGEST_IMAGE
     try:
@@ -288,8 +289,9 @@ def _largest_image(path: AnyPath) -> float:
             return millions * 1e6
     except ValueError:
         pass
-    raise UnreachableError(
-        f"cannot read image {path}: {LARGER} must be a number of millions of pixels above 0, got {given[:80]!r}"
+    raise ImageUnavailableError(
+        f"cannot read image {path}: {MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0, "
+        f"got {given[:80]!r}"
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 from objectseeker.errors import ObjectSeekerError
 
 ATTEMPTS = 3  # to read one file; object storage fails now and then
-PAUSE = 0.5  # seconds before the second attempt, twice as long before the third
-SILENCE = 20.0  # seconds that a web server may leave a request without a byte
-LONGEST = 300.0  # seconds that one request to it may take in all
+RETRY_DELAY = 0.5  # seconds before the second attempt, twice as long before the third
+READ_TIMEOUT = 20.0  # seconds that a web server may leave a request without a byte
+TOTAL_TIMEOUT = 300.0  # seconds that one request to it may take in all
 
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.-]+"  # two letters at least: C: is a drive
 _URL = re.compile(rf"{_SCHEME}(::{_SCHEME})*://")
@@ -41,7 +41,7 @@ class Url:
     text: str
 
     def __post_init__(self) -> None:
-        refuse_credentials(self.text)
+        reject_credentials(self.text)
 
     def __str__(self) -> str:
         return self.text
@@ -59,7 +59,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def refuse_credentials(url: str) -> None:
+def reject_credentials(url: str) -> None:
     """Refuse an address with a password or token in it, without repeating that."""
     for link in url.split("::"):
         place = _AUTHORITY.match(link)
@@ -74,7 +74,7 @@ def refuse_credentials(url: str) -> None:
             )
 
 
-def without_secrets(url: str) -> str:
+def redact_url(url: str) -> str:
     """An address as it may be shown: without user, password, parameters and fragment.
 
     Where a password may reach further, as with a / in it, nothing but the scheme is left.
@@ -111,14 +111,14 @@ def read_url(url: str) -> bytes:
             reason = _reason(error)
             if isinstance(reason, FileNotFoundError) or _status(reason) in _GONE:
                 raise ObjectSeekerError("there is no such file") from None
-            if attempt == ATTEMPTS - 1 or _lasts(reason):
+            if attempt == ATTEMPTS - 1 or _is_permanent(reason):
                 raise ObjectSeekerError(_sentence(reason)) from None
-            time.sleep(PAUSE * 2**attempt)
+            time.sleep(RETRY_DELAY * 2**attempt)
     raise AssertionError("unreachable")
 
 
 @contextmanager
-def opened(url: str) -> Iterator[BinaryIO]:
+def open_url(url: str) -> Iterator[BinaryIO]:
     """The file, to be read piece by piece."""
     try:
         with _fsspec(url).open(url, "rb", **_options(url)) as file:
@@ -180,7 +180,7 @@ def _address(system: Any, path: str, root: str, url: str) -> str:
 
 
 def _fsspec(url: str) -> Any:
-    refuse_credentials(url)
+    reject_credentials(url)
     try:
         import fsspec
     except ImportError:
@@ -199,7 +199,7 @@ def _options(url: str) -> dict[str, Any]:
         raise ObjectSeekerError(f"reading {url} needs aiohttp: pip install aiohttp") from None
     from fsspec.config import conf
 
-    timeout = aiohttp.ClientTimeout(total=LONGEST, sock_connect=SILENCE, sock_read=SILENCE)
+    timeout = aiohttp.ClientTimeout(total=TOTAL_TIMEOUT, sock_connect=READ_TIMEOUT, sock_read=READ_TIMEOUT)
     ours = {"timeout": timeout, "trust_env": True}
     return {scheme: {"client_kwargs": ours | conf.get(scheme, {}).get("client_kwargs", {})} for scheme in asked}
 
@@ -218,7 +218,7 @@ def _status(error: BaseException | None) -> int | None:
     return status if isinstance(status, int) and status >= 400 else None
 
 
-def _lasts(error: BaseException) -> bool:
+def _is_permanent(error: BaseException) -> bool:
     """Whether asking again would give the same answer."""
     status = _status(error)
     return status is not None and status < 500 and status not in _LATER
@@ -228,6 +228,6 @@ def _sentence(error: BaseException) -> str:
     if (status := _status(error)) is not None:
         return " ".join(f"the server answers {status} {getattr(error, 'message', '')}".split())
     if isinstance(error, TimeoutError):
-        return f"no answer within {SILENCE:g} seconds"
+        return f"no answer within {READ_TIMEOUT:g} seconds"
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.defense import Defence
 from objectseeker.files.atomic import save_json, save_text
@@ -22,7 +22,7 @@ def write_gate(
     out: Path,
     gate: Gate,
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     defence: Defence,
     *,
     allow_undecided: bool = False,

@@ -19,12 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import write_whole
+from objectseeker.files.atomic import write_atomic
 from objectseeker.gate.verdict_text import markdown_of
 from objectseeker.metrics.gate import Gate
-from objectseeker.metrics.policy_metrics import Measured
+from objectseeker.metrics.policy_metrics import RunMeasurements
 from objectseeker.results.evaluation_tables import as_csv
 from objectseeker.text import plain, readable
 
@@ -72,7 +72,7 @@ def write_archive(file: Path, members: Mapping[str, Content]) -> str:
                         target.write(some)
 
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, write)
+    write_atomic(file, write)
     return _hash(file)
 
 
@@ -146,12 +146,12 @@ def _hash(content: Content) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def certificates_csv(measured: Measured) -> str:
+def certificates_csv(measured: RunMeasurements) -> str:
     """Every counted object against every patch that was asked for."""
     rows: list[dict[str, str]] = []
     for threat, certified in measured.certified.items():
         patch = {"patch_area": repr(threat.area), "aspect": repr(threat.aspect), "patches": str(threat.count)}
-        vacuous = measured.vacuous[threat][WHERES.index("far")]
+        vacuous = measured.vacuous[threat][PATCH_LOCATIONS.index("far")]
         for n, box in enumerate(measured.box.tolist()):
             corners = {name: repr(value) for name, value in zip(("x1", "y1", "x2", "y2"), box, strict=True)}
             rows.append(
@@ -162,7 +162,7 @@ def certificates_csv(measured: Measured) -> str:
                     **corners,
                     **patch,
                     "threshold": repr(threat.threshold),
-                    **{where: str(bool(certified[place, n])) for place, where in enumerate(WHERES)},
+                    **{where: str(bool(certified[place, n])) for place, where in enumerate(PATCH_LOCATIONS)},
                     "vacuous_far": str(bool(vacuous[n])),
                     "found": str(bool(measured.found[n])),
                 }

@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
@@ -21,7 +21,7 @@ Pictures = Mapping[Instance, bytes | str]  # a JPEG file, or a word on why there
 
 
 def pictures_of(
-    gate: Gate, images: Sequence[ObservedImage], vocabulary: Vocabulary, rule: AnyRule
+    gate: Gate, images: Sequence[ObservedImage], vocabulary: LabelMap, rule: AnyRule
 ) -> dict[Instance, bytes | str]:
     """A picture for every instance of every requirement that does not pass, and of those that do."""
     wanted: dict[str, list[Instance]] = {}
@@ -37,7 +37,7 @@ def pictures_of(
     return pictures
 
 
-def _picture(image: ObservedImage, instance: Instance, vocabulary: Vocabulary, rule: AnyRule) -> bytes | str:
+def _picture(image: ObservedImage, instance: Instance, vocabulary: LabelMap, rule: AnyRule) -> bytes | str:
     try:
         pixels = load_image(image.path)
     except ObjectSeekerError as error:

@@ -15,8 +15,8 @@ import numpy as np
 
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import refuse_huge
-from objectseeker.files.remote import is_url, without_secrets
+from objectseeker.files.images import reject_oversized
+from objectseeker.files.remote import is_url, redact_url
 from objectseeker.inference.frame_sources import USUAL_RATE, Folder, Lost, Place, Video
 
 PREFIX = "video:"
@@ -67,7 +67,7 @@ def open_video(given: str, *, rate: float | None = None) -> Video:
     if is_url(what):
         scheme = _scheme(what)
         options = {"protocol_whitelist": STREAM_PROTOCOLS} | ({"rtsp_transport": "tcp"} if "rtsp" in scheme else {})
-        return Decoded(what, without_secrets(what), options=options, timeout=SILENCE, live=scheme in LIVE)
+        return Decoded(what, redact_url(what), options=options, timeout=SILENCE, live=scheme in LIVE)
     if not Path(what).is_file():
         raise ObjectSeekerError(f"there is no file or folder {what}")
     if Path(what).stat().st_size == 0:
@@ -178,7 +178,7 @@ class Decoded:
 
 
 def _as_image(frame: Any, where: str) -> Image:
-    refuse_huge(frame.width, frame.height, where)
+    reject_oversized(frame.width, frame.height, where)
     usual = 1 if frame.width >= 1280 or frame.height > 576 else 5  # where it does not say: as players take it
     colours = COLOURS.get(int(frame.colorspace), usual)
     if any(component.is_alpha for component in frame.format.components):
@@ -220,4 +220,4 @@ def _suffix(given: str) -> str:
 
 
 def _shown(given: str) -> str:
-    return without_secrets(given) if is_url(given) else given
+    return redact_url(given) if is_url(given) else given

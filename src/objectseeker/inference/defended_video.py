@@ -11,12 +11,12 @@ from typing import Any
 import PIL.Image
 
 from objectseeker.core.masks import Image
-from objectseeker.core.seeker import Defended, ObjectSeeker, one_ahead
+from objectseeker.core.seeker import DefendedImage, ObjectSeeker, prefetch_one
 from objectseeker.inference.drawing import CERTIFIED, PARTLY, VULNERABLE, Key, with_legend
 from objectseeker.inference.frame_sources import Frame, Lost
 from objectseeker.inference.image_sources import Categories
 from objectseeker.inference.images import CERTIFICATE, Found, boxes_of, coco_result, found_by, patch_words, picture_of
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.settings import ThreatModel
 
 REASONS = 20  # that are kept of frames that failed; every one is in its own line
 
@@ -32,7 +32,9 @@ class Watched:
     failure: str = ""
 
 
-def watch(seeker: ObjectSeeker, events: Generator[Frame | Lost], *, threat: Threat | None = None) -> Generator[Watched]:
+def watch(
+    seeker: ObjectSeeker, events: Generator[Frame | Lost], *, threat: ThreatModel | None = None
+) -> Generator[Watched]:
     """Frame after frame, in order, read one ahead; one that fails does not stop the others.
 
     With `Rolling` masks a frame's turn decides its share, whatever was lost before it. A detector may be a frame ahead,
@@ -49,12 +51,12 @@ def watch(seeker: ObjectSeeker, events: Generator[Frame | Lost], *, threat: Thre
         except Exception as error:  # of a foreign file: nothing follows, and what came before it counts
             begun.append(Lost(None, str(error) or type(error).__name__))
 
-    def seen(frame: Frame, defended: Defended) -> Watched:
+    def seen(frame: Frame, defended: DefendedImage) -> Watched:
         of_frame = seeker.of_frame(frame.turn)
         found = found_by(of_frame, defended, "", threat)  # a frame is known by its number
         return Watched(frame, str(of_frame.masks), 1 + len(defended.observation.masks), found)
 
-    with closing(one_ahead(events)) as ahead:
+    with closing(prefetch_one(events)) as ahead:
         while True:
             try:
                 for defended in seeker.watch(images(), ahead=False):
@@ -145,7 +147,7 @@ class Sums:
             self.reasons.append(f"frame {watched.frame.number}: {watched.failure}")
 
 
-def annotated(image: Image, found: Found, names: Sequence[str], threat: Threat | None = None) -> PIL.Image.Image:
+def annotated(image: Image, found: Found, names: Sequence[str], threat: ThreatModel | None = None) -> PIL.Image.Image:
     """The frame with its boxes, above a strip that says the same in every frame: pictures of one size make a video."""
     height, width = image.shape[:2]
     drawn = picture_of(image, found, names, threat).crop((0, 0, width, height))

@@ -13,7 +13,7 @@ import PIL.ImageOps
 
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import UNFINISHED
+from objectseeker.files.atomic import PARTIAL_SUFFIX
 from objectseeker.inference.decoding import pyav
 
 TICK = Fraction(1, 90_000)  # of time, as MPEG counts it: every rate in use is a whole number of them, or nearly
@@ -35,7 +35,7 @@ class VideoWriter:
     def __init__(self, file: Path, rate: float) -> None:
         nominal = min(max(rate, 1.0), 240.0)  # what the encoder plans with; the times of frames are their own
         self._av, self.file, self._rate = pyav(), file, Fraction(nominal).limit_denominator(1001)
-        self._unfinished = file.with_name(file.name + UNFINISHED)
+        self._unfinished = file.with_name(file.name + PARTIAL_SUFFIX)
         self._container: Any = None
         self._stream: Any = None
         self._last = -1

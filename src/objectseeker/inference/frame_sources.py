@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from objectseeker.core.masks import Image
-from objectseeker.core.recipes import turn_of
-from objectseeker.datasets.sequences import natural, numbered
+from objectseeker.core.recipes import rolling_index
+from objectseeker.datasets.sequences import natural_sort_key, number_frames
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
 from objectseeker.files.images import load_image, no_image_in, walk_images
 
@@ -93,7 +93,7 @@ class Choice:
         if isinstance(place, Lost):
             return place
         try:
-            return Frame(place.number, place.time, place.load(), turn_of(place.number, self.stride))
+            return Frame(place.number, place.time, place.load(), rolling_index(place.number, self.stride))
         except ObjectSeekerError as error:
             return Lost(place.number, str(error))
 
@@ -221,10 +221,10 @@ class Folder:
         if require_number(self.rate, "fps") <= 0:
             raise ObjectSeekerError(f"fps must be above 0, got {self.rate!r}")
         root = self.path.absolute()
-        files = sorted(walk_images(root), key=lambda file: natural(file.relative_to(root).as_posix()))
+        files = sorted(walk_images(root), key=lambda file: natural_sort_key(file.relative_to(root).as_posix()))
         if not files:
             raise ObjectSeekerError(no_image_in(self.path))
-        object.__setattr__(self, "files", tuple(zip(numbered(files), files, strict=True)))
+        object.__setattr__(self, "files", tuple(zip(number_frames(files), files, strict=True)))
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from objectseeker.datasets import READERS, Dataset, match_classes
 from objectseeker.datasets.dataset import load_sized
 from objectseeker.datasets.parsing import read_bytes
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import find_images
+from objectseeker.files.images import expand_image_paths
 from objectseeker.files.remote import Url, is_url
 
 Id = int | str
@@ -85,7 +85,7 @@ def sources_of_files(given: Sequence[Path]) -> list[Source]:
     parts: dict[Path, int] = {}  # how many parts of its path an image is called by
     for place in given:
         root = Path(os.path.abspath(place))  # noqa: PTH100  # a link is called by its own name, not by its target's
-        for found in find_images(place):
+        for found in expand_image_paths(place):
             path = Path(os.path.abspath(found))  # noqa: PTH100
             below = len(path.parts) - len(root.parts)
             parts.setdefault(path, below + several if below else 1)

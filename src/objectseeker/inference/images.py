@@ -26,16 +26,16 @@ import PIL.Image
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
-from objectseeker.core.seeker import Defended, ObjectSeeker
-from objectseeker.core.threats import WHERES
-from objectseeker.files.atomic import save_json, write_whole
+from objectseeker.core.seeker import DefendedImage, ObjectSeeker
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.files.atomic import save_json, write_atomic
 from objectseeker.inference.drawing import draw
 from objectseeker.inference.image_sources import Categories, Source
 from objectseeker.inference.journal import Journal, pixels_sha256
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.settings import ThreatModel
 from objectseeker.text import harmless
 
-CERTIFICATE = (*WHERES, "vacuous_far", "largest_square")
+CERTIFICATE = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
 COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "found_by")
 RESULT = ("image_id", "category_id", "bbox", "score", "image", "category_name", "found_by", *CERTIFICATE, "defence")
 LARGEST_JPEG = 65_500  # pixels a side
@@ -89,19 +89,19 @@ class Found:
         )
 
 
-def look(seeker: ObjectSeeker, image: Image, sha256: str, threat: Threat | None = None) -> Found:
+def look(seeker: ObjectSeeker, image: Image, sha256: str, threat: ThreatModel | None = None) -> Found:
     """The robust detections of one image; with a threat, what is certified of each: the object is the box itself."""
     return found_by(seeker, seeker.defend(image), sha256, threat)
 
 
-def found_by(seeker: ObjectSeeker, defended: Defended, sha256: str, threat: Threat | None = None) -> Found:
+def found_by(seeker: ObjectSeeker, defended: DefendedImage, sha256: str, threat: ThreatModel | None = None) -> Found:
     """What `look` finds, of an image that the seeker has defended."""
     boxes, proven = defended.detections, None
     if threat is not None:
         given = seeker.certify(
             defended.observation, boxes, threat.patches(), threshold=threat.threshold, bound=threat.bound
         )
-        vacuous = given.vacuous[WHERES.index("far")].tolist()
+        vacuous = given.vacuous[PATCH_LOCATIONS.index("far")].tolist()
         columns = (*given.certified.tolist(), vacuous, given.largest_square.tolist())
         proven = tuple(zip(*columns, strict=True))
     height, width = defended.image.shape[:2]
@@ -127,7 +127,7 @@ def look_at_all(
     sources: Sequence[Source],
     journal: Journal,
     *,
-    threat: Threat | None = None,
+    threat: ThreatModel | None = None,
     pictures: Path | None = None,
     names: Sequence[str] = (),
     only_known: str | None = None,
@@ -171,18 +171,18 @@ def _reason(error: Exception) -> str:
     return "not enough memory" if isinstance(error, MemoryError) else str(error) or type(error).__name__
 
 
-def _save_picture(file: Path, image: Image, found: Found, names: Sequence[str], threat: Threat | None) -> str:
+def _save_picture(file: Path, image: Image, found: Found, names: Sequence[str], threat: ThreatModel | None) -> str:
     """Draw and write the picture of an image; why there is none, where it cannot be done."""
     try:
         jpeg = encode(picture_of(image, found, names, threat))
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, lambda stream: stream.write(jpeg))
+        write_atomic(file, lambda stream: stream.write(jpeg))
     except Exception as error:  # the boxes are there all the same
         return _reason(error)
     return ""
 
 
-def picture_of(image: Image, found: Found, names: Sequence[str], threat: Threat | None = None) -> PIL.Image.Image:
+def picture_of(image: Image, found: Found, names: Sequence[str], threat: ThreatModel | None = None) -> PIL.Image.Image:
     """The image with its boxes."""
     base, recovered = found.boxes[: found.base], found.boxes[found.base :]
     if found.certificates is None or threat is None:
@@ -193,7 +193,9 @@ def picture_of(image: Image, found: Found, names: Sequence[str], threat: Threat 
 
 def _places(certificate: Row) -> list[str]:
     """Where a patch cannot hide the box; not far, if there is no such place."""
-    return [where for where in WHERES if certificate[where] and not (where == "far" and certificate["vacuous_far"])]
+    return [
+        where for where in PATCH_LOCATIONS if certificate[where] and not (where == "far" and certificate["vacuous_far"])
+    ]
 
 
 def encode(picture: PIL.Image.Image) -> bytes:
@@ -232,7 +234,7 @@ def _short(part: str) -> str:
     )
 
 
-def patch_words(threat: Threat) -> str:
+def patch_words(threat: ThreatModel) -> str:
     """What is certified against, in a few words."""
     what = "a patch" if threat.count == 1 else "two patches"
     aspect = "" if threat.aspect == 1 else f", aspect {threat.aspect:g}"
@@ -285,8 +287,8 @@ class Results:
             out / "images.json",
             {"info": {"defence": self.defence}, "images": images, "annotations": [], "categories": categories},
         )
-        write_whole(out / "detections.json", self._write_json)
-        write_whole(out / "boxes.csv", self._write_csv)
+        write_atomic(out / "detections.json", self._write_json)
+        write_atomic(out / "boxes.csv", self._write_csv)
         if alerts:
             save_json(out / "alerts.json", flags)
         if self.certified is not None:

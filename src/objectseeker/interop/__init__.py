@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Floats
-from objectseeker.errors import ObjectSeekerError, one_line, require_count
+from objectseeker.errors import ObjectSeekerError, require_count, sanitize_line
 
 __all__ = ["of_coco", "of_fiftyone", "of_supervision", "to_coco", "to_fiftyone", "to_supervision"]
 
@@ -153,5 +153,5 @@ def _category(label: int, ids: list[int] | None) -> int:
 
 
 def _shown(value: object) -> str:
-    text = one_line(repr(value))
+    text = sanitize_line(repr(value))
     return text if len(text) <= 80 else f"{text[:80]}..."

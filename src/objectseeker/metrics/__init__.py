@@ -6,25 +6,25 @@ percentages (0 to 100); scores, thresholds, areas and the clean recall asked for
 
 from __future__ import annotations
 
-from objectseeker.core.threats import WHERES
-from objectseeker.metrics.image_set import Scene
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectRow, certify_images
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel
 from objectseeker.metrics.summary import Evaluation, evaluate
 from objectseeker.metrics.tuning import Choices, Search, Tuning, tune
 
 __all__ = [
     "BASE_SCORES",
-    "WHERES",
+    "PATCH_LOCATIONS",
     "Choices",
     "DefendedOutcome",
     "Evaluation",
+    "EvaluationSettings",
+    "ImageSet",
     "ObjectRow",
-    "Scene",
     "Search",
-    "Settings",
-    "Threat",
+    "ThreatModel",
     "Tuning",
     "certify_images",
     "evaluate",

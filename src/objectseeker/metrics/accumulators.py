@@ -9,14 +9,14 @@ import numpy as np
 
 from objectseeker.core.boxes import Floats
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
-from objectseeker.core.threats import WHERES
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics.average_precision import Judged
-from objectseeker.metrics.curves import NO_BOXES, Curve, curve_of
-from objectseeker.metrics.defended_images import OperatingPoint, Replayed, counted, row_asked_for
-from objectseeker.metrics.image_set import Boxes, Census, Scene
+from objectseeker.metrics.curves import NO_BOXES, Curve, defended_curve
+from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, counted, operating_row_of
+from objectseeker.metrics.image_set import BoxTable, ImageSet, ObjectCensus
 from objectseeker.metrics.outcomes import DefendedOutcome, Undefended, UndefendedPoint
-from objectseeker.metrics.settings import BASE_SCORES, Settings
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings
 
 
 class Sums:
@@ -27,9 +27,9 @@ class Sums:
         self._right, self._wrong = np.zeros((2, len(base_scores), classes), np.int64)
         self.alerts = np.zeros(len(base_scores), np.int64)
 
-    def add(self, scene: Scene, added: Iterable[Boxes]) -> None:
+    def add(self, scene: ImageSet, added: Iterable[BoxTable]) -> None:
         """`added` to the base boxes at each base_score, in the detector's labels."""
-        curve = curve_of(scene, self._base_scores, self._flagging(scene, added))
+        curve = defended_curve(scene, self._base_scores, self._flagging(scene, added))
         self._right += curve.right
         self._wrong += curve.wrong
 
@@ -38,12 +38,12 @@ class Sums:
         self._wrong += other._wrong
         self.alerts += other.alerts
 
-    def _flagging(self, scene: Scene, added: Iterable[Boxes]) -> Iterator[Boxes]:
+    def _flagging(self, scene: ImageSet, added: Iterable[BoxTable]) -> Iterator[BoxTable]:
         for row, boxes in enumerate(added):
             self.alerts[row] += len(np.unique(boxes.image))
             yield boxes.in_dataset(scene.vocabulary)
 
-    def curve(self, census: Census, rows: slice) -> Curve:
+    def curve(self, census: ObjectCensus, rows: slice) -> Curve:
         return Curve(census, self._base_scores[rows], self._right[rows], self._wrong[rows])
 
 
@@ -51,10 +51,10 @@ class Proven:
     """One rule while images pass by: objects that are certified, (WHERES, classes), and those that surely remain."""
 
     def __init__(self, classes: int, *, jointly: bool) -> None:
-        self.certified, self.vacuous = np.zeros((2, len(WHERES), classes), np.int64)
+        self.certified, self.vacuous = np.zeros((2, len(PATCH_LOCATIONS), classes), np.int64)
         self.remaining = 0 if jointly else None  # of all objects of each image, under one patch anywhere
 
-    def add(self, replayed: Replayed, rule: AnyRule) -> None:
+    def add(self, replayed: DefendedImageSet, rule: AnyRule) -> None:
         threat = replayed.settings.threat
         certified, vacuous = replayed.certified(rule, threat)
         self.certified += counted(replayed.scene, certified)
@@ -78,7 +78,7 @@ class Proven:
 class Totals:
     """The first time through: what all detectors do at every base_score, and what is certified of known rules."""
 
-    def __init__(self, vocabulary: Vocabulary, ways: Sequence[Settings]) -> None:
+    def __init__(self, vocabulary: LabelMap, ways: Sequence[EvaluationSettings]) -> None:
         classes = len(vocabulary.dataset_names)
         self.images = self.ignored = 0
         self.objects = np.zeros(classes, np.int64)
@@ -92,14 +92,14 @@ class Totals:
         self._undefended = Sums(np.array([rule.base_score for rule in self._rules[0]]), classes)
         self._proven = [Proven(classes, jointly=jointly(way, n)) for n, way in enumerate(ways)]
 
-    def add(self, scene: Scene) -> None:
+    def add(self, scene: ImageSet) -> None:
         self.images += len(scene.images)
         self.ignored += int(scene.ignore.sum())
         self.objects += scene.objects_per_class
         self._judged.append(Judged.of(scene))
         self._undefended.add(scene, [NO_BOXES] * len(self._rules[0]))
         for way, rules, sums, proven in zip(self._ways, self._rules, self._sums, self._proven, strict=True):
-            replayed = Replayed.of(scene, way)
+            replayed = DefendedImageSet.of(scene, way)
             sums.add(scene, replayed.added(rules))
             if way.fixed_rule is not None:
                 proven.add(replayed, way.fixed_rule)
@@ -117,8 +117,8 @@ class Totals:
             found.join(more)
 
     @property
-    def census(self) -> Census:
-        return Census(self.objects, self.images)
+    def census(self) -> ObjectCensus:
+        return ObjectCensus(self.objects, self.images)
 
     def undefended(self) -> Undefended:
         curve = self._undefended.curve(self.census, slice(len(BASE_SCORES)))
@@ -148,10 +148,10 @@ class Totals:
         return DefendedOutcome(way, curve, point, int(sums.alerts[row]))
 
     @staticmethod
-    def _row(way: Settings, curve: Curve) -> int | None:
-        return len(BASE_SCORES) if way.fixed_rule is not None else row_asked_for(way, curve)
+    def _row(way: EvaluationSettings, curve: Curve) -> int | None:
+        return len(BASE_SCORES) if way.fixed_rule is not None else operating_row_of(way, curve)
 
 
-def jointly(way: Settings, number: int) -> bool:
+def jointly(way: EvaluationSettings, number: int) -> bool:
     """Whether a way has a joint certificate: the first one, and for two patches none yet."""
     return number == 0 and way.threat.count == 1

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.metrics.image_set import Boxes, Scene
-from objectseeker.metrics.matching import match, overlapping
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.matching import candidate_pairs, greedy_match
 
 COCO_MOST_BOXES = 100  # of one image and class that COCO looks at
 RECALLS = np.linspace(0, 1, 101)
@@ -29,10 +29,10 @@ class Judged:
     label: npt.NDArray[np.int16]
 
     @classmethod
-    def of(cls, scene: Scene) -> Judged:
+    def of(cls, scene: ImageSet) -> Judged:
         boxes = _best_of_each_class(scene.base, len(scene.names))
         score = boxes.detections.score
-        taken = match(score, overlapping(boxes, scene), scene)
+        taken = greedy_match(score, candidate_pairs(boxes, scene), scene)
         counts = np.ones(len(taken), np.bool_)  # all but those that took an ignored object
         counts[taken >= 0] = ~scene.ignore[taken[taken >= 0]]
         signed = np.where(taken >= 0, score, -score)[counts]
@@ -58,7 +58,7 @@ class Judged:
         return result
 
 
-def coco_ap50(scene: Scene) -> Floats:
+def coco_ap50(scene: ImageSet) -> Floats:
     """COCO's AP50 of the undefended detector for every class (NaN for a class without objects).
 
     The same as pycocotools with area "all" and 100 detections; VOC's difficult objects are ignored.
@@ -78,7 +78,7 @@ def envelope_area(recall: Floats, precision: Floats) -> Floats:
     return np.asarray((np.diff(recall, axis=0, prepend=0.0) * envelope).sum(axis=0))
 
 
-def _best_of_each_class(boxes: Boxes, classes: int) -> Boxes:
+def _best_of_each_class(boxes: BoxTable, classes: int) -> BoxTable:
     """The COCO_MOST_BOXES best boxes of every image and class, in descending order of score within each image."""
     found = boxes.detections
     order = np.lexsort((-found.score, found.label, boxes.image))

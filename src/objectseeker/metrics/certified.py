@@ -14,16 +14,16 @@ from functools import partial
 import numpy as np
 
 from objectseeker.core.bounds import MARGIN, Bound, lower_bound
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
 from objectseeker.core.certification import ObjectProof, decide, visible_area
-from objectseeker.core.evidence import stars_of
-from objectseeker.core.iou_rule import AnyRule, IouRule, clear_of_mask, iou_lower_bound
-from objectseeker.core.joint import Remaining, remaining, require_anywhere
+from objectseeker.core.evidence import build_stars
+from objectseeker.core.iou_rule import AnyRule, IouRule, iou_lower_bound, non_overlapping
+from objectseeker.core.joint import JointCertificate, certify_jointly, require_anywhere
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
-from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import threshold_of
 
 # What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
@@ -34,13 +34,13 @@ SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Proofs:
+class ProofTable:
     """The masked boxes that prove something: one row per box and target, target by target.
 
     A target is a counted object as one of the detector labels that stand for its class.
     """
 
-    scene: Scene
+    scene: ImageSet
     rule: AnyRule  # what it has of SAME_PROOFS holds for the rows
     floor: float  # the lowest masked score that was looked at
     object: Ints  # of each target, ascending: a position in `scene.counted`
@@ -70,7 +70,7 @@ class Proofs:
         return self.scene.vocabulary.any_of(verdicts, self.object, len(self.scene.counted))
 
 
-def find_proofs(scene: Scene, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> Proofs:
+def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
     """What every rule that shares SAME_PROOFS with `rule` needs to certify, for masked scores from `floor` on."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
@@ -78,7 +78,7 @@ def find_proofs(scene: Scene, rule: AnyRule, bound: Bound, *, floor: float = 0.0
     objects = start = 0
     for image in scene.images:
         observation, counted = image.observation, image.truth[~image.ignore]
-        truth, n = scene.vocabulary.in_detector(counted, classwise=rule.classwise)
+        truth, n = scene.vocabulary.map_to_detector(counted, classwise=rule.classwise)
         score, masks = _scores(rule, observation), observation.masks
         target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
         strip = masks.members[observation.mask_of[box]]
@@ -90,11 +90,11 @@ def find_proofs(scene: Scene, rule: AnyRule, bound: Bound, *, floor: float = 0.0
     which, label = (np.concatenate(column) for column in zip(*targets, strict=True))
     of_row, box, share, score, side, line = (np.concatenate(column) for column in zip(*rows, strict=True))
     first = np.searchsorted(of_row, np.arange(start + 1))
-    return Proofs(scene, rule, floor, which, label, first, of_row, box, share, score, side, line)
+    return ProofTable(scene, rule, floor, which, label, first, of_row, box, share, score, side, line)
 
 
 def certified_objects(
-    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
 
@@ -105,7 +105,7 @@ def certified_objects(
 
 
 def certified_targets(
-    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
     evidence = _evidence(proofs, rule, threshold)
@@ -122,24 +122,24 @@ def certified_targets(
     return decide(lines, truth, width, height, patches, proof_of, beyond_lines=beyond)
 
 
-def remaining_objects(
-    proofs: Proofs, rule: AnyRule, patch: Patch, *, threshold: float | None = None
-) -> list[Remaining]:
+def joint_certificates(
+    proofs: ProofTable, rule: AnyRule, patch: Patch, *, threshold: float | None = None
+) -> list[JointCertificate]:
     """The joint certificate of every image, over its counted objects: see `core.joint`."""
     (found,) = remaining_under(proofs, rule, [patch], threshold=threshold)
     return found
 
 
 def remaining_under(
-    proofs: Proofs, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
-) -> list[list[Remaining]]:
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+) -> list[list[JointCertificate]]:
     """The same for several patches, one list each: what proves the objects is found once."""
     evidence = _evidence(proofs, rule, threshold)
     scene, checked = proofs.scene, [require_anywhere(patch) for patch in patches]
     truth, width, height = proofs.targets()
     visible = visible_area(truth, width, height) > 0
     first = np.searchsorted(scene.truth.image[scene.counted], np.arange(len(scene.images) + 1))
-    found: list[list[Remaining]] = [[] for _ in patches]
+    found: list[list[JointCertificate]] = [[] for _ in patches]
     for image, start, end in zip(scene.images, first, first[1:], strict=False):
         seen = image.observation
         of_object: list[list[ObjectProof]] = [[] for _ in range(start, end)]
@@ -148,22 +148,22 @@ def remaining_under(
             proof = _proof(proofs, rule, evidence, int(target))
             of_object[int(proofs.object[target]) - start].append(proof)
         for patch, of_patch in zip(checked, found, strict=True):
-            of_patch.append(remaining(seen.masks, of_object, patch.size(seen.width, seen.height)))
+            of_patch.append(certify_jointly(seen.masks, of_object, patch.size(seen.width, seen.height)))
     return found
 
 
-def _evidence(proofs: Proofs, rule: AnyRule, threshold: float | None) -> Floats:
+def _evidence(proofs: ProofTable, rule: AnyRule, threshold: float | None) -> Floats:
     """What each row is worth towards a certificate of its target."""
     threshold = require_fraction(threshold_of(rule, threshold), "threshold")
     _check(rule, proofs)
-    return np.where(proofs.share > threshold + MARGIN, evidence_of(rule, proofs.score), 0.0)
+    return np.where(proofs.share > threshold + MARGIN, evidence_weights(rule, proofs.score), 0.0)
 
 
 def _by_views(rule: AnyRule) -> bool:
     return isinstance(rule, Rule) and rule.low_score is not None
 
 
-def _proof(proofs: Proofs, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
+def _proof(proofs: ProofTable, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
     observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
     rows = rows[evidence[rows] > 0]
     safe = np.zeros(len(observation.masks), dtype=np.bool_)
@@ -171,7 +171,7 @@ def _proof(proofs: Proofs, rule: AnyRule, evidence: Floats, target: int) -> Obje
     if not _by_views(rule):
         return ObjectProof(observation.masks, safe)
     assert isinstance(rule, Rule)
-    stars = stars_of(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
+    stars = build_stars(observation, proofs.box[rows], evidence[rows], rule.cluster_distance)
     return ObjectProof(observation.masks, safe, stars)
 
 
@@ -186,10 +186,10 @@ def _proving(
         among = among[np.isin(observation.boxes.label[among], truth.label)]
     if isinstance(rule, IouRule):
         xyxy, mask_of = observation.boxes.xyxy[among], observation.mask_of[among]
-        among = among[clear_of_mask(xyxy, mask_of, observation.masks)]
+        among = among[non_overlapping(xyxy, mask_of, observation.masks)]
     boxes = observation.boxes[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
-    for some in list(blocks(len(truth), len(boxes))) or [slice(0, 0)]:
+    for some in list(row_blocks(len(truth), len(boxes))) or [slice(0, 0)]:
         share = _shares(rule, boxes, truth[some], bound)
         target, box = np.nonzero((share > MARGIN).T)
         pairs.append((target + some.start, among[box], share[box, target]))
@@ -212,21 +212,21 @@ def _scores(rule: AnyRule, observation: Observation) -> Floats:
     return observation.boxes.score if isinstance(rule, IouRule) else rule.scores(observation)
 
 
-def evidence_of(rule: AnyRule, score: Floats) -> Floats:
+def evidence_weights(rule: AnyRule, score: Floats) -> Floats:
     """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
     if isinstance(rule, IouRule):
         return np.where(score >= rule.ioa.mask_score, 1.0, 0.0)
     return rule.evidence(score)
 
 
-def _only_halves(proofs: Proofs) -> Bools:
+def _only_halves(proofs: ProofTable) -> Bools:
     """Whether the target's image was seen under half masks alone."""
     scene = proofs.scene
     of_image = np.array([image.observation.masks.only_halves for image in scene.images], dtype=np.bool_)
     return np.asarray(of_image[scene.truth.image[scene.counted[proofs.object]]])
 
 
-def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
+def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
     """`Certificates.vulnerable` of every target: furthest safe left and top mask, nearest safe right and bottom."""
     _, width, height = proofs.targets()
     border = np.stack([width, height], axis=1)
@@ -239,7 +239,7 @@ def _escape_lines(proofs: Proofs, decisive: Bools) -> Ints:
     return lines
 
 
-def _check(rule: AnyRule, proofs: Proofs) -> None:
+def _check(rule: AnyRule, proofs: ProofTable) -> None:
     prepared = proofs.rule
     if type(rule) is not type(prepared):
         raise ObjectSeekerError(f"the proofs were found for a {type(prepared).__name__}, not for {rule!r}")

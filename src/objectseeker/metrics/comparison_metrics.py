@@ -12,21 +12,21 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import numpy as np
 
 from objectseeker.core.boxes import Floats, Ints
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.curves import NO_BOXES
-from objectseeker.metrics.defended_images import Replayed
-from objectseeker.metrics.image_set import Boxes, Scene
+from objectseeker.metrics.defended_images import DefendedImageSet
+from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.resampling import NO_ROW, Tally, ratios_at_rows, require_samples, resamples, spurious
 from objectseeker.metrics.settings import (
     BASE_SCORES,
-    Settings,
-    Threat,
+    EvaluationSettings,
+    ThreatModel,
     at_most,
     ioa_of,
     require_seed,
@@ -206,16 +206,16 @@ class TunedFigures:
 
 
 def clean_figures(
-    images: Sequence[ObservedImage], vocabulary: Vocabulary, floor: float, options: Options
+    images: Sequence[ObservedImage], vocabulary: LabelMap, floor: float, options: Options
 ) -> CleanFigures:
     """What needs no settings, from all images."""
-    scene = Scene.of(images, vocabulary)
+    scene = ImageSet.of(images, vocabulary)
     weights = resamples(len(images), options.bootstrap, options.seed)
     undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
     undefended_ap50 = undefended.ap50(weights)
     rows_at = {point: undefended.rows_asked_for(_at(point), weights) for point in options.points}
-    each = [Settings.along(Follow(alpha=max(floor, beta), beta=beta)) for beta in BETAS]
-    replayed = Replayed.of(scene, each[0])
+    each = [EvaluationSettings.along(ThresholdSchedule(alpha=max(floor, beta), beta=beta)) for beta in BETAS]
+    replayed = DefendedImageSet.of(scene, each[0])
     curve = []
     for settings in each:
         additions = _additions(replayed, settings)
@@ -242,7 +242,7 @@ def clean_figures(
 
 def tuned_figures(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     floor: float,
     options: Options,
     *,
@@ -252,10 +252,10 @@ def tuned_figures(
 ) -> list[TunedFigures]:
     """One for every loss: the settings found on this half of the images, and their figures on the other."""
     other = split(len(images), 2, options.seed)[1 - half]
-    held_out = Scene.of([images[i] for i in other], vocabulary)
+    held_out = ImageSet.of([images[i] for i in other], vocabulary)
     search = Search(
         mask_floor=floor,
-        threat=Threat(area=options.patch_area),
+        threat=ThreatModel(area=options.patch_area),
         clean_recall=point.clean_recall,
         wrong_boxes=point.wrong_boxes,
         families=(rule,),
@@ -291,10 +291,10 @@ def tuned_figures(
     return [figures(loss) for loss in options.losses]
 
 
-def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: int, seed: int) -> HeldOut:
+def held_out_figures(scene: ImageSet, settings: EvaluationSettings, floor: float, bootstrap: int, seed: int) -> HeldOut:
     """What fixed settings give on a scene, at their clean recall or number of wrong boxes."""
     weights = resamples(len(scene.images), bootstrap, seed)
-    replayed = Replayed.of(scene, settings, floor=floor)
+    replayed = DefendedImageSet.of(scene, settings, floor=floor)
     additions = _additions(replayed, settings)
     tally = Tally.of(scene, additions)
     ap50 = tally.ap50(weights)
@@ -306,7 +306,9 @@ def held_out_figures(scene: Scene, settings: Settings, floor: float, bootstrap: 
         rule = None if rows[0] == NO_ROW else _rule_at(settings, rows[0])
         counts = _certified_counts(replayed, settings)
         percent = 100 * ratios_at_rows(counts, tally.objects.sum(axis=1), rows, weights)
-        by_where = dict(zip(WHERES, np.broadcast_to(percent, (len(WHERES), len(weights))), strict=True))
+        by_where = dict(
+            zip(PATCH_LOCATIONS, np.broadcast_to(percent, (len(PATCH_LOCATIONS), len(weights))), strict=True)
+        )
         mean = (by_where["far"] + by_where["close"] + by_where["over"]) / 3
         return {
             "base_score": None if rule is None else rule.base_score,
@@ -335,27 +337,27 @@ def _recall_at(tally: Tally, rows: Ints, weights: Floats) -> Floats:
     return np.where(rows == NO_ROW, np.nan, tally.clean_recall(weights)[rows, np.arange(len(rows))])
 
 
-def _at(point: Point) -> Settings:
+def _at(point: Point) -> EvaluationSettings:
     """Any settings with this operating point."""
-    return Settings.along(Follow(), clean_recall=point.clean_recall, wrong_boxes=point.wrong_boxes)
+    return EvaluationSettings.along(ThresholdSchedule(), clean_recall=point.clean_recall, wrong_boxes=point.wrong_boxes)
 
 
-def _rule_at(settings: Settings, row: int) -> Rule:
+def _rule_at(settings: EvaluationSettings, row: int) -> Rule:
     return ioa_of(settings.on_curve(float(BASE_SCORES[row])))
 
 
-def _additions(replayed: Replayed, settings: Settings) -> list[Boxes]:
+def _additions(replayed: DefendedImageSet, settings: EvaluationSettings) -> list[BoxTable]:
     return list(replayed.additions([settings.on_curve(score) for score in BASE_SCORES.tolist()]))
 
 
-def _spurious_per_image(scene: Scene, additions: Sequence[Boxes], rows: Ints, weights: Floats) -> Floats:
+def _spurious_per_image(scene: ImageSet, additions: Sequence[BoxTable], rows: Ints, weights: Floats) -> Floats:
     """Of each sample, at its own row."""
     ones = np.ones(len(scene.images))
     (boxes,) = ratios_at_rows(lambda row: spurious(additions[row], scene)[None], ones, rows, weights)
     return np.asarray(boxes)
 
 
-def _certified_counts(replayed: Replayed, settings: Settings) -> Callable[[int], Floats]:
+def _certified_counts(replayed: DefendedImageSet, settings: EvaluationSettings) -> Callable[[int], Floats]:
     """For the row of a base_score, how many counted objects of each image are certified: (WHERES, images)."""
     scene = replayed.scene
     image = scene.truth.image[scene.counted]

@@ -34,7 +34,7 @@ NORMAL = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class ConfidenceInterval:
     """A figure and the two ends of its two-sided interval; NaN where there is nothing to measure."""
 
     value: float
@@ -47,10 +47,10 @@ class Interval:
         return not math.isnan(self.value)
 
 
-NOTHING = Interval(math.nan, math.nan, math.nan, "bootstrap")
+NOTHING = ConfidenceInterval(math.nan, math.nan, math.nan, "bootstrap")
 
 
-def exact(successes: int, trials: int, confidence: float) -> Interval:
+def exact_interval(successes: int, trials: int, confidence: float) -> ConfidenceInterval:
     """Of a share of independent images, in percent."""
     if not trials:
         return NOTHING
@@ -58,9 +58,9 @@ def exact(successes: int, trials: int, confidence: float) -> Interval:
     return _rounded(100 * successes / trials, 100 * low, 100 * high, "exact")
 
 
-def bootstrap(
+def bootstrap_interval(
     values: Values, images: int, *, confidence: float, samples: int, seed: int, bounds: tuple[float, float]
-) -> Interval:
+) -> ConfidenceInterval:
     """Of a figure of so many images that lies within `bounds`."""
     value = float(values(np.ones((1, images)))[0]) if images else math.nan
     if math.isnan(value):
@@ -90,7 +90,7 @@ def resampled(images: int, samples: int, seed: int) -> Iterator[Floats]:
         yield np.bincount(cells.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
 
 
-def more_images(interval: Interval, limit: float, images: int) -> int | None:
+def more_images(interval: ConfidenceInterval, limit: float, images: int) -> int | None:
     """About how many more images like these would take the limit out of the interval; None if no number would.
 
     An interval shrinks with the square root of the number of images.
@@ -153,7 +153,9 @@ def _bca(value: float, drawn: Floats, acceleration: float, reach: float) -> tupl
     return float(low), float(high)
 
 
-def _rounded(value: float, low: float, high: float, method: Method) -> Interval:
+def _rounded(value: float, low: float, high: float, method: Method) -> ConfidenceInterval:
     """Ends away from the value, the value to the nearest."""
     unit = 10.0**DIGITS
-    return Interval(round(value, DIGITS), math.floor(low * unit) / unit, math.ceil(high * unit) / unit, method)
+    return ConfidenceInterval(
+        round(value, DIGITS), math.floor(low * unit) / unit, math.ceil(high * unit) / unit, method
+    )

@@ -10,19 +10,19 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Floats, Ints
 from objectseeker.core.rule import Rule
 from objectseeker.metrics.average_precision import envelope_area
-from objectseeker.metrics.image_set import Boxes, Census, Scene
-from objectseeker.metrics.matching import Overlaps, count, match, overlapping
-from objectseeker.metrics.settings import BASE_SCORES, Settings, ioa_of
+from objectseeker.metrics.image_set import BoxTable, ImageSet, ObjectCensus
+from objectseeker.metrics.matching import Overlaps, candidate_pairs, count_matches, greedy_match
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ioa_of
 
 RECALL_ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
-NO_BOXES = Boxes(Detections.empty(), np.empty(0, np.int64))
+NO_BOXES = BoxTable(Detections.empty(), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """One detector at one base_score per row; classes are columns. All values are percentages but the counts."""
 
-    scene: Scene | Census
+    scene: ImageSet | ObjectCensus
     base_scores: Floats
     right: Ints  # objects found
     wrong: Ints  # boxes that found nothing
@@ -63,7 +63,7 @@ class Curve:
         rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - RECALL_ROUNDING)
         return int(rows[np.argmax(self.base_scores[rows])]) if len(rows) else None
 
-    def row_at_wrong_boxes(self, most: float, floor: float = 0.0) -> int | None:
+    def row_at_fppi(self, most: float, floor: float = 0.0) -> int | None:
         """The row of the smallest base_score from which on there are at most so many wrong boxes an image, if any.
 
         There and at every larger base_score: where base boxes go, masked ones that they explained may come, so fewer
@@ -75,20 +75,20 @@ class Curve:
         return int(order[first]) if first < len(order) else None
 
 
-def undefended_curve(scene: Scene, base_scores: Floats = BASE_SCORES) -> Curve:
+def undefended_curve(scene: ImageSet, base_scores: Floats = BASE_SCORES) -> Curve:
     """The undefended detector."""
-    return curve_of(scene, base_scores, (NO_BOXES for _ in base_scores))
+    return defended_curve(scene, base_scores, (NO_BOXES for _ in base_scores))
 
 
-def unpruned_curve(scene: Scene, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
+def unpruned_curve(scene: ImageSet, settings: EvaluationSettings, base_scores: Floats = BASE_SCORES) -> Curve:
     """What pruning is for: base boxes and every masked box of at least mask_score, as they are."""
-    return curve_of(
+    return defended_curve(
         scene, base_scores, _unpruned(scene, [ioa_of(settings.on_curve(float(score))) for score in base_scores])
     )
 
 
-def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
-    everything = Boxes.gather([image.observation.boxes for image in scene.images])
+def _unpruned(scene: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
+    everything = BoxTable.concatenate_boxes([image.observation.boxes for image in scene.images])
     score = {}
     for rule in rules:
         if rule.edge_factor not in score:
@@ -96,22 +96,22 @@ def _unpruned(scene: Scene, rules: Iterable[Rule]) -> Iterator[Boxes]:
         yield everything.select(score[rule.edge_factor] >= rule.mask_score).in_dataset(scene.vocabulary)
 
 
-def curve_of(scene: Scene, base_scores: Floats, additions: Iterable[Boxes]) -> Curve:
+def defended_curve(scene: ImageSet, base_scores: Floats, additions: Iterable[BoxTable]) -> Curve:
     """Base boxes, and what the defence adds to them at each base_score, in the data set's labels."""
-    base, known = scene.base, overlapping(scene.base, scene)
+    base, known = scene.base, candidate_pairs(scene.base, scene)
     right, wrong = [], []
     for base_score, added in zip(base_scores, additions, strict=True):
         kept = base.detections.score >= base_score
         place = np.cumsum(kept) - 1
         rows = kept[known.box]
-        new = overlapping(added, scene)
+        new = candidate_pairs(added, scene)
         pairs = Overlaps(
             box=np.concatenate([place[known.box[rows]], new.box + kept.sum()]),
             object=np.concatenate([known.object[rows], new.object]),
             overlap=np.concatenate([known.overlap[rows], new.overlap]),
         )
         boxes = base.select(kept).followed_by(added).detections
-        found, missed = count(boxes.label, match(boxes.score, pairs, scene), scene)
+        found, missed = count_matches(boxes.label, greedy_match(boxes.score, pairs, scene), scene)
         right.append(found)
         wrong.append(missed)
     return Curve(scene, base_scores, np.array(right), np.array(wrong))

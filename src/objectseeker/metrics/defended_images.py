@@ -14,15 +14,15 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.joint import Remaining
+from objectseeker.core.joint import JointCertificate
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES, Patch, Where
-from objectseeker.metrics.certified import Proofs, certified_objects, find_proofs, remaining_objects
-from objectseeker.metrics.curves import Curve, curve_of
-from objectseeker.metrics.image_set import Boxes, Scene
-from objectseeker.metrics.replay import Candidates, find_candidates, replay
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.metrics.certified import ProofTable, build_proof_table, certified_objects, joint_certificates
+from objectseeker.metrics.curves import Curve, defended_curve
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.replay import PruningCandidates, find_candidates, replay_pruning
 from objectseeker.metrics.replay_iou import IouCandidates, find_iou_candidates, replay_iou
-from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat, ioa_of
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel, ioa_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,31 +48,31 @@ class OperatingPoint:
     def ioa(self) -> Rule:
         return ioa_of(self.rule)
 
-    def certified_recall(self, c: int | None = None) -> dict[Where, float | None]:
+    def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """The certified share of all objects, or of those of class `c`, where by where; None if there are none."""
         chosen = slice(None) if c is None else slice(c, c + 1)
         return shares(self.certified[:, chosen].sum(axis=1), int(self.objects[chosen].sum()))
 
     def vacuous_far(self, c: int | None = None) -> int:
         """Objects (all, or of class `c`) that count as certified against far because no position is far from them."""
-        vacuous = self.vacuous[WHERES.index("far")]
+        vacuous = self.vacuous[PATCH_LOCATIONS.index("far")]
         return int(vacuous.sum() if c is None else vacuous[c])
 
 
 @dataclass(frozen=True, eq=False)
-class Replayed:
+class DefendedImageSet:
     """A defended detector on a scene, for `settings` and all others that differ from them in scores and power only."""
 
-    scene: Scene
-    settings: Settings
+    scene: ImageSet
+    settings: EvaluationSettings
     floor: float  # the lowest masked score any of the settings will use
 
     @classmethod
-    def of(cls, scene: Scene, settings: Settings, *, floor: float | None = None) -> Replayed:
+    def of(cls, scene: ImageSet, settings: EvaluationSettings, *, floor: float | None = None) -> DefendedImageSet:
         return cls(scene, settings, settings.floor if floor is None else min(floor, settings.floor))
 
     @cached_property
-    def candidates(self) -> Candidates | IouCandidates:
+    def candidates(self) -> PruningCandidates | IouCandidates:
         rule, observations = self.settings.rule, [image.observation for image in self.scene.images]
         # Scores that follow base_score never fall below it, but those of the rule itself may.
         reach = rule.base_score if rule.floor < rule.base_score else 0.0
@@ -83,58 +83,58 @@ class Replayed:
         return find_candidates(observations, rule, self.floor, reach=reach)
 
     @cached_property
-    def proofs(self) -> Proofs:
-        return find_proofs(self.scene, self.settings.rule, self.settings.threat.bound, floor=self.floor)
+    def proofs(self) -> ProofTable:
+        return build_proof_table(self.scene, self.settings.rule, self.settings.threat.bound, floor=self.floor)
 
-    def curve(self, settings: Settings, base_scores: Floats = BASE_SCORES) -> Curve:
+    def curve(self, settings: EvaluationSettings, base_scores: Floats = BASE_SCORES) -> Curve:
         return self._curve(base_scores, [settings.on_curve(score) for score in base_scores.tolist()])
 
-    def added(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
+    def added(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
         """What each rule adds to the base boxes of all images, as the deployed detector does: in its own labels."""
         candidates = self.candidates
         if isinstance(candidates, IouCandidates):
             return replay_iou(candidates, cast("Iterable[IouRule]", rules))
-        return replay(candidates, cast("Iterable[Rule]", rules))
+        return replay_pruning(candidates, cast("Iterable[Rule]", rules))
 
-    def additions(self, rules: Iterable[AnyRule]) -> Iterator[Boxes]:
+    def additions(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
         """What each rule adds to the base boxes of all images, in the data set's labels."""
         return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
 
-    def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+    def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
         """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
         return certified_objects(self.proofs, rule, patches or threat.patches(), threshold=threat.threshold)
 
-    def remaining(self, rule: AnyRule, threat: Threat) -> list[Remaining]:
+    def remaining(self, rule: AnyRule, threat: ThreatModel) -> list[JointCertificate]:
         """The joint certificate of every image against the patch of a threat, anywhere."""
-        return remaining_objects(self.proofs, rule, threat.anywhere(), threshold=threat.threshold)
+        return joint_certificates(self.proofs, rule, threat.anywhere(), threshold=threat.threshold)
 
-    def at(self, settings: Settings, rule: AnyRule) -> OperatingPoint:
+    def at(self, settings: EvaluationSettings, rule: AnyRule) -> OperatingPoint:
         """Certify one rule, on the curve of these settings or not."""
         return self._point(settings, rule, self._curve(np.array([rule.base_score]), [rule]), 0)
 
-    def operating(self, settings: Settings, curve: Curve) -> OperatingPoint | None:
+    def at_operating_point(self, settings: EvaluationSettings, curve: Curve) -> OperatingPoint | None:
         """Certify where these settings say; None if their curve has no such point."""
         if settings.fixed_rule is not None:
             return self.at(settings, settings.fixed_rule)
-        row = row_asked_for(settings, curve)
+        row = operating_row_of(settings, curve)
         if row is None:
             return None
         return self._point(settings, settings.on_curve(float(curve.base_scores[row])), curve, row)
 
     def _curve(self, base_scores: Floats, rules: Iterable[AnyRule]) -> Curve:
-        return curve_of(self.scene, base_scores, self.additions(rules))
+        return defended_curve(self.scene, base_scores, self.additions(rules))
 
-    def _point(self, settings: Settings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
+    def _point(self, settings: EvaluationSettings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
         certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
         recall = float(curve.clean_recall[row]), curve.recall[row]
         wrong = float(curve.wrong_boxes[row])
         return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous, wrong)
 
 
-def row_asked_for(settings: Settings, curve: Curve) -> int | None:
+def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
     """Where on a curve the settings' operating point is, for those that have no fixed rule; None if nowhere."""
     if settings.wrong_boxes is not None:
-        return curve.row_at_wrong_boxes(settings.wrong_boxes, settings.base_floor)
+        return curve.row_at_fppi(settings.wrong_boxes, settings.base_floor)
     asked = settings.clean_recall
     assert asked is not None
     if settings.clean_recall_is_default:
@@ -142,15 +142,15 @@ def row_asked_for(settings: Settings, curve: Curve) -> int | None:
     return curve.row_at_recall(asked)
 
 
-def counted(scene: Scene, verdicts: Bools) -> Ints:
+def counted(scene: ImageSet, verdicts: Bools) -> Ints:
     """Verdicts (patches, counted objects) as counts (patches, classes)."""
     label, classes = scene.truth.detections.label[scene.counted], len(scene.names)
     return np.stack([np.bincount(label[holds], minlength=classes) for holds in verdicts])
 
 
-def shares(certified: Iterable[float], objects: int) -> dict[Where, float | None]:
+def shares(certified: Iterable[float], objects: int) -> dict[PatchLocation, float | None]:
     """Counts, where by where, as percentages of the objects; None if there are none."""
     return {
         where: 100 * (float(count) / objects) if objects else None
-        for where, count in zip(WHERES, certified, strict=True)
+        for where, count in zip(PATCH_LOCATIONS, certified, strict=True)
     }

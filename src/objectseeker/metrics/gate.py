@@ -14,14 +14,28 @@ from typing import Any, Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.core.threats import WHERES, Patch
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.confidence_intervals import NOTHING, Interval, bootstrap, exact, more_images
+from objectseeker.metrics.confidence_intervals import (
+    NOTHING,
+    ConfidenceInterval,
+    bootstrap_interval,
+    exact_interval,
+    more_images,
+)
 from objectseeker.metrics.image_tags import NO_TAGS, Tags
 from objectseeker.metrics.policy import Policy, Requirement, Unit, in_unit
-from objectseeker.metrics.policy_metrics import FIGURES, OVER_OBJECTS, Difference, Figure, Measured, Ratio, threat_of
-from objectseeker.metrics.settings import Threat, threshold_of
+from objectseeker.metrics.policy_metrics import (
+    METRICS,
+    OBJECT_METRICS,
+    Metric,
+    MetricDifference,
+    RatioMetric,
+    RunMeasurements,
+    threat_of,
+)
+from objectseeker.metrics.settings import ThreatModel, threshold_of
 from objectseeker.metrics.slice_metrics import cuts, label_of
 from objectseeker.text import plain
 
@@ -57,7 +71,7 @@ class Judgement:
     outcome: Outcome
     reason: str
     slice: str | None = None
-    interval: Interval = NOTHING
+    interval: ConfidenceInterval = NOTHING
     limit: float | None = None
     images: int = 0
     objects: int = 0
@@ -108,9 +122,9 @@ class AttackFile:
     rows: Sequence[Mapping[str, Any]]
 
     @property
-    def threat(self) -> Threat:
+    def threat(self) -> ThreatModel:
         patch = self.patch
-        return Threat(area=patch.area, aspect=patch.aspect, count=patch.count, threshold=self.threshold)
+        return ThreatModel(area=patch.area, aspect=patch.aspect, count=patch.count, threshold=self.threshold)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,8 +154,8 @@ class Release:
     """All that a policy is held against."""
 
     defence: Defence
-    measured: Measured
-    baseline: Measured | None = None
+    measured: RunMeasurements
+    baseline: RunMeasurements | None = None
     tags: Tags = NO_TAGS
     attacks: Sequence[AttackFile] = ()
     transcript: Transcript | None = None
@@ -190,17 +204,17 @@ def normal(policy: Policy, defence: Defence) -> Policy:
     )
 
 
-def threats(policy: Policy, attacks: Sequence[AttackFile]) -> list[Threat]:
+def threats(policy: Policy, attacks: Sequence[AttackFile]) -> list[ThreatModel]:
     """What must be certified against: what is asked for, and what was attacked."""
     return [*_threats(policy, "certified_recall"), *(attack.threat for attack in attacks)]
 
 
-def joint_threats(policy: Policy) -> list[Threat]:
+def joint_threats(policy: Policy) -> list[ThreatModel]:
     """What must be certified against jointly."""
     return _threats(policy, "joint_recall")
 
 
-def _threats(policy: Policy, figure: str) -> list[Threat]:
+def _threats(policy: Policy, figure: str) -> list[ThreatModel]:
     return [threat_of(one) for one in policy.requirements if one.figure == figure]
 
 
@@ -240,35 +254,35 @@ def _judged(asked: Requirement, policy: Policy, release: Release) -> Judgement:
     return replace(worst, slices=tuple(parts) if len(parts) > 1 else ())
 
 
-def _selected(measured: Measured, asked: Requirement) -> Measured:
+def _selected(measured: RunMeasurements, asked: Requirement) -> RunMeasurements:
     """The objects that the requirement speaks of."""
     if asked.classes:
         measured = measured.of_classes([label_of(name, measured.names) for name in asked.classes])
     return measured if asked.object_size is None else measured.of_sizes(*asked.object_size)
 
 
-def _of_slice(asked: Requirement, policy: Policy, name: str | None, sides: Sequence[Measured]) -> Judgement:
+def _of_slice(asked: Requirement, policy: Policy, name: str | None, sides: Sequence[RunMeasurements]) -> Judgement:
     measured = sides[0]
-    if asked.figure in OVER_OBJECTS:
+    if asked.figure in OBJECT_METRICS:
         having = np.unique(measured.image)
         sides = [one.of_images(having) for one in sides]
         measured = sides[0]
-    figures = [FIGURES[asked.figure](one, asked) for one in sides]
-    figure = Difference(*figures) if asked.against_baseline else figures[0]
+    figures = [METRICS[asked.figure](one, asked) for one in sides]
+    figure = MetricDifference(*figures) if asked.against_baseline else figures[0]
     vacuous = 0
     if asked.figure == "certified_recall":
-        vacuous = int(measured.vacuous[threat_of(asked)][WHERES.index(asked.where)].sum())
+        vacuous = int(measured.vacuous[threat_of(asked)][PATCH_LOCATIONS.index(asked.where)].sum())
     decided = _decided(asked, policy, figure, len(measured.label))
     return replace(decided, slice=name, vacuous=vacuous, instances=tuple(_against(asked, measured)))
 
 
-def _decided(asked: Requirement, policy: Policy, figure: Figure, objects: int) -> Judgement:
+def _decided(asked: Requirement, policy: Policy, figure: Metric, objects: int) -> Judgement:
     """The outcome that follows from the interval of a figure."""
     images = figure.images
-    if isinstance(figure, Ratio) and figure.single:
-        interval = exact(int(figure.numerator.sum()), images, policy.confidence)
+    if isinstance(figure, RatioMetric) and figure.single:
+        interval = exact_interval(int(figure.numerator.sum()), images, policy.confidence)
     else:
-        interval = bootstrap(
+        interval = bootstrap_interval(
             figure.values,
             images,
             confidence=policy.confidence,
@@ -305,7 +319,7 @@ def _decided(asked: Requirement, policy: Policy, figure: Figure, objects: int) -
     return replace(made, reason=_undecided(interval, asked.unit, more, images), more_images=more)
 
 
-def _undecided(interval: Interval, unit: Unit, more: int, images: int) -> str:
+def _undecided(interval: ConfidenceInterval, unit: Unit, more: int, images: int) -> str:
     ends = f"{in_unit(interval.low, unit)} to {in_unit(interval.high, unit)}"
     return f"the limit lies within {ends}: about {more:,} more images like these {images:,} would decide"
 
@@ -355,13 +369,13 @@ def _of_attack(asked: Requirement, policy: Policy, release: Release) -> Judgemen
         found[images[one.image]] += survived
         there[images[one.image]] += 1
     lost = tuple(one for one, survived in kept.items() if not survived)
-    return replace(_decided(asked, policy, Ratio(found, there), len(kept)), instances=lost[:MOST_SHOWN])
+    return replace(_decided(asked, policy, RatioMetric(found, there), len(kept)), instances=lost[:MOST_SHOWN])
 
 
-def _against(asked: Requirement, measured: Measured) -> list[Instance]:
+def _against(asked: Requirement, measured: RunMeasurements) -> list[Instance]:
     """What speaks against the requirement most: the largest objects that it misses, or the images with most boxes."""
     if asked.figure in ("false_alerts", "wrong_boxes"):
-        count = measured.wrong + measured.flagged if asked.figure == "wrong_boxes" else measured.flagged * 1
+        count = measured.false_positives + measured.flagged if asked.figure == "wrong_boxes" else measured.flagged * 1
         worst = np.argsort(-count, kind="stable")[:MOST_SHOWN]
         return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if count[n] > 0]
     if asked.figure == "joint_recall":
@@ -370,7 +384,7 @@ def _against(asked: Requirement, measured: Measured) -> list[Instance]:
         return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if lost[n] > 0]
     holds: Bools = measured.found
     if asked.figure == "certified_recall":
-        holds = measured.certified[threat_of(asked)][WHERES.index(asked.where)]
+        holds = measured.certified[threat_of(asked)][PATCH_LOCATIONS.index(asked.where)]
     missed = np.flatnonzero(~holds)
     worst = missed[np.argsort(-measured.size[missed], kind="stable")[:MOST_SHOWN]]
     return [
@@ -384,7 +398,7 @@ def _against(asked: Requirement, measured: Measured) -> list[Instance]:
     ]
 
 
-def _common(measured: Measured, baseline: Measured) -> tuple[Ints, Ints]:
+def _common(measured: RunMeasurements, baseline: RunMeasurements) -> tuple[Ints, Ints]:
     """The images that both have, and the same images in the baseline; their objects must be the same."""
     place = {key: n for n, key in enumerate(baseline.ids)}
     both = [(n, place[key]) for n, key in enumerate(measured.ids) if key in place]
@@ -405,7 +419,7 @@ def _common(measured: Measured, baseline: Measured) -> tuple[Ints, Ints]:
     return mine, theirs
 
 
-def _objects(measured: Measured) -> dict[tuple[Any, ...], int]:
+def _objects(measured: RunMeasurements) -> dict[tuple[Any, ...], int]:
     """The objects of a run by image, class and box: as rows of attack files name them."""
     key_of = zip(measured.image.tolist(), measured.label.tolist(), measured.box.tolist(), strict=True)
     return {(measured.ids[image], measured.names[label], *box): n for n, (image, label, box) in enumerate(key_of)}
@@ -420,7 +434,7 @@ def _refuted(release: Release) -> list[str]:
     measured, found = release.measured, []
     objects = _objects(measured)
     for attack in release.attacks:
-        certified = measured.certified[attack.threat][WHERES.index(attack.patch.where)]
+        certified = measured.certified[attack.threat][PATCH_LOCATIONS.index(attack.patch.where)]
         for row in attack.rows:
             n = objects.get(_key(row))
             proven = n is not None and bool(certified[n])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError
@@ -21,37 +21,37 @@ NO_IMAGES = "there are no images to evaluate; observe some first"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Boxes:
+class BoxTable:
     """Boxes of many images, image by image; `image` says which one each belongs to."""
 
     detections: Detections
     image: Ints
 
     @classmethod
-    def gather(cls, parts: Sequence[Detections]) -> Boxes:
+    def concatenate_boxes(cls, parts: Sequence[Detections]) -> BoxTable:
         return cls(Detections.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
 
     def __len__(self) -> int:
         return len(self.image)
 
-    def select(self, index: Ints | Bools) -> Boxes:
-        return Boxes(self.detections[index], self.image[index])
+    def select(self, index: Ints | Bools) -> BoxTable:
+        return BoxTable(self.detections[index], self.image[index])
 
-    def in_dataset(self, vocabulary: Vocabulary) -> Boxes:
+    def in_dataset(self, vocabulary: LabelMap) -> BoxTable:
         """With the data set's labels instead of the detector's, without the boxes of classes that it does not have."""
         label = vocabulary.to_dataset[self.detections.label] if len(self) else self.detections.label
         kept = label >= 0
-        return Boxes(vocabulary.in_dataset(self.detections), self.image[kept])
+        return BoxTable(vocabulary.in_dataset(self.detections), self.image[kept])
 
-    def followed_by(self, other: Boxes) -> Boxes:
+    def followed_by(self, other: BoxTable) -> BoxTable:
         """Both, these first; no longer image by image."""
-        return Boxes(
+        return BoxTable(
             Detections.concatenate([self.detections, other.detections]), np.concatenate([self.image, other.image])
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Census:
+class ObjectCensus:
     """How many objects of each class count, on how many images."""
 
     objects_per_class: Ints
@@ -63,27 +63,27 @@ class Census:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scene:
+class ImageSet:
     """A run's images with everything that does not depend on the settings."""
 
     images: tuple[ObservedImage, ...]
-    vocabulary: Vocabulary
+    vocabulary: LabelMap
     width: Ints  # per image
     height: Ints
-    base: Boxes  # in the data set's labels, like `truth`
-    truth: Boxes
+    base: BoxTable  # in the data set's labels, like `truth`
+    truth: BoxTable
     ignore: Bools  # per object
     crowd: Bools
 
     @classmethod
-    def of(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
+    def of(cls, images: Sequence[ObservedImage], vocabulary: LabelMap) -> ImageSet:
         scene = cls.part(images, vocabulary)
         if not len(scene.counted):
             raise ObjectSeekerError(nothing_counts(len(scene.images)))
         return scene
 
     @classmethod
-    def part(cls, images: Sequence[ObservedImage], vocabulary: Vocabulary) -> Scene:
+    def part(cls, images: Sequence[ObservedImage], vocabulary: LabelMap) -> ImageSet:
         """The scene of some of many images: it may have no objects."""
         images = tuple(images)  # those of a stored run are read anew whenever they are gone through
         if not images:
@@ -94,8 +94,8 @@ class Scene:
             vocabulary=vocabulary,
             width=np.array([image.observation.width for image in images]),
             height=np.array([image.observation.height for image in images]),
-            base=Boxes.gather([image.observation.base for image in images]).in_dataset(vocabulary),
-            truth=Boxes.gather([image.truth for image in images]),
+            base=BoxTable.concatenate_boxes([image.observation.base for image in images]).in_dataset(vocabulary),
+            truth=BoxTable.concatenate_boxes([image.truth for image in images]),
             ignore=np.concatenate([np.asarray(image.ignore, dtype=np.bool_) for image in images]),
             crowd=np.concatenate([np.asarray(image.crowd, dtype=np.bool_) for image in images]),
         )
@@ -120,18 +120,18 @@ class Scene:
 
     def macro(self, per_class: Floats) -> Floats:
         """The mean over the classes that have objects; classes are the last axis."""
-        return Census(self.objects_per_class, self.image_count).macro(per_class)
+        return ObjectCensus(self.objects_per_class, self.image_count).macro(per_class)
 
-    def subset(self, index: Sequence[int] | Ints) -> Scene:
+    def subset(self, index: Sequence[int] | Ints) -> ImageSet:
         """The scene of some of the images."""
-        return Scene.of([self.images[int(i)] for i in index], self.vocabulary)
+        return ImageSet.of([self.images[int(i)] for i in index], self.vocabulary)
 
 
 def nothing_counts(images: int) -> str:
     return f"none of the {images} images has an object that counts, so there is nothing to measure"
 
 
-def _check(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
+def _check(images: Sequence[ObservedImage], vocabulary: LabelMap) -> None:
     for image in images:
         flags = len(image.ignore), len(image.crowd)
         if flags != (len(image.truth),) * 2:

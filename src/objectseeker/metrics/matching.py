@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Floats, Ints, area, blocks
-from objectseeker.metrics.image_set import Boxes, Scene
+from objectseeker.core.boxes import Bools, Floats, Ints, area, row_blocks
+from objectseeker.metrics.image_set import BoxTable, ImageSet
 
 SMALLEST_OVERLAP = 0.5
 
@@ -27,7 +27,7 @@ class Overlaps:
     overlap: Floats
 
 
-def overlapping(boxes: Boxes, scene: Scene) -> Overlaps:
+def candidate_pairs(boxes: BoxTable, scene: ImageSet) -> Overlaps:
     """All pairs of a box and an object that could be matched."""
     classes = len(scene.names)
     truth = scene.truth
@@ -35,13 +35,13 @@ def overlapping(boxes: Boxes, scene: Scene) -> Overlaps:
         each.image * classes + each.detections.label for each in (boxes, truth)
     )  # boxes find objects of their image and class only
     most = int(np.unique(of_object, return_counts=True)[1].max(initial=0))  # objects that a box is held against
-    several = list(blocks(len(boxes), most)) or [slice(0, 0)]
+    several = list(row_blocks(len(boxes), most)) or [slice(0, 0)]
     parts = [_overlapping(boxes, scene, some.start, *equal_keys(of_box[some], of_object)) for some in several]
     box, n, overlap = (np.concatenate(column) for column in zip(*parts, strict=True))
     return Overlaps(box, n, overlap)
 
 
-def _overlapping(boxes: Boxes, scene: Scene, start: int, box: Ints, n: Ints) -> tuple[Ints, Ints, Floats]:
+def _overlapping(boxes: BoxTable, scene: ImageSet, start: int, box: Ints, n: Ints) -> tuple[Ints, Ints, Floats]:
     """The pairs of box start + box[i] and object n[i] that overlap enough, and by how much."""
     box = start + box
     a, b = boxes.detections.xyxy[box], scene.truth.detections.xyxy[n]
@@ -54,7 +54,7 @@ def _overlapping(boxes: Boxes, scene: Scene, start: int, box: Ints, n: Ints) -> 
     return box[enough], n[enough], overlap[enough]
 
 
-def match(score: Floats, pairs: Overlaps, scene: Scene) -> Ints:
+def greedy_match(score: Floats, pairs: Overlaps, scene: ImageSet) -> Ints:
     """The object each box takes, or -1: a greedy walk over the pairs, best box first, its best object first.
 
     Among objects that overlap a box equally the last one is taken, as in pycocotools.
@@ -70,18 +70,18 @@ def match(score: Floats, pairs: Overlaps, scene: Scene) -> Ints:
     return np.array(taken_by, dtype=np.int64)
 
 
-def wrong(taken: Ints) -> Bools:
+def false_positives(taken: Ints) -> Bools:
     """Which boxes are wrong: those that took nothing. One that took an ignored object is neither right nor wrong."""
     return np.asarray(taken < 0)
 
 
-def count(label: Ints, taken: Ints, scene: Scene) -> tuple[Ints, Ints]:
+def count_matches(label: Ints, taken: Ints, scene: ImageSet) -> tuple[Ints, Ints]:
     """Per class: objects found, and boxes that found nothing."""
     classes = len(scene.names)
     found = taken[taken >= 0]
     found = found[~scene.ignore[found]]
     right = np.bincount(scene.truth.detections.label[found], minlength=classes)
-    return right, np.bincount(label[wrong(taken)], minlength=classes)
+    return right, np.bincount(label[false_positives(taken)], minlength=classes)
 
 
 def equal_keys(left: Ints, right: Ints) -> tuple[Ints, Ints]:

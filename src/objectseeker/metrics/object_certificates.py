@@ -14,10 +14,10 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import WHERES, Where
-from objectseeker.metrics.settings import Threat, threshold_of
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.metrics.settings import ThreatModel, threshold_of
 
 ObjectIs = Literal["labelled", "output"]  # by the data set, or by the defended detector
 
@@ -39,7 +39,7 @@ class ObjectRow:
     class_name: str
     box: tuple[float, ...]
     ignored: bool
-    proven_as: Mapping[Where, str | None]
+    proven_as: Mapping[PatchLocation, str | None]
     vacuous_far: bool
     detector_class: str | None
     largest_square: int
@@ -48,7 +48,7 @@ class ObjectRow:
     score: float | None = None
 
     @property
-    def certified(self) -> dict[Where, bool]:
+    def certified(self) -> dict[PatchLocation, bool]:
         return {where: name is not None for where, name in self.proven_as.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -79,16 +79,16 @@ class ObjectRow:
 
 
 def certify_images(
-    images: Iterable[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat
+    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
 ) -> Iterator[list[ObjectRow]]:
     """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
     for image in images:
-        targets, object_of = vocabulary.in_detector(image.truth, classwise=rule.classwise)
+        targets, object_of = vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
         yield _rows(image, vocabulary, targets, object_of, rule, threat)
 
 
 def certify_outputs(
-    images: Iterable[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat
+    images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
 ) -> Iterator[list[ObjectRow]]:
     """The same for images without labels: one row per box that the defended detector outputs."""
     for image in (with_outputs(one, rule) for one in images):
@@ -105,13 +105,13 @@ def with_outputs(image: ObservedImage, rule: AnyRule) -> ObservedImage:
 
 
 def _rows(
-    image: ObservedImage, vocabulary: Vocabulary, targets: Detections, object_of: Ints, rule: AnyRule, threat: Threat
+    image: ObservedImage, vocabulary: LabelMap, targets: Detections, object_of: Ints, rule: AnyRule, threat: ThreatModel
 ) -> list[ObjectRow]:
     """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
     observation = image.observation
     threshold = threshold_of(rule, threat.threshold)
     proven = rule.certify(observation, targets, threat.patches(), threshold=threshold, bound=threat.bound)
-    far = WHERES.index("far")
+    far = PATCH_LOCATIONS.index("far")
     nothing_safe = (0, 0, observation.width, observation.height)
     first = np.searchsorted(object_of, np.arange(len(image.truth) + 1)).tolist()
 
@@ -124,7 +124,8 @@ def _rows(
         ranked = sorted(mine, key=lambda t: (-proven.largest_square[t], -proven.certified[:, t].sum()))
         best = ranked[0] if ranked else None
         proven_as = {
-            where: next((name_of(t) for t in ranked if proven.certified[p, t]), None) for p, where in enumerate(WHERES)
+            where: next((name_of(t) for t in ranked if proven.certified[p, t]), None)
+            for p, where in enumerate(PATCH_LOCATIONS)
         }
         return ObjectRow(
             image=image.id,

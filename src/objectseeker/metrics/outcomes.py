@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from objectseeker.core.boxes import Floats
-from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics.curves import Curve
 from objectseeker.metrics.defended_images import OperatingPoint
-from objectseeker.metrics.settings import Settings, at_most
+from objectseeker.metrics.settings import EvaluationSettings, at_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class DefendedOutcome:
     The point is None, and so is all that depends on it, if what was asked for is reached nowhere on the curve.
     """
 
-    settings: Settings
+    settings: EvaluationSettings
     curve: Curve
     point: OperatingPoint | None
     alerts: int | None = None  # clean images there to whose base boxes something is added, where counted
@@ -91,9 +91,9 @@ class DefendedOutcome:
     def joint_recall(self) -> float | None:
         return None if self.point is None else self.point.joint_recall
 
-    def certified_recall(self, c: int | None = None) -> dict[Where, float | None]:
+    def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """Of all objects, or of those of class `c`, where by where."""
-        return dict.fromkeys(WHERES) if self.point is None else self.point.certified_recall(c)
+        return dict.fromkeys(PATCH_LOCATIONS) if self.point is None else self.point.certified_recall(c)
 
     def recall(self, c: int) -> float | None:
         """The clean recall of one class."""

@@ -14,11 +14,11 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.detectors.onnx import usable_cores
+from objectseeker.detectors.onnx import available_cores
 from objectseeker.errors import require_count
-from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.image_set import ImageSet
 
 TOGETHER = 256  # images that a process has in memory at a time,
 BOXES_TOGETHER = 2**20  # or as few as have so many masked boxes
@@ -29,16 +29,16 @@ SPAWN = get_context("spawn")  # a forked process would hold the locks of threads
 
 Argument = TypeVar("Argument")
 Found = TypeVar("Found")
-Work = Callable[[Iterable[Scene], Argument], Found]
+Work = Callable[[Iterable[ImageSet], Argument], Found]
 OnImage = Callable[[], None]  # called for every image that was gone through
 
 
 def usual_processes(images: int) -> int:
     """As many as there are cores, but none that is not worth starting."""
-    return max(1, min(usable_cores(), images // WORTH_A_PROCESS))
+    return max(1, min(available_cores(), images // WORTH_A_PROCESS))
 
 
-def scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[Scene]:
+def scenes(images: Iterable[ObservedImage], vocabulary: LabelMap) -> Iterator[ImageSet]:
     """Some images after the other, no more at a time than memory is sure to hold."""
     some: list[ObservedImage] = []
     boxes = 0
@@ -46,10 +46,10 @@ def scenes(images: Iterable[ObservedImage], vocabulary: Vocabulary) -> Iterator[
         some.append(image)
         boxes += len(image.observation.boxes)
         if len(some) == TOGETHER or boxes >= BOXES_TOGETHER:
-            yield Scene.part(some, vocabulary)
+            yield ImageSet.part(some, vocabulary)
             some, boxes = [], 0
     if some:
-        yield Scene.part(some, vocabulary)
+        yield ImageSet.part(some, vocabulary)
 
 
 class Working:
@@ -58,7 +58,7 @@ class Working:
     def __init__(
         self,
         images: Sequence[ObservedImage],
-        vocabulary: Vocabulary,
+        vocabulary: LabelMap,
         processes: int,
         pool: ProcessPoolExecutor | None,
         on_image: OnImage,
@@ -87,7 +87,7 @@ class Working:
 @contextmanager
 def working(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     *,
     processes: int = 1,
     on_image: OnImage = lambda: None,
@@ -131,10 +131,10 @@ def _one_thread_each() -> Iterator[None]:
                 os.environ[name] = value
 
 
-_given: tuple[Sequence[ObservedImage], Vocabulary]  # what a process of the pool looks at
+_given: tuple[Sequence[ObservedImage], LabelMap]  # what a process of the pool looks at
 
 
-def _begin(images: Sequence[ObservedImage], vocabulary: Vocabulary) -> None:
+def _begin(images: Sequence[ObservedImage], vocabulary: LabelMap) -> None:
     global _given
     _given = images, vocabulary
 

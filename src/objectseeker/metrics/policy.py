@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from objectseeker.core.threats import WHERES, Patch, Where, parse_area
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 from objectseeker.metrics.image_tags import did_you_mean
 from objectseeker.text import shown
@@ -60,7 +60,7 @@ class Requirement:
     given_name: str = ""
     limit: Limit | None = None
     value: float = 0.0  # of the limit
-    where: Where = "anywhere"
+    where: PatchLocation = "anywhere"
     area: float = 0.01
     aspect: float = 1.0
     threshold: float | None = None
@@ -208,7 +208,7 @@ def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     try:
         values = {("area" if key == "patch" else key): read[key](item[key]) for key in kind.keys if key in item}
         if "where" in kind.keys and "where" not in item:
-            raise ObjectSeekerError(f"say where the patch may be: where = one of {', '.join(WHERES)}")
+            raise ObjectSeekerError(f"say where the patch may be: where = one of {', '.join(PATCH_LOCATIONS)}")
         limit = given[0] if given else None
         made = Requirement(figure=figure, limit=limit, **values)
         _check_slice(made)
@@ -245,10 +245,10 @@ def _value(value: Any, limit: str, unit: Unit) -> float:
     return number
 
 
-def _where(value: Any) -> Where:
-    if value not in WHERES:
-        raise ObjectSeekerError(f"where must be one of {', '.join(WHERES)}, got {shown(value)}")
-    where: Where = value
+def _where(value: Any) -> PatchLocation:
+    if value not in PATCH_LOCATIONS:
+        raise ObjectSeekerError(f"where must be one of {', '.join(PATCH_LOCATIONS)}, got {shown(value)}")
+    where: PatchLocation = value
     return where
 
 

@@ -14,20 +14,20 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.certification import visible_area
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics.curves import NO_BOXES
-from objectseeker.metrics.defended_images import Replayed
-from objectseeker.metrics.image_set import Boxes, Scene
-from objectseeker.metrics.matching import match, overlapping, wrong
+from objectseeker.metrics.defended_images import DefendedImageSet
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.matching import candidate_pairs, false_positives, greedy_match
 from objectseeker.metrics.parallel import OnImage, working
 from objectseeker.metrics.policy import Requirement
 from objectseeker.metrics.resampling import Tally
-from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel
 
 
-class Figure(Protocol):
+class Metric(Protocol):
     """A figure of any sample of the images that count for it: `weights` (samples, images) to one value per sample."""
 
     @property
@@ -38,7 +38,7 @@ class Figure(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ratio:
+class RatioMetric:
     """Numerators by denominators, both (images, groups): the mean over the groups that a sample has, times `scale`.
 
     `single` says that every image is one trial that succeeds or fails, and no more.
@@ -67,7 +67,7 @@ class Ratio:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AveragePrecision:
+class AveragePrecisionMetric:
     """AP50 by the paper's protocol, in percent: the mean over the classes that a sample has."""
 
     tally: Tally
@@ -93,11 +93,11 @@ class AveragePrecision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Difference:
+class MetricDifference:
     """One figure minus another one of the same images."""
 
-    first: Figure
-    second: Figure
+    first: Metric
+    second: Metric
 
     @property
     def images(self) -> int:
@@ -113,26 +113,26 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
+class RunMeasurements:
     """A run under one rule: images, counted objects, and what became of each. `curves` only where AP is asked for."""
 
     names: tuple[str, ...]
     ids: tuple[str, ...]  # of images
     flagged: Bools  # per image: masks add a box
-    wrong: Ints  # per image: boxes of the defended detector that find nothing
+    false_positives: Ints  # per image: boxes of the defended detector that find nothing
     image: Ints  # of each object
     number: Ints  # of each object within its image
     label: Ints
     box: Floats
     size: Floats  # visible share of the image
     found: Bools
-    certified: Mapping[Threat, Bools]  # (WHERES, objects)
-    vacuous: Mapping[Threat, Bools]
-    remaining: Mapping[Threat, Ints]  # per image: objects that surely remain under one patch anywhere
+    certified: Mapping[ThreatModel, Bools]  # (WHERES, objects)
+    vacuous: Mapping[ThreatModel, Bools]
+    remaining: Mapping[ThreatModel, Ints]  # per image: objects that surely remain under one patch anywhere
     undefended: Tally | None
     defended: Tally | None
 
-    def of_images(self, chosen: Ints) -> Measured:
+    def of_images(self, chosen: Ints) -> RunMeasurements:
         """The same of some of the images, in this order, each at most once."""
         place = np.full(len(self.ids), -1)
         place[chosen] = np.arange(len(chosen))
@@ -141,14 +141,14 @@ class Measured:
             self.of_objects(kept),
             ids=tuple(self.ids[n] for n in chosen.tolist()),
             flagged=self.flagged[chosen],
-            wrong=self.wrong[chosen],
+            false_positives=self.false_positives[chosen],
             remaining={threat: count[chosen] for threat, count in self.remaining.items()},
             undefended=_of_images(self.undefended, chosen),
             defended=_of_images(self.defended, chosen),
         )
         return replace(some, image=place[some.image])
 
-    def of_objects(self, kept: Bools) -> Measured:
+    def of_objects(self, kept: Bools) -> RunMeasurements:
         """The same of some of the objects; curves and boxes stay those of all."""
         arrays = ("image", "number", "label", "box", "size", "found")
         verdicts: dict[str, Any] = {
@@ -157,30 +157,30 @@ class Measured:
         }
         return replace(self, **{name: getattr(self, name)[kept] for name in arrays}, **verdicts)
 
-    def of_classes(self, labels: Sequence[int]) -> Measured:
+    def of_classes(self, labels: Sequence[int]) -> RunMeasurements:
         some = self.of_objects(np.isin(self.label, labels))
         undefended, defended = (_of_classes(tally, labels) for tally in (self.undefended, self.defended))
         return replace(some, undefended=undefended, defended=defended)
 
-    def of_sizes(self, above: float, up_to: float) -> Measured:
+    def of_sizes(self, above: float, up_to: float) -> RunMeasurements:
         return self.of_objects((self.size > above) & (self.size <= up_to))
 
 
-def threat_of(requirement: Requirement) -> Threat:
-    return Threat(area=requirement.area, aspect=requirement.aspect, threshold=requirement.threshold)
+def threat_of(requirement: Requirement) -> ThreatModel:
+    return ThreatModel(area=requirement.area, aspect=requirement.aspect, threshold=requirement.threshold)
 
 
-def measure(
+def measure_run(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
-    settings: Settings,
-    threats: Sequence[Threat],
+    vocabulary: LabelMap,
+    settings: EvaluationSettings,
+    threats: Sequence[ThreatModel],
     *,
     curves: bool,
-    jointly: Sequence[Threat] = (),
+    jointly: Sequence[ThreatModel] = (),
     processes: int = 1,
     on_image: OnImage = lambda: None,
-) -> Measured:
+) -> RunMeasurements:
     """All that a policy can ask for, at the settings' own rule; the images are gone through once.
 
     Several `processes` share them, with the same result; `on_image` is called for every image gone through.
@@ -190,7 +190,7 @@ def measure(
         of_parts = crew.each(_parts, (settings, threats, jointly, curves))
         parts = [part for some in of_parts for part in some]
     starts = np.cumsum([0, *(len(part.ids) for part in parts)])
-    plain = ("flagged", "wrong", "number", "label", "box", "size", "found")
+    plain = ("flagged", "false_positives", "number", "label", "box", "size", "found")
     joined: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in plain}
     return replace(
         parts[0],
@@ -205,22 +205,26 @@ def measure(
     )
 
 
-Asked = tuple[Settings, Sequence[Threat], Sequence[Threat], bool]
+MeasurementRequest = tuple[EvaluationSettings, Sequence[ThreatModel], Sequence[ThreatModel], bool]
 
 
-def _parts(scenes: Iterable[Scene], asked: Asked) -> list[Measured]:
+def _parts(scenes: Iterable[ImageSet], asked: MeasurementRequest) -> list[RunMeasurements]:
     return [_part(scene, *asked) for scene in scenes]
 
 
 def _part(
-    scene: Scene, settings: Settings, threats: Sequence[Threat], jointly: Sequence[Threat], curves: bool
-) -> Measured:
+    scene: ImageSet,
+    settings: EvaluationSettings,
+    threats: Sequence[ThreatModel],
+    jointly: Sequence[ThreatModel],
+    curves: bool,
+) -> RunMeasurements:
     rule = settings.rule
-    replayed = Replayed.of(scene, settings)
+    replayed = DefendedImageSet.of(scene, settings)
     (added,) = replayed.added([rule])
     base = scene.base.select(scene.base.detections.score >= rule.base_score)
     boxes = base.followed_by(added.in_dataset(scene.vocabulary))
-    taken = match(boxes.detections.score, overlapping(boxes, scene), scene)
+    taken = greedy_match(boxes.detections.score, candidate_pairs(boxes, scene), scene)
     found = np.zeros(len(scene.truth), np.bool_)
     found[taken[taken >= 0]] = True
     counted, images = scene.counted, len(scene.images)
@@ -233,14 +237,14 @@ def _part(
     flagged[added.image] = True
     tallies: list[Tally | None] = [None, None]
     if curves:
-        nothing: list[Boxes] = [NO_BOXES] * len(BASE_SCORES)
+        nothing: list[BoxTable] = [NO_BOXES] * len(BASE_SCORES)
         on_curve = [settings.on_curve(score) for score in BASE_SCORES.tolist()]
         tallies = [Tally.of(scene, nothing), Tally.of(scene, list(replayed.additions(on_curve)))]
-    return Measured(
+    return RunMeasurements(
         names=scene.names,
         ids=tuple(one.id for one in scene.images),
         flagged=flagged,
-        wrong=np.bincount(boxes.image[wrong(taken)], minlength=images),
+        false_positives=np.bincount(boxes.image[false_positives(taken)], minlength=images),
         image=image,
         number=counted - first[image],
         label=scene.truth.detections.label[counted],
@@ -276,63 +280,63 @@ def _of_classes(tally: Tally | None, labels: Sequence[int]) -> Tally | None:
     return replace(tally, objects=tally.objects[:, some], right=tally.right[..., some], wrong=tally.wrong[..., some])
 
 
-def _certified_recall(measured: Measured, requirement: Requirement) -> Figure:
+def _certified_recall(measured: RunMeasurements, requirement: Requirement) -> Metric:
     """Of all objects, those that no patch can hide: micro, as `evaluate` has it."""
-    holds = measured.certified[threat_of(requirement)][WHERES.index(requirement.where)]
-    return Ratio(_per_image(measured, holds)[:, None], _per_image(measured)[:, None])
+    holds = measured.certified[threat_of(requirement)][PATCH_LOCATIONS.index(requirement.where)]
+    return RatioMetric(_per_image(measured, holds)[:, None], _per_image(measured)[:, None])
 
 
-def _joint_recall(measured: Measured, requirement: Requirement) -> Figure:
+def _joint_recall(measured: RunMeasurements, requirement: Requirement) -> Metric:
     """Of all objects, those that surely remain under any single patch: the joint certificate of each image."""
     remaining = measured.remaining[threat_of(requirement)].astype(np.float64)
-    return Ratio(remaining[:, None], _per_image(measured)[:, None])
+    return RatioMetric(remaining[:, None], _per_image(measured)[:, None])
 
 
-def clean_recall_of(measured: Measured) -> Ratio:
+def clean_recall_of(measured: RunMeasurements) -> RatioMetric:
     """The mean over classes, as `evaluate` has it."""
     labels = np.unique(measured.label).tolist()
     by_class = [measured.of_objects(measured.label == label) for label in labels]
     found = [_per_image(one, one.found) for one in by_class]
-    return Ratio(_columns(found, measured), _columns([_per_image(one) for one in by_class], measured))
+    return RatioMetric(_columns(found, measured), _columns([_per_image(one) for one in by_class], measured))
 
 
-def _clean_ap50(measured: Measured, requirement: Requirement) -> Figure:
+def _clean_ap50(measured: RunMeasurements, requirement: Requirement) -> Metric:
     assert measured.defended is not None
-    return AveragePrecision(measured.defended)
+    return AveragePrecisionMetric(measured.defended)
 
 
-def _clean_ap50_loss(measured: Measured, requirement: Requirement) -> Figure:
+def _clean_ap50_loss(measured: RunMeasurements, requirement: Requirement) -> Metric:
     assert measured.undefended is not None
-    return Difference(AveragePrecision(measured.undefended), _clean_ap50(measured, requirement))
+    return MetricDifference(AveragePrecisionMetric(measured.undefended), _clean_ap50(measured, requirement))
 
 
-def _false_alerts(measured: Measured, requirement: Requirement) -> Figure:
-    return Ratio(measured.flagged[:, None].astype(np.float64), np.ones((len(measured.ids), 1)), single=True)
+def _false_alerts(measured: RunMeasurements, requirement: Requirement) -> Metric:
+    return RatioMetric(measured.flagged[:, None].astype(np.float64), np.ones((len(measured.ids), 1)), single=True)
 
 
-def wrong_boxes_of(measured: Measured) -> Ratio:
+def fppi_of(measured: RunMeasurements) -> RatioMetric:
     """An image, as `evaluate` has them."""
-    wrong = measured.wrong.astype(np.float64)
-    return Ratio(wrong[:, None], np.ones((len(wrong), 1)), scale=1.0, most=max(float(wrong.max(initial=0)), 1.0))
+    wrong = measured.false_positives.astype(np.float64)
+    return RatioMetric(wrong[:, None], np.ones((len(wrong), 1)), scale=1.0, most=max(float(wrong.max(initial=0)), 1.0))
 
 
-FIGURES: dict[str, Callable[[Measured, Requirement], Figure]] = {
+METRICS: dict[str, Callable[[RunMeasurements, Requirement], Metric]] = {
     "certified_recall": _certified_recall,
     "joint_recall": _joint_recall,
     "clean_recall": lambda measured, _: clean_recall_of(measured),
     "clean_ap50": _clean_ap50,
     "clean_ap50_loss": _clean_ap50_loss,
     "false_alerts": _false_alerts,
-    "wrong_boxes": lambda measured, _: wrong_boxes_of(measured),
+    "wrong_boxes": lambda measured, _: fppi_of(measured),
 }
-OVER_OBJECTS = ("certified_recall", "joint_recall", "clean_recall")  # images without objects play no part in these
+OBJECT_METRICS = ("certified_recall", "joint_recall", "clean_recall")  # images without objects play no part in these
 
 
-def _per_image(measured: Measured, holds: Bools | None = None) -> Floats:
+def _per_image(measured: RunMeasurements, holds: Bools | None = None) -> Floats:
     """Objects of each image, or those of which something holds."""
     image = measured.image if holds is None else measured.image[holds]
     return np.bincount(image, minlength=len(measured.ids)).astype(np.float64)
 
 
-def _columns(of_groups: Sequence[Floats], measured: Measured) -> Floats:
+def _columns(of_groups: Sequence[Floats], measured: RunMeasurements) -> Floats:
     return np.stack(of_groups, axis=1) if of_groups else np.zeros((len(measured.ids), 0))

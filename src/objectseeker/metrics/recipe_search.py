@@ -20,13 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.recipes import Recipe, within
+from objectseeker.core.recipes import Recipe, subrecipes
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.image_set import Scene, under
+from objectseeker.metrics.image_set import ImageSet, under
 from objectseeker.metrics.parallel import SPAWN, pool_of
-from objectseeker.metrics.settings import Settings
+from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tuning import (
     NO_GAIN,
@@ -71,7 +71,7 @@ class Tried:
     """What a candidate gave along the line of settings, on the searched half."""
 
     candidate: Candidate
-    settings: Settings
+    settings: EvaluationSettings
     loss: float
     gain: float  # mean certified recall; NO_GAIN if nothing on the line keeps the loss and reaches the clean recall
 
@@ -145,7 +145,7 @@ def tune_budgets(
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
     candidates = fitting(_among(run.manifest.observing.masks, recipes), images, allowed)
-    scene = Scene.of(images, run.vocabulary)
+    scene = ImageSet.of(images, run.vocabulary)
     halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
     search, remarks = within_reach(replace(search, losses=()), halves)
     with crew(run, images, search, processes) as working:
@@ -173,7 +173,7 @@ def tune_budgets(
 
 def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
     """The recipes within `masks`: all of them, or those asked for."""
-    known = within(masks)
+    known = subrecipes(masks)
     for recipe in asked:
         if recipe not in known:
             raise ObjectSeekerError(f"{recipe} is not within the run's masks {masks}: observe with a sum that holds it")
@@ -215,7 +215,7 @@ class Bench:
     def __init__(
         self,
         images: Sequence[ObservedImage],
-        vocabulary: Vocabulary,
+        vocabulary: LabelMap,
         search: Search,
         on_setting: Callable[[object], None] | None = None,
     ) -> None:
@@ -223,7 +223,7 @@ class Bench:
 
     def try_out(self, candidate: Candidate) -> Tried:
         """Along the line of settings: the boldest within the loss, if bolder ones lose more."""
-        seen = Scene.of(under(self._images, candidate.recipe), self._vocabulary).subset(
+        seen = ImageSet.of(under(self._images, candidate.recipe), self._vocabulary).subset(
             split(len(self._images), 2, self._search.seed)[self._search.half]
         )
         bench, careful, bold = Measuring(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
@@ -247,7 +247,7 @@ class Bench:
         return replace(found, trials=())  # large, and of no use to anybody who waits for it
 
 
-def on_line(search: Search, alpha: float) -> Settings:
+def on_line(search: Search, alpha: float) -> EvaluationSettings:
     """The settings of the line at this alpha."""
     family: Family = "evidence" if "evidence" in search.families else "paper"
     start, beta = search.choices_of(family).start(search.settings()), BETA_SHARE * alpha

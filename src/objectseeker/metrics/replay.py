@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks, ioa
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, ioa, row_blocks
 from objectseeker.core.observation import Observation
-from objectseeker.core.pruning import cluster_evidence, clusters, hulls, neighbours
+from objectseeker.core.pruning import are_neighbors, cluster_evidence, clusters, unionize
 from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.image_set import Boxes
+from objectseeker.metrics.image_set import BoxTable
 
 # What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
 SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
@@ -31,7 +31,7 @@ MOST_LINKS = 2**32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
+class PruningCandidates:
     """The masked boxes that can be output at some base_score, image by image.
 
     Where masked boxes only count from a score of base_score on, one that a base box of at least its own score explains
@@ -39,7 +39,7 @@ class Candidates:
     those that are explained by base boxes of lower scores alone: `reach` is the highest base_score of such a rule.
     """
 
-    boxes: Boxes  # scores after the edge factor
+    boxes: BoxTable  # scores after the edge factor
     mask_of: Ints
     masks: Ints  # how many masks the image of each box has
     explained: Floats  # the highest score of a base box that explains the box
@@ -57,7 +57,7 @@ def find_candidates(
     *,
     reach: float = 0.0,
     among: Sequence[Bools] | None = None,
-) -> Candidates:
+) -> PruningCandidates:
     """What every rule that shares SAME_CANDIDATES with `rule` needs, for masked scores from `floor` on.
 
     `among` tells which masked boxes of each observation are looked at, if not all.
@@ -71,7 +71,7 @@ def find_candidates(
         score, masked = rule.scores(observation), observation.boxes
         looked_at = score >= floor
         index = np.flatnonzero(looked_at if among is None else looked_at & among[number])
-        best = explaining_score(rule, masked[index], observation.base)
+        best = filtering_score(rule, masked[index], observation.base)
         possible = best < np.maximum(score[index], reach)
         index = index[possible]
         kept.append(index)
@@ -81,8 +81,8 @@ def find_candidates(
         linked.append(neighbours_as_bits(rule, boxes[-1]) if links <= room else None)
         room -= links if links <= room else 0
     counts = [len(index) for index in kept]
-    return Candidates(
-        boxes=Boxes.gather(boxes),
+    return PruningCandidates(
+        boxes=BoxTable.concatenate_boxes(boxes),
         mask_of=np.concatenate([seen.mask_of[index] for seen, index in zip(observations, kept, strict=True)]),
         masks=np.repeat([len(seen.masks) for seen in observations], counts),
         explained=np.concatenate(explained),
@@ -94,14 +94,14 @@ def find_candidates(
     )
 
 
-def explaining_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
+def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
     """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
     best = np.full(len(masked), NO_BASE)
     for left, rest in _groups(rule, masked.label, base.label):
         # The best base boxes come first: what one of them explains is not held against the others.
         rest = rest[np.argsort(-base.score[rest], kind="stable")]
         while len(left) and len(rest):
-            first = next(blocks(len(rest), len(left)))
+            first = next(row_blocks(len(rest), len(left)))
             some, rest = rest[first], rest[first.stop :]
             inside = ioa(masked.xyxy[left], base.xyxy[some]) > rule.filter_ioa
             found = inside.any(axis=1)
@@ -114,9 +114,9 @@ def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
     linked = [0] * len(boxes)
     for group, _ in _groups(rule, boxes.label, boxes.label):
-        for some in blocks(len(group), len(boxes)):
+        for some in row_blocks(len(group), len(boxes)):
             near = np.zeros((len(group[some]), len(boxes)), np.bool_)
-            near[:, group] = neighbours(boxes.xyxy[group[some]], boxes.xyxy[group], rule.cluster_distance)
+            near[:, group] = are_neighbors(boxes.xyxy[group[some]], boxes.xyxy[group], rule.cluster_distance)
             for box, row in zip(group[some].tolist(), as_bits(near), strict=True):
                 linked[box] = row
     return linked
@@ -135,7 +135,7 @@ def _groups(rule: Rule, a: Ints, b: Ints) -> Iterator[tuple[Ints, Ints]]:
         yield np.flatnonzero(a == label), np.flatnonzero(b == label)
 
 
-def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
+def replay_pruning(candidates: PruningCandidates, rules: Iterable[Rule]) -> Iterator[BoxTable]:
     """What each rule adds to the base boxes: the hulls of all images, in the order in which `prune` has them."""
     boxes = candidates.boxes
     score = boxes.detections.score
@@ -157,7 +157,7 @@ def replay(candidates: Candidates, rules: Iterable[Rule]) -> Iterator[Boxes]:
         kept = np.flatnonzero(alive)
         if rule.low_score is not None:
             kept = kept[_enough(cluster[kept], candidates.mask_of[kept], candidates.masks[kept], evidence[kept])]
-        yield Boxes(hulls(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
+        yield BoxTable(unionize(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
 
 
 def _join(linked: list[int], members: list[int], start: int, cluster: Ints) -> None:
@@ -194,7 +194,7 @@ def _enough(cluster: Ints, mask_of: Ints, masks: Ints, evidence: Floats) -> Ints
     return np.flatnonzero(output)
 
 
-def _check(rule: Rule, candidates: Candidates) -> None:
+def _check(rule: Rule, candidates: PruningCandidates) -> None:
     for name in SAME_CANDIDATES:
         wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
         if wanted != prepared:

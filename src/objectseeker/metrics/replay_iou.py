@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints, blocks
-from objectseeker.core.iou_rule import IouRule, clear_of_mask, unsuppressed
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
+from objectseeker.core.iou_rule import IouRule, nms_survivors, non_overlapping
 from objectseeker.core.observation import Observation
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.image_set import Boxes
-from objectseeker.metrics.replay import NO_BASE, Candidates, as_bits, find_candidates, replay
+from objectseeker.metrics.image_set import BoxTable
+from objectseeker.metrics.replay import NO_BASE, PruningCandidates, as_bits, find_candidates, replay_pruning
 
 MOST_LINKS = 2**31  # as in `replay`
 
@@ -26,12 +26,12 @@ MOST_LINKS = 2**31  # as in `replay`
 class IouCandidates:
     """The masked boxes that can be output at some base_score, image by image: clear ones here, `others` apart."""
 
-    boxes: Boxes
+    boxes: BoxTable
     repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_score
     by_score: list[Ints]  # for every image its boxes, best first
     same: list[list[int] | None]  # in that order, which boxes each one suppresses: bit i is the i-th best; if kept
     first: list[int]  # each image's first box, and the end of the last image
-    others: Candidates
+    others: PruningCandidates
     rule: IouRule  # its tau_iou and classwise hold for the candidates
 
     def unsuppressed(self, image: int, alive: Bools) -> Ints:
@@ -40,7 +40,7 @@ class IouCandidates:
         if same is None:
             members = np.flatnonzero(alive)
             boxes = self.boxes.detections[self.first[image] + members]
-            return np.asarray(members[unsuppressed(boxes.score, lambda i: self.rule.same(boxes[i], boxes)[0])])
+            return np.asarray(members[nms_survivors(boxes.score, lambda i: self.rule.same(boxes[i], boxes)[0])])
         left = int.from_bytes(np.packbits(alive[order], bitorder="little").tobytes(), "little")
         best = []
         while left:
@@ -54,7 +54,7 @@ def find_iou_candidates(
     observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
 ) -> IouCandidates:
     """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_score, on."""
-    clear = [clear_of_mask(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
+    clear = [non_overlapping(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
     parts: list[Detections] = []
     repeated: list[Floats] = []
     by_score: list[Ints] = []
@@ -73,7 +73,7 @@ def find_iou_candidates(
         same.append(_suppressing(rule, boxes[order]) if links <= room else None)
         room -= links if links <= room else 0
     return IouCandidates(
-        boxes=Boxes.gather(parts),
+        boxes=BoxTable.concatenate_boxes(parts),
         repeated=np.concatenate(repeated),
         by_score=by_score,
         same=same,
@@ -86,7 +86,7 @@ def find_iou_candidates(
 def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floats:
     """For every box the highest score of a base box that repeats it."""
     best = np.full(len(boxes), NO_BASE)
-    for some in blocks(len(boxes), len(base)):
+    for some in row_blocks(len(boxes), len(base)):
         same = rule.same(boxes[some], base)
         best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
     return best
@@ -94,15 +94,15 @@ def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floa
 
 def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
     """Which boxes each one suppresses, as the bits of one number."""
-    return [row for some in blocks(len(boxes), len(boxes)) for row in as_bits(rule.same(boxes[some], boxes))]
+    return [row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.same(boxes[some], boxes))]
 
 
-def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[Boxes]:
+def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[BoxTable]:
     """What each rule adds to the base boxes of all images: clear boxes, then hulls of the others."""
     rules = list(rules)
     boxes, score = candidates.boxes, candidates.boxes.detections.score
     before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
-    for rule, hulls in zip(rules, replay(candidates.others, [rule.ioa for rule in rules]), strict=True):
+    for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa for rule in rules]), strict=True):
         if rule.tau_iou != candidates.rule.tau_iou:
             raise ObjectSeekerError(f"the candidates were found for tau_iou={candidates.rule.tau_iou!r}, not {rule!r}")
         alive = (score >= rule.ioa.mask_score) & (candidates.repeated < rule.base_score)

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, Floats, Ints, blocks
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.boxes import Detections, Floats, Ints, row_blocks
+from objectseeker.core.label_map import LabelMap
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.average_precision import envelope_area
-from objectseeker.metrics.curves import RECALL_ROUNDING, curve_of
-from objectseeker.metrics.image_set import Boxes, Scene
-from objectseeker.metrics.matching import overlapping
-from objectseeker.metrics.settings import BASE_SCORES, Settings
+from objectseeker.metrics.curves import RECALL_ROUNDING, defended_curve
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.matching import candidate_pairs
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings
 
 NO_ROW = -1  # instead of the row of a base_score
 MOST_SAMPLES = 10_000  # an interval is no better for more, and all of them go into files
@@ -50,16 +50,16 @@ class Tally:
     wrong: Floats  # likewise: boxes that found nothing
 
     @classmethod
-    def of(cls, scene: Scene, additions: Sequence[Boxes], base_scores: Floats = BASE_SCORES) -> Tally:
+    def of(cls, scene: ImageSet, additions: Sequence[BoxTable], base_scores: Floats = BASE_SCORES) -> Tally:
         """Of base boxes and what is added to them at each base_score, in the data set's labels."""
         images, classes = len(scene.images), len(scene.names)
         apart = replace(
             scene,
-            vocabulary=Vocabulary.same(tuple(f"{image}/{name}" for image in range(images) for name in scene.names)),
+            vocabulary=LabelMap.same(tuple(f"{image}/{name}" for image in range(images) for name in scene.names)),
             base=_label_by_image(scene.base, classes),
             truth=_label_by_image(scene.truth, classes),
         )
-        curve = curve_of(apart, base_scores, (_label_by_image(added, classes) for added in additions))
+        curve = defended_curve(apart, base_scores, (_label_by_image(added, classes) for added in additions))
         shape = len(base_scores), images, classes
         return cls(
             base_scores=base_scores,
@@ -87,7 +87,7 @@ class Tally:
     def _a_few(self, weights: Floats) -> Iterator[slice]:
         """The samples, so many at a time as memory allows."""
         _, rows, classes = self.right.shape
-        return blocks(len(weights), rows * classes)
+        return row_blocks(len(weights), rows * classes)
 
     def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
         """The row of the highest base_score whose clean recall is at least this fraction, or NO_ROW."""
@@ -102,7 +102,7 @@ class Tally:
         too_many_from = np.logical_or.accumulate((wrong > most)[::-1], axis=0)[::-1]
         return np.where(too_many_from[-1], NO_ROW, order[np.argmin(too_many_from, axis=0)])
 
-    def rows_asked_for(self, settings: Settings, weights: Floats) -> Ints:
+    def rows_asked_for(self, settings: EvaluationSettings, weights: Floats) -> Ints:
         """Where each sample has the operating point of settings that have no fixed rule, or NO_ROW."""
         if settings.wrong_boxes is not None:
             return self.rows_at_wrong_boxes(settings.wrong_boxes, weights)
@@ -119,20 +119,20 @@ class Tally:
         return np.asarray(100 * right / np.where(objects > 0, objects, np.nan))
 
 
-def _label_by_image(boxes: Boxes, classes: int) -> Boxes:
+def _label_by_image(boxes: BoxTable, classes: int) -> BoxTable:
     """With (image, class) as the label. Boxes find objects of their image and label only, so nothing changes but that
     right and wrong boxes are counted for every image apart."""
     found = boxes.detections
-    return Boxes(Detections(found.xyxy, found.score, boxes.image * classes + found.label), boxes.image)
+    return BoxTable(Detections(found.xyxy, found.score, boxes.image * classes + found.label), boxes.image)
 
 
-def spurious(added: Boxes, scene: Scene) -> Floats:
+def spurious(added: BoxTable, scene: ImageSet) -> Floats:
     """How many of the added boxes of each image overlap no object of their label with an IoU of 0.5 or more.
 
     Ignored objects are objects here, and what lies inside a crowd overlaps it.
     """
     nothing_there = np.ones(len(added), np.bool_)
-    nothing_there[overlapping(added, scene).box] = False
+    nothing_there[candidate_pairs(added, scene).box] = False
     return np.bincount(added.image[nothing_there], minlength=len(scene.images)).astype(np.float64)
 
 

@@ -11,8 +11,8 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import Floats
 from objectseeker.core.iou_rule import IOU_THRESHOLD, AnyRule, IouRule
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES, Patch
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 
 # The settings a curve is made of. A run keeps base boxes from a floor on (.01 unless told otherwise): below it every
@@ -20,11 +20,11 @@ from objectseeker.errors import ObjectSeekerError, require_fraction, require_num
 BASE_SCORES: Floats = np.arange(100) / 100
 BASE_SCORES.setflags(write=False)
 
-POINTS = ("clean_recall", "base_score", "wrong_boxes")  # what can fix an operating point, one of them
+OPERATING_POINT_KEYS = ("clean_recall", "base_score", "wrong_boxes")  # what can fix an operating point, one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Threat:
+class ThreatModel:
     """What is certified against: a patch, everywhere it may lie, and how well an object must stay found.
 
     `threshold` is the T of the certificates; None is the rule's own: 0, for an `IouRule` 0.5.
@@ -45,7 +45,7 @@ class Threat:
 
     def patches(self) -> list[Patch]:
         """The patch at every place, in the order of WHERES."""
-        return [Patch(self.area, self.aspect, where, self.count) for where in WHERES]
+        return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
 
     def described(self, rule: AnyRule) -> dict[str, Any]:
         """What certificates of `rule` are about, for files."""
@@ -63,7 +63,7 @@ class Threat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class EvaluationSettings:
     """A rule, how its scores follow base_score, what it is certified against, and where on its curve.
 
     The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
@@ -73,8 +73,8 @@ class Settings:
     """
 
     rule: AnyRule
-    follow: Follow
-    threat: Threat = field(default_factory=Threat)
+    follow: ThresholdSchedule
+    threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
     base_score: float | None = None
     clean_recall_is_default: bool = False
@@ -87,7 +87,7 @@ class Settings:
                 require_fraction(getattr(self, name), name)
         if self.wrong_boxes is not None:
             require_wrong_boxes(self.wrong_boxes)
-        given = {name: getattr(self, name) for name in POINTS if getattr(self, name) is not None}
+        given = {name: getattr(self, name) for name in OPERATING_POINT_KEYS if getattr(self, name) is not None}
         if len(given) > 1:
             several = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
@@ -95,7 +95,7 @@ class Settings:
             raise ObjectSeekerError(f"the rule's low_score is {self.ioa.low_score!r}, but its scores are {self.follow}")
 
     @classmethod
-    def along(cls, follow: Follow, like: AnyRule | None = None, **others: Any) -> Settings:
+    def along(cls, follow: ThresholdSchedule, like: AnyRule | None = None, **others: Any) -> EvaluationSettings:
         """Settings whose rule is the one on the curve at its base_score; all but scores is as in `like`."""
         like = Rule() if like is None else like
         return cls(rule=follow.rule(like, like.base_score), follow=follow, **others)
@@ -116,7 +116,7 @@ class Settings:
     @property
     def asked(self) -> str:
         """What fixes the operating point: one of POINTS, or the rule itself."""
-        return next((name for name in POINTS if getattr(self, name) is not None), "rule")
+        return next((name for name in OPERATING_POINT_KEYS if getattr(self, name) is not None), "rule")
 
     @property
     def fixed_rule(self) -> AnyRule | None:
@@ -130,29 +130,29 @@ class Settings:
         """The lowest score at which a masked box can play a part, whatever the base_score."""
         return min(self.rule.floor, self.on_curve(0.0).floor)
 
-    def with_rule(self, **changes: Any) -> Settings:
+    def with_rule(self, **changes: Any) -> EvaluationSettings:
         """Another rule: these fields of `Rule` changed, scores aside."""
         ioa = replace(self.ioa, **changes)
         return replace(self, rule=replace(self.rule, ioa=ioa) if isinstance(self.rule, IouRule) else ioa)
 
-    def following(self, **changes: Any) -> Settings:
+    def following(self, **changes: Any) -> EvaluationSettings:
         """Scores that follow base_score in another way, those of the rule itself included."""
         follow = replace(self.follow, **changes)
         return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_score))
 
-    def at_clean_recall(self, clean_recall: float) -> Settings:
+    def at_clean_recall(self, clean_recall: float) -> EvaluationSettings:
         return replace(
             self, clean_recall=clean_recall, base_score=None, wrong_boxes=None, clean_recall_is_default=False
         )
 
-    def at_wrong_boxes(self, most: float) -> Settings:
+    def at_wrong_boxes(self, most: float) -> EvaluationSettings:
         return replace(self, clean_recall=None, base_score=None, wrong_boxes=most, clean_recall_is_default=False)
 
-    def label_free(self) -> Settings:
+    def label_free(self) -> EvaluationSettings:
         """The same without regard to labels."""
         return self.with_rule(classwise=False)
 
-    def by_iou(self) -> Settings:
+    def by_iou(self) -> EvaluationSettings:
         """The IoU variant of the same rule, at its own threshold."""
         if isinstance(self.rule, IouRule):
             return self

@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.defended_images import shares
 from objectseeker.metrics.image_tags import BUILT_IN, SIZES, Tags, did_you_mean
 from objectseeker.metrics.parallel import OnImage
-from objectseeker.metrics.policy_metrics import Measured, clean_recall_of, measure, wrong_boxes_of
-from objectseeker.metrics.settings import Settings, Threat
+from objectseeker.metrics.policy_metrics import RunMeasurements, clean_recall_of, fppi_of, measure_run
+from objectseeker.metrics.settings import EvaluationSettings, ThreatModel
 from objectseeker.text import plain, shown
 
 FEW = 30  # objects: below that a share says little, and no slice is called the worst
 MOST_LISTED = 4  # of those
 
-Cut = Callable[[Measured], Measured]
+Cut = Callable[[RunMeasurements], RunMeasurements]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class SliceRow:
     images: int
     objects: int
     clean_recall: float | None  # the mean over its classes
-    certified: dict[Where, float | None]
+    certified: dict[PatchLocation, float | None]
     vacuous_far: int
     joint_recall: float | None  # of slices of images
     wrong_boxes: float | None  # an image; likewise
@@ -64,8 +64,8 @@ class SliceRow:
 
 def measured_slices(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
-    settings: Settings,
+    vocabulary: LabelMap,
+    settings: EvaluationSettings,
     tags: Tags,
     asked: Sequence[str],
     *,
@@ -78,7 +78,7 @@ def measured_slices(
     """
     jointly = [settings.threat] if settings.threat.count == 1 and not all(map(_of_objects, asked)) else []
     require_slices(asked, vocabulary.dataset_names, tags)
-    measured = measure(
+    measured = measure_run(
         images,
         vocabulary,
         settings,
@@ -91,7 +91,7 @@ def measured_slices(
     return slice_rows(measured, tags, asked, settings.threat)
 
 
-def slice_rows(measured: Measured, tags: Tags, asked: Sequence[str], threat: Threat) -> list[SliceRow]:
+def slice_rows(measured: RunMeasurements, tags: Tags, asked: Sequence[str], threat: ThreatModel) -> list[SliceRow]:
     """The same of what was measured against this threat already."""
     cut_out = [(name, cut(measured)) for one in dict.fromkeys(asked) for name, cut in cuts(one, measured, tags).items()]
     return [_row(name, part, threat) for name, part in dict(cut_out).items()]
@@ -125,7 +125,7 @@ def in_words(rows: Sequence[SliceRow]) -> list[str]:
     return lines
 
 
-def cuts(asked: str, measured: Measured, tags: Tags) -> dict[str, Cut]:
+def cuts(asked: str, measured: RunMeasurements, tags: Tags) -> dict[str, Cut]:
     """How each slice that COLUMN or COLUMN=VALUE stands for is cut out of a run, by its name."""
     column, equals, value = asked.partition("=")
     if column == "class":
@@ -137,15 +137,15 @@ def cuts(asked: str, measured: Measured, tags: Tags) -> dict[str, Cut]:
     return {name: partial(_of_images, images=images) for name, images in tags.slices(asked).items()}
 
 
-def _of_class(measured: Measured, *, label: int) -> Measured:
+def _of_class(measured: RunMeasurements, *, label: int) -> RunMeasurements:
     return measured.of_classes([label])
 
 
-def _of_size(measured: Measured, *, limits: tuple[float, float]) -> Measured:
+def _of_size(measured: RunMeasurements, *, limits: tuple[float, float]) -> RunMeasurements:
     return measured.of_sizes(*limits)
 
 
-def _of_images(measured: Measured, *, images: Ints) -> Measured:
+def _of_images(measured: RunMeasurements, *, images: Ints) -> RunMeasurements:
     return measured.of_images(images)
 
 
@@ -179,19 +179,19 @@ def _of_objects(asked: str) -> bool:
     return asked.partition("=")[0] in BUILT_IN
 
 
-def _row(name: str, part: Measured, threat: Threat) -> SliceRow:
+def _row(name: str, part: RunMeasurements, threat: ThreatModel) -> SliceRow:
     objects, of_objects = len(part.label), _of_objects(name)
     all_images = np.ones((1, len(part.ids)))
     recall = float(clean_recall_of(part).values(all_images)[0]) if objects else None
     remaining = None if of_objects or threat not in part.remaining else int(part.remaining[threat].sum())
-    wrong = None if of_objects or not part.ids else float(wrong_boxes_of(part).values(all_images)[0])
+    wrong = None if of_objects or not part.ids else float(fppi_of(part).values(all_images)[0])
     return SliceRow(
         name=name,
         images=len(np.unique(part.image)) if of_objects else len(part.ids),
         objects=objects,
         clean_recall=recall,
         certified=shares(part.certified[threat].sum(axis=1), objects),
-        vacuous_far=int(part.vacuous[threat][WHERES.index("far")].sum()),
+        vacuous_far=int(part.vacuous[threat][PATCH_LOCATIONS.index("far")].sum()),
         joint_recall=100 * (remaining / objects) if remaining is not None and objects else None,
         wrong_boxes=wrong,
     )

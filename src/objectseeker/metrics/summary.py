@@ -16,18 +16,18 @@ import numpy as np
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.accumulators import Proven, Totals, jointly
-from objectseeker.metrics.defended_images import Replayed
-from objectseeker.metrics.image_set import NO_IMAGES, Scene, nothing_counts
+from objectseeker.metrics.defended_images import DefendedImageSet
+from objectseeker.metrics.image_set import NO_IMAGES, ImageSet, nothing_counts
 from objectseeker.metrics.outcomes import DefendedOutcome, Undefended, UndefendedPoint
 from objectseeker.metrics.parallel import OnImage, working
-from objectseeker.metrics.settings import POINTS, Settings, threshold_of
+from objectseeker.metrics.settings import OPERATING_POINT_KEYS, EvaluationSettings, threshold_of
 
-Later = tuple[int, Settings, AnyRule]  # a way that is certified the second time, its number and its rule
+Later = tuple[int, EvaluationSettings, AnyRule]  # a way that is certified the second time, its number and its rule
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Evaluation:
     images: int
     ignored_objects: int
     objects_per_class: Ints
-    settings: Settings
+    settings: EvaluationSettings
     undefended: Undefended
     ours: DefendedOutcome
     label_free: DefendedOutcome
@@ -103,7 +103,7 @@ class Evaluation:
             "settings": settings.to_json(),
             "operating_point": {
                 "asked": settings.asked,
-                **{name: getattr(settings, name) for name in POINTS},
+                **{name: getattr(settings, name) for name in OPERATING_POINT_KEYS},
                 "remarks": self.remarks,
             },
             "vanilla": {
@@ -160,8 +160,8 @@ class Evaluation:
 
 def evaluate(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
-    settings: Settings,
+    vocabulary: LabelMap,
+    settings: EvaluationSettings,
     *,
     defence: Defence | None = None,
     processes: int = 1,
@@ -228,18 +228,18 @@ def evaluate(
     )
 
 
-def _first_time(scenes: Iterable[Scene], asked: tuple[Vocabulary, Sequence[Settings]]) -> Totals:
+def _first_time(scenes: Iterable[ImageSet], asked: tuple[LabelMap, Sequence[EvaluationSettings]]) -> Totals:
     totals = Totals(*asked)
     for scene in scenes:
         totals.add(scene)
     return totals
 
 
-def _second_time(scenes: Iterable[Scene], asked: tuple[int, Sequence[Later]]) -> list[Proven]:
+def _second_time(scenes: Iterable[ImageSet], asked: tuple[int, Sequence[Later]]) -> list[Proven]:
     """What is proven of rules that were not known the first time."""
     classes, rules = asked
     found = [Proven(classes, jointly=jointly(way, number)) for number, way, _ in rules]
     for scene in scenes:
         for proven, (_, way, rule) in zip(found, rules, strict=True):
-            proven.add(Replayed.of(scene, way), rule)
+            proven.add(DefendedImageSet.of(scene, way), rule)
     return found

@@ -16,15 +16,15 @@ import numpy as np
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.certification import visible_area
-from objectseeker.core.observation import restrict
-from objectseeker.core.threats import WHERES, Patch, Where
+from objectseeker.core.observation import keep_lines
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.metrics.certified import remaining_under
 from objectseeker.metrics.curves import Curve, undefended_curve, unpruned_curve
-from objectseeker.metrics.defended_images import Replayed, counted, shares
-from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.defended_images import DefendedImageSet, counted, shares
+from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import Settings
+from objectseeker.metrics.settings import EvaluationSettings
 
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -61,7 +61,7 @@ class SizeBin:
     up_to: float
     objects: int
     objects_share: float
-    certified: dict[Where, float | None]
+    certified: dict[PatchLocation, float | None]
     vacuous_far: int | None
 
     def to_row(self) -> dict[str, Any]:
@@ -104,9 +104,9 @@ class PrecisionRecall:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def by_clean_recall(scene: Scene, settings: Settings, recalls: Iterable[float]) -> list[Step]:
+def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[Step]:
     """Certified recall against the clean recall it is measured at."""
-    replayed = Replayed.of(scene, settings)
+    replayed = DefendedImageSet.of(scene, settings)
     curve = replayed.curve(settings)
     return [
         Step(
@@ -118,12 +118,12 @@ def by_clean_recall(scene: Scene, settings: Settings, recalls: Iterable[float]) 
     ]
 
 
-def by_wrong_boxes(scene: Scene, settings: Settings, most: Iterable[float] = WRONG_BOXES) -> list[Step]:
+def by_wrong_boxes(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = WRONG_BOXES) -> list[Step]:
     """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
-    replayed, undefended = Replayed.of(scene, settings), undefended_curve(scene)
+    replayed, undefended = DefendedImageSet.of(scene, settings), undefended_curve(scene)
     curve, steps = replayed.curve(settings), []
     for one in most:
-        row = undefended.row_at_wrong_boxes(one, settings.base_floor)
+        row = undefended.row_at_fppi(one, settings.base_floor)
         steps.append(
             Step(
                 name="asked_wrong_boxes",
@@ -135,7 +135,7 @@ def by_wrong_boxes(scene: Scene, settings: Settings, most: Iterable[float] = WRO
     return steps
 
 
-def by_lines(scene: Scene, settings: Settings, ks: Iterable[int]) -> list[Step]:
+def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[Step]:
     """The effect, and with `forward_passes` the cost, of the number of lines per axis.
 
     The lines are every n-th of the stored ones. They are not those of Halves(k), so no detector can be deployed with
@@ -149,17 +149,17 @@ def by_lines(scene: Scene, settings: Settings, ks: Iterable[int]) -> list[Step]:
     return steps
 
 
-def by_alpha(scene: Scene, settings: Settings, alphas: Iterable[float]) -> list[Step]:
+def by_alpha(scene: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[Step]:
     """The effect of the lowest mask_score."""
     return _by_follow(scene, settings, "alpha", alphas)
 
 
-def by_beta(scene: Scene, settings: Settings, betas: Iterable[float]) -> list[Step]:
+def by_beta(scene: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[Step]:
     """The effect of how far mask_score rises above base_score."""
     return _by_follow(scene, settings, "beta", betas)
 
 
-def by_filter_ioa(scene: Scene, settings: Settings, filter_ioas: Iterable[float]) -> list[Step]:
+def by_filter_ioa(scene: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[Step]:
     """The effect of how much of a masked box a base box must cover to explain it."""
     return [
         Step(name="filter_ioa", value=ioa, outcome=measured(scene, settings.with_rule(filter_ioa=ioa)))
@@ -167,9 +167,9 @@ def by_filter_ioa(scene: Scene, settings: Settings, filter_ioas: Iterable[float]
     ]
 
 
-def by_threshold(scene: Scene, settings: Settings, thresholds: Iterable[float] = THRESHOLDS) -> list[Step]:
+def by_threshold(scene: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS) -> list[Step]:
     """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
-    replayed = Replayed.of(scene, settings)
+    replayed = DefendedImageSet.of(scene, settings)
     curve = replayed.curve(settings)
     return [
         Step(
@@ -181,18 +181,18 @@ def by_threshold(scene: Scene, settings: Settings, thresholds: Iterable[float] =
     ]
 
 
-def mean_over_thresholds(steps: Sequence[Step]) -> dict[Where, float | None]:
+def mean_over_thresholds(steps: Sequence[Step]) -> dict[PatchLocation, float | None]:
     """The mean certified recall over the rows of `by_threshold`."""
     certified = [step.outcome.certified_recall() for step in steps]
-    means: dict[Where, float | None] = {}
-    for where in WHERES:
+    means: dict[PatchLocation, float | None] = {}
+    for where in PATCH_LOCATIONS:
         known = [share for recall in certified if (share := recall[where]) is not None]
         means[where] = float(np.mean(known)) if known and len(known) == len(certified) else None
     return means
 
 
 def by_patch_area(
-    scene: Scene, settings: Settings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
+    scene: ImageSet, settings: EvaluationSettings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
 ) -> list[Step]:
     """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
 
@@ -210,7 +210,9 @@ def by_patch_area(
     return steps
 
 
-def by_patch_aspect(scene: Scene, settings: Settings, aspects: Sequence[float] = PATCH_ASPECTS) -> list[Step]:
+def by_patch_aspect(
+    scene: ImageSet, settings: EvaluationSettings, aspects: Sequence[float] = PATCH_ASPECTS
+) -> list[Step]:
     """Certified recall against the patch's width divided by its height, at equal area."""
     outcomes = _by_patch(scene, settings, [(settings.threat.area, aspect) for aspect in aspects])
     return [
@@ -219,11 +221,11 @@ def by_patch_aspect(scene: Scene, settings: Settings, aspects: Sequence[float] =
     ]
 
 
-def by_object_size(scene: Scene, settings: Settings, bins: Sequence[float] = SIZE_BINS) -> list[SizeBin]:
+def by_object_size(scene: ImageSet, settings: EvaluationSettings, bins: Sequence[float] = SIZE_BINS) -> list[SizeBin]:
     """How many objects take which share of their image, and how many of those are certified."""
     if len(bins) < 2 or list(bins) != sorted(set(bins)):
         raise ObjectSeekerError(f"size bins must be at least two ascending limits, got {list(bins)}")
-    replayed = Replayed.of(scene, settings)
+    replayed = DefendedImageSet.of(scene, settings)
     point = _outcome(settings, replayed).point
     verdicts = None if point is None else replayed.certified(point.rule, settings.threat)
     image = scene.truth.image[scene.counted]
@@ -232,15 +234,15 @@ def by_object_size(scene: Scene, settings: Settings, bins: Sequence[float] = SIZ
     rows = []
     for low, high in pairwise(bins):
         mine = (share > low) & (share <= high)
-        objects, certified, vacuous = int(mine.sum()), dict.fromkeys(WHERES), None
+        objects, certified, vacuous = int(mine.sum()), dict.fromkeys(PATCH_LOCATIONS), None
         if verdicts is not None:
             certified = shares(verdicts[0][:, mine].sum(axis=1), objects)
-            vacuous = int(verdicts[1][WHERES.index("far"), mine].sum())
+            vacuous = int(verdicts[1][PATCH_LOCATIONS.index("far"), mine].sum())
         rows.append(SizeBin(low, high, objects, 100 * float(mine.mean()), certified, vacuous))
     return rows
 
 
-def by_split(scene: Scene, settings: Settings, *, splits: int = 2, seed: int = 0) -> list[Part]:
+def by_split(scene: ImageSet, settings: EvaluationSettings, *, splits: int = 2, seed: int = 0) -> list[Part]:
     """The same measurement on disjoint random parts of the images: how much of a difference is chance."""
     parts = [scene.subset(index) for index in split(len(scene.images), require_count(splits, "splits"), seed)]
     return [
@@ -249,12 +251,12 @@ def by_split(scene: Scene, settings: Settings, *, splits: int = 2, seed: int = 0
     ]
 
 
-def precision_recall(scene: Scene, settings: Settings) -> list[PrecisionRecall]:
+def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
     """Precision and recall over all boxes at every base_score: undefended, defended, and defended without pruning."""
     rows = []
     for detector, curve in (
         ("undefended", undefended_curve(scene)),
-        ("defended", Replayed.of(scene, settings).curve(settings)),
+        ("defended", DefendedImageSet.of(scene, settings).curve(settings)),
         ("without pruning", unpruned_curve(scene, settings)),
     ):
         right, boxes = curve.right.sum(axis=1), (curve.right + curve.wrong).sum(axis=1)
@@ -271,14 +273,14 @@ def precision_recall(scene: Scene, settings: Settings) -> list[PrecisionRecall]:
     return rows
 
 
-def measured(scene: Scene, settings: Settings) -> DefendedOutcome:
-    return _outcome(settings, Replayed.of(scene, settings))
+def measured(scene: ImageSet, settings: EvaluationSettings) -> DefendedOutcome:
+    return _outcome(settings, DefendedImageSet.of(scene, settings))
 
 
-def with_lines(scene: Scene, k: int) -> Scene:
+def with_lines(scene: ImageSet, k: int) -> ImageSet:
     """The scene as observed under `k` of the stored lines per axis."""
-    images = [replace(image, observation=restrict(image.observation, k)) for image in scene.images]
-    return Scene.of(images, scene.vocabulary)
+    images = [replace(image, observation=keep_lines(image.observation, k)) for image in scene.images]
+    return ImageSet.of(images, scene.vocabulary)
 
 
 def split(images: int, parts: int, seed: int) -> list[Ints]:
@@ -289,30 +291,32 @@ def split(images: int, parts: int, seed: int) -> list[Ints]:
     return [np.sort(part) for part in np.array_split(order, parts)]
 
 
-def _outcome(settings: Settings, replayed: Replayed, *, curve: Curve | None = None) -> DefendedOutcome:
+def _outcome(
+    settings: EvaluationSettings, replayed: DefendedImageSet, *, curve: Curve | None = None
+) -> DefendedOutcome:
     curve = replayed.curve(settings) if curve is None else curve
-    return DefendedOutcome(settings, curve, replayed.operating(settings, curve))
+    return DefendedOutcome(settings, curve, replayed.at_operating_point(settings, curve))
 
 
-def _by_follow(scene: Scene, settings: Settings, name: str, values: Iterable[float]) -> list[Step]:
+def _by_follow(scene: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]) -> list[Step]:
     tried = [(value, settings.following(**{name: value})) for value in values]
-    replayed = Replayed.of(scene, settings, floor=min((one.floor for _, one in tried), default=None))
+    replayed = DefendedImageSet.of(scene, settings, floor=min((one.floor for _, one in tried), default=None))
     return [Step(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
 
 
 def _by_patch(
-    scene: Scene, settings: Settings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
+    scene: ImageSet, settings: EvaluationSettings, shapes: Sequence[tuple[float, float]], *, jointly: bool = False
 ) -> list[DefendedOutcome]:
     """One operating point, many patches (area, aspect), all certified in one go."""
-    replayed = Replayed.of(scene, settings)
+    replayed = DefendedImageSet.of(scene, settings)
     outcome = _outcome(settings, replayed)
     point = outcome.point
     if point is None:
         return [outcome] * len(shapes)
     threat = settings.threat
-    patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in WHERES]
+    patches = [Patch(one, aspect, where, threat.count) for one, aspect in shapes for where in PATCH_LOCATIONS]
     certified, vacuous = (counted(scene, verdicts) for verdicts in replayed.certified(point.rule, threat, patches))
-    each = [slice(i, i + len(WHERES)) for i in range(0, len(patches), len(WHERES))]
+    each = [slice(i, i + len(PATCH_LOCATIONS)) for i in range(0, len(patches), len(PATCH_LOCATIONS))]
     points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
     if jointly and threat.count == 1:
         anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]

@@ -19,13 +19,19 @@ import numpy as np
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import NO_TRACK, Observation, ObservedImage
-from objectseeker.core.recipes import Pairs, Recipe, Rolling, Share, of_frame
-from objectseeker.core.temporal import FREE, Instant, either, first_unreported, instants
-from objectseeker.core.threats import Patch, Where
+from objectseeker.core.recipes import Pairs, Recipe, Rolling, Share, recipe_for_frame
+from objectseeker.core.temporal import (
+    UNBOUNDED_MOTION,
+    FramePositions,
+    earliest_uncertified_start,
+    frame_positions,
+    intersect_alternatives,
+)
+from objectseeker.core.threats import Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.settings import Threat, threshold_of
+from objectseeker.metrics.settings import ThreatModel, threshold_of
 
 WINDOWS = (4, 8, 16)
 ESTIMATED = " *"  # behind masks in tables
@@ -43,7 +49,7 @@ class Asked:
     windows: tuple[int, ...] | None = None
     moves: tuple[int | None, ...] = MOVES
     times: int = 1
-    where: Where = "anywhere"
+    where: PatchLocation = "anywhere"
 
     def __post_init__(self) -> None:
         for frames in self.windows or ():
@@ -198,15 +204,15 @@ class _Track:
     number: int
     label: int
     fps: float | None
-    seen: dict[int, list[Instant]]  # by frame, one for each way
+    seen: dict[int, list[FramePositions]]  # by frame, one for each way
 
 
 def over_time(
     images: Iterable[ObservedImage],
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     masks: Recipe,
     rule: AnyRule,
-    threat: Threat,
+    threat: ThreatModel,
     asked: Asked | None = None,
 ) -> OverTime | None:
     """What is certified over time of a run that was observed with `masks`; None if it has no tracks.
@@ -276,26 +282,26 @@ def _shown(image: ObservedImage, way: Way) -> Observation:
     seen = image.observation
     if not way.estimated or image.frame is None:
         return seen
-    return seen.under(of_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
+    return seen.under(recipe_for_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
 
 
 def tracked_objects(
     image: ObservedImage,
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     rule: AnyRule,
-    threat: Threat,
+    threat: ThreatModel,
     patch: Patch,
     shown: Sequence[Observation],
-) -> Iterator[tuple[int, list[Instant]]]:
+) -> Iterator[tuple[int, list[FramePositions]]]:
     """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
     chosen = _counted(image)
-    truth, of_object = vocabulary.in_detector(image.truth[chosen], classwise=rule.classwise)
+    truth, of_object = vocabulary.map_to_detector(image.truth[chosen], classwise=rule.classwise)
     threshold = threshold_of(rule, threat.threshold)
-    found = [instants(rule, one, truth, patch, threshold=threshold, bound=threat.bound) for one in shown]
+    found = [frame_positions(rule, one, truth, patch, threshold=threshold, bound=threat.bound) for one in shown]
     for place, n in enumerate(chosen.tolist()):
         rows = np.flatnonzero(of_object == place).tolist()
         if rows:
-            yield n, [either([of_way[row] for row in rows]) for of_way in found]
+            yield n, [intersect_alternatives([of_way[row] for row in rows]) for of_way in found]
 
 
 def _counted(image: ObservedImage) -> Ints:
@@ -309,8 +315,8 @@ def _rows(track: _Track, name: str, ways: Sequence[Way], asked: Asked) -> Iterat
     for number, way in enumerate(ways):
         line = [track.seen[frame][number] for frame in frames]
         for moves in asked.moves:
-            reach = FREE if moves is None else moves
-            earliest = np.array(first_unreported(line, reach, asked.times, numbers=frames))
+            reach = UNBOUNDED_MOTION if moves is None else moves
+            earliest = np.array(earliest_uncertified_start(line, reach, asked.times, numbers=frames))
             begin, end = longest_hidden(earliest, at)
             yield TrackRow(
                 sequence=track.sequence,

@@ -16,17 +16,17 @@ from typing import Any, Literal, get_args
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.rule import Rule
-from objectseeker.core.threats import WHERES, Patch, Where
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.metrics.curves import Curve, undefended_curve
-from objectseeker.metrics.defended_images import OperatingPoint, Replayed, row_asked_for
-from objectseeker.metrics.image_set import Scene
+from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
+from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import BASE_SCORES, Settings, Threat, at_most, require_seed
+from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel, at_most, require_seed
 from objectseeker.metrics.sweeps import split
 
 Family = Literal["paper", "evidence"]
@@ -62,7 +62,7 @@ COARSE = 4  # while searching, a curve has every fourth base_score
 class Trial:
     """One setting and what it gave on some images."""
 
-    settings: Settings
+    settings: EvaluationSettings
     outcome: DefendedOutcome
     undefended_ap50: float
     loss: float  # the points of AP50 that the defence costs
@@ -92,7 +92,7 @@ class Tuned:
     """The best setting of one family within an allowed loss, measured by the full protocol."""
 
     most_loss: float
-    settings: Settings
+    settings: EvaluationSettings
     searched: Trial  # on the half that was searched
     held_out: Trial  # on the other half
 
@@ -149,7 +149,7 @@ class Tuning:
         return split(images, 2, self.search.seed)[1 - self.search.half]
 
     @property
-    def chosen(self) -> tuple[AnyRule, Follow]:
+    def chosen(self) -> tuple[AnyRule, ThresholdSchedule]:
         """What a defence is made of: the best rule where the searched half reaches the clean recall, and its curve."""
         point, follow = self.best.searched.outcome.point, self.best.settings.follow
         assert point is not None  # otherwise it would not be the best
@@ -178,11 +178,11 @@ class Choices:
             if not getattr(self, each.name):
                 raise ObjectSeekerError(f"{each.name} must have at least one value to choose from, got none")
 
-    def start(self, settings: Settings) -> Settings:
+    def start(self, settings: EvaluationSettings) -> EvaluationSettings:
         """`settings` with the first of every choice."""
         return settings.with_rule(**{each.name: getattr(self, each.name)[0] for each in fields(self)})
 
-    def moves(self, settings: Settings) -> Iterator[Settings]:
+    def moves(self, settings: EvaluationSettings) -> Iterator[EvaluationSettings]:
         """`settings` with one choice moved to the next value up or down."""
         for each in fields(self):
             values = sorted(getattr(self, each.name))
@@ -207,16 +207,16 @@ class Search:
     """
 
     mask_floor: float
-    threat: Threat = field(default_factory=Threat)
+    threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
     wrong_boxes: float | None = None
     base_floor: float = 0.0
     most_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
     families: tuple[Family, ...] = FAMILIES
-    wheres: tuple[Where, ...] = ("far", "close", "over")
+    wheres: tuple[PatchLocation, ...] = ("far", "close", "over")
     choices: Choices = field(default_factory=Choices)
-    starts: tuple[Settings, ...] = ()
+    starts: tuple[EvaluationSettings, ...] = ()
     recall_of: RecallOf = "defended"
     seed: int = 0
     half: int = 0
@@ -232,7 +232,7 @@ class Search:
         for loss in (self.most_loss, *self.losses):
             require_number(loss, "most_loss")
         _require_some(self.families, FAMILIES, "families")
-        _require_some(self.wheres, WHERES, "wheres")
+        _require_some(self.wheres, PATCH_LOCATIONS, "wheres")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
         if self.half not in (0, 1):
@@ -251,11 +251,11 @@ class Search:
         """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
         return Choices(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
 
-    def settings(self) -> Settings:
+    def settings(self) -> EvaluationSettings:
         """Where a search starts from."""
         recall = self.recall if self.wrong_boxes is None else None
         point: dict[str, Any] = {"clean_recall": recall, "wrong_boxes": self.wrong_boxes, "base_floor": self.base_floor}
-        return Settings.along(Follow(), threat=self.threat, **point)
+        return EvaluationSettings.along(ThresholdSchedule(), threat=self.threat, **point)
 
     @property
     def point(self) -> str:
@@ -267,7 +267,7 @@ class Search:
 
 def tune(
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
+    vocabulary: LabelMap,
     search: Search,
     *,
     on_attempt: Callable[[Trial], None] | None = None,
@@ -276,7 +276,7 @@ def tune(
 
     `on_attempt` is called after every setting.
     """
-    scene = Scene.of(images, vocabulary)
+    scene = ImageSet.of(images, vocabulary)
     halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
     search, remarks = within_reach(search, halves)
     both = [Measuring(half, search) for half in halves]
@@ -297,7 +297,7 @@ def tune(
     return Tuning(search, tuned, frontier, tuple(climb.trials.values()), remarks)
 
 
-def within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple[str, ...]]:
+def within_reach(search: Search, halves: Sequence[ImageSet]) -> tuple[Search, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
     if search.clean_recall is not None or search.wrong_boxes is not None:
         return search, ()
@@ -309,14 +309,14 @@ def within_reach(search: Search, halves: Sequence[Scene]) -> tuple[Search, tuple
     return replace(search, clean_recall=instead), (remark,)
 
 
-class Remembering(Replayed):
+class Remembering(DefendedImageSet):
     """Certifies a rule once: certificates hold for any base_score, and many settings differ in that alone."""
 
     @cached_property
-    def _known(self) -> dict[tuple[Rule, Threat], tuple[Bools, Bools]]:
+    def _known(self) -> dict[tuple[Rule, ThreatModel], tuple[Bools, Bools]]:
         return {}
 
-    def certified(self, rule: AnyRule, threat: Threat, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
+    def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
         if patches is not None or not isinstance(rule, Rule):
             return super().certified(rule, threat, patches)
         key = replace(rule, base_score=0.0), threat
@@ -328,24 +328,24 @@ class Remembering(Replayed):
 class Measuring:
     """Measures settings on one scene, and keeps what they share."""
 
-    def __init__(self, scene: Scene, search: Search) -> None:
+    def __init__(self, scene: ImageSet, search: Search) -> None:
         self._scene = scene
         self._search = search
-        self._replayed: dict[Rule, Replayed] = {}
+        self._replayed: dict[Rule, DefendedImageSet] = {}
         self._undefended_ap50: dict[int, float] = {}
         self._undefended = undefended_curve(scene) if search.recall_of == "undefended" else None
 
-    def full(self, settings: Settings) -> Trial:
+    def full(self, settings: EvaluationSettings) -> Trial:
         """By the full protocol."""
         replayed = self._shared(settings)
         curve = replayed.curve(settings)
         if self._undefended is not None:
             point = self._at_undefended(settings, replayed)
         else:
-            point = replayed.operating(settings, curve)
+            point = replayed.at_operating_point(settings, curve)
         return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
 
-    def coarse(self, settings: Settings) -> Trial:
+    def coarse(self, settings: EvaluationSettings) -> Trial:
         """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
         replayed = self._shared(settings)
         curve = replayed.curve(settings, BASE_SCORES[::COARSE])
@@ -355,12 +355,12 @@ class Measuring:
             return self._trial(settings, curve, self._at_undefended(settings, replayed))
         return self._trial(settings, curve, self._between(settings, replayed, curve))
 
-    def _between(self, settings: Settings, replayed: Replayed, curve: Curve) -> OperatingPoint | None:
+    def _between(self, settings: EvaluationSettings, replayed: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
         """The operating point among the base_scores next to that of a coarse curve.
 
         Wrong boxes may be too many at a higher base_score between two of the coarse curve, too: that is for `full`.
         """
-        row = row_asked_for(settings, curve)
+        row = operating_row_of(settings, curve)
         if settings.wrong_boxes is None:
             if row is None:
                 return None
@@ -368,18 +368,18 @@ class Measuring:
         else:
             row = len(curve.base_scores) if row is None else row
             beside = BASE_SCORES[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
-        return replayed.operating(settings, replayed.curve(settings, beside))
+        return replayed.at_operating_point(settings, replayed.curve(settings, beside))
 
-    def loss(self, settings: Settings) -> float:
+    def loss(self, settings: EvaluationSettings) -> float:
         """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
         return self._loss(self._shared(settings).curve(settings, BASE_SCORES[::COARSE]))
 
     def reaches(self, trial: Trial) -> bool:
         """Whether what was asked for was reached."""
         curve = trial.outcome.curve if self._undefended is None else self._undefended
-        return row_asked_for(trial.settings, curve) is not None
+        return operating_row_of(trial.settings, curve) is not None
 
-    def _at_undefended(self, settings: Settings, replayed: Replayed) -> OperatingPoint | None:
+    def _at_undefended(self, settings: EvaluationSettings, replayed: DefendedImageSet) -> OperatingPoint | None:
         """Where the undefended detector reaches the clean recall."""
         assert self._undefended is not None
         row = self._undefended.row_at_recall(self._search.recall)
@@ -391,10 +391,10 @@ class Measuring:
     def _undefended_clean_recall(self) -> float | None:
         """Where the undefended detector has the clean recall or the wrong boxes that are searched at."""
         curve = undefended_curve(self._scene) if self._undefended is None else self._undefended
-        row = row_asked_for(self._search.settings(), curve)
+        row = operating_row_of(self._search.settings(), curve)
         return None if row is None else float(curve.clean_recall[row])
 
-    def _trial(self, settings: Settings, curve: Curve, point: OperatingPoint | None) -> Trial:
+    def _trial(self, settings: EvaluationSettings, curve: Curve, point: OperatingPoint | None) -> Trial:
         outcome = DefendedOutcome(settings, curve, point)
         certified = [outcome.certified_recall()[where] for where in self._search.wheres]
         known = [share for share in certified if share is not None]
@@ -411,7 +411,7 @@ class Measuring:
             self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
         return self._undefended_ap50[size]
 
-    def _shared(self, settings: Settings) -> Replayed:
+    def _shared(self, settings: EvaluationSettings) -> DefendedImageSet:
         ioa = settings.ioa
         key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
         if key not in self._replayed:
@@ -423,7 +423,7 @@ class Climb:
     """The settings tried so far, and which to try next."""
 
     def __init__(self, bench: Measuring, search: Search, on_attempt: Callable[[Trial], None] | None = None) -> None:
-        self.trials: dict[Settings, Trial] = {}
+        self.trials: dict[EvaluationSettings, Trial] = {}
         self._bench = bench
         self._search = search
         self._on_attempt = on_attempt
@@ -442,7 +442,7 @@ class Climb:
                 if self._ranked(family, loss)[0] is best[0]:
                     break
 
-    def pick(self, family: Family, loss: float) -> Settings | None:
+    def pick(self, family: Family, loss: float) -> EvaluationSettings | None:
         """The best settings that keep within the loss by the full protocol, too."""
         for trial in self._ranked(family, loss):
             if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
@@ -465,7 +465,7 @@ class Climb:
         highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
-    def _try(self, candidates: Iterable[Settings]) -> None:
+    def _try(self, candidates: Iterable[EvaluationSettings]) -> None:
         for settings in candidates:
             if settings not in self.trials:
                 self.trials[settings] = trial = self._bench.coarse(settings)
@@ -478,7 +478,7 @@ class Climb:
         return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
 
 
-def family_of(settings: Settings) -> Family:
+def family_of(settings: EvaluationSettings) -> Family:
     return "paper" if settings.follow.low_alpha is None else "evidence"
 
 
@@ -486,7 +486,7 @@ def _within(trial: Trial, loss: float) -> bool:
     return trial.gain > NO_GAIN and trial.loss <= loss
 
 
-def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]:
+def grid(settings: EvaluationSettings, family: Family, floor: float) -> Iterator[EvaluationSettings]:
     """Where a search begins."""
     for alpha, beta in product(*GRID[family]):
         if family == "paper":
@@ -496,7 +496,7 @@ def grid(settings: Settings, family: Family, floor: float) -> Iterator[Settings]
                 yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
 
 
-def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
+def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[EvaluationSettings]:
     """The settings one step away, one value at a time."""
     follow, power = settings.follow, settings.ioa.power
     alpha, beta = follow.alpha, follow.beta
@@ -514,8 +514,8 @@ def moves(settings: Settings, step: float, floor: float) -> Iterator[Settings]:
 
 
 def with_scores(
-    settings: Settings, floor: float, alpha: float, beta: float, low: tuple[float, float] | None, power: float
-) -> Settings:
+    settings: EvaluationSettings, floor: float, alpha: float, beta: float, low: tuple[float, float] | None, power: float
+) -> EvaluationSettings:
     """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
     alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
     if low is None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.settings import Settings
+from objectseeker.metrics.settings import EvaluationSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,10 +19,10 @@ class Baseline:
 
     name: str
     images: Sequence[ObservedImage]
-    vocabulary: Vocabulary
-    settings: Settings
+    vocabulary: LabelMap
+    settings: EvaluationSettings
 
-    def beside(self, images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings) -> Baseline:
+    def beside(self, images: Sequence[ObservedImage], vocabulary: LabelMap, settings: EvaluationSettings) -> Baseline:
         """This with exactly the objects of `images`, in their order; refused where that would compare unlike things."""
         ours, other = type(settings.rule), type(self.settings.rule)
         if ours is not other:

@@ -25,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 
 from objectseeker.core.bounds import Bound
-from objectseeker.core.boxes import Floats, Ints, blocks
+from objectseeker.core.boxes import Floats, Ints, row_blocks
 from objectseeker.core.certification import visible_area
-from objectseeker.core.evidence import linked, weights
+from objectseeker.core.evidence import certain_neighbors, certified_weights
 from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import Surroundings
-from objectseeker.metrics.certified import Proofs, evidence_of, find_proofs
-from objectseeker.metrics.image_set import Scene
+from objectseeker.core.threats import PatchPositions
+from objectseeker.metrics.certified import ProofTable, build_proof_table, evidence_weights
+from objectseeker.metrics.image_set import ImageSet
 
 Column = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
@@ -75,7 +75,7 @@ class _Target:
         return replace(self, together={name: column[:0].copy() for name, column in self.together.items()}, partly=True)
 
 
-def pack(scene: Scene, rule: AnyRule, bound: Bound) -> Packed:
+def pack(scene: ImageSet, rule: AnyRule, bound: Bound) -> Packed:
     """The certificates of all objects of a scene, the ignored ones included, image by image."""
     targets: list[_Target] = []
     total, objects, limit = 0, 0, MOST_BYTES
@@ -117,18 +117,16 @@ def _limit(targets: Sequence[_Target]) -> int:
     return int(sizes[np.searchsorted(np.cumsum(sizes), MOST_BYTES // 2, side="right")])
 
 
-def _targets(
-    image: ObservedImage, vocabulary: Vocabulary, rule: AnyRule, bound: Bound, start: int
-) -> Iterator[_Target]:
+def _targets(image: ObservedImage, vocabulary: LabelMap, rule: AnyRule, bound: Bound, start: int) -> Iterator[_Target]:
     """The targets of one image, so many objects at a time as memory allows; `start` is its first object."""
     mask_of = image.observation.mask_of
-    for some in blocks(len(image.truth), len(mask_of)):
+    for some in row_blocks(len(image.truth), len(mask_of)):
         truth = image.truth[some]
         none = np.zeros(len(truth), np.bool_)
-        proofs = find_proofs(
-            Scene.part([replace(image, truth=truth, ignore=none, crowd=none)], vocabulary), rule, bound
+        proofs = build_proof_table(
+            ImageSet.part([replace(image, truth=truth, ignore=none, crowd=none)], vocabulary), rule, bound
         )
-        evidence = evidence_of(rule, proofs.score)
+        evidence = evidence_weights(rule, proofs.score)
         for t, (n, label) in enumerate(zip(proofs.object.tolist(), proofs.label.tolist(), strict=True)):
             rows = proofs.rows_of(t)
             alone = _best_of_each_mask(proofs, mask_of, rows[evidence[rows] >= 1])
@@ -139,12 +137,12 @@ def _targets(
                 object=start + some.start + n,
                 label=label,
                 alone=_kept(proofs, image, alone),
-                together=_kept(proofs, image, together) | {"weight": weights(evidence[together])},
+                together=_kept(proofs, image, together) | {"weight": certified_weights(evidence[together])},
                 partly=partly,
             )
 
 
-def _kept(proofs: Proofs, image: ObservedImage, rows: Ints) -> dict[str, Column]:
+def _kept(proofs: ProofTable, image: ObservedImage, rows: Ints) -> dict[str, Column]:
     seen, box = image.observation, proofs.box[rows]
     return {"mask": seen.mask_of[box].astype(np.uint16), "share": proofs.share[rows], "box": seen.boxes.xyxy[box]}
 
@@ -162,10 +160,10 @@ def _first(parts: Sequence[Column]) -> Column:
     return np.cumsum([0, *map(len, parts)]).astype(np.uint32)
 
 
-def _objects(scene: Scene) -> dict[str, Column]:
+def _objects(scene: ImageSet) -> dict[str, Column]:
     box, image = scene.truth.detections.xyxy, scene.truth.image
     width, height = scene.width[image], scene.height[image]
-    around = Surroundings.of(box, width, height)
+    around = PatchPositions.of(box, width, height)
     visible = visible_area(box, width, height)
     return {
         "object_first": np.searchsorted(image, np.arange(len(scene.images) + 1)).astype(np.uint32),
@@ -180,7 +178,7 @@ def _objects(scene: Scene) -> dict[str, Column]:
     }
 
 
-def _best_of_each_mask(proofs: Proofs, mask_of: Ints, rows: Ints) -> Ints:
+def _best_of_each_mask(proofs: ProofTable, mask_of: Ints, rows: Ints) -> Ints:
     """Of the rows of one target, for each mask the one with the largest share."""
     mask = mask_of[proofs.box[rows]]
     order = np.lexsort((-proofs.share[rows], mask))
@@ -190,6 +188,6 @@ def _best_of_each_mask(proofs: Proofs, mask_of: Ints, rows: Ints) -> Ints:
 
 def _links(boxes: Floats, distance: float) -> Column:
     """The rows of a target's neighbour matrix as bits, each row on whole bytes. Neighbours as `evidence.linked`."""
-    near = (linked(boxes[some], boxes, distance, some.start) for some in blocks(len(boxes), len(boxes)))
+    near = (certain_neighbors(boxes[some], boxes, distance, some.start) for some in row_blocks(len(boxes), len(boxes)))
     bits = [np.packbits(rows, axis=1, bitorder="little").ravel() for rows in near]
     return np.concatenate([np.empty(0, np.uint8), *bits])

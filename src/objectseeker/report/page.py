@@ -23,16 +23,16 @@ from urllib.parse import quote
 import numpy as np
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.recipes import of_frame
+from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import write_whole
+from objectseeker.files.atomic import write_atomic
 from objectseeker.metrics.image_set import NO_IMAGES
 from objectseeker.metrics.image_tags import NO_TAGS, Tags
-from objectseeker.metrics.settings import Settings
+from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.report.detectorguard_section import Baseline
 from objectseeker.report.packed_certificates import Column, Packed, pack
 from objectseeker.report.report_data import (
@@ -76,8 +76,8 @@ COLUMNS_GO_HERE, PHOTOS_GO_HERE = "<!-- columns -->", "<!-- photographs -->"
 def write_report(
     out: Path,
     images: Sequence[ObservedImage],
-    vocabulary: Vocabulary,
-    settings: Settings,
+    vocabulary: LabelMap,
+    settings: EvaluationSettings,
     *,
     defence: Defence | None = None,
     title: str = "objectseeker report",
@@ -170,11 +170,11 @@ def write_report(
                 "columns": {name: values.dtype.str[1:] for name, values in columns.items()},
             }
             scripts = [_script(f"column-{name}", _encoded(values)) for name, values in (columns | of_before).items()]
-            write_whole(out, lambda stream: _write(stream, _page(title, data), [*scripts, first[opening]], rest))
+            write_atomic(out, lambda stream: _write(stream, _page(title, data), [*scripts, first[opening]], rest))
     return list(missing.values())
 
 
-def _before(baseline: Baseline, settings: Settings) -> tuple[dict[str, Any], dict[str, Column]]:
+def _before(baseline: Baseline, settings: EvaluationSettings) -> tuple[dict[str, Any], dict[str, Column]]:
     """What the page needs to certify the same objects by the baseline, and its columns, named before_."""
     theirs = shown(baseline.images, baseline.vocabulary, baseline.settings)
     masks, which = _masks(baseline.images, None)
@@ -234,7 +234,7 @@ def _masks(images: Sequence[ObservedImage], defence: Defence | None) -> tuple[li
                 "a report shows certificates against one patch: observe with half masks or bands, not pairs"
             )
         number = None if image.frame is None else image.frame.number
-        if defence is not None and masks != of_frame(defence.masks, number).masks(masks.width, masks.height):
+        if defence is not None and masks != recipe_for_frame(defence.masks, number).masks(masks.width, masks.height):
             raise ObjectSeekerError(
                 f"image {image.id} was observed under other masks than the defence's {defence.masks}"
             )

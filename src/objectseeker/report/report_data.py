@@ -12,18 +12,18 @@ from objectseeker import __version__
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.boxes import Bools, Detections, Floats
 from objectseeker.core.iou_rule import AnyRule, IouRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.accumulators import Totals
-from objectseeker.metrics.image_set import Boxes, Scene
+from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.image_tags import Tags
-from objectseeker.metrics.matching import match, overlapping
+from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
-from objectseeker.metrics.settings import Settings, ioa_of, threshold_of
+from objectseeker.metrics.settings import EvaluationSettings, ioa_of, threshold_of
 from objectseeker.metrics.slice_metrics import FEW
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 UNDEFENDED, DEFENDED = 1, 2  # bits of the column `found`
 
 
-def found_columns(scene: Scene, outputs: Sequence[Detections], rule: AnyRule, *, labelled: bool) -> dict[str, Column]:
+def found_columns(
+    scene: ImageSet, outputs: Sequence[Detections], rule: AnyRule, *, labelled: bool
+) -> dict[str, Column]:
     """`found` (bits) and `score` of every object, by the matching of clean recall; `outputs` are those of the images.
 
     Without labels the objects are the outputs themselves: all are found, the base boxes also without a defence.
@@ -58,10 +60,10 @@ def found_columns(scene: Scene, outputs: Sequence[Detections], rule: AnyRule, *,
     }
 
 
-def _found(scene: Scene, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
+def _found(scene: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
     """Which objects some box takes, and the highest score of such a box; 0 for the others."""
-    gathered = Boxes.gather(boxes).in_dataset(scene.vocabulary)
-    taken = match(gathered.detections.score, overlapping(gathered, scene), scene)
+    gathered = BoxTable.concatenate_boxes(boxes).in_dataset(scene.vocabulary)
+    taken = greedy_match(gathered.detections.score, candidate_pairs(gathered, scene), scene)
     score = np.full(len(scene.truth), -1.0)
     np.maximum.at(score, taken[taken >= 0], gathered.detections.score[taken >= 0])
     return score >= 0, np.maximum(score, 0.0)
@@ -80,15 +82,15 @@ OFFERED_THRESHOLDS = tuple(t / 20 for t in range(20))
 class Shown:
     """What the report shows: the images with their objects, the rule, its figures, and what must be said of them."""
 
-    scene: Scene
+    scene: ImageSet
     rule: AnyRule
     figures: dict[str, Any]
     remarks: list[str]
 
 
-def shown(images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings) -> Shown:
+def shown(images: Sequence[ObservedImage], vocabulary: LabelMap, settings: EvaluationSettings) -> Shown:
     """The defended detector where the settings ask for it, in the figures of `evaluate`."""
-    scene = Scene.of(images, vocabulary)
+    scene = ImageSet.of(images, vocabulary)
     totals = Totals(vocabulary, [settings])
     totals.add(scene)
     undefended, ours = totals.undefended(), totals.outcome(0)
@@ -115,7 +117,7 @@ def shown(images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Set
     return Shown(scene, ours.point.rule, figures, [] if remark is None else [f"{remark[0].upper()}{remark[1:]}."])
 
 
-def shown_without_labels(images: Sequence[ObservedImage], vocabulary: Vocabulary, settings: Settings) -> Shown:
+def shown_without_labels(images: Sequence[ObservedImage], vocabulary: LabelMap, settings: EvaluationSettings) -> Shown:
     """The boxes that the defended detector outputs as objects. They are no recall, and there is no AP."""
     rule = settings.fixed_rule
     if rule is None:
@@ -124,7 +126,7 @@ def shown_without_labels(images: Sequence[ObservedImage], vocabulary: Vocabulary
         )
     found = [with_outputs(image, rule) for image in images]
     names = _names(vocabulary, found)
-    scene = Scene.part(found, Vocabulary.same(names))
+    scene = ImageSet.part(found, LabelMap.same(names))
     if not len(scene.truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(found)} images, so there is nothing to certify: "
@@ -146,7 +148,7 @@ def shown_without_labels(images: Sequence[ObservedImage], vocabulary: Vocabulary
     return Shown(scene, rule, figures, [remark])
 
 
-def _names(vocabulary: Vocabulary, images: Sequence[ObservedImage]) -> tuple[str, ...]:
+def _names(vocabulary: LabelMap, images: Sequence[ObservedImage]) -> tuple[str, ...]:
     """The detector's class names; one that has none may use any label, and each label is its own name."""
     boxes = [one for image in images for one in (image.observation.base, image.observation.boxes)]
     used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
@@ -154,7 +156,7 @@ def _names(vocabulary: Vocabulary, images: Sequence[ObservedImage]) -> tuple[str
     return tuple(name_of_label(known, label) for label in range(max(len(known), used)))
 
 
-def controls(settings: Settings) -> dict[str, Any]:
+def controls(settings: EvaluationSettings) -> dict[str, Any]:
     """The stops of the sliders, with those of the settings among them, and where they stand at first."""
     threat = settings.threat
     threshold = threshold_of(settings.rule, threat.threshold)
@@ -162,14 +164,14 @@ def controls(settings: Settings) -> dict[str, Any]:
         "areas": sorted({*AREAS, threat.area}),
         "aspects": sorted({*ASPECTS, threat.aspect}),
         "thresholds": sorted({*OFFERED_THRESHOLDS, threshold}),
-        "wheres": WHERES,
+        "wheres": PATCH_LOCATIONS,
         "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "where": "over"},
         "size_bins": SIZE_BINS,
         "few": FEW,
     }
 
 
-def described(settings: Settings, rule: AnyRule, defence: Defence | None) -> dict[str, str]:
+def described(settings: EvaluationSettings, rule: AnyRule, defence: Defence | None) -> dict[str, str]:
     """The defence in full, number by number as exact as it is used: what is read here can be typed again."""
     values: dict[str, Any] = {}
     if defence is not None:
@@ -198,7 +200,7 @@ def provenance_of(run: Run) -> dict[str, str]:
         "dataset identity": manifest.dataset_identity,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
         "boxes stored from": f"{observing.base_floor!r} (untouched), {observing.mask_floor!r} (masked)",
-        "classes left out": ", ".join(manifest.excluded) or "none",
+        "classes left out": ", ".join(manifest.unmatched_classes) or "none",
         "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
     }
 

@@ -12,12 +12,12 @@ import PIL.Image
 from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
-from objectseeker.core.threats import WHERES, Patch
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
-from objectseeker.metrics.certified import certified_objects, find_proofs
-from objectseeker.metrics.image_set import Scene
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.certified import build_proof_table, certified_objects
+from objectseeker.metrics.image_set import ImageSet
+from objectseeker.metrics.settings import ThreatModel
 
 THUMBNAIL, LARGE_VIEW = 240, 640  # longest side, pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG
@@ -71,7 +71,7 @@ LOOKED_AT = 60  # images, spread over the run
 RANKED = 5  # how many to fall back on where photographs are missing
 
 
-def opening_images(scene: Scene, rule: AnyRule, threat: Threat) -> list[int]:
+def opening_images(scene: ImageSet, rule: AnyRule, threat: ThreatModel) -> list[int]:
     """Images to open with, best first: of objects certified over, only away from it, and not at all, most kinds.
 
     Among equals those with about four objects, then those whose largest object is large.
@@ -81,12 +81,12 @@ def opening_images(scene: Scene, rule: AnyRule, threat: Threat) -> list[int]:
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, LOOKED_AT).astype(int))] if len(chosen) else chosen
     if not len(chosen):
         return list(range(min(scene.image_count, RANKED)))
-    part = Scene.part([scene.images[i] for i in chosen.tolist()], scene.vocabulary)
-    patches = [Patch(threat.area, threat.aspect, where) for where in WHERES]
+    part = ImageSet.part([scene.images[i] for i in chosen.tolist()], scene.vocabulary)
+    patches = [Patch(threat.area, threat.aspect, where) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(
-        find_proofs(part, rule, threat.bound), rule, patches, threshold=threat.threshold
+        build_proof_table(part, rule, threat.bound), rule, patches, threshold=threat.threshold
     )
-    shown = dict(zip(WHERES, certified & ~vacuous, strict=True))
+    shown = dict(zip(PATCH_LOCATIONS, certified & ~vacuous, strict=True))
     kind = np.where(shown["over"], 2, np.where(shown["far"] | shown["close"], 1, 0))
 
     def keys() -> Iterator[tuple[int, int, float, int]]:

@@ -15,11 +15,11 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, Rolling
-from objectseeker.core.temporal import FREE, Instant, first_unreported
-from objectseeker.metrics.settings import Threat, threshold_of
+from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earliest_uncertified_start
+from objectseeker.metrics.settings import ThreatModel, threshold_of
 from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
 from objectseeker.report.packed_certificates import Column
 from objectseeker.text import placeless
@@ -32,7 +32,7 @@ class _Track:
     """A track while frames pass by."""
 
     label: int
-    seen: dict[int, Instant] = field(default_factory=dict)  # by frame
+    seen: dict[int, FramePositions] = field(default_factory=dict)  # by frame
     objects: list[int] = field(default_factory=list)  # of the report
 
 
@@ -47,7 +47,7 @@ class _Frames:
 
 
 def sequences_of(
-    images: Sequence[ObservedImage], vocabulary: Vocabulary, rule: AnyRule, threat: Threat, masks: Recipe | None
+    images: Sequence[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel, masks: Recipe | None
 ) -> tuple[dict[str, Any] | None, dict[str, Column]]:
     """What the page plays, None without sequences; and the column `track`: its row in its sequence, -1 for none."""
     found: dict[str, _Frames] = {}
@@ -80,7 +80,7 @@ def sequences_of(
 
 
 def _follow(
-    sequence: _Frames, image: ObservedImage, vocabulary: Vocabulary, rule: AnyRule, threat: Threat, start: int
+    sequence: _Frames, image: ObservedImage, vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel, start: int
 ) -> None:
     """Add one frame to its tracks; `start` is its first object."""
     assert image.frame is not None
@@ -117,7 +117,9 @@ def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[
     line = [track.seen[number] for number in frames]
     alone = np.array([instant.certified for instant in line])
     for moves in MOVES:
-        earliest = np.array(first_unreported(line, FREE if moves is None else moves, numbers=frames))
+        earliest = np.array(
+            earliest_uncertified_start(line, UNBOUNDED_MOTION if moves is None else moves, numbers=frames)
+        )
         begin, end = longest_hidden(earliest, at)
         yield {
             "hidden": end - begin,

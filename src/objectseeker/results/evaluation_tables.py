@@ -12,11 +12,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from objectseeker.core.threats import WHERES
-from objectseeker.errors import one_line
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.errors import sanitize_line
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import Settings, at_most, ioa_of, threshold_of
+from objectseeker.metrics.settings import EvaluationSettings, at_most, ioa_of, threshold_of
 from objectseeker.metrics.slice_metrics import SliceRow, in_words, worst_slices
 from objectseeker.metrics.summary import Evaluation
 from objectseeker.text import harmless
@@ -110,7 +110,7 @@ def per_class_in_full(found: Evaluation) -> list[dict[str, str]]:
 def _certified(outcome: DefendedOutcome, c: int) -> dict[str, str]:
     """Of one class; "anywhere" is left out, a table has only so many columns."""
     certified = outcome.certified_recall(c)
-    return {where: percent(certified[where]) for where in WHERES[:3]}
+    return {where: percent(certified[where]) for where in PATCH_LOCATIONS[:3]}
 
 
 def remarks(found: Evaluation) -> list[str]:
@@ -160,7 +160,7 @@ def _rest_of_rule(found: Evaluation) -> str:
     return f"rule: {', '.join(values)}"
 
 
-def operating_point(settings: Settings) -> str:
+def operating_point(settings: EvaluationSettings) -> str:
     """Where on its curve a detector is looked at, in words."""
     if settings.clean_recall is not None:
         return f"at clean recall {settings.clean_recall:g}"
@@ -179,7 +179,7 @@ def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
             "images": str(row.images),
             "objects": f"{row.objects} (few)" if row.few else str(row.objects),
             "recall": percent(row.clean_recall),
-            **{where: percent(row.certified[where]) for where in WHERES},
+            **{where: percent(row.certified[where]) for where in PATCH_LOCATIONS},
             "remain": percent(row.joint_recall),
             "wrong": per_image(row.wrong_boxes),
         }
@@ -324,7 +324,7 @@ def as_markdown(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _in_markdown(cell: str) -> str:
     """A name may hold what ends a cell, a row or a word of text."""
-    return one_line(cell).replace("|", "\\|").replace("<", "&lt;")
+    return sanitize_line(cell).replace("|", "\\|").replace("<", "&lt;")
 
 
 def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
@@ -336,12 +336,12 @@ def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
 def table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
     """Rows as a table for the terminal. Names may look like markup, so all of it is plain text."""
     made = Table(
-        title=Text(one_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
+        title=Text(sanitize_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
     )
     for number, column in enumerate(rows[0] if rows else ()):
-        made.add_column(Text(one_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
+        made.add_column(Text(sanitize_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
     for row in rows:
-        made.add_row(*(Text(one_line(cell)) for cell in row.values()))
+        made.add_row(*(Text(sanitize_line(cell)) for cell in row.values()))
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from objectseeker.core.threats import Where
+from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.inference.drawing import BLACK
 from objectseeker.metrics.recipe_search import Budgets, Chosen
@@ -14,7 +14,7 @@ from objectseeker.results.evaluation_tables import as_csv, as_markdown, percent,
 from objectseeker.results.plots import LOOKS, Line, Look, Panel, Plot
 
 STEM = "frontier-passes"
-SHOWN: tuple[Where, ...] = ("far", "close", "over")
+SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 MEAN = Look(BLACK, "D", ":")
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from objectseeker.core.threats import Where
+from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.inference.drawing import ORANGE
-from objectseeker.metrics import Settings, Tuning
+from objectseeker.metrics import EvaluationSettings, Tuning
 from objectseeker.metrics.slice_metrics import SliceRow
 from objectseeker.metrics.tuning import Trial
 from objectseeker.results import plots
@@ -26,7 +26,7 @@ from objectseeker.results.evaluation_tables import (
 )
 from objectseeker.results.plots import BLUE, Line, Look, Panel, Plot
 
-SHOWN: tuple[Where, ...] = ("far", "close", "over")
+SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 LOOKS_OF_FAMILIES: Mapping[str, Look] = {"paper": Look(ORANGE, "s", "--"), "evidence": Look(BLUE, "o", "-")}
 
 
@@ -49,7 +49,7 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
     return rows
 
 
-def settings_row(settings: Settings) -> dict[str, str]:
+def settings_row(settings: EvaluationSettings) -> dict[str, str]:
     """What a search chooses; what the paper's rule does not have is empty."""
     follow, ioa = settings.follow, settings.ioa
     values = {
@@ -139,7 +139,7 @@ def frontier_plot(tuning: Tuning) -> Plot:
     return Plot("What AP buys in certified recall", panels, note)
 
 
-def _share(trial: Trial, where: Where | None) -> float | None:
+def _share(trial: Trial, where: PatchLocation | None) -> float | None:
     return trial.certified_mean if where is None else trial.outcome.certified_recall()[where]
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.threshold_schedule import Follow
-from objectseeker.defense import BATCH, Defence, seen_from, without_folder
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import BATCH, Defence, spec_resolved_from, spec_without_path
 from objectseeker.detectors import OPTIONS, require_spec
 from objectseeker.detectors.network.external_data import external_files
-from objectseeker.detectors.network.fingerprint import of_files
+from objectseeker.detectors.network.fingerprint import hash_files
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.manifest import Manifest
 
 
-def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None, folder: Path) -> Defence:
+def run_defense(manifest: Manifest, rule: AnyRule | None, follow: ThresholdSchedule | None, folder: Path) -> Defence:
     """The defence that was observed into `folder`, with this rule or the default one."""
     if manifest.detector_spec is None:
         raise ObjectSeekerError(
@@ -28,7 +28,7 @@ def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None, 
     if observing.batch not in (None, BATCH):
         options["batch"] = observing.batch
     default = Defence.default(
-        seen_from(manifest.detector_spec, folder),
+        spec_resolved_from(manifest.detector_spec, folder),
         masks=observing.masks,
         fill=observing.fill,
         identity=manifest.detector,
@@ -39,24 +39,26 @@ def defence_of(manifest: Manifest, rule: AnyRule | None, follow: Follow | None, 
     return default if rule is None else replace(default, rule=rule, follow=follow)
 
 
-def bound(manifest: Manifest, defence: Defence, folder: Path) -> Defence:
+def bind_defense(manifest: Manifest, defence: Defence, folder: Path) -> Defence:
     """`defence`, bound to the run's detector, or all that makes it another one, in a sentence."""
-    differences = [*_of_detector(manifest, defence), *_of_observing(manifest, defence)]
+    differences = [*_detector_differences(manifest, defence), *_observation_differences(manifest, defence)]
     if differences:
         raise ObjectSeekerError(
             f"the defence is not that of the run in {folder} ({'; '.join(differences)}): tune one on this run, or "
             "observe with that one"
         )
-    return defence.bound_to(manifest.detector)
+    return defence.with_fingerprint(manifest.detector)
 
 
-def _of_detector(manifest: Manifest, defence: Defence) -> Iterator[str]:
+def _detector_differences(manifest: Manifest, defence: Defence) -> Iterator[str]:
     """How the detectors differ. An identity says everything about one: weights, way of masking, batches, device."""
     options = manifest.detector_options
     if defence.identity is not None:
         if defence.identity != manifest.detector:
             yield f"its detector is {defence.identity}, the run's {manifest.detector}"
-    elif manifest.detector_spec is None or without_folder(defence.detector) != without_folder(manifest.detector_spec):
+    elif manifest.detector_spec is None or spec_without_path(defence.detector) != spec_without_path(
+        manifest.detector_spec
+    ):
         yield f"its detector is {defence.detector}, the run's {manifest.detector_spec or manifest.detector}"
     else:
         yield from _of_file(manifest, defence)
@@ -75,11 +77,11 @@ def _of_file(manifest: Manifest, defence: Defence) -> Iterator[str]:
     kind, name = require_spec(defence.detector)
     if kind == "onnx" and Path(name).is_file():
         file = Path(name)
-        if not manifest.detector.endswith(of_files(file, *external_files(file))):
+        if not manifest.detector.endswith(hash_files(file, *external_files(file))):
             yield f"its detector {defence.detector} is another file than the run's {manifest.detector}"
 
 
-def _of_observing(manifest: Manifest, defence: Defence) -> Iterator[str]:
+def _observation_differences(manifest: Manifest, defence: Defence) -> Iterator[str]:
     """How what was observed differs from what the defence would see."""
     observing, rule = manifest.observing, defence.rule
     if defence.masks != observing.masks:

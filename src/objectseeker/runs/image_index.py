@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.observation import Frame
-from objectseeker.datasets import Entry
-from objectseeker.files.images import location
+from objectseeker.core.observation import FrameIndex
+from objectseeker.datasets import DatasetImage
+from objectseeker.files.images import resolve_path
 
 ROWS = 4096  # images that are in memory at a time
 
@@ -44,14 +44,14 @@ OF_FRAMES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class IndexSummary:
     """What became of a listing: how many images it holds and the SHA-256 of its bytes."""
 
     images: int
     sha256: str
 
 
-def write_listing(entries: Iterable[Entry], stream: BinaryIO) -> Written:
+def write_image_index(entries: Iterable[DatasetImage], stream: BinaryIO) -> IndexSummary:
     """Write all entries to `stream`; the same entries give the same bytes."""
     hashing = _Hashing(stream)
     count = 0
@@ -65,7 +65,7 @@ def write_listing(entries: Iterable[Entry], stream: BinaryIO) -> Written:
             writer.write_table(_to_table(some, schema), row_group_size=len(some))
             count += len(some)
             some = list(islice(remaining, ROWS))
-    return Written(count, hashing.digest.hexdigest())
+    return IndexSummary(count, hashing.digest.hexdigest())
 
 
 def hash_of(file: Path) -> str:
@@ -73,7 +73,7 @@ def hash_of(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class Listing(Sequence[Entry]):
+class ImageIndex(Sequence[DatasetImage]):
     """The entries of a file that `write_listing` wrote, read when they are asked for, a row group at a time."""
 
     def __init__(self, file: Path) -> None:
@@ -82,19 +82,19 @@ class Listing(Sequence[Entry]):
         rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._starts: list[int] = [0, *accumulate(rows)]
         self._group = -1
-        self._entries: list[Entry] = []
+        self._entries: list[DatasetImage] = []
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Listing, (self.file,)  # a process that is handed one opens the file itself
+        return ImageIndex, (self.file,)  # a process that is handed one opens the file itself
 
     def __len__(self) -> int:
         return self._starts[-1]
 
     @overload
-    def __getitem__(self, index: int) -> Entry: ...
+    def __getitem__(self, index: int) -> DatasetImage: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Entry]: ...
-    def __getitem__(self, index: int | slice) -> Entry | Sequence[Entry]:
+    def __getitem__(self, index: slice) -> Sequence[DatasetImage]: ...
+    def __getitem__(self, index: int | slice) -> DatasetImage | Sequence[DatasetImage]:
         if isinstance(index, slice):
             return [self[place] for place in range(*index.indices(len(self)))]
         place = int(index) + (len(self) if index < 0 else 0)
@@ -106,7 +106,7 @@ class Listing(Sequence[Entry]):
             self._group = group
         return self._entries[place - self._starts[group]]
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[DatasetImage]:
         return (self[index] for index in range(len(self)))
 
     def ids(self) -> Iterator[str]:
@@ -138,12 +138,12 @@ class _Hashing:
         """The stream is its owner's to close."""
 
 
-def _to_table(entries: Sequence[Entry], schema: pa.Schema) -> pa.Table:
+def _to_table(entries: Sequence[DatasetImage], schema: pa.Schema) -> pa.Table:
     widths, heights = zip(*(entry.size or (None, None) for entry in entries), strict=True)
     frames = [entry.frame for entry in entries if entry.frame is not None]  # all of them or none
     columns: list[Any] = [
         [entry.id for entry in entries],
-        [str(location(entry.path)) for entry in entries],
+        [str(resolve_path(entry.path)) for entry in entries],
         widths,
         heights,
         [entry.truth.xyxy.ravel() for entry in entries],
@@ -159,19 +159,19 @@ def _to_table(entries: Sequence[Entry], schema: pa.Schema) -> pa.Table:
     )
 
 
-def _from_table(table: pa.Table) -> list[Entry]:
+def _from_table(table: pa.Table) -> list[DatasetImage]:
     column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in table.column_names}
     ids, paths, widths, heights = (column[name].to_pylist() for name in ("id", "path", "width", "height"))
     truths, labels, ignores, crowds = (_lists(column[name]) for name in ("truth", "label", "ignore", "crowd"))
-    frames: list[Frame | None] = [None] * len(ids)
+    frames: list[FrameIndex | None] = [None] * len(ids)
     tracks = [_NO_TRACKS] * len(ids)
     if "frame" in column:
         stated = (column[name].to_pylist() for name in ("sequence", "frame", "fps"))
-        frames, tracks = [Frame(*frame) for frame in zip(*stated, strict=True)], _lists(column["track"])
+        frames, tracks = [FrameIndex(*frame) for frame in zip(*stated, strict=True)], _lists(column["track"])
     return [
-        Entry(
+        DatasetImage(
             id=ids[n],
-            path=location(paths[n]),
+            path=resolve_path(paths[n]),
             size=None if widths[n] is None else (widths[n], heights[n]),
             truth=Detections(truths[n].reshape(-1, 4), np.ones(len(labels[n])), labels[n]),
             ignore=ignores[n],

@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from objectseeker.core.masks import GREY, require_grey
-from objectseeker.core.recipes import Halves, Pairs, Recipe, Rolling, pair_counts, parse, require_recipe
-from objectseeker.datasets import Entry
+from objectseeker.core.masks import DEFAULT_FILL, require_gray
+from objectseeker.core.recipes import Halves, Pairs, Recipe, Rolling, pair_counts, parse_recipe, require_recipe
+from objectseeker.datasets import DatasetImage
 from objectseeker.defense import BATCH
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
-from objectseeker.runs.image_index import Listing, Written, hash_of
+from objectseeker.runs.image_index import ImageIndex, IndexSummary, hash_of
 from objectseeker.text import readable
 
 # How images are observed: under which masks, in which batches, and down to which scores boxes are stored.
@@ -34,7 +34,7 @@ USUAL_SIZE = (640, 480)  # of an image, where the number of masks depends on it
 
 
 @dataclass(frozen=True, slots=True)
-class Observing:
+class ObservationSettings:
     """What a run, the job that makes it and its cost have in common.
 
     `batch` is how many views the detector is shown at a time, None for one that makes its own batches. Boxes scored
@@ -43,7 +43,7 @@ class Observing:
     """
 
     masks: Recipe = field(default_factory=Halves)
-    fill: int = field(default=GREY, kw_only=True)
+    fill: int = field(default=DEFAULT_FILL, kw_only=True)
     batch: int | None = field(default=BATCH, kw_only=True)
     base_floor: float = field(default=BASE_FLOOR, kw_only=True)
     mask_floor: float = field(default=MASK_FLOOR, kw_only=True)
@@ -51,7 +51,7 @@ class Observing:
     def __post_init__(self) -> None:
         plain = {
             "masks": require_recipe(self.masks),
-            "fill": require_grey(self.fill),
+            "fill": require_gray(self.fill),
             "batch": None if self.batch is None else require_count(self.batch, "batch"),
             "base_floor": require_fraction(self.base_floor, "base_floor"),
             "mask_floor": require_fraction(self.mask_floor, "mask_floor"),
@@ -82,13 +82,18 @@ class Observing:
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"masks": str(self.masks)}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> Observing:
-        return cls(**dict(values) | {"masks": parse(values["masks"])})
+    def of_json(cls, values: Mapping[str, Any]) -> ObservationSettings:
+        return cls(**dict(values) | {"masks": parse_recipe(values["masks"])})
 
 
 FORMAT = 5
 LISTING, GROWN = "images.parquet", "images.parquet.grown"  # the second is a longer one that has yet to take its name
-GROWING = ("detector_trusted", "limit", "images", "images_sha256")  # the settings that may change; the others decide
+MUTABLE_SETTINGS = (
+    "detector_trusted",
+    "limit",
+    "images",
+    "images_sha256",
+)  # the settings that may change; the others decide
 FIRST_LINES = re.compile(rb'\{\n"sha256": "([0-9a-f]{64})",\n')
 
 
@@ -108,15 +113,15 @@ class Manifest:
     detector_spec: str | None
     detector_options: dict[str, Any]
     detector_names: tuple[str, ...]
-    observing: Observing
+    observing: ObservationSettings
     dataset: str
     dataset_identity: str
     dataset_names: tuple[str, ...]
     limit: int | None
     to_dataset: tuple[int, ...] | None
-    excluded: tuple[str, ...]
+    unmatched_classes: tuple[str, ...]
     software: dict[str, str]
-    images: Sequence[Entry]
+    images: Sequence[DatasetImage]
     images_per_part: int = 1
     seed: int | None = None
     detector_unverified: str | None = None
@@ -124,14 +129,14 @@ class Manifest:
 
     def ids(self) -> Iterator[str]:
         """The ids of all images, in order."""
-        return self.images.ids() if isinstance(self.images, Listing) else (image.id for image in self.images)
+        return self.images.ids() if isinstance(self.images, ImageIndex) else (image.id for image in self.images)
 
     @property
     def excluded_labels(self) -> tuple[int, ...]:
-        return tuple(self.dataset_names.index(name) for name in self.excluded)
+        return tuple(self.dataset_names.index(name) for name in self.unmatched_classes)
 
 
-def encode(manifest: Manifest, listing: Written) -> tuple[bytes, str]:
+def encode(manifest: Manifest, listing: IndexSummary) -> tuple[bytes, str]:
     """The bytes of run.json, one line per setting, and the run's identity."""
     settings = {"format": FORMAT} | {field.name: getattr(manifest, field.name) for field in fields(Manifest)}
     settings |= {"observing": manifest.observing.to_json()}
@@ -156,14 +161,14 @@ def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
             f"{source} has format {written_as}, this objectseeker reads format {FORMAT}: use the version that wrote it"
         )
     values["images"] = _listing(source.with_name(LISTING), values.pop("images_sha256"))
-    values["observing"] = Observing.of_json(values["observing"])
+    values["observing"] = ObservationSettings.of_json(values["observing"])
     values["detector_options"] = {name: _tupled(value) for name, value in values["detector_options"].items()}
     return Manifest(**{name: _tupled(value) for name, value in values.items()}), identity
 
 
 def _identity(values: Mapping[str, Any]) -> str:
     """What a run and all that grow out of it have in common. Which image has which number follows from it, too."""
-    stays = {name: value for name, value in values.items() if name not in ("sha256", *GROWING)}
+    stays = {name: value for name, value in values.items() if name not in ("sha256", *MUTABLE_SETTINGS)}
     return hashlib.sha256(json.dumps(stays).encode()).hexdigest()
 
 
@@ -188,7 +193,9 @@ def software_differences(old: Manifest, new: Manifest) -> list[str]:
 
 def _settings(manifest: Manifest) -> dict[str, object]:
     """What must be the same for a run to go on: everything else follows from it, or is only for the reader."""
-    observing = {field.name.replace("_", " "): getattr(manifest.observing, field.name) for field in fields(Observing)}
+    observing = {
+        field.name.replace("_", " "): getattr(manifest.observing, field.name) for field in fields(ObservationSettings)
+    }
     order = "the data set's" if manifest.seed is None else f"drawn with seed {manifest.seed}"
     return {"detector": manifest.detector, **observing, "order": order}
 
@@ -211,11 +218,11 @@ def _tupled(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _listing(file: Path, sha256: str) -> Listing:
+def _listing(file: Path, sha256: str) -> ImageIndex:
     for name in (LISTING, GROWN, LISTING):  # while it grows the one becomes the other
         try:
             if hash_of(file.with_name(name)) == sha256:
-                return Listing(file.with_name(name))
+                return ImageIndex(file.with_name(name))
         except (OSError, pa.ArrowException):
             continue
     raise _damaged(file)

@@ -17,20 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from objectseeker.core.masks import Image
-from objectseeker.core.recipes import Rolling, of_frame
+from objectseeker.core.recipes import Rolling, recipe_for_frame
 from objectseeker.core.seeker import ViewDetector, detect_views
-from objectseeker.datasets import Dataset, Entry, match_classes
-from objectseeker.datasets.dataset import Streamed
-from objectseeker.defense import BATCH, relative_to
+from objectseeker.datasets import Dataset, DatasetImage, match_classes
+from objectseeker.datasets.dataset import LazySequence
+from objectseeker.defense import BATCH, spec_relative_to
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.files.images import location
-from objectseeker.runs.engines import Description, Engine, Item, Job, LocalEngine
-from objectseeker.runs.manifest import Manifest, Observing
+from objectseeker.files.images import resolve_path
+from objectseeker.runs.engines import DetectorDescription, Engine, ImageTask, LocalEngine, ObservationJob
+from objectseeker.runs.manifest import Manifest, ObservationSettings
 from objectseeker.runs.run import Run, open_run
-from objectseeker.runs.writer import writing
+from objectseeker.runs.writer import open_writer
 
-DEFAULT = Observing()
+DEFAULT = ObservationSettings()
 SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches
 
 # A run of a dataset of up to SMALL_RUN images has a file for each of them, of a larger one a file for PART images:
@@ -42,7 +42,7 @@ Warn = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RunPlan:
     """How much there is to do: `passes` is the number of views (see `Observing.cost`)."""
 
     images: int
@@ -52,10 +52,10 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class TimeEstimate:
     """How long a plan takes on this machine."""
 
-    plan: Plan
+    plan: RunPlan
     seconds_per_view: float
 
     @property
@@ -67,7 +67,7 @@ class Estimate:
         return self.seconds / 3600
 
 
-def plan(dataset: Dataset, observing: Observing = DEFAULT, *, limit: int | None = None) -> Plan:
+def plan_run(dataset: Dataset, observing: ObservationSettings = DEFAULT, *, limit: int | None = None) -> RunPlan:
     """The size of the job, without doing anything; refuses rolling masks for images that are no frames."""
     if isinstance(observing.masks, Rolling) and next(iter(dataset.entries)).frame is None:
         raise ObjectSeekerError(
@@ -76,25 +76,25 @@ def plan(dataset: Dataset, observing: Observing = DEFAULT, *, limit: int | None 
         )
     views, why = observing.cost()
     images = _count(dataset, limit)
-    return Plan(images, views, images * views, why)
+    return RunPlan(images, views, images * views, why)
 
 
 def estimate(
     dataset: Dataset,
     detector: LoadedDetector,
-    observing: Observing = DEFAULT,
+    observing: ObservationSettings = DEFAULT,
     *,
     limit: int | None = None,
     seed: int | None = None,
     sample: int = 2,
-) -> Estimate:
+) -> TimeEstimate:
     """Time two batches of views of each of the first `sample` readable images of those that `observe` would take."""
     images = _first_images(dataset, limit, seed, require_count(sample, "sample"))
     batch = observing.batch or BATCH
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
-        every = of_frame(observing.masks, 0).masks(width, height)
+        every = recipe_for_frame(observing.masks, 0).masks(width, height)
         own = max(SAMPLED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
         others = (own if isinstance(detector, ViewDetector) else 2 * batch) - 1  # than the untouched view
         timed = every.subset(slice(None, None, max(-(-len(every) // others), 1)))  # spread: some masks leave less
@@ -104,14 +104,14 @@ def estimate(
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
     seconds, views = zip(*(time_views(image) for image in images), strict=True)
-    return Estimate(plan(dataset, observing, limit=limit), sum(seconds) / sum(views))
+    return TimeEstimate(plan_run(dataset, observing, limit=limit), sum(seconds) / sum(views))
 
 
 def observe(
     dataset: Dataset,
     detector: LoadedDetector | Engine,
     out: str | Path,
-    observing: Observing = DEFAULT,
+    observing: ObservationSettings = DEFAULT,
     *,
     limit: int | None = None,
     seed: int | None = None,
@@ -138,12 +138,12 @@ def observe(
     description = engine.describe()
     options: dict[str, Any] = {"limit": limit, "seed": seed, "class_map": class_map, "images_per_part": images_per_part}
     if description.spec is not None:  # as seen from the run, so that it does not matter where a command is called
-        description = replace(description, spec=relative_to(description.spec, Path(out)))
-    manifest = describe(dataset, description, observing, **options)
-    if manifest.excluded:
+        description = replace(description, spec=spec_relative_to(description.spec, Path(out)))
+    manifest = make_manifest(dataset, description, observing, **options)
+    if manifest.unmatched_classes:
         for sentence in match_classes(dataset.names, description.names, class_map=class_map).warnings:
             on_warning(sentence)
-    with writing(out, replace(manifest, detector_trusted=trust_detector)) as writer:
+    with open_writer(out, replace(manifest, detector_trusted=trust_detector)) as writer:
         run = writer.run
         if description.unverified and not run.complete:
             trusted = "the run goes on on your word that it is the same"
@@ -154,7 +154,7 @@ def observe(
         done, total = run.finished, len(run.manifest.images)
         on_progress(done, total)
         if not run.complete:
-            with closing(engine.observe(job_of(run.manifest), _todo(run, dataset))) as stream:
+            with closing(engine.observe(job_of(run.manifest), _pending_images(run, dataset))) as stream:
                 for findings in stream:
                     writer.add(findings)
                     for _ in findings.images:
@@ -166,10 +166,10 @@ def observe(
     return run
 
 
-def describe(
+def make_manifest(
     dataset: Dataset,
-    detector: Description,
-    observing: Observing,
+    detector: DetectorDescription,
+    observing: ObservationSettings,
     *,
     limit: int | None = None,
     seed: int | None = None,
@@ -178,7 +178,7 @@ def describe(
 ) -> Manifest:
     """What the run is, before anything is computed; refuses what cannot work."""
     match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
-    count = plan(dataset, observing, limit=limit).images
+    count = plan_run(dataset, observing, limit=limit).images
     return Manifest(
         detector=detector.identity,
         detector_spec=detector.spec,
@@ -190,27 +190,27 @@ def describe(
         dataset_names=dataset.names,
         limit=count if count < len(dataset) else None,
         to_dataset=None if match is None else tuple(match.to_dataset.tolist()),
-        excluded=() if match is None else match.unknown,
+        unmatched_classes=() if match is None else match.unknown,
         software=detector.software,
-        images=Streamed(lambda: _taken(dataset, count, seed), count),
+        images=LazySequence(lambda: _select_images(dataset, count, seed), count),
         images_per_part=images_per_part or (1 if len(dataset) <= SMALL_RUN else PART),
         seed=seed if seed is None else int(seed),
         detector_unverified=detector.unverified,
     )
 
 
-def job_of(manifest: Manifest) -> Job:
-    return Job(manifest.observing, manifest.detector_names, manifest.images_per_part)
+def job_of(manifest: Manifest) -> ObservationJob:
+    return ObservationJob(manifest.observing, manifest.detector_names, manifest.images_per_part)
 
 
-def _todo(run: Run, dataset: Dataset) -> Iterator[Item]:
+def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
     """The images that are not finished, one after the other, from where they lie now."""
-    entries = _taken(dataset, len(run.manifest.images), run.manifest.seed)
+    entries = _select_images(dataset, len(run.manifest.images), run.manifest.seed)
     for index, (known, entry) in enumerate(zip(run.manifest.ids(), entries, strict=False)):
         if known != entry.id:  # a folder is listed anew: a file that came or went would give others a wrong number
             raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
         if not run.is_finished(index):
-            yield Item(index, str(location(entry.path)), entry.size, entry.frame_number)
+            yield ImageTask(index, str(resolve_path(entry.path)), entry.size, entry.frame_number)
 
 
 def _what_was_in(run: Run) -> str:
@@ -221,12 +221,12 @@ def _count(dataset: Dataset, limit: int | None) -> int:
     return len(dataset) if limit is None else min(require_count(limit, "limit"), len(dataset))
 
 
-def _taken(dataset: Dataset, count: int, seed: int | None) -> Iterator[Entry]:
+def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
     """The first `count` images in the run's order, which does not depend on how many there are to be."""
     if seed is None:
         return islice(dataset.entries, count if count < len(dataset) else None)
 
-    def draw(entry: Entry) -> bytes:
+    def draw(entry: DatasetImage) -> bytes:
         return hashlib.blake2b(f"{seed} {entry.id}".encode()).digest()
 
     return iter(heapq.nsmallest(count, dataset.entries, key=draw))
@@ -234,7 +234,7 @@ def _taken(dataset: Dataset, count: int, seed: int | None) -> Iterator[Entry]:
 
 def _first_images(dataset: Dataset, limit: int | None, seed: int | None, count: int) -> list[Image]:
     images = []
-    for entry in _taken(dataset, _count(dataset, limit), seed):
+    for entry in _select_images(dataset, _count(dataset, limit), seed):
         try:
             images.append(entry.load())
         except ObjectSeekerError:
@@ -243,6 +243,6 @@ def _first_images(dataset: Dataset, limit: int | None, seed: int | None, count: 
             break
     if not images:
         total = _count(dataset, limit)
-        first = next(_taken(dataset, total, seed)).path
+        first = next(_select_images(dataset, total, seed)).path
         raise ObjectSeekerError(f"none of the {total} images can be read, the first is {first}")
     return images

@@ -12,23 +12,23 @@ from dataclasses import replace
 from itertools import groupby, islice
 from pathlib import Path
 
-from objectseeker.datasets import Entry
+from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import UnreachableError, hash_of
+from objectseeker.files.images import ImageUnavailableError, hash_of
 from objectseeker.files.remote import Url
 from objectseeker.runs.manifest import Manifest, setting_differences, software_differences
 from objectseeker.runs.run import Run
 from objectseeker.text import readable
 
-SHORTLY = 3600.0  # seconds: for the time between reading and writing, and for clocks that disagree
-SPREAD = 32  # images that are read again in any case
+RECENT_SECONDS = 3600.0  # seconds: for the time between reading and writing, and for clocks that disagree
+SPOT_CHECKS = 32  # images that are read again in any case
 
 
-def first_replaced(run: Run, entries: Iterable[Entry]) -> Path | None:
+def first_changed_image(run: Run, entries: Iterable[DatasetImage]) -> Path | None:
     """The first image that is not what was observed; `entries` are the images of the run, from where they lie now."""
     if not run.parts:
         return None
-    step = max(len(run.manifest.images) // SPREAD, 1)
+    step = max(len(run.manifest.images) // SPOT_CHECKS, 1)
     size = run.manifest.images_per_part
     numbered = enumerate(islice(entries, len(run.manifest.images)))
     for number, part in groupby(numbered, key=lambda pair: pair[0] // size):
@@ -38,7 +38,7 @@ def first_replaced(run: Run, entries: Iterable[Entry]) -> Path | None:
         suspects = [
             (index, path)
             for index, path, file in _finished(run, number, part)
-            if index % step == 0 or _changed(path) > written[file] - SHORTLY
+            if index % step == 0 or _changed(path) > written[file] - RECENT_SECONDS
         ]
         hashes = run.hashes(number) if suspects else {}
         for index, path in suspects:
@@ -47,7 +47,7 @@ def first_replaced(run: Run, entries: Iterable[Entry]) -> Path | None:
     return None
 
 
-def _finished(run: Run, number: int, part: Iterable[tuple[int, Entry]]) -> Iterator[tuple[int, Path, Path]]:
+def _finished(run: Run, number: int, part: Iterable[tuple[int, DatasetImage]]) -> Iterator[tuple[int, Path, Path]]:
     """The finished images of a part that lie on a disk, each with the file that its boxes are in."""
     finished = set(run.parts.images_of(number))
     for index, entry in part:
@@ -67,14 +67,14 @@ def _changed(path: Path) -> float:
 def _differs(path: Path, known: str) -> bool:
     try:
         return bool(known) and hash_of(path) != known
-    except UnreachableError:  # what is not there is not mixed with anything
+    except ImageUnavailableError:  # what is not there is not mixed with anything
         return False
 
 
 # Whether a run may go on with what is asked for, and what it becomes.
 
 
-def continued(run: Run, asked: Manifest) -> Manifest:
+def resumed_manifest(run: Run, asked: Manifest) -> Manifest:
     """The manifest with which `run` goes on as `asked`: its own, but for more images and more trust.
 
     Anything that would mix two detectors, two data sets or two ways of observing in one run is refused.
@@ -94,7 +94,7 @@ def continued(run: Run, asked: Manifest) -> Manifest:
             f"{run.folder} is a run of {have:,} images, and {wanted:,} are fewer: a run can only grow, so ask for as "
             "many or more, or use another folder"
         )
-    if (path := first_replaced(run, asked.images)) is not None:
+    if (path := first_changed_image(run, asked.images)) is not None:
         raise ObjectSeekerError(
             f"{readable(path)} is another image than the one that was observed into {run.folder}: put that one back, "
             "or use another folder"
@@ -126,7 +126,7 @@ def _of_dataset(run: Run, asked: Manifest) -> Iterator[str]:
         if not _same_objects(before, now):
             yield f"the data set has other objects for image {readable(before.id)}"
             return
-    path = first_replaced(run, asked.images)
+    path = first_changed_image(run, asked.images)
     if path is not None:
         yield f"{readable(path)} is another image now"
     elif old.limit is None and len(asked.images) != len(old.images):
@@ -135,7 +135,7 @@ def _of_dataset(run: Run, asked: Manifest) -> Iterator[str]:
         yield "annotations or image files of the data set have changed, or there are others"
 
 
-def _same_objects(before: Entry, now: Entry) -> bool:
+def _same_objects(before: DatasetImage, now: DatasetImage) -> bool:
     return (
         before.truth == now.truth
         and before.ignore.tolist() == now.ignore.tolist()

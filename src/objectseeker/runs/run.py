@@ -29,15 +29,15 @@ import numpy as np
 
 from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_rule import AnyRule
-from objectseeker.core.label_map import Vocabulary
+from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.core.recipes import of_frame
-from objectseeker.core.threshold_schedule import Follow
+from objectseeker.core.recipes import recipe_for_frame
+from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defence
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.binding import bound, defence_of
+from objectseeker.runs.binding import bind_defense, run_defense
 from objectseeker.runs.manifest import Manifest, decode
-from objectseeker.runs.stored_boxes import LARGEST_STORED_LABEL, Findings, images_in
+from objectseeker.runs.stored_boxes import LARGEST_STORED_LABEL, StoredBoxes, images_in
 from objectseeker.runs.stored_boxes import decode as decode_part
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
@@ -57,7 +57,7 @@ class BrokenImage:
     objects: int
 
 
-class Parts(Mapping[int, Path]):
+class PartIndex(Mapping[int, Path]):
     """The file that each finished image is in. What it keeps grows with the number of files, not of images."""
 
     def __init__(
@@ -111,10 +111,10 @@ class Run:
     folder: Path
     identity: str
     manifest: Manifest
-    parts: Parts
+    parts: PartIndex
     unreadable: Mapping[int, str]
     damaged: tuple[Path, ...]
-    superfluous: tuple[Path, ...]
+    orphaned: tuple[Path, ...]
 
     @property
     def finished(self) -> int:
@@ -150,27 +150,27 @@ class Run:
         return self.manifest.to_dataset is not None
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> LabelMap:
         """The labels of the boxes and those of the objects; the same where the dataset has no classes."""
         names, to_dataset = self.manifest.detector_names, self.manifest.to_dataset
         if to_dataset is None:  # a detector without class names may use any label
-            return Vocabulary(names, names, np.arange(len(names) or LARGEST_STORED_LABEL + 1))
-        return Vocabulary(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
+            return LabelMap(names, names, np.arange(len(names) or LARGEST_STORED_LABEL + 1))
+        return LabelMap(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
 
-    def defence(self, rule: AnyRule | None = None, follow: Follow | None = None) -> Defence:
+    def defence(self, rule: AnyRule | None = None, follow: ThresholdSchedule | None = None) -> Defence:
         """The defence with this rule that the run is about: its detector, its masks, its fill, its batches.
 
         Without a rule it is the default one of the detector, or that one's with scores that follow by `follow`.
         """
-        return self.bind(defence_of(self.manifest, rule, follow, self.folder))
+        return self.bind_defense(run_defense(self.manifest, rule, follow, self.folder))
 
-    def bind(self, defence: Defence) -> Defence:
+    def bind_defense(self, defence: Defence) -> Defence:
         """`defence`, bound to the detector that was observed; one that is about anything else is refused.
 
         One that names no identity is compared by its SPEC and options; what is bound then refuses to run with a
         detector that is another one after all.
         """
-        return bound(self.manifest, defence, self.folder)
+        return bind_defense(self.manifest, defence, self.folder)
 
     def images(self) -> Sequence[ObservedImage]:
         """The finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.
@@ -187,10 +187,10 @@ class Run:
             )
         return StoredImages(self)
 
-    def findings(self, number: int) -> Findings:
+    def findings(self, number: int) -> StoredBoxes:
         """What is stored of the finished images of a part."""
         every = [decode_part(content) for content in self._contents(number)]
-        joined = Findings.join(every)
+        joined = StoredBoxes.join(every)
         if len(joined.sizes) != sum(len(one.sizes) for one in every) or not joined.sizes.keys() >= {
             *self.parts.images_of(number)
         }:
@@ -227,7 +227,7 @@ class StoredImages(Sequence[ObservedImage]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._number, self._findings = -1, Findings.join([Findings.unreadable(-1, "")])
+        self._number, self._findings = -1, StoredBoxes.join([StoredBoxes.unreadable(-1, "")])
 
     def __len__(self) -> int:
         return len(self._run.parts)
@@ -256,7 +256,7 @@ class StoredImages(Sequence[ObservedImage]):
             self._findings, self._number = self._run.findings(number), number
         size = self._findings.sizes[index]
         boxes, mask = self._findings.of(index)
-        masks = of_frame(manifest.observing.masks, entry.frame_number).masks(*size)
+        masks = recipe_for_frame(manifest.observing.masks, entry.frame_number).masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
         known = ~np.isin(entry.truth.label, manifest.excluded_labels)
@@ -319,7 +319,7 @@ def _as_found(folder: Path) -> Run:
                 whole[number] = file
             else:
                 begun.setdefault(number, {}).update(dict.fromkeys(sizes, file))
-    files = Parts(manifest, whole, begun, np.array(sorted(unreadable), np.int64))
+    files = PartIndex(manifest, whole, begun, np.array(sorted(unreadable), np.int64))
     return Run(folder, identity, manifest, files, unreadable, tuple(sorted(damaged)), tuple(superfluous))
 
 

@@ -25,7 +25,7 @@ IMAGES = b"images"  # the key of the file's metadata: number, width, height and 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Findings:
+class StoredBoxes:
     """The boxes of some images, ascending by image and, within one, by mask (-1: untouched).
 
     `sizes` has width and height of every image that was looked at, boxes or not, and `hashes` the hash of its file;
@@ -42,7 +42,7 @@ class Findings:
     @classmethod
     def of_image(
         cls, index: int, size: tuple[int, int], file: str, views: Sequence[Detections], floors: tuple[float, float]
-    ) -> Findings:
+    ) -> StoredBoxes:
         """What was found on one image, whose file has the hash `file`: on the untouched one, then under each mask.
 
         `floors` are the lowest scores that are kept of the untouched one and of the others.
@@ -54,12 +54,12 @@ class Findings:
         return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {index: file}, {})
 
     @classmethod
-    def unreadable(cls, index: int, reason: str) -> Findings:
+    def unreadable(cls, index: int, reason: str) -> StoredBoxes:
         nothing = np.empty(0, np.int64)
         return cls(nothing, nothing, Detections.empty(), {}, {}, {index: reason})
 
     @classmethod
-    def join(cls, findings: Sequence[Findings]) -> Findings:
+    def join(cls, findings: Sequence[StoredBoxes]) -> StoredBoxes:
         """All of them; no image may be in two. The outcome does not depend on the order in which they are given."""
         if len(findings) == 1:
             return findings[0]
@@ -88,7 +88,7 @@ class Findings:
         return self.boxes[start:end], self.mask[start:end]
 
 
-def encode(findings: Findings) -> bytes:
+def encode(findings: StoredBoxes) -> bytes:
     """Always the same bytes for the same boxes. Splitting floats by byte makes them smaller, not different."""
     floats = [*COORDINATES, "score"]
     boxes = findings.boxes
@@ -122,12 +122,14 @@ def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str
     return {row[0]: (row[1], row[2]) for row in stated}, {row[0]: row[3] for row in stated}
 
 
-def decode(content: bytes) -> Findings:
+def decode(content: bytes) -> StoredBoxes:
     """What `encode` wrote."""
     table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
     column: dict[str, Any] = {name: table.column(name).to_numpy() for name in SCHEMA.names}
     boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
-    return Findings(column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, *images_in(content), {})
+    return StoredBoxes(
+        column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, *images_in(content), {}
+    )
 
 
 def check_labels(labels: Ints, names: Sequence[str]) -> None:

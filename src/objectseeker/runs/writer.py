@@ -17,26 +17,26 @@ from dataclasses import replace
 from pathlib import Path
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.atomic import UNFINISHED, write_whole
-from objectseeker.runs.image_index import Listing, Written, hash_of, write_listing
+from objectseeker.files.atomic import PARTIAL_SUFFIX, write_atomic
+from objectseeker.runs.image_index import ImageIndex, IndexSummary, hash_of, write_image_index
 from objectseeker.runs.manifest import GROWN, LISTING, Manifest, encode
-from objectseeker.runs.resume import continued
+from objectseeker.runs.resume import resumed_manifest
 from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
-from objectseeker.runs.stored_boxes import Findings
+from objectseeker.runs.stored_boxes import StoredBoxes
 from objectseeker.runs.stored_boxes import decode as decode_part
 from objectseeker.runs.stored_boxes import encode as encode_part
 
-HOLD = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
+FLUSH_INTERVAL = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
 MOST_WAITING = 8  # parts that wait for the disk: it takes longer to be sure of a file than a GPU to look at an image
 
 
-class Writer:
+class RunWriter:
     """Adds what was found to a run. `run` is the run as it was when the writer began."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self._left: dict[int, set[int]] = {}  # of the parts begun, the images that are to come
-        self._held: dict[int, list[Findings]] = {}  # by part: what is not on the disk yet
+        self._held: dict[int, list[StoredBoxes]] = {}  # by part: what is not on the disk yet
         self._pending: dict[int, list[Path]] = {}
         self._written = time.monotonic()
         self._disk = ThreadPoolExecutor(1)
@@ -46,7 +46,7 @@ class Writer:
             if not self._left_of(number):  # stopped just before the part was made of them
                 self._finish(number)
 
-    def add(self, findings: Findings) -> None:
+    def add(self, findings: StoredBoxes) -> None:
         """Images of one part. They are on the disk within `HOLD` seconds, or as soon as it has done what came before.
 
         A disk that fails is noticed by a later call, at the latest by `flush`.
@@ -61,13 +61,13 @@ class Writer:
         left.difference_update(findings.images)
         if not left:
             self._finish(number)
-        elif time.monotonic() - self._written > HOLD:
+        elif time.monotonic() - self._written > FLUSH_INTERVAL:
             self.flush()
 
     def flush(self) -> None:
         """Put everything on the disk."""
         for number, findings in self._held.items():
-            file = self._write(PENDING, number, encode_part(Findings.join(findings)), "parquet")
+            file = self._write(PENDING, number, encode_part(StoredBoxes.join(findings)), "parquet")
             self._pending.setdefault(number, []).append(file)
         self._held.clear()
         self._wait(0)
@@ -102,19 +102,19 @@ class Writer:
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
-    def _write_part(self, number: int, findings: list[Findings]) -> Path:
-        return self._write(PARTS, number, encode_part(Findings.join(findings)), "parquet")
+    def _write_part(self, number: int, findings: list[StoredBoxes]) -> Path:
+        return self._write(PARTS, number, encode_part(StoredBoxes.join(findings)), "parquet")
 
     def _write(self, folder: str, number: int, content: bytes, suffix: str) -> Path:
         name = f"{number:06d}-{checksum(self.run.identity, number, content)}.{suffix}"
         (self.run.folder / folder).mkdir(exist_ok=True)
         file = self.run.folder / folder / name
-        write_whole(file, lambda stream: stream.write(content))
+        write_atomic(file, lambda stream: stream.write(content))
         return file
 
 
 @contextmanager
-def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
+def open_writer(folder: str | Path, manifest: Manifest) -> Iterator[RunWriter]:
     """The run in `folder`, new or begun with the same settings, locked against other writers; it may grow by images.
 
     Parts that are damaged are removed, so that their images count as not finished; the writer's run lists them.
@@ -122,22 +122,22 @@ def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
     folder = Path(folder)
     with _locked(folder):
         for place in (MANIFEST, LISTING, GROWN, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
-            for leftover in folder.glob(place + UNFINISHED):
+            for leftover in folder.glob(place + PARTIAL_SUFFIX):
                 leftover.unlink()
         for name in (PARTS, BROKEN):
             (folder / name).mkdir(exist_ok=True)
         if not (folder / MANIFEST).exists():
             _write_manifest(folder, replace(manifest, detector_trusted=False), LISTING)
-        _settle(folder)
+        _finish_growth(folder)
         run = open_run(folder)
-        becomes = continued(run, manifest)
+        becomes = resumed_manifest(run, manifest)
         if becomes is not run.manifest:
             _write_manifest(folder, becomes, GROWN)
-            _settle(folder)
+            _finish_growth(folder)
             run = open_run(folder)
-        for file in (*run.damaged, *run.superfluous):
+        for file in (*run.damaged, *run.orphaned):
             file.unlink()
-        writer = Writer(_demoted(run))
+        writer = RunWriter(_reopen_incomplete_parts(run))
         try:
             yield writer
         finally:
@@ -146,26 +146,26 @@ def writing(folder: str | Path, manifest: Manifest) -> Iterator[Writer]:
 
 def _write_manifest(folder: Path, manifest: Manifest, name: str) -> None:
     """Write run.json, after the listing of its images under this name, unless that is there already."""
-    if isinstance(manifest.images, Listing):
-        listing = Written(len(manifest.images), hash_of(manifest.images.file))
+    if isinstance(manifest.images, ImageIndex):
+        listing = IndexSummary(len(manifest.images), hash_of(manifest.images.file))
     else:
-        listing = write_whole(folder / name, lambda stream: write_listing(manifest.images, stream))
+        listing = write_atomic(folder / name, lambda stream: write_image_index(manifest.images, stream))
     content, _ = encode(manifest, listing)
-    write_whole(folder / MANIFEST, lambda stream: stream.write(content))
+    write_atomic(folder / MANIFEST, lambda stream: stream.write(content))
 
 
-def _settle(folder: Path) -> None:
+def _finish_growth(folder: Path) -> None:
     """Give a longer listing its name, if run.json speaks of it; else the run was stopped before it had grown."""
     grown = folder / GROWN
     if grown.exists():
         images = open_run(folder).manifest.images
-        if isinstance(images, Listing) and images.file == grown:
+        if isinstance(images, ImageIndex) and images.file == grown:
             grown.replace(folder / LISTING)
         else:
             grown.unlink()
 
 
-def _demoted(run: Run) -> Run:
+def _reopen_incomplete_parts(run: Run) -> Run:
     """The run with parts that lack an image, because the word that it is broken got lost, made pending again."""
     lacking = [file for files in run.parts.begun.values() for file in set(files.values()) if file.parent.name == PARTS]
     if not lacking:
@@ -202,7 +202,7 @@ def _require_ours(folder: Path) -> None:
     """Refuse a folder that holds something else; a run that was killed while it began is fine."""
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return
-    ours = {PARTS, BROKEN, LOCK, LISTING, LISTING + UNFINISHED, MANIFEST + UNFINISHED}
+    ours = {PARTS, BROKEN, LOCK, LISTING, LISTING + PARTIAL_SUFFIX, MANIFEST + PARTIAL_SUFFIX}
     strange = sorted({file.name for file in folder.iterdir()} - ours)
     if strange:
         raise ObjectSeekerError(f"{folder} holds {strange[0]!r} but no run: use another folder")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from objectseeker.errors import ObjectSeekerError, one_line, require_count, require_number
+from objectseeker.errors import ObjectSeekerError, require_count, require_number, sanitize_line
 from objectseeker.files.images import LARGEST_IMAGE
 
 # By which name a server may be called.
@@ -54,7 +54,7 @@ class Refused(Exception):  # noqa: N818  # it is an answer
     def __init__(self, status: int, sentence: str, *, retry_after: int | None = None) -> None:
         super().__init__(sentence)
         self.status, self.retry_after = status, retry_after
-        text = one_line(sentence)
+        text = sanitize_line(sentence)
         self.sentence = text if len(text) <= LONGEST_SENTENCE else f"{text[:LONGEST_SENTENCE]} ..."
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.inference.images import Found, look
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.limits import Limits, Refused
 from objectseeker.serve.monitoring import Metrics
 from objectseeker.serve.uploads import GoneError
@@ -38,7 +38,7 @@ class Done(NamedTuple):
 class _Waiting:
     """An image that waits for its turn. An executor keeps even what was cancelled, so `drop` lets go of the bytes."""
 
-    def __init__(self, load: Callable[[], Image], threat: Threat | None) -> None:
+    def __init__(self, load: Callable[[], Image], threat: ThreatModel | None) -> None:
         self.load, self.threat, self.begin = load, threat, time.monotonic()
 
     def drop(self) -> None:
@@ -79,7 +79,7 @@ class Workers:
         """Do what would hold up the event loop: look into what was received."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
-    async def look(self, load: Callable[[], Image], threat: Threat | None, gone: Awaitable[None]) -> Done:
+    async def look(self, load: Callable[[], Image], threat: ThreatModel | None, gone: Awaitable[None]) -> Done:
         """What is found in an image that is loaded when its turn comes; not begun with if its client is `gone`."""
         waiting = _Waiting(load, threat)
         work = self._devices.submit(self._work, waiting)

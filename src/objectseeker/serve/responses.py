@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker.core.threats import WHERES
+from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defence
 from objectseeker.inference.image_sources import Categories, Source
 from objectseeker.inference.images import ABOUT, CERTIFICATE, Found, box_rows, coco_result
-from objectseeker.metrics.settings import Threat
+from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.protocol import CERTIFIED_OUTPUTS, INPUT, OUTPUTS, Array
 
 SENT = Source(1, "image", None)  # type: ignore[arg-type]  # an image that is sent has no place, and no name to trust
@@ -25,7 +25,7 @@ class Model:
     name: str
     defence: Defence
     classes: tuple[str, ...]
-    threat: Threat
+    threat: ThreatModel
 
     @property
     def version(self) -> str:
@@ -47,7 +47,7 @@ class Model:
             "parameters": {
                 "defence": self.defence.described(),
                 "classes": list(self.classes),
-                "certified": {"where": list(WHERES)} | self.threat.described(self.defence.rule),
+                "certified": {"where": list(PATCH_LOCATIONS)} | self.threat.described(self.defence.rule),
                 "about": ABOUT,
             },
         }
@@ -84,7 +84,7 @@ def tensors_of(found: Found) -> Mapping[str, Array]:
     }
     if found.certificates is not None:
         table = np.array(found.certificates, np.int64).reshape(len(boxes), len(CERTIFICATE))
-        tensors["certified"] = table[:, : len(WHERES)] != 0
+        tensors["certified"] = table[:, : len(PATCH_LOCATIONS)] != 0
         tensors["vacuous_far"] = table[:, CERTIFICATE.index("vacuous_far")] != 0
         tensors["largest_square"] = table[:, CERTIFICATE.index("largest_square")]
     return tensors

@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect, Request
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import claimed_size, decode_image
+from objectseeker.files.images import decode_image, header_size
 from objectseeker.serve.limits import MORE_VIEWS, SQUARE, Limits, Refused
 
 NAME = "of the request"  # an image that is sent has no name that could be trusted
@@ -54,7 +54,7 @@ def require_image(content: bytes, limits: Limits, masks: Recipe) -> None:
     if content[:2] == b"--":
         raise Refused(415, "this is a form: send the file itself as the body, as curl --data-binary @photo.jpg does")
     try:
-        width, height = claimed_size(content, NAME)
+        width, height = header_size(content, NAME)
     except ObjectSeekerError as error:
         raise Refused(400, str(error)) from None
     limits.require_pixels(width, height)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.training.masked_datasets import Format, from_corners, require_format, to_corners
-from objectseeker.training.masking import Masking, select, size_of
+from objectseeker.training.masking import Format, Masking, from_corners, require_format, select, size_of, to_corners
 
 UNSUPPORTED = ("mask", "masks", "keypoints")
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Floats
-from objectseeker.core.masks import GREY
+from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
 # Drawing a mask: a strip of the image, all between two columns or between two rows.
@@ -276,7 +276,7 @@ def _require_by(by: str) -> None:
 
 def grey(fractions: bool, fill: float | None) -> float:
     """The value of removed pixels, unless `fill` is one: grey in the range of the image."""
-    return (GREY / 255 if fractions else GREY) if fill is None else fill
+    return (DEFAULT_FILL / 255 if fractions else DEFAULT_FILL) if fill is None else fill
 
 
 def inside(boxes: Any, rectangles: Any) -> Any:
@@ -368,3 +368,39 @@ def like(numbers: Floats, given: Any) -> Any:
     import torch
 
     return torch.from_numpy(numbers).to(dtype=given.dtype, device=given.device)
+
+
+# How pipelines write a box down: corners in pixels;
+# corners, corner and size, centre and size as shares of the image; corner and size; centre and size.
+Format = Literal["pascal_voc", "albumentations", "coco", "yolo", "cxcywh"]
+
+
+def to_corners(boxes: Floats, form: Format, size: tuple[int, int]) -> Floats:
+    """Boxes (N, 4) as x1, y1, x2, y2 in pixels of an image of `size`, its width and height."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if form in ("yolo", "albumentations"):
+        first, second = first * size, second * size
+    if form == "coco":
+        second = first + second
+    if form in ("yolo", "cxcywh"):
+        first, second = first - second / 2, first + second / 2
+    return np.concatenate([first, second], axis=1)
+
+
+def from_corners(boxes: Floats, form: Format, size: tuple[int, int]) -> Floats:
+    """The reverse of `to_corners`."""
+    first, second = boxes[:, :2], boxes[:, 2:]
+    if form == "coco":
+        second = second - first
+    if form in ("yolo", "cxcywh"):
+        first, second = (first + second) / 2, second - first
+    if form in ("yolo", "albumentations"):
+        first, second = first / size, second / size
+    return np.concatenate([first, second], axis=1)
+
+
+def require_format(form: str) -> Format:
+    for known in get_args(Format):
+        if form == known:
+            return known  # type: ignore[no-any-return]
+    raise ObjectSeekerError(f"box format must be one of {', '.join(get_args(Format))}, got {form!r}")

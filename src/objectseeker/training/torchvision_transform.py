@@ -9,8 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.training.masked_datasets import Format, from_corners, to_corners
-from objectseeker.training.masking import Masking, Strip, as_boxes, as_floats, is_tensor, like, mask_pixels, select
+from objectseeker.training.masking import (
+    Format,
+    Masking,
+    Strip,
+    as_boxes,
+    as_floats,
+    from_corners,
+    is_tensor,
+    like,
+    mask_pixels,
+    select,
+    to_corners,
+)
 
 FORMATS: dict[str, Format] = {"XYXY": "pascal_voc", "XYWH": "coco", "CXCYWH": "cxcywh"}
 PER_OBJECT = ("labels", "masks", "area", "iscrowd")

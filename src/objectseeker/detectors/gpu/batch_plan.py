@@ -12,16 +12,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Ints
-from objectseeker.detectors.gpu.shared_layers import NOTHING, Batch, Level, Reach, cuts, levels, look_up, strips
-from objectseeker.detectors.network.preprocess import Placement, Size
-from objectseeker.detectors.network.views import Views
+from objectseeker.detectors.gpu.shared_layers import (
+    NOTHING,
+    FeatureLevel,
+    ReceptiveField,
+    WindowBatch,
+    levels,
+    locate_cells,
+    split_lines,
+    strips,
+)
+from objectseeker.detectors.network.preprocess import InputPlacement, Size
+from objectseeker.detectors.network.views import ViewPlan
 
 Tensor = Any
 
 PADDED_TO = 4  # views of one of several sizes are filled up to a multiple of it, so that fewer shapes occur
 
 
-class Group(NamedTuple):
+class ViewGroup(NamedTuple):
     """`views` views that run together at one `size`; the first `members` of them are asked for."""
 
     size: Size
@@ -29,45 +38,47 @@ class Group(NamedTuple):
     members: int
 
 
-class Program(NamedTuple):
+class BatchPlan(NamedTuple):
     """All shapes of a call and nothing of its content: calls of one program replay one graph.
 
     `levels` and, for each, the sizes and numbers of its batches are there if views share their first stages.
     """
 
     canvas: Size
-    groups: tuple[Group, ...]
+    groups: tuple[ViewGroup, ...]
     columns: int
-    levels: tuple[Level, ...] = ()
+    levels: tuple[FeatureLevel, ...] = ()
     batches: tuple[tuple[tuple[Size, int], ...], ...] = ()
 
 
 @lru_cache(maxsize=256)  # `views.known_views` gives equal views as one object
-def plan(views: Views, placement: Placement, reaches: tuple[Reach, ...], batch: int) -> tuple[Program, Ints, Ints]:
+def plan_batches(
+    views: ViewPlan, placement: InputPlacement, reaches: tuple[ReceptiveField, ...], batch: int
+) -> tuple[BatchPlan, Ints, Ints]:
     """What runs, the numbers it needs, and where each view is found among its results.
 
     The numbers are tables, one after the other: a row for every view of every batch
     of a shared stage and then of every group; `split` takes them apart.
     """
-    every: tuple[Level, ...] = levels(placement.size, reaches)
-    cut = cuts(views.filled, placement) if every else None
+    every: tuple[FeatureLevel, ...] = levels(placement.size, reaches)
+    cut = split_lines(views.filled, placement) if every else None
     if cut is None:
         rectangles = views.filled.shape[1]
         rows, nothing, shrink, every = views.filled.reshape(len(views), -1), [0, 0, *placement.size] * rectangles, 1, ()
-        early: list[list[Batch]] = []
+        early: list[list[WindowBatch]] = []
     else:
-        rows, nothing, shrink = look_up(cut, every[-1]), list(NOTHING), every[-1].reach.stride
+        rows, nothing, shrink = locate_cells(cut, every[-1]), list(NOTHING), every[-1].reach.stride
         early = strips(cut, views.filled, placement, every)
-    groups, tables, order = arrange(views, rows, nothing, shrink, batch)
+    groups, tables, order = group_views(views, rows, nothing, shrink, batch)
     shapes = tuple(tuple((part.size, len(part.table)) for part in parts) for parts in early)
-    program = Program(placement.size, tuple(groups), tables[0].shape[1], every, shapes)
+    program = BatchPlan(placement.size, tuple(groups), tables[0].shape[1], every, shapes)
     numbers = np.concatenate([piece.ravel() for piece in [part.table for parts in early for part in parts] + tables])
     for array in (numbers, order):
         array.setflags(write=False)
     return program, numbers, order
 
 
-def split(program: Program, tables: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
+def split(program: BatchPlan, tables: Tensor) -> tuple[list[list[Tensor]], list[Tensor]]:
     """The tables of the batches of every shared stage, and of every group."""
     early = [[(count, 7 if number else 6) for _, count in shapes] for number, shapes in enumerate(program.batches)]
     late = [(group.views, program.columns) for group in program.groups]
@@ -78,9 +89,9 @@ def split(program: Program, tables: Tensor) -> tuple[list[list[Tensor]], list[Te
     return [[next(pieces) for _ in stage] for stage in early], list(pieces)
 
 
-def arrange(
-    views: Views, rows: Ints, nothing: list[int], shrink: int, batch: int
-) -> tuple[list[Group], list[Ints], Ints]:
+def group_views(
+    views: ViewPlan, rows: Ints, nothing: list[int], shrink: int, batch: int
+) -> tuple[list[ViewGroup], list[Ints], Ints]:
     """Which views run together, a table for each group, and every view's place among all.
 
     A row of a table is a corner, one of `rows`, and 1 if the view shows the whole image. Sizes and corners are in steps
@@ -97,7 +108,7 @@ def arrange(
             table[: len(part), :2] = views.window[part, :2] // shrink
             table[: len(part), 2:-1] = rows[part]
             table[: len(part), -1] = views.whole[part]
-            groups.append(Group((width // shrink, height // shrink), full, len(part)))
+            groups.append(ViewGroup((width // shrink, height // shrink), full, len(part)))
             tables.append(table)
             members.append(part)
     return groups, tables, np.argsort(np.concatenate(members), kind="stable")

@@ -17,7 +17,7 @@ import torch
 
 from objectseeker.core.masks import Image
 from objectseeker.detectors.network.layouts import Layout
-from objectseeker.detectors.network.preprocess import Placement, Resampling
+from objectseeker.detectors.network.preprocess import InputPlacement, Resampling
 
 Tensor = Any
 _Result = TypeVar("_Result")
@@ -30,7 +30,7 @@ _settings_before: list[list[Any]] = []  # one entry for every thread inside `rep
 
 
 @contextmanager
-def reproducible(device: Any) -> Iterator[None]:
+def set_deterministic(device: Any) -> Iterator[None]:
     """The same bits every time: no choice of kernels by stopwatch, and single precision is single precision.
 
     TF32, which torch turns on for convolutions by default, keeps 10 of 23 bits: half precision by another name. These
@@ -85,7 +85,7 @@ def download(tensor: Tensor) -> Callable[[], npt.NDArray[Any]]:
     return wait
 
 
-def at_once(jobs: Sequence[Callable[[], _Result]], *, streams: bool) -> list[_Result]:
+def run_concurrently(jobs: Sequence[Callable[[], _Result]], *, streams: bool) -> list[_Result]:
     """What every job returns. With `streams` a GPU may run them side by side; the kernels and results are the same."""
     if not streams or len(jobs) < 2:
         return [job() for job in jobs]
@@ -110,7 +110,7 @@ def _side_streams(device: int) -> list[Any]:
 # --- images -----------------------------------------------------------------------------------------------------
 
 
-def prepare(image: Image, placement: Placement, layout: Layout, device: Any, dtype: Any) -> Tensor:
+def prepare(image: Image, placement: InputPlacement, layout: Layout, device: Any, dtype: Any) -> Tensor:
     """The network input H x W x 3, normalised, in the network's precision.
 
     The image is resized by the very weight tables of `preprocess`, as matrix products. Its proof holds: a removed pixel
@@ -151,7 +151,7 @@ def _table(axis: Resampling, device: Any) -> Tensor:
 # --- graphs -----------------------------------------------------------------------------------------------------
 
 
-class Recorded(NamedTuple):
+class CudaGraph(NamedTuple):
     """A CUDA graph, the addresses it reads, and those it leaves its results at."""
 
     graph: Any
@@ -160,7 +160,7 @@ class Recorded(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Graphs:
+class CudaGraphCache:
     """Jobs recorded once for every shape and replayed, which leaves the host out of it.
 
     A recorded graph cannot depend on what its inputs hold: the same kernels run in the same order on the same
@@ -168,7 +168,7 @@ class Graphs:
     """
 
     record: bool
-    _recorded: OrderedDict[Hashable, Recorded] = field(default_factory=OrderedDict)
+    _recorded: OrderedDict[Hashable, CudaGraph] = field(default_factory=OrderedDict)
     _pool: Any = None  # of memory: graphs run one after the other, so all may use the same
 
     def run(
@@ -187,7 +187,7 @@ class Graphs:
         recorded.graph.replay()
         return recorded.outputs
 
-    def _make(self, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> Recorded:
+    def _make(self, job: Callable[..., tuple[Tensor, ...]], inputs: tuple[Tensor, ...]) -> CudaGraph:
         fixed = tuple(value.clone() for value in inputs)
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         side = torch.cuda.Stream()  # libraries set themselves up on first use, which must not be recorded
@@ -199,4 +199,4 @@ class Graphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outputs = job(*fixed)
-        return Recorded(graph, fixed, outputs)
+        return CudaGraph(graph, fixed, outputs)

@@ -17,14 +17,22 @@ import torch
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import Image
-from objectseeker.detectors.gpu.batch_plan import Group, Program, plan, split
-from objectseeker.detectors.gpu.device import Graphs, at_once, download, normalise, prepare, reproducible, upload
+from objectseeker.detectors.gpu.batch_plan import BatchPlan, ViewGroup, plan_batches, split
+from objectseeker.detectors.gpu.device import (
+    CudaGraphCache,
+    download,
+    normalise,
+    prepare,
+    run_concurrently,
+    set_deterministic,
+    upload,
+)
 from objectseeker.detectors.gpu.raw_network import RawNetwork
-from objectseeker.detectors.gpu.shared_layers import Level, Reach
+from objectseeker.detectors.gpu.shared_layers import FeatureLevel, ReceptiveField
 from objectseeker.detectors.network.layouts import Layout
-from objectseeker.detectors.network.preprocess import Placement, Size
+from objectseeker.detectors.network.preprocess import InputPlacement, Size
 from objectseeker.detectors.network.raw_boxes import MOST_BOXES, has_area, nms
-from objectseeker.detectors.network.views import Views
+from objectseeker.detectors.network.views import ViewPlan
 from objectseeker.errors import ObjectSeekerError
 
 # Candidates and suppression for all views at once, on whatever device the tensors are: nothing waits for the host.
@@ -46,7 +54,7 @@ class Suppression(NamedTuple):
     settled: Tensor
 
 
-def best_first(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
+def top_k(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tensor, Tensor]:
     """The `count` best candidates of each view: their numbers V x K and scores V x K, -1 where there is no candidate.
 
     `score` is V x N, `number` likewise or N, from 0 on and all different. Of equal scores the lower number comes first,
@@ -118,41 +126,43 @@ class DeviceViews:
     candidates: int = MOST_BOXES
     compiled: bool = False
     share: bool = False
-    _graphs: Graphs = field(init=False)
-    _reaches: tuple[Reach, ...] = field(init=False)
+    _graphs: CudaGraphCache = field(init=False)
+    _reaches: tuple[ReceptiveField, ...] = field(init=False)
     _fast: dict[str, Any] = field(init=False, default_factory=dict)
     _tried: set[Any] = field(init=False, default_factory=set)  # shapes of shared stages
 
     def __post_init__(self) -> None:
-        self._graphs, self._reaches = Graphs(self.record), self.network.reaches
+        self._graphs, self._reaches = CudaGraphCache(self.record), self.network.reaches
 
     @property
     def record(self) -> bool:
         """Whether graphs are recorded."""
         return bool(self.device.type == "cuda")
 
-    def begin(self, image: Image, placement: Placement, views: Views, value: int) -> Callable[[], list[Detections]]:
+    def begin(
+        self, image: Image, placement: InputPlacement, views: ViewPlan, value: int
+    ) -> Callable[[], list[Detections]]:
         """Begin with the views of an image; what is returned waits for their boxes and gives them.
 
         The boxes of a view depend on nothing of `image` that `views` fills or cuts away.
         """
-        program, table, order = plan(views, placement, self._reaches if self.share else (), self.batch)
-        with reproducible(self.device), torch.inference_mode():
+        program, table, order = plan_batches(views, placement, self._reaches if self.share else (), self.batch)
+        with set_deterministic(self.device), torch.inference_mode():
             filling = normalise(torch.full((3,), float(value), device=self.device), self.layout, self.dtype)
             tables, places = upload(table, self.device), upload(order, self.device)
             canvas = prepare(image, placement, self.layout, self.device, self.dtype)
             if program.levels and program.batches not in self._tried:
-                self.require_blind(program, tables, filling)
+                self.require_no_leak(program, tables, filling)
                 self._tried.add(program.batches)
 
             def job(canvas: Tensor, tables: Tensor, places: Tensor, filling: Tensor) -> tuple[Tensor, ...]:
-                return (self._fastest("finish", *self.candidates_of(program, canvas, tables, filling), places),)
+                return (self._call_compiled("finish", *self.candidates_of(program, canvas, tables, filling), places),)
 
             inputs = canvas, tables, places, filling
             packed = download(self._graphs.run(program, job, inputs)[0])
 
         def wait() -> list[Detections]:
-            rows = settle(*unpack(packed(), len(views)), self._threshold)
+            rows = finish_suppression(*unpack(packed(), len(views)), self._threshold)
             return to_detections(rows, views.window[:, :2], placement)
 
         return wait
@@ -162,20 +172,22 @@ class DeviceViews:
         """Boxes that overlap more suppress each other."""
         return 1.0 if self.layout.nms is None else self.layout.nms
 
-    def candidates_of(self, program: Program, canvas: Tensor, tables: Tensor, filling: Tensor) -> tuple[Tensor, Tensor]:
+    def candidates_of(
+        self, program: BatchPlan, canvas: Tensor, tables: Tensor, filling: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """The best candidates of all views, N x K x 6, and which are boxes at all, group after group."""
         early, late = split(program, tables)
         bank = self.shared(program, canvas, early, filling)
 
-        def look_at(group: Group, part: Tensor) -> tuple[Tensor, Tensor]:
+        def look_at(group: ViewGroup, part: Tensor) -> tuple[Tensor, Tensor]:
             if bank is None:
-                rows, valid = self._fastest("look", canvas, filling, group.size, part)
+                rows, valid = self._call_compiled("look", canvas, filling, group.size, part)
             else:
-                rows, valid = self._fastest("look_on", bank, group.size, part, program.levels[-1])
+                rows, valid = self._call_compiled("look_on", bank, group.size, part, program.levels[-1])
             return rows[: group.members], valid[: group.members]
 
         jobs = [partial(look_at, group, part) for group, part in zip(program.groups, late, strict=True)]
-        groups = at_once(jobs, streams=self.record)
+        groups = run_concurrently(jobs, streams=self.record)
         return torch.cat([rows for rows, _ in groups]), torch.cat([valid for _, valid in groups])
 
     # --- views that share nothing -------------------------------------------------------------------------------
@@ -201,31 +213,31 @@ class DeviceViews:
 
     # --- views that share their first stages --------------------------------------------------------------------
 
-    def shared(self, program: Program, canvas: Tensor, tables: list[list[Tensor]], filling: Tensor) -> Tensor | None:
+    def shared(self, program: BatchPlan, canvas: Tensor, tables: list[list[Tensor]], filling: Tensor) -> Tensor | None:
         """The cells behind the shared stages, as `shared.look_up` finds them; None if nothing is shared."""
         bank: Tensor | None = None
         for number, (shapes, parts) in enumerate(zip(program.batches, tables, strict=True)):
             if bank is None:
-                run = partial(self._fastest, "first", canvas, filling)
+                run = partial(self._call_compiled, "first", canvas, filling)
             else:
-                run = partial(self._fastest, "next", bank, number, program.levels[number - 1])
+                run = partial(self._call_compiled, "next", bank, number, program.levels[number - 1])
             jobs = [partial(run, size, part) for (size, _), part in zip(shapes, parts, strict=True)]
-            bank = torch.cat(at_once(jobs, streams=self.record))
+            bank = torch.cat(run_concurrently(jobs, streams=self.record))
         return bank
 
     def first(self, canvas: Tensor, filling: Tensor, size: Size, plan: Tensor) -> Tensor:
         return _cells(self.network.stage(0, self.draw(canvas, filling, size, plan)))
 
-    def next(self, bank: Tensor, number: int, below: Level, size: Size, plan: Tensor) -> Tensor:
-        return _cells(self.network.stage(number, put_together(bank, size, plan, below)))
+    def next(self, bank: Tensor, number: int, below: FeatureLevel, size: Size, plan: Tensor) -> Tensor:
+        return _cells(self.network.stage(number, gather_cells(bank, size, plan, below)))
 
-    def look_on(self, bank: Tensor, size: Size, plan: Tensor, level: Level) -> tuple[Tensor, Tensor]:
+    def look_on(self, bank: Tensor, size: Size, plan: Tensor, level: FeatureLevel) -> tuple[Tensor, Tensor]:
         """`look`, from the shared cells on; sizes and corners are in cells."""
         stride = level.reach.stride
-        features = put_together(bank, size, plan, level)
+        features = gather_cells(bank, size, plan, level)
         return self.choose((size[0] * stride, size[1] * stride), *self.network.rest(features), plan[:, -1])
 
-    def require_blind(self, program: Program, tables: Tensor, filling: Tensor) -> None:
+    def require_no_leak(self, program: BatchPlan, tables: Tensor, filling: Tensor) -> None:
         """Try out, on noise, that what a view takes from the shared cells is blind to what the view fills.
 
         The proof in `shared` asks it of the kernels, and they are the same whenever the shapes are.
@@ -263,7 +275,7 @@ class DeviceViews:
         anchors, classes = values.shape[1:]
         values = values.where(values.isfinite(), -torch.inf)
         every = torch.arange(anchors, device=values.device)
-        anchor, _ = best_first(self.network.score(values.amax(-1)), every, self.floor, self.candidates)
+        anchor, _ = top_k(self.network.score(values.amax(-1)), every, self.floor, self.candidates)
         values = values.gather(1, anchor[..., None].expand(-1, -1, classes))
         label = torch.arange(classes, device=values.device)
         counts = label == values.argmax(-1, keepdim=True)
@@ -271,7 +283,7 @@ class DeviceViews:
             counts = counts | (whole[:, None, None] == 1)
         score = torch.where(counts, self.network.score(values), -1.0)
         number = anchor[..., None] * classes + label
-        number, score = best_first(score.flatten(1), number.flatten(1), self.floor, self.candidates)
+        number, score = top_k(score.flatten(1), number.flatten(1), self.floor, self.candidates)
         anchor, label = number // classes, number % classes + self.layout.label_offset
         codes = codes.gather(1, anchor[..., None].expand(-1, -1, codes.shape[-1]))
         boxes = self.network.boxes(codes, anchor, size)
@@ -291,7 +303,7 @@ class DeviceViews:
         rows = torch.cat([rows[..., :4], score[..., None], rows[..., 5:]], -1)
         return torch.cat([rows.flatten(), settled.float()])
 
-    def _fastest(self, what: str, *given: Any) -> Any:
+    def _call_compiled(self, what: str, *given: Any) -> Any:
         """The method `what`, compiled if asked for: by kernels made for this size and any number of views.
 
         Never by kernels made for several sizes, and never by falling back: what runs must follow from the shape alone,
@@ -315,12 +327,12 @@ def _cells(features: Tensor) -> Tensor:
     return features.permute(0, 2, 3, 1).reshape(-1, features.shape[1])
 
 
-def put_together(bank: Tensor, size: Size, plan: Tensor, level: Level) -> Tensor:
+def gather_cells(bank: Tensor, size: Size, plan: Tensor, level: FeatureLevel) -> Tensor:
     """The windows N x C x H x W, channels last, that `plan` describes: a corner and an entry of `shared.look_up`."""
     return bank[_positions(size, plan, level)].permute(0, 3, 1, 2)
 
 
-def _positions(size: Size, plan: Tensor, level: Level) -> Tensor:
+def _positions(size: Size, plan: Tensor, level: FeatureLevel) -> Tensor:
     """Which cell of the bank is seen where: N x H x W."""
     left, top, axis, at, fills_low, first, start = (plan[:, column, None, None] for column in range(7))
     x = left + torch.arange(size[0], device=plan.device)
@@ -343,7 +355,7 @@ def unpack(packed: Rows, views: int) -> tuple[Rows, Bools]:
     return rows.reshape(views, -1, 6), settled > 0
 
 
-def settle(rows: Rows, settled: Bools, threshold: float) -> Rows:
+def finish_suppression(rows: Rows, settled: Bools, threshold: float) -> Rows:
     """Finish the suppression of the views that have not settled, here, from the very candidates that came.
 
     An attacker chooses which views that are, of those that show the patch. A view that removes it shows what it always
@@ -360,7 +372,7 @@ def settle(rows: Rows, settled: Bools, threshold: float) -> Rows:
     return rows
 
 
-def to_detections(rows: Rows, corner: Ints, placement: Placement) -> list[Detections]:
+def to_detections(rows: Rows, corner: Ints, placement: InputPlacement) -> list[Detections]:
     """Candidates N x K x 6 as boxes on the raw image, view by view, best first."""
     view, place = np.nonzero(~np.signbit(rows[..., 4]))  # by view, then by falling score: the order they came in
     kept = rows[view, place].astype(np.float64)

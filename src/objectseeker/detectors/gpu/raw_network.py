@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
-from objectseeker.detectors.gpu.shared_layers import Reach
+from objectseeker.detectors.gpu.shared_layers import ReceptiveField
 from objectseeker.detectors.network.preprocess import Size
 
 Tensor = Any
@@ -25,7 +25,7 @@ class RawNetwork(Protocol):
     """
 
     @property
-    def reaches(self) -> tuple[Reach, ...]:
+    def reaches(self) -> tuple[ReceptiveField, ...]:
         """What a cell behind each of the stages looks at, on the output of the one before."""
 
     def stage(self, number: int, features: Tensor) -> Tensor:
@@ -47,7 +47,7 @@ class BoxesAndScores:
 
     module: Any
     decode: DecodeTensor | None
-    reaches: tuple[Reach, ...] = ()
+    reaches: tuple[ReceptiveField, ...] = ()
 
     def stage(self, number: int, features: Tensor) -> Tensor:
         raise IndexError(number)
@@ -65,7 +65,7 @@ class BoxesAndScores:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Embedded:
+class BuiltinNetwork:
     """The embedded detector: box sides are distributions over distances, turned into boxes in single precision only.
 
     In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `behind` is the detector
@@ -76,13 +76,13 @@ class Embedded:
     behind: EmbeddedDetector
 
     @classmethod
-    def of(cls, predictor: Predictor) -> Embedded:
+    def of(cls, predictor: Predictor) -> BuiltinNetwork:
         behind = copy.deepcopy(predictor.detector)
         behind.stem = behind.stage2 = behind.stage3 = torch.nn.Identity()
         return cls(predictor, behind)
 
     @property
-    def reaches(self) -> tuple[Reach, ...]:
+    def reaches(self) -> tuple[ReceptiveField, ...]:
         detector = self.predictor.detector
         return reach_of(detector.stem, detector.stage2), reach_of(detector.stage3)
 
@@ -104,20 +104,20 @@ class Embedded:
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride[..., None]
 
 
-def as_network(module: Any, decode: DecodeTensor | None) -> RawNetwork:
+def wrap_network(module: Any, decode: DecodeTensor | None) -> RawNetwork:
     if not isinstance(module, Predictor) or decode is not None:
         return BoxesAndScores(module, decode)
-    return Embedded.of(module)
+    return BuiltinNetwork.of(module)
 
 
-def reach_of(*modules: torch.nn.Module) -> Reach:
+def reach_of(*modules: torch.nn.Module) -> ReceptiveField:
     """What a cell behind `modules` looks at, as if all their convolutions were one chain: at least what it does."""
-    total = Reach()
+    total = ReceptiveField()
     for module in modules:
         for part in module.modules():
             if isinstance(part, torch.nn.Conv2d):
                 (kernel, _), (stride, _), (padding, _) = part.kernel_size, part.stride, part.padding
-                total = total.then(Reach(int(stride), int(padding), kernel - int(padding)))
+                total = total.then(ReceptiveField(int(stride), int(padding), kernel - int(padding)))
             elif isinstance(part, torch.nn.MaxPool2d | torch.nn.AvgPool2d | torch.nn.Upsample):
                 raise TypeError(f"{type(part).__name__} is not a convolution")
     return total

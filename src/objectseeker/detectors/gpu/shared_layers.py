@@ -27,28 +27,28 @@ from typing import NamedTuple
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.detectors.network.preprocess import Placement, Size
+from objectseeker.detectors.network.preprocess import InputPlacement, Size
 
 BEYOND = 2**30  # a line no cell reaches across
 EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
 NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
 
 
-class Reach(NamedTuple):
+class ReceptiveField(NamedTuple):
     """Cell f looks at [stride * f - low, stride * f + high) of its input, along either axis."""
 
     stride: int = 1
     low: int = 0
     high: int = 1
 
-    def then(self, other: Reach) -> Reach:
+    def then(self, other: ReceptiveField) -> ReceptiveField:
         """What a cell of `other` looks at, two steps back, if its input are our cells."""
-        return Reach(
+        return ReceptiveField(
             self.stride * other.stride, self.low + self.stride * other.low, self.high + self.stride * (other.high - 1)
         )
 
 
-class Level(NamedTuple):
+class FeatureLevel(NamedTuple):
     """The features behind a shared stage: their `size` in cells, and how many the strips along a line need.
 
     `strip` is the width of an upright strip and the height of a flat one; `down` cells of the level below are one of
@@ -56,33 +56,35 @@ class Level(NamedTuple):
     """
 
     size: Size
-    reach: Reach  # on the network input
+    reach: ReceptiveField  # on the network input
     down: int
     margin: int
     strip: Size
 
 
-class Batch(NamedTuple):
+class WindowBatch(NamedTuple):
     """Windows of one size, of the level below or of the network input; what a row of `table` holds is said there."""
 
     size: Size
     table: Ints
 
 
-def levels(canvas: Size, stages: Sequence[Reach]) -> tuple[Level, ...]:
+def levels(canvas: Size, stages: Sequence[ReceptiveField]) -> tuple[FeatureLevel, ...]:
     """The levels behind `stages`, each of which works on the output of the one before."""
-    every, total = [], Reach()
+    every, total = [], ReceptiveField()
     for stage in stages:
         total = total.then(stage)
         width, height = canvas[0] // total.stride, canvas[1] // total.stride
         near = -(-(total.low + total.high) // total.stride)  # at most so many cells reach across a line
         margin, behind = -(-stage.low // stage.stride), -(-stage.high // stage.stride) - 1
         needed = margin + near + behind
-        every.append(Level((width, height), total, stage.stride, margin, (min(needed, width), min(needed, height))))
+        every.append(
+            FeatureLevel((width, height), total, stage.stride, margin, (min(needed, width), min(needed, height)))
+        )
     return tuple(every)
 
 
-def cuts(filled: Ints, placement: Placement) -> Ints | None:
+def split_lines(filled: Ints, placement: InputPlacement) -> Ints | None:
     """The line of every view as axis, position and whether the lower side is filled: N x 3. None if one has no line.
 
     An empty rectangle is a line beyond the end. What lies around the image looks the same in all views.
@@ -106,7 +108,7 @@ def cuts(filled: Ints, placement: Placement) -> Ints | None:
     return np.where(empty[:, None], EVERYTHING[:3], np.stack([axis, at, fills_low], axis=1))
 
 
-def look_up(cut: Ints, level: Level) -> Ints:
+def locate_cells(cut: Ints, level: FeatureLevel) -> Ints:
     """Where the cells of every view are found: its cut, where its strip begins, and the strip's place in the bank.
 
     The bank is a list of cells: those of the untouched image, of the filling, of all upright strips and of all flat
@@ -128,7 +130,9 @@ def has_strip(cut: Ints, axis: int) -> Bools:
     return np.asarray((cut[:, 0] == axis) & (np.abs(cut[:, 1]) < BEYOND))
 
 
-def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]) -> list[list[Batch]]:
+def strips(
+    cut: Ints, filled: Ints, placement: InputPlacement, every: Sequence[FeatureLevel]
+) -> list[list[WindowBatch]]:
     """What every stage is run on: the untouched image and the filling, the upright strips, the flat strips.
 
     The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one
@@ -140,8 +144,8 @@ def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]
     references = np.array([[0, 0, 0, 0], whole])
     stages = []
     for level in every:
-        places = look_up(cut, level)
-        batches = [Batch(size, np.pad(references, ((0, 0), (2, 0))))]
+        places = locate_cells(cut, level)
+        batches = [WindowBatch(size, np.pad(references, ((0, 0), (2, 0))))]
         for axis in (0, 1):
             members = np.flatnonzero(has_strip(cut, axis))
             if len(members):
@@ -149,7 +153,7 @@ def strips(cut: Ints, filled: Ints, placement: Placement, every: Sequence[Level]
                 corner[:, axis] = places[members, 3] * level.down
                 side = level.strip[axis] * level.down
                 strip = (side, size[1]) if axis == 0 else (size[0], side)
-                batches.append(Batch(strip, np.concatenate([corner, contents[members]], axis=1)))
+                batches.append(WindowBatch(strip, np.concatenate([corner, contents[members]], axis=1)))
         stages.append(batches)
         size, contents, references = level.size, places, np.array([EVERYTHING, NOTHING])
     return stages

@@ -40,7 +40,7 @@ COCO_91 = _with_gaps()
 BY_COUNT = {len(names): names for names in (VOC_20, COCO_80, COCO_91)}
 
 
-def numbered(first: int, end: int) -> tuple[str, ...]:
+def numbered_names(first: int, end: int) -> tuple[str, ...]:
     """Names for the labels from `first` on, before `end`."""
     return tuple(f"class_{label}" for label in range(first, end))
 
@@ -58,12 +58,12 @@ def from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(part.strip() for part in parts) if len(parts) <= MOST_CLASSES else ()
     try:
         read = ast.literal_eval(names)
-        return () if isinstance(read, str | bytes) else from_any(read)
+        return () if isinstance(read, str | bytes) else normalize_names(read)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return ()
 
 
-def from_any(names: Mapping[int, str] | Iterable[str]) -> tuple[str, ...]:
+def normalize_names(names: Mapping[int, str] | Iterable[str]) -> tuple[str, ...]:
     """Names by label, or in the order of the labels."""
     return from_mapping(names if isinstance(names, Mapping) else dict(enumerate(names)))
 

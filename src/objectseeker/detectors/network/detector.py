@@ -12,21 +12,21 @@ import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, as_image
-from objectseeker.core.seeker import attempt, where_it_worked
+from objectseeker.core.seeker import keep_successful_views, try_view
 from objectseeker.detectors.network.layouts import Array, Layout, normalise
-from objectseeker.detectors.network.preprocess import Placement, Size, prepare
+from objectseeker.detectors.network.preprocess import InputPlacement, Size, prepare
 from objectseeker.detectors.network.raw_boxes import (
     MOST_BOXES,
     SCORE_FLOOR,
-    Found,
-    clean,
-    count_broken,
-    finish,
+    RawBoxes,
+    count_invalid,
+    drop_invalid,
+    keep_best,
+    log_invalid,
     nms,
-    on_image,
-    say_broken,
+    to_image_detections,
 )
-from objectseeker.detectors.network.views import MaskBy, Views, known_views
+from objectseeker.detectors.network.views import MaskMode, ViewPlan, cached_view_plan
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 # What may be asked of any detector around a network, however the network is run.
@@ -44,7 +44,7 @@ class NetworkOptions:
     score_floor: float = SCORE_FLOOR
     batch: int | None = None
     device: str = "cpu"
-    mask_by: MaskBy = "fill"
+    mask_by: MaskMode = "fill"
 
     def __post_init__(self) -> None:
         if self.batch is not None:
@@ -59,7 +59,7 @@ class NetworkOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class OneByOneDetector:
+class SingleImageDetector:
     """Turns images into detections with `find`, which gives boxes in raw pixels and gets one image at a time.
 
     The libraries behind it pad the images of a batch to a common size, so that batch-mates would change the result.
@@ -69,18 +69,21 @@ class OneByOneDetector:
 
     names: tuple[str, ...]
     identity: str
-    find: Callable[[Image], Found]
+    find: Callable[[Image], RawBoxes]
     score_floor: float
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         images = [as_image(image) for image in images]
         found = [self.find(image) for image in images]
-        say_broken(sum(count_broken(entry, floor=self.score_floor) for entry in found))
-        return [on_image(entry, image, floor=self.score_floor) for entry, image in zip(found, images, strict=True)]
+        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in found))
+        return [
+            to_image_detections(entry, image, floor=self.score_floor)
+            for entry, image in zip(found, images, strict=True)
+        ]
 
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
-BeginViews = Callable[[Image, Placement, Views, int], Callable[[], list[Detections]]]
+BeginViews = Callable[[Image, InputPlacement, ViewPlan, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
 Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x A x 4, scores N x A x classes
 
@@ -102,7 +105,7 @@ class NetworkDetector:
     nothing, so their number changes the time, not the result. `mask_by` is explained in `views`.
 
     Detectors of all frameworks are objects of this one class, made by functions such as `onnx.load_onnx`, so that
-    `dataclasses.replace` changes a setting. It does not change `identity`, nor what `begin_views` was made with: batch,
+    `dataclasses.replace` changes a setting. It does not change `identity`, nor what `start_views` was made with: batch,
     floor and layout. `predict` is the network as a differentiable function, where it is one: `attack` follows it.
     """
 
@@ -115,11 +118,11 @@ class NetworkDetector:
     dtype: str = "float32"
     score_floor: float = SCORE_FLOOR
     most_boxes: int = MOST_BOXES
-    free_batch: bool = True  # forward takes batches of any size
-    mask_by: MaskBy = "fill"
-    crop_step: int = 1  # sides of a cropped view are multiples of so many strides
+    dynamic_batch: bool = True  # forward takes batches of any size
+    mask_by: MaskMode = "fill"
+    crop_stride: int = 1  # sides of a cropped view are multiples of so many strides
     workers: int = 1
-    begin_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
+    start_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
     predict: Predict | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +142,7 @@ class NetworkDetector:
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
         """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
-        return replace(self, batch=batch, begin_views=None) if self.free_batch else None
+        return replace(self, batch=batch, start_views=None) if self.dynamic_batch else None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """The boxes of each image."""
@@ -168,8 +171,8 @@ class NetworkDetector:
         """
         image = as_image(image)
         placement, views = self.plan(image, removed)
-        if self.begin_views is not None:
-            return self.begin_views(image, placement, views, value)()
+        if self.start_views is not None:
+            return self.start_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
         filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
         window, filled, whole = views.window.tolist(), views.filled.tolist(), views.whole.tolist()
@@ -192,26 +195,26 @@ class NetworkDetector:
         On a GPU the next image is taken from `images` and begun before the boxes of this one are waited for: the device
         then never waits for the host. At most two images are held at a time.
         """
-        if self.begin_views is None:
+        if self.start_views is None:
             yield from (self.detect_views(image, removed, value) for image, removed in images)
             return
         begun: list[Callable[[], list[Detections]]] = []
         for image, removed in images:
             image = as_image(image)
-            begun.append(self.begin_views(image, *self.plan(image, removed), value))
+            begun.append(self.start_views(image, *self.plan(image, removed), value))
             if len(begun) == 2:
                 yield begun.pop(0)()
         yield from (wait() for wait in begun)
 
-    def plan(self, image: Image, removed: Ints) -> tuple[Placement, Views]:
+    def plan(self, image: Image, removed: Ints) -> tuple[InputPlacement, ViewPlan]:
         """Where the image lies on the network input, and which part of that each view shows."""
         placement = place_image(image, self.input_size, self.layout)
         stride = self.layout.stride
         removed = as_rectangles(removed)
-        step = stride * self.crop_step
-        return placement, known_views(placement, removed.tobytes(), removed.shape, self.mask_by, stride, step)
+        step = stride * self.crop_stride
+        return placement, cached_view_plan(placement, removed.tobytes(), removed.shape, self.mask_by, stride, step)
 
-    def _prepare(self, image: Image, placement: Placement) -> Array:
+    def _prepare(self, image: Image, placement: InputPlacement) -> Array:
         return normalise(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)
 
     def _run(
@@ -254,7 +257,7 @@ class NetworkDetector:
         def alone(batch: Array, slot: int, view: int) -> _Decoded | BaseException:
             for place in range(len(batch)):
                 write(batch[place], view)
-            return attempt(lambda: decode(self.forward(batch)[slot], view))
+            return try_view(lambda: decode(self.forward(batch)[slot], view))
 
         def again(view: int) -> _Decoded | BaseException:
             size = next(size for size, members in batches if view in members)
@@ -263,14 +266,14 @@ class NetworkDetector:
 
         by_view = dict(entry for entries in _map(run, batches, workers) for entry in entries)
         found = [by_view[view] for view in range(len(by_view))]
-        decoded = where_it_worked(found, again, _Decoded(Detections.empty(), 0))
-        say_broken(sum(entry.broken for entry in decoded))
+        decoded = keep_successful_views(found, again, _Decoded(Detections.empty(), 0))
+        log_invalid(sum(entry.broken for entry in decoded))
         return [entry.boxes for entry in decoded]
 
     def _decode(
         self,
         outputs: Sequence[Array],
-        placement: Placement,
+        placement: InputPlacement,
         size: Size,
         corner: tuple[int, int] = (0, 0),
         *,
@@ -279,14 +282,14 @@ class NetworkDetector:
         """The boxes in the outputs of a view of `size` whose top left lies at `corner` of the network input."""
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is dropped right after
             found = self._read(outputs, size, whole and self.layout.every_class)
-            broken = count_broken(found, floor=self.score_floor)
-            boxes = clean(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
+            broken = count_invalid(found, floor=self.score_floor)
+            boxes = drop_invalid(found._replace(label=found.label + self.layout.label_offset), floor=self.score_floor)
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
         raw = boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2)))
-        return _Decoded(finish(raw, most=self.most_boxes), broken)
+        return _Decoded(keep_best(raw, most=self.most_boxes), broken)
 
-    def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> Found:
+    def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> RawBoxes:
         try:
             found = self.layout.read(outputs, size, self.score_floor, every_class)
             if found.xyxy.shape != (*found.score.shape, 4) or found.label.shape != found.score.shape:
@@ -316,16 +319,16 @@ def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: 
         return list(pool.map(function, tasks))
 
 
-def place_image(image: Image, size: Size, layout: Layout) -> Placement:
+def place_image(image: Image, size: Size, layout: Layout) -> InputPlacement:
     """Where `image` lies on a network input of `size`."""
     height, width = image.shape[:2]
     return layout.place((width, height), size)
 
 
 def require_mask_by(mask_by: str) -> None:
-    if mask_by not in get_args(MaskBy):
+    if mask_by not in get_args(MaskMode):
         instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_by == "drop" else ""
-        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskBy))}, got {mask_by!r}{instead}")
+        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskMode))}, got {mask_by!r}{instead}")
 
 
 def require_strides(size: Size, layout: Layout) -> None:
@@ -343,7 +346,7 @@ def as_rectangles(removed: Ints) -> Ints:
     return removed[:, None] if removed.ndim == 2 else removed
 
 
-def as_size(size: int | tuple[int, int]) -> Size:
+def parse_size(size: int | tuple[int, int]) -> Size:
     """A side or width, height as width, height."""
     try:
         width, height = (size, size) if isinstance(size, int | np.integer) else size

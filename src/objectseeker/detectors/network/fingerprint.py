@@ -25,7 +25,7 @@ EXTENSIONS = (
 _ON_CPU = re.compile(r"\bcpu( [^()]*)?\)")
 
 
-def of_files(*paths: Path) -> str:
+def hash_files(*paths: Path) -> str:
     """SHA-256 of the files' contents, one after the other."""
     digest = hashlib.sha256()
     for path in paths:
@@ -35,13 +35,13 @@ def of_files(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def of_set(paths: Iterable[Path]) -> str:
+def hash_file_set(paths: Iterable[Path]) -> str:
     """SHA-256 of names and contents of files, wherever they lie and in whatever order they are given."""
-    entries = sorted(f"{of_files(path)} {path.name}" for path in paths)
+    entries = sorted(f"{hash_files(path)} {path.name}" for path in paths)
     return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def of_module(module: Any) -> str:
+def hash_module(module: Any) -> str:
     """SHA-256 of a PyTorch module: every weight with its name, type and shape, and what its parts are set to.
 
     Of each part that is its class and the plain values it holds: a threshold or a number of heads decides the boxes as
@@ -73,15 +73,15 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) in (bool, int, float, str)
 
 
-def of_model(model: Any, score_floor: float, device: str, around: object = "") -> str:
+def model_fingerprint(model: Any, score_floor: float, device: str, around: object = "") -> str:
     """The identity of a PyTorch model that resizes and suppresses by itself; `around` decides its boxes, too."""
-    hashed = of_module(model)
+    hashed = hash_module(model)
     if around:
         hashed = hashlib.sha256(f"{hashed} {around}".encode()).hexdigest()
-    return f"{type(model).__name__} (floor={score_floor:g} {of_device(device)}) sha256:{hashed}"
+    return f"{type(model).__name__} (floor={score_floor:g} {device_fingerprint(device)}) sha256:{hashed}"
 
 
-def of_device(device: str) -> str:
+def device_fingerprint(device: str) -> str:
     """The kind of a torch device and its model: another one may round differently; its number does not matter."""
     import torch
 
@@ -124,14 +124,14 @@ def _brand() -> str:
     return re.sub(r"[()]+", " ", said).strip()
 
 
-def same_but_for_cpu(one: str, other: str) -> bool:
+def differs_only_in_cpu(one: str, other: str) -> bool:
     """Whether two identities name the same detector with the same settings, on CPUs that may differ."""
     return bool(_ON_CPU.search(one)) and _ON_CPU.sub("cpu)", one) == _ON_CPU.sub("cpu)", other)
 
 
-def difference(was: str, now: str) -> str:
+def describe_difference(was: str, now: str) -> str:
     """What is different between two identities, for people: the processors, where nothing else is."""
-    if same_but_for_cpu(was, now):
+    if differs_only_in_cpu(was, now):
         was, now = (match[1] or "" if (match := _ON_CPU.search(one)) else "" for one in (was, now))
         return f"the CPU was {was.strip() or 'not recorded'} and is {now.strip() or 'not recorded'} here"
     return f"it was {was} and is {now} here"

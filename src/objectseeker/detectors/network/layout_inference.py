@@ -53,7 +53,7 @@ class GraphTensor(NamedTuple):
         return f"{self.name} {'x'.join('?' if side is None else str(side) for side in self.shape)}"
 
 
-def signed(metadata: Mapping[str, str]) -> str | None:
+def layout_from_metadata(metadata: Mapping[str, str]) -> str | None:
     """The layout of a graph that libreyolo exported, as a text for `layouts.parse`; None for all other graphs.
 
     Several of its families have outputs of the same shape that mean different things.
@@ -73,7 +73,7 @@ def signed(metadata: Mapping[str, str]) -> str | None:
     return text
 
 
-def recognise(
+def infer_layout(
     outputs: Sequence[GraphTensor], size: Size | None, *, takes_sizes: bool, exported_by_yolo: bool
 ) -> str | None:
     """The name of the layout, None where the outputs do not settle it.
@@ -95,7 +95,7 @@ def recognise(
             return "rfdetr" if "dets" in names else "queries"
         if widths.count(4) == 1 and _in_columns(sorted(outputs, key=lambda output: output.shape[2] != 4)):
             return "ppyoloe"
-        if names == {"boxes", "scores"} or (widths.count(4) == 1 and not _few(outputs, size)):
+        if names == {"boxes", "scores"} or (widths.count(4) == 1 and not _has_too_few_rows(outputs, size)):
             return "decoded"
     if ranks == [1, 2] and integers == 1 and 6 in widths:
         return "paddle"
@@ -133,7 +133,7 @@ def _recognise_single(rows: int | None, columns: int | None, size: Size | None, 
     return "yolov5" if exported_by_yolo and many_rows else None
 
 
-def given_as(boxes: Array, size: Size) -> Literal["corners", "centres"] | None:
+def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centres"] | None:
     """How a network writes its boxes, A x 4, one for each cell of its grid, in pixels of its input.
 
     Where distances from the middle of a cell to four sides are learnt, the middle lies in the box, whatever an image
@@ -162,7 +162,7 @@ def _follows(points: Array, middles: Array) -> bool:
     return bool(((points * apart).sum(axis=0) > 0.5 * (apart**2).sum(axis=0)).all())
 
 
-def _few(outputs: Sequence[GraphTensor], size: Size | None) -> bool:
+def _has_too_few_rows(outputs: Sequence[GraphTensor], size: Size | None) -> bool:
     """Whether outputs list fewer boxes than a grid over the input has cells: then they are not its raw boxes."""
     rows = outputs[0].shape[1]
     return size is not None and rows is not None and rows < len(grid(size)[0])

@@ -17,12 +17,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from objectseeker.detectors.network.preprocess import Fit, Placement, Size, place
-from objectseeker.detectors.network.raw_boxes import Found
+from objectseeker.detectors.network.preprocess import Fit, InputPlacement, Size, place
+from objectseeker.detectors.network.raw_boxes import RawBoxes
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 Array = npt.NDArray[Any]
-Decode = Callable[[Sequence[Array], Size, float, bool], Found]  # outputs of a view, input size, floor, every class?
+Decode = Callable[[Sequence[Array], Size, float, bool], RawBoxes]  # outputs of a view, input size, floor, every class?
 Channels = Literal["rgb", "bgr"]
 Background = Literal["none", "last"]
 Triple = tuple[float, float, float]
@@ -84,11 +84,11 @@ class Layout:
         """Whether the sides of the network's input follow the image."""
         return self.trim or self.fit == "spend"
 
-    def place(self, image: Size, network: Size) -> Placement:
+    def place(self, image: Size, network: Size) -> InputPlacement:
         """Where an image of one size lies on a network input of another."""
         return place(image, network, self.fit, stride=self.stride if self.free_sides else None)
 
-    def read(self, outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+    def read(self, outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
         """`decode` of the outputs of one view, the background left out."""
         if self.background == "last":
             boxes, scores = outputs
@@ -115,25 +115,25 @@ def normalise(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLik
 # --- decoders ---------------------------------------------------------------------------------------------------
 
 
-def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_boxes_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """Boxes A x 4 and class scores A x C."""
     boxes, scores = outputs
     return _classes(boxes, scores, floor, every_class)
 
 
-def _decode_boxes_any_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_boxes_any_scores(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """Boxes A x 4 and class scores A x C or C x A."""
     boxes, scores = outputs
     return _classes(boxes, scores if len(scores) == len(boxes) else scores.T, floor, every_class)
 
 
-def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """A x (centre, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
     rows = outputs[0][outputs[0][:, 4] >= floor]
     return _corners(_classes(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor, every_class))
 
 
-def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """As YOLOv5, but the centre counts in strides from the grid cell and the sides are logarithms."""
     cell, stride = grid(size)
     if len(outputs[0]) != len(cell):
@@ -153,35 +153,35 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_clas
     place, score, label = place[keep], score[keep], label[keep]
     sides, cell, stride = rows[place, :4].astype(np.float64), cell[likely[place]], stride[likely[place]]
     boxes = np.concatenate([(sides[:, :2] + cell) * stride, np.exp(sides[:, 2:]) * stride], axis=1)
-    return _corners(Found(boxes, score, label))
+    return _corners(RawBoxes(boxes, score, label))
 
 
-def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """(centre, sides, class scores) x A."""
     kept = outputs[0][:, outputs[0][4:].max(axis=0) >= floor].T
     return _corners(_classes(kept[:, :4], kept[:, 4:], floor, every_class))
 
 
-def _decode_corner_columns(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_corner_columns(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """(corners, class scores) x A."""
     return _decode_corner_rows([outputs[0].T], size, floor, every_class)
 
 
-def _decode_corner_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_corner_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """A x (corners, class scores)."""
     (rows,) = outputs
     found = _classes(rows[:, :4], rows[:, 4:], floor, every_class)
     return found._replace(xyxy=np.clip(found.xyxy, 0, np.tile(size, 2)))  # before suppression, as its own code does
 
 
-def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """Boxes K x 4 (centre and sides, as shares of the input) and K x C logits, each class by itself."""
     boxes, logits = outputs
     found = _classes(boxes, 1 / (1 + np.exp(-logits.astype(np.float64))), floor, every_class)
     return _corners(found._replace(xyxy=found.xyxy * np.tile(size, 2)))
 
 
-def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """A x (class scores, four distributions of distances): left, top, right, bottom of the corner of the grid cell."""
     cell, stride = grid(size, NANODET_STRIDES)
     (rows,) = outputs
@@ -201,41 +201,41 @@ def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_cl
     return found._replace(xyxy=np.clip(boxes, 0, np.tile(size, 2)))  # before suppression, as NanoDet does
 
 
-def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """K x (corners, score, label)."""
     (rows,) = outputs
-    return Found(rows[:, :4], rows[:, 4], rows[:, 5])
+    return RawBoxes(rows[:, :4], rows[:, 4], rows[:, 5])
 
 
-def _decode_labels_first(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_labels_first(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """K x (label, score, corners)."""
     (rows,) = outputs
-    return Found(rows[:, 2:6], rows[:, 1], rows[:, 0])
+    return RawBoxes(rows[:, 2:6], rows[:, 1], rows[:, 0])
 
 
-def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_listed(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     labels, boxes, scores = outputs
-    return Found(boxes, scores, labels)
+    return RawBoxes(boxes, scores, labels)
 
 
-def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> Found:
+def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     dets, labels = outputs
     x1, y1, x2, y2, score = dets.T
-    return Found(np.stack([x1, y1, x2, y2], axis=1), score, labels)
+    return RawBoxes(np.stack([x1, y1, x2, y2], axis=1), score, labels)
 
 
-def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> Found:
+def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> RawBoxes:
     """Each box with its highest class score, or once with each class that reaches the floor."""
     if every_class:
         place, label = np.nonzero(scores >= floor)
-        return Found(boxes[place], scores[place, label], label)
+        return RawBoxes(boxes[place], scores[place, label], label)
     label = scores.argmax(axis=1)
     best = scores[np.arange(len(label)), label]
     keep = best >= floor
-    return Found(boxes[keep], best[keep], label[keep])
+    return RawBoxes(boxes[keep], best[keep], label[keep])
 
 
-def _corners(found: Found) -> Found:
+def _corners(found: RawBoxes) -> RawBoxes:
     """Centre and sides as corners."""
     centre, half = found.xyxy[:, :2].astype(np.float64), found.xyxy[:, 2:].astype(np.float64) / 2
     return found._replace(xyxy=np.concatenate([centre - half, centre + half], axis=1))

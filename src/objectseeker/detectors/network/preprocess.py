@@ -112,7 +112,7 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class InputPlacement:
     """Where an image of one size lies on the network input."""
 
     x: Axis
@@ -142,7 +142,7 @@ class Placement:
         return raw
 
 
-def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) -> Placement:
+def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) -> InputPlacement:
     """Place an image of `image` = width, height on a network input of `network` = width, height.
 
     With `stride`, the network input of a letterbox is cut down to the smallest multiple of it that holds the image.
@@ -152,9 +152,9 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
     if fit not in get_args(Fit):
         raise ObjectSeekerError(f"fit must be one of {', '.join(get_args(Fit))}, got {fit!r}")
     if fit == "spend":
-        network = _most_useful(image, network, stride or 1)
+        network = _max_area_sides(image, network, stride or 1)
     if fit == "stretch":
-        return Placement(
+        return InputPlacement(
             *(Axis(resampling(raw, length), 0, length) for raw, length in zip(image, network, strict=True))
         )
     scale = min(network[0] / image[0], network[1] / image[1])
@@ -164,18 +164,18 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
         length = length if stride is None else min(length, -(-resized // stride) * stride)
         offset = (length - resized) // 2 if fit == "centred" else 0
         axes.append(Axis(resampling(raw, resized), offset, length))
-    return Placement(*axes)
+    return InputPlacement(*axes)
 
 
 @lru_cache(maxsize=256)
-def _most_useful(image: Size, network: Size, stride: int) -> Size:
+def _max_area_sides(image: Size, network: Size, stride: int) -> Size:
     """Sides in strides, their product no more than the network's, on which the image can be largest."""
     cells = max((network[0] // stride) * (network[1] // stride), 1)
     sides = [(columns * stride, cells // columns * stride) for columns in range(1, cells + 1)]
     return max(sides, key=lambda side: min(side[0] / image[0], side[1] / image[1]))
 
 
-def prepare(image: Image, placement: Placement, *, pad: int) -> Image:
+def prepare(image: Image, placement: InputPlacement, *, pad: int) -> Image:
     """The network input as 8-bit pixels: `image` resized, `pad` around it."""
     x, y = placement.x, placement.y
     canvas = np.full((y.length, x.length, 3), pad, np.uint8)

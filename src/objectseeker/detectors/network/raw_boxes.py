@@ -82,7 +82,7 @@ LARGEST_LABEL = 2**31  # anything above is not a class
 log = logging.getLogger("objectseeker")
 
 
-class Found(NamedTuple):
+class RawBoxes(NamedTuple):
     """Boxes of one image before they are cleaned: scores and coordinates may be anything, even not a number."""
 
     xyxy: npt.NDArray[Any]
@@ -90,18 +90,18 @@ class Found(NamedTuple):
     label: npt.NDArray[Any]
 
 
-class Clean(NamedTuple):
+class ValidBoxes(NamedTuple):
     """Boxes with finite coordinates, x1 < x2 and y1 < y2, scores within [floor, 1] and labels of 0 and above."""
 
     xyxy: Floats
     score: Floats
     label: Ints
 
-    def take(self, index: Bools | Ints) -> Clean:
-        return Clean(self.xyxy[index], self.score[index], self.label[index])
+    def take(self, index: Bools | Ints) -> ValidBoxes:
+        return ValidBoxes(self.xyxy[index], self.score[index], self.label[index])
 
 
-def clean(found: Found, *, floor: float) -> Clean:
+def drop_invalid(found: RawBoxes, *, floor: float) -> ValidBoxes:
     """Drop what is no box at all: below the floor, not finite, without area, or without a label."""
     xyxy = as_array(found.xyxy).astype(np.float64).reshape(-1, 4)
     score = as_array(found.score).astype(np.float64).reshape(-1)
@@ -109,34 +109,36 @@ def clean(found: Found, *, floor: float) -> Clean:
     good = np.isfinite(xyxy).all(axis=1) & np.isfinite(score)
     xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
     good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & has_area(xyxy)
-    return Clean(xyxy[good], score[good], label[good].astype(np.int64))
+    return ValidBoxes(xyxy[good], score[good], label[good].astype(np.int64))
 
 
-def count_broken(found: Found, *, floor: float) -> int:
+def count_invalid(found: RawBoxes, *, floor: float) -> int:
     """How many of the boxes that `clean` drops are a sign of trouble: not finite, or turned inside out."""
     xyxy, score = as_array(found.xyxy).reshape(-1, 4), as_array(found.score).reshape(-1)
     broken = ~np.isfinite(xyxy).all(axis=1) | (xyxy[:, 2:] < xyxy[:, :2]).any(axis=1)
     return int((~np.isfinite(score) | (broken & (score >= floor))).sum())
 
 
-def say_broken(count: int) -> None:
+def log_invalid(count: int) -> None:
     """One line for all views of an image: what was dropped never goes unsaid."""
     if count:
         log.warning("dropped from what the detector returned, not finite or inverted: %d boxes", count)
 
 
-def finish(boxes: Clean, *, most: int) -> Detections:
+def keep_best(boxes: ValidBoxes, *, most: int) -> Detections:
     """The best `most` boxes with area, best score first. `boxes` must be clipped to the raw image already."""
     boxes = boxes.take(has_area(boxes.xyxy))
     return Detections(*boxes.take(by_score(boxes.score)[:most]))
 
 
-def on_image(found: Found, image: npt.NDArray[np.uint8], *, floor: float, most: int = MOST_BOXES) -> Detections:
+def to_image_detections(
+    found: RawBoxes, image: npt.NDArray[np.uint8], *, floor: float, most: int = MOST_BOXES
+) -> Detections:
     """Boxes in raw pixels of `image`, from a detector that does its own resizing and suppression."""
-    boxes = clean(found, floor=floor)
+    boxes = drop_invalid(found, floor=floor)
     height, width = image.shape[:2]
     clipped = np.clip(boxes.xyxy, 0, [width, height, width, height])
-    return finish(boxes._replace(xyxy=clipped), most=most)
+    return keep_best(boxes._replace(xyxy=clipped), most=most)
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:

@@ -19,13 +19,13 @@ from typing import Literal
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
-from objectseeker.detectors.network.preprocess import Placement, Size
+from objectseeker.detectors.network.preprocess import InputPlacement, Size
 
-MaskBy = Literal["fill", "crop"]
+MaskMode = Literal["fill", "crop"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Views:
+class ViewPlan:
     """Views of one image: view i shows `window[i]` of the network input with the rectangles `filled[i]` painted over.
 
     Both hold x1, y1, x2, y2 on the network input; `window` is N x 4 and `filled` N x R x 4.
@@ -50,9 +50,9 @@ class Views:
 
 
 @lru_cache(maxsize=256)  # the images of a camera have one size, those of a dataset few
-def known_views(
-    placement: Placement, removed: bytes, shape: tuple[int, ...], mask_by: MaskBy, stride: int, step: int
-) -> Views:
+def cached_view_plan(
+    placement: InputPlacement, removed: bytes, shape: tuple[int, ...], mask_by: MaskMode, stride: int, step: int
+) -> ViewPlan:
     """`plan_views` of rectangles that are given by their bytes, so that one plan serves all images of a size."""
     rectangles = np.frombuffer(removed, np.int64).reshape(shape)
     views = plan_views(placement, rectangles, mask_by, stride=stride, step=step)
@@ -61,7 +61,7 @@ def known_views(
     return views
 
 
-def plan_views(placement: Placement, removed: Ints, mask_by: MaskBy, *, stride: int, step: int) -> Views:
+def plan_views(placement: InputPlacement, removed: Ints, mask_by: MaskMode, *, stride: int, step: int) -> ViewPlan:
     """The views of an image at `placement` without the raw rectangles `removed`, N x R x 4.
 
     A window's position is a multiple of `stride`, its sides are multiples of `step` (a multiple of `stride`) or
@@ -70,7 +70,7 @@ def plan_views(placement: Placement, removed: Ints, mask_by: MaskBy, *, stride: 
     filled = placement.covered_each(removed)
     whole = np.array([0, 0, *placement.size])
     if mask_by == "fill":
-        return Views(np.broadcast_to(whole, (len(removed), 4)), filled)
+        return ViewPlan(np.broadcast_to(whole, (len(removed), 4)), filled)
     kept = _kept(placement, filled)
     window = np.empty_like(kept)
     for axis in (0, 1):
@@ -79,10 +79,10 @@ def plan_views(placement: Placement, removed: Ints, mask_by: MaskBy, *, stride: 
         side = np.minimum(-(-(last - first) // step) * step, length)
         window[:, axis] = np.minimum(first, length - side)
         window[:, axis + 2] = window[:, axis] + side
-    return Views(window, filled)
+    return ViewPlan(window, filled)
 
 
-def _kept(placement: Placement, filled: Ints) -> Ints:
+def _kept(placement: InputPlacement, filled: Ints) -> Ints:
     """For every view a rectangle that holds all it shows of the image; where it shows nothing, one pixel.
 
     A filled rectangle that spans the rectangle from side to side and reaches one of its ends cuts that end off. Taken

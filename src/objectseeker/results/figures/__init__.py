@@ -10,7 +10,7 @@ from typing import Any
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.files.atomic import save_json, save_text
-from objectseeker.metrics import Scene, Settings
+from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.results import plots
 from objectseeker.results.evaluation_tables import as_csv
 from objectseeker.results.figures.panels import FIGURES_BY_NAME, Figure
@@ -22,8 +22,8 @@ FIGURES: Mapping[str, str] = MappingProxyType({name: one.description for name, o
 
 
 def write_figures(
-    scene: Scene,
-    settings: Settings,
+    scene: ImageSet,
+    settings: EvaluationSettings,
     out: Path,
     *,
     masks: Recipe,

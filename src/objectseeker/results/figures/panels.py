@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
-from objectseeker.core.threats import WHERES, Where
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
 from objectseeker.metrics.settings import at_most, threshold_of
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
@@ -115,7 +115,7 @@ def _threshold(study: Study, rows: list[Step | MeanOverT]) -> Plot:
     label = "T, IoU with the object that stays exceeded" if by_iou else "T, share of the object that stays covered"
     panel = _by_value(steps, label, marked=threshold_of(study.settings.rule, study.settings.threat.threshold))
     series: list[Line | Bars] = []
-    for where, line in zip(WHERES, panel.series, strict=True):
+    for where, line in zip(PATCH_LOCATIONS, panel.series, strict=True):
         mean = means[where]
         series.append(line if mean is None else replace(line, label=f"{where} (mean {mean:.1f})"))
     note = _note(study, _outcomes(steps), hide=("T",))
@@ -123,7 +123,7 @@ def _threshold(study: Study, rows: list[Step | MeanOverT]) -> Plot:
 
 
 def _variants(study: Study, rows: list[Variant]) -> Plot:
-    wheres: tuple[Where, ...] = WHERES[:3]  # four bars a group leave no room for more
+    wheres: tuple[PatchLocation, ...] = PATCH_LOCATIONS[:3]  # four bars a group leave no room for more
     names = ["AP50", *(f"certified\n{where}" for where in wheres), "flagged\nclean images"]
     colours = [LOOKS["defended"].colour, *(LOOKS[where].colour for where in wheres), MUTED]
     undefended, *pruned = rows
@@ -155,7 +155,7 @@ def _iou_threshold(study: Study, steps: list[Step]) -> Plot:
 def _patch_area(study: Study, steps: list[Step]) -> Plot:
     ks = list(dict.fromkeys(step.k for step in steps))
     panels = []
-    for where in WHERES:
+    for where in PATCH_LOCATIONS:
         series = []
         for k, (marker, dash) in zip(ks, LOOKS_OF_LINES[-len(ks) :], strict=True):
             mine = [step for step in steps if step.k == k]
@@ -184,7 +184,9 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
     note = _note(study, _outcomes(steps), hide=("masks", "area"))
     about = f"{study.masks}." if study.lines is None else ABOUT_LINES
     note += f" {JOINTLY}" if study.settings.threat.count == 1 else ""
-    return Plot("Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(WHERES) + 1)
+    return Plot(
+        "Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(PATCH_LOCATIONS) + 1
+    )
 
 
 def _patch_aspect(study: Study, steps: list[Step]) -> Plot:
@@ -208,7 +210,7 @@ def _object_size(study: Study, bins: list[SizeBin]) -> Plot:
         x_limits=limits,
         y_limits=(0, 1.1 * max(one.objects for one in bins)),
     )
-    lines = [Line(where, x, [one.certified[where] for one in bins], LOOKS[where]) for where in WHERES]
+    lines = [Line(where, x, [one.certified[where] for one in bins], LOOKS[where]) for where in PATCH_LOCATIONS]
     unreached = any(one.objects and one.vacuous_far is None for one in bins)  # an empty bin is no gap to explain
     certified = Panel(
         title="certified",
@@ -232,8 +234,8 @@ def _cost(study: Study, steps: list[Step]) -> Plot:
 
 
 def _splits(study: Study, parts: list[Part]) -> Plot:
-    names = ["undefended\nAP50", "defended\nAP50", *(f"certified\n{where}" for where in WHERES)]
-    colours = [LOOKS[name].colour for name in ("undefended", "defended", *WHERES)]
+    names = ["undefended\nAP50", "defended\nAP50", *(f"certified\n{where}" for where in PATCH_LOCATIONS)]
+    colours = [LOOKS[name].colour for name in ("undefended", "defended", *PATCH_LOCATIONS)]
     bars = [
         Bars(
             f"part {part.number + 1}: {part.images:,} images, {part.objects:,} objects",
@@ -283,7 +285,7 @@ def _by_value(steps: Sequence[Step], x_label: str, *, marked: float | None) -> P
 def _certified(x: Sequence[Value], outcomes: Sequence[DefendedOutcome], x_label: str) -> Panel:
     """Certified recall, place by place."""
     certified = [outcome.certified_recall() for outcome in outcomes]
-    series = [Line(where, x, [one[where] for one in certified], LOOKS[where]) for where in WHERES]
+    series = [Line(where, x, [one[where] for one in certified], LOOKS[where]) for where in PATCH_LOCATIONS]
     limits = from_zero([value for line in series for value in line.y])
     return Panel(
         x_label=x_label, y_label=CERTIFIED_SHARE, series=series, y_limits=limits, if_empty=_why_empty(outcomes)

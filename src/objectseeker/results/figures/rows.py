@@ -11,8 +11,8 @@ import numpy as np
 
 from objectseeker.core.certification import decide
 from objectseeker.core.recipes import Halves, Pairs, Recipe
-from objectseeker.core.threats import WHERES, Patch, Where
-from objectseeker.metrics import DefendedOutcome, Scene, Settings, evaluate, sweeps
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
+from objectseeker.metrics import DefendedOutcome, EvaluationSettings, ImageSet, evaluate, sweeps
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.sweeps import Step
 
@@ -27,8 +27,8 @@ LINE_STEPS_OF_AREAS = 3  # likewise where each of them gets a line of its own: 1
 class Study:
     """A run and the settings its figures are made around; what several figures need is computed once."""
 
-    scene: Scene
-    settings: Settings
+    scene: ImageSet
+    settings: EvaluationSettings
     masks: Recipe  # as stored
     mask_floor: float  # masked boxes of lower scores were not stored
 
@@ -81,7 +81,7 @@ def line_counts(stored: int, steps: int) -> list[int]:
 class MeanOverT:
     """The last row of the sweep over T."""
 
-    certified: dict[Where, float | None]
+    certified: dict[PatchLocation, float | None]
     columns: tuple[str, ...]
 
     def to_row(self) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Variant:
     outcome: DefendedOutcome | None = None
     alert_rate: float | None = None
 
-    def certified(self, where: Where) -> float | None:
+    def certified(self, where: PatchLocation) -> float | None:
         return None if self.outcome is None else self.outcome.certified_recall()[where]
 
     def to_row(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Variant:
             "detector": self.detector,
             "ap50": self.ap50,
             **{name: None if self.outcome is None else getattr(self.outcome, name) for name in names},
-            **{f"certified_{where}": self.certified(where) for where in WHERES},
+            **{f"certified_{where}": self.certified(where) for where in PATCH_LOCATIONS},
             "vacuous_far": None if self.outcome is None else self.outcome.vacuous_far,
             "false_alerts": None if self.outcome is None else self.outcome.alerts,
             "false_alert_rate": self.alert_rate,

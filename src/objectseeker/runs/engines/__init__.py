@@ -7,6 +7,6 @@ process that called `observe` writes the run.
 from __future__ import annotations
 
 from objectseeker.runs.engines.local import LocalEngine
-from objectseeker.runs.engines.tasks import Description, Engine, Item, Job
+from objectseeker.runs.engines.tasks import DetectorDescription, Engine, ImageTask, ObservationJob
 
-__all__ = ["Description", "Engine", "Item", "Job", "LocalEngine"]
+__all__ = ["DetectorDescription", "Engine", "ImageTask", "LocalEngine", "ObservationJob"]

@@ -69,16 +69,16 @@ def _ray_engine(
     spec: str, options: Mapping[str, Any], asked: Mapping[str, Any], on_warning: Callable[[str], None]
 ) -> Any:
     from objectseeker.runs.engines.ray import RayEngine
-    from objectseeker.runs.engines.ray_cluster import Request
-    from objectseeker.runs.engines.ray_worker import Loading
+    from objectseeker.runs.engines.ray_cluster import ClusterRequest
+    from objectseeker.runs.engines.ray_worker import DetectorLoader
 
     device = options.get("device", "cpu")
     if "," in device or ":" in device:
         raise ObjectSeekerError(f"with --engine ray the device is cpu or cuda, Ray hands out the GPUs; got {device!r}")
-    request = Request(**_checked({"gpus": float(device != "cpu"), **asked}))
+    request = ClusterRequest(**_checked({"gpus": float(device != "cpu"), **asked}))
     if device == "cpu" and request.gpus:
         raise ObjectSeekerError(f"workers of {request.gpus:g} GPUs would not use them: add --device cuda")
-    loading = Loading(spec, options, str(Path.cwd()), cores=max(int(request.cpus), 1))
+    loading = DetectorLoader(spec, options, str(Path.cwd()), cores=max(int(request.cpus), 1))
     # A driver need not have a GPU, so there the first worker says what the detector is.
     reference = None if loading.on_gpu else loading.describe(loading.load())
     return RayEngine(loading, request, reference, on_warning)

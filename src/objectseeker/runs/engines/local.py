@@ -12,15 +12,15 @@ from typing import Any
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.engines.tasks import (
-    Description,
-    Item,
-    Job,
+    DetectorDescription,
+    ImageTask,
+    ObservationJob,
     Reading,
     describe_detector,
     observe_items,
-    read_ahead,
+    prefetch_images,
 )
-from objectseeker.runs.stored_boxes import Findings
+from objectseeker.runs.stored_boxes import StoredBoxes
 
 PATIENCE = 60.0  # seconds that detectors have to end what they are at, once the run is stopped
 
@@ -43,24 +43,24 @@ class LocalEngine:
             if other.identity != first.identity:
                 raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
 
-    def describe(self) -> Description:
+    def describe(self) -> DetectorDescription:
         return describe_detector(self.detectors[0], self.spec, self.options)
 
-    def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
+    def observe(self, job: ObservationJob, items: Iterator[ImageTask]) -> Generator[StoredBoxes, None, None]:
         if len(self.detectors) == 1:
-            return observe_items(self.detectors[0], job, read_ahead(items))
-        return _shared_out(self.detectors, job, items)
+            return observe_items(self.detectors[0], job, prefetch_images(items))
+        return _dispatch(self.detectors, job, items)
 
 
-def _shared_out(
-    detectors: Sequence[LoadedDetector], job: Job, items: Iterator[Item]
-) -> Generator[Findings, None, None]:
+def _dispatch(
+    detectors: Sequence[LoadedDetector], job: ObservationJob, items: Iterator[ImageTask]
+) -> Generator[StoredBoxes, None, None]:
     """Every item with whichever detector is free. What failed or was interrupted does not wait for the rest."""
-    lock, stopped, images = threading.Lock(), threading.Event(), read_ahead(items)
-    found: Queue[Findings | BaseException | None] = Queue(maxsize=2 * len(detectors))
+    lock, stopped, images = threading.Lock(), threading.Event(), prefetch_images(items)
+    found: Queue[StoredBoxes | BaseException | None] = Queue(maxsize=2 * len(detectors))
     awaited: dict[int, Reading] = {}  # by thread: what it may be waiting for
 
-    def own_share() -> Iterator[tuple[Item, Reading]]:
+    def own_share() -> Iterator[tuple[ImageTask, Reading]]:
         while not stopped.is_set():
             with lock:
                 following = next(images, None)

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines.ray_cluster import Request, connect, first_line, import_ray, room
-from objectseeker.runs.engines.ray_worker import Answer, Loading, Place, Started, Worker
-from objectseeker.runs.engines.tasks import Description, Item, Job
-from objectseeker.runs.stored_boxes import Findings
+from objectseeker.runs.engines.ray_cluster import ClusterRequest, connect, first_line, import_ray, worker_capacity
+from objectseeker.runs.engines.ray_worker import DetectorLoader, Worker, WorkerLocation, WorkerReady, WorkerResult
+from objectseeker.runs.engines.tasks import DetectorDescription, ImageTask, ObservationJob
+from objectseeker.runs.stored_boxes import StoredBoxes
 
-AHEAD = 2  # one task that a worker is at, and one that it can go on with at once
-STRIKES = 3
+QUEUED_TASKS = 2  # one task that a worker is at, and one that it can go on with at once
+MAX_FAILURES = 3
 TASK_SECONDS = 0.5  # cheap images share a task of about that length
 MOST_ITEMS = 512  # of a task
 LOOK_SECONDS = 5.0  # between two looks at how many workers the cluster has room for
@@ -35,8 +35,8 @@ class _Slot:
     """One worker: what it is doing, oldest first. Tasks without items are its start."""
 
     actor: Any
-    tasks: deque[tuple[Any, list[Item]]] = field(default_factory=deque)
-    place: Place | None = None  # None until the cluster has found one
+    tasks: deque[tuple[Any, list[ImageTask]]] = field(default_factory=deque)
+    place: WorkerLocation | None = None  # None until the cluster has found one
     ready: bool = False
 
 
@@ -49,15 +49,15 @@ class RayEngine:
 
     def __init__(
         self,
-        loading: Loading,
-        request: Request,
-        reference: Description | None = None,
+        loading: DetectorLoader,
+        request: ClusterRequest,
+        reference: DetectorDescription | None = None,
         on_warning: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._loading, self._request, self._reference, self._warn = loading, request, reference, on_warning
         self._ray = import_ray(request.address)
         self._slots: list[_Slot] = []
-        self._retry: deque[Item] = deque()
+        self._retry: deque[ImageTask] = deque()
         self._strikes: dict[int, int] = {}
         self._failed_starts = 0
         self._looked = -math.inf
@@ -79,23 +79,23 @@ class RayEngine:
         if self._joined:
             self._ray.shutdown()
 
-    def describe(self) -> Description:
+    def describe(self) -> DetectorDescription:
         while self._reference is None:
-            self._hire()
+            self._start_workers()
             for slot, _, result in self._results():
-                self._welcome(slot, result)
+                self._admit_worker(slot, result)
         return self._reference
 
-    def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
+    def observe(self, job: ObservationJob, items: Iterator[ImageTask]) -> Generator[StoredBoxes, None, None]:
         reference = self._ray.put(job)
         try:
             while True:
-                self._hire()
+                self._start_workers()
                 if not self._hand_out(reference, items):
                     return
                 for slot, given, result in self._results():
-                    if not isinstance(result, Answer):
-                        self._welcome(slot, result)
+                    if not isinstance(result, WorkerResult):
+                        self._admit_worker(slot, result)
                         continue
                     yield from result.findings
                     if result.failure is not None:
@@ -114,19 +114,21 @@ class RayEngine:
         self._strikes.clear()
         self._seconds = None
 
-    def _hire(self) -> None:
+    def _start_workers(self) -> None:
         """Bring the number of workers to what is asked for and fits; no worker at all for too long is an error."""
         now = time.monotonic()
         if any(slot.place for slot in self._slots):
             self._idle_since = now
-        elif now - self._idle_since > self._request.patience:
-            raise ObjectSeekerError(self._nobody(f"could be started within {self._request.patience:g} seconds"))
+        elif now - self._idle_since > self._request.start_timeout:
+            raise ObjectSeekerError(
+                self._no_worker_error(f"could be started within {self._request.start_timeout:g} seconds")
+            )
         if now - self._looked < LOOK_SECONDS and self._slots:
             return
         self._looked = now
-        fitting = room(self._ray.nodes(), self._request)
+        fitting = worker_capacity(self._ray.nodes(), self._request)
         if not fitting and not self._slots and self._request.address is None:  # nobody will bring another machine
-            raise ObjectSeekerError(self._nobody("fits on this machine"))
+            raise ObjectSeekerError(self._no_worker_error("fits on this machine"))
         wanted = fitting if self._request.workers is None else min(fitting, self._request.workers)
         remote = self._ray.remote(Worker)
         while len(self._slots) < wanted:
@@ -137,7 +139,7 @@ class RayEngine:
             slot.tasks.extend([(actor.where.remote(), []), (actor.start.remote(self._loading), [])])
             self._slots.append(slot)
 
-    def _nobody(self, what: str) -> str:
+    def _no_worker_error(self, what: str) -> str:
         there = self._ray.cluster_resources()
         return (
             f"no worker {what}: each asks for {self._request.cpus:g} CPUs and {self._request.gpus:g} GPUs of one "
@@ -145,9 +147,9 @@ class RayEngine:
             "finished images are kept"
         )
 
-    def _welcome(self, slot: _Slot, news: Place | Started) -> None:
+    def _admit_worker(self, slot: _Slot, news: WorkerLocation | WorkerReady) -> None:
         """Take a worker on, if it has the same detector and the same software as everywhere else."""
-        if isinstance(news, Place):
+        if isinstance(news, WorkerLocation):
             slot.place = news
             return
         assert slot.place is not None
@@ -164,11 +166,11 @@ class RayEngine:
         self._reference = self._reference or started.description
         slot.ready, self._failed_starts = True, 0
 
-    def _hand_out(self, job_reference: Any, items: Iterator[Item]) -> bool:
+    def _hand_out(self, job_reference: Any, items: Iterator[ImageTask]) -> bool:
         """Give every worker something to do; whether anything is left to wait for."""
-        for _ in range(AHEAD):
+        for _ in range(QUEUED_TASKS):
             for slot in self._slots:
-                if slot.ready and len(slot.tasks) < AHEAD and (some := self._next(items)):
+                if slot.ready and len(slot.tasks) < QUEUED_TASKS and (some := self._next(items)):
                     slot.tasks.append((slot.actor.observe.remote(job_reference, some), some))
         if self._retry or any(given for slot in self._slots for _, given in slot.tasks):
             return True
@@ -177,17 +179,17 @@ class RayEngine:
         self._retry.extend(islice(items, 1))  # nobody is there to take it yet: is there anything to do at all?
         return bool(self._retry)
 
-    def _next(self, items: Iterator[Item]) -> list[Item]:
+    def _next(self, items: Iterator[ImageTask]) -> list[ImageTask]:
         if self._retry:
             return [self._retry.popleft()]  # alone, so that what ends a worker is told from what was next to it
         fitting = 1 if self._seconds is None else int(TASK_SECONDS / max(self._seconds, 1e-6))
         return list(islice(items, min(max(fitting, 1), MOST_ITEMS)))
 
-    def _measure(self, answer: Answer, images: int) -> None:
+    def _measure(self, answer: WorkerResult, images: int) -> None:
         latest = answer.seconds / images
         self._seconds = latest if self._seconds is None else 0.7 * self._seconds + 0.3 * latest
 
-    def _results(self) -> Iterator[tuple[_Slot, list[Item], Any]]:
+    def _results(self) -> Iterator[tuple[_Slot, list[ImageTask], Any]]:
         """What has come in since, once there is something or a moment has passed."""
         waiting = [slot.tasks[0][0] for slot in self._slots if slot.tasks]
         if not waiting:
@@ -206,12 +208,12 @@ class RayEngine:
                     reason = str(error).strip().splitlines()[-1]
                     raise ObjectSeekerError(f"a worker failed, which is a fault of objectseeker: {reason}") from error
                 except self._ray.exceptions.RayError as error:
-                    self._dismiss(slot, error)
+                    self._remove_worker(slot, error)
                     continue
                 slot.tasks.popleft()
                 yield slot, given, result
 
-    def _dismiss(self, slot: _Slot, error: Exception) -> None:
+    def _remove_worker(self, slot: _Slot, error: Exception) -> None:
         """A worker is gone: its images go to others, and what ends worker after worker ends the run."""
         self._slots.remove(slot)
         self._looked = -math.inf  # look for a replacement at once
@@ -220,29 +222,30 @@ class RayEngine:
         self._retry.extend(item for given in (*(given for _, given in behind), blamed) for item in given)
         who = "a worker" if slot.place is None else f"worker {slot.place.pid} on {slot.place.host}"
         self._warn(f"{who} was lost, its images are given to others: {first_line(error)}")
-        if self._gone(slot):
+        if self._node_lost(slot):
             return  # with its whole machine: that says nothing about what it was doing
         if not slot.ready:
             self._failed_starts += 1
-            if self._failed_starts >= STRIKES:
+            if self._failed_starts >= MAX_FAILURES:
                 raise ObjectSeekerError(
-                    f"{STRIKES} workers in a row ended while they loaded the detector: {first_line(error)}"
+                    f"{MAX_FAILURES} workers in a row ended while they loaded the detector: {first_line(error)}"
                 )
         for item in blamed:
             self._strikes[item.index] = self._strikes.get(item.index, 0) + 1
-            if len(blamed) == 1 and self._strikes[item.index] >= STRIKES:
+            if len(blamed) == 1 and self._strikes[item.index] >= MAX_FAILURES:
                 raise ObjectSeekerError(
-                    f"{item.path} ended {STRIKES} workers, so it is not given to another ({first_line(error)}); take "
+                    f"{item.path} ended {MAX_FAILURES} workers, so it is not given to another "
+                    f"({first_line(error)}); take "
                     "it out of the dataset or find out what the detector does with it, finished images are kept"
                 )
 
-    def _gone(self, slot: _Slot) -> bool:
+    def _node_lost(self, slot: _Slot) -> bool:
         """Whether the machine of a worker is no longer there."""
         up = {node["NodeID"] for node in self._ray.nodes() if node["Alive"]}
         return slot.place is not None and slot.place.node not in up
 
 
-def _difference(worker: Description, reference: Description) -> str:
+def _difference(worker: DetectorDescription, reference: DetectorDescription) -> str:
     """What makes a worker's findings differ from the run's; empty if nothing does."""
     for name, theirs, ours in (
         ("its detector", worker.identity, reference.identity),

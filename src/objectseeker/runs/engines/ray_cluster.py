@@ -18,7 +18,7 @@ STORE_BYTES = 256 * 2**20  # Ray's memory for findings on their way, where the c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ClusterRequest:
     """What is asked of the cluster. `workers` None: as many as fit, also when machines come or go.
 
     With no `address` a cluster of this machine alone is started, and stopped at the end. `patience` is how long in
@@ -29,7 +29,7 @@ class Request:
     workers: int | None = None
     cpus: float = 1.0
     gpus: float = 0.0
-    patience: float = 120.0
+    start_timeout: float = 120.0
 
 
 def import_ray(address: str | None) -> Any:
@@ -97,7 +97,7 @@ def _require_answer(address: str) -> None:
         ) from None
 
 
-def room(nodes: list[dict[str, Any]], request: Request) -> int:
+def worker_capacity(nodes: list[dict[str, Any]], request: ClusterRequest) -> int:
     """How many workers fit on the machines that are up, if nobody else used them."""
     workers = 0
     for node in nodes:

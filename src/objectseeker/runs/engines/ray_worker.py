@@ -14,12 +14,19 @@ from typing import Any
 
 from objectseeker import detectors
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines.tasks import Description, Item, Job, describe_detector, observe_items, read_ahead
-from objectseeker.runs.stored_boxes import Findings
+from objectseeker.runs.engines.tasks import (
+    DetectorDescription,
+    ImageTask,
+    ObservationJob,
+    describe_detector,
+    observe_items,
+    prefetch_images,
+)
+from objectseeker.runs.stored_boxes import StoredBoxes
 
 
 @dataclass(frozen=True, slots=True)
-class Loading:
+class DetectorLoader:
     """How to load the detector: what `detectors.load` takes. Weights never travel, only where to find them."""
 
     spec: str
@@ -40,13 +47,13 @@ class Loading:
         with _few_cores(self.cores):
             return detectors.load(self.spec, **self.options)
 
-    def describe(self, detector: detectors.LoadedDetector) -> Description:
+    def describe(self, detector: detectors.LoadedDetector) -> DetectorDescription:
         """What `load` gave."""
         return describe_detector(detector, self.spec, self.options)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerLocation:
     """Where a worker runs."""
 
     host: str
@@ -55,18 +62,18 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class WorkerReady:
     """What a worker has loaded, or why it cannot."""
 
-    description: Description | None
+    description: DetectorDescription | None
     failure: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerResult:
     """What was found on some items, part by part. With a `failure`, only on those before the one that failed."""
 
-    findings: list[Findings]
+    findings: list[StoredBoxes]
     seconds: float
     failure: str | None
 
@@ -74,31 +81,31 @@ class Answer:
 class Worker:
     """Loads the detector once, then observes what it is given."""
 
-    def where(self) -> Place:
+    def where(self) -> WorkerLocation:
         import ray
 
-        return Place(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
+        return WorkerLocation(socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id())
 
-    def start(self, loading: Loading) -> Started:
+    def start(self, loading: DetectorLoader) -> WorkerReady:
         try:
             self._detector = loading.load()
-            return Started(loading.describe(self._detector), None)
+            return WorkerReady(loading.describe(self._detector), None)
         except ObjectSeekerError as error:
-            return Started(None, str(error))
+            return WorkerReady(None, str(error))
 
-    def observe(self, job: Job, items: list[Item]) -> Answer:
+    def observe(self, job: ObservationJob, items: list[ImageTask]) -> WorkerResult:
         begin = time.perf_counter()
-        found: list[tuple[int, Findings]] = []
+        found: list[tuple[int, StoredBoxes]] = []
         failure = None
         try:
-            for findings in observe_items(self._detector, job, read_ahead(items)):
+            for findings in observe_items(self._detector, job, prefetch_images(items)):
                 (index,) = findings.images
                 found.append((index // job.images_per_part, findings))
         except ObjectSeekerError as error:
             failure = f"{error} (on {socket.gethostname()})"
         parts = groupby(sorted(found, key=lambda one: one[0]), key=lambda one: one[0])
-        joined = [Findings.join([one for _, one in part]) for _, part in parts]
-        return Answer(joined, time.perf_counter() - begin, failure)
+        joined = [StoredBoxes.join([one for _, one in part]) for _, part in parts]
+        return WorkerResult(joined, time.perf_counter() - begin, failure)
 
 
 @contextmanager

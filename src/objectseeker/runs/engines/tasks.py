@@ -16,13 +16,13 @@ from typing import Any, Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image, Masks
-from objectseeker.core.recipes import of_frame
+from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.seeker import ViewDetector, detect_all_views
 from objectseeker.detectors import OPTIONS, LoadedDetector
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.files.images import UnreachableError, load_hashed, location, require_size
-from objectseeker.runs.manifest import Observing
-from objectseeker.runs.stored_boxes import Findings, check_labels
+from objectseeker.files.images import ImageUnavailableError, load_with_hash, require_size, resolve_path
+from objectseeker.runs.manifest import ObservationSettings
+from objectseeker.runs.stored_boxes import StoredBoxes, check_labels
 
 # What may have a hand in the boxes. Versions are those installed, not those loaded: one environment always makes the
 # same run, whatever else the process has imported.
@@ -32,7 +32,7 @@ READ_AHEAD = 4  # images that are read at a time, before the detector is free fo
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ImageTask:
     """One image: its number in the run, where it lies, and its size where an annotation states it.
 
     `frame` is its number in its sequence, None of an image that is no frame.
@@ -45,27 +45,27 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Read:
+class LoadedImage:
     """An image as it was read, and the hash of its file."""
 
     image: Image
     file: str
 
 
-Reading = Future[Read | Findings]  # or that it is broken
+Reading = Future[LoadedImage | StoredBoxes]  # or that it is broken
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ObservationJob:
     """What all images of a run have in common; `names` are the detector's."""
 
-    observing: Observing
+    observing: ObservationSettings
     names: tuple[str, ...]
     images_per_part: int = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
+class DetectorDescription:
     """What a run says about its detector, and about the environment that computes with it.
 
     `spec` and `options` are what `detectors.load` made it of, without what only says where it runs (device, workers);
@@ -86,11 +86,11 @@ class Description:
 class Engine(Protocol):
     """Observes images, somewhere."""
 
-    def describe(self) -> Description:
+    def describe(self) -> DetectorDescription:
         """The detector that is used."""
         ...
 
-    def observe(self, job: Job, items: Iterator[Item]) -> Generator[Findings, None, None]:
+    def observe(self, job: ObservationJob, items: Iterator[ImageTask]) -> Generator[StoredBoxes, None, None]:
         """What is found on the items, in any order; each of the findings is about images of one part.
 
         Items are taken only as fast as they are dealt with, and closing the generator ends the work.
@@ -100,11 +100,11 @@ class Engine(Protocol):
 
 def describe_detector(
     detector: LoadedDetector, spec: str | None = None, options: Mapping[str, Any] | None = None
-) -> Description:
+) -> DetectorDescription:
     """What `detectors.load(spec, **options)` gave, or a detector that came some other way."""
     own_batches = isinstance(detector, ViewDetector)
     decides = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch"}  # else `Observing` says how large they are
-    return Description(
+    return DetectorDescription(
         identity=detector.identity,
         names=tuple(detector.names),
         own_batches=own_batches,
@@ -115,16 +115,16 @@ def describe_detector(
     )
 
 
-def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Reading]]:
+def prefetch_images(items: Iterable[ImageTask]) -> Iterator[tuple[ImageTask, Reading]]:
     """Every item with what `read_item` gives; the next few are read while the detector is at one.
 
     Nobody ever waits for these threads, neither when this generator is closed, in whatever thread, nor when the process
     ends: a storage that does not answer must not keep it.
     """
-    todo: SimpleQueue[tuple[Item, Reading] | None] = SimpleQueue()
+    todo: SimpleQueue[tuple[ImageTask, Reading] | None] = SimpleQueue()
     for _ in range(READ_AHEAD):
         Thread(target=_read, args=(todo,), daemon=True).start()
-    waiting: deque[tuple[Item, Reading]] = deque()
+    waiting: deque[tuple[ImageTask, Reading]] = deque()
     try:
         for item in items:
             waiting.append((item, Future()))
@@ -140,7 +140,7 @@ def read_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, Reading]]:
             todo.put(None)
 
 
-def _read(todo: SimpleQueue[tuple[Item, Reading] | None]) -> None:
+def _read(todo: SimpleQueue[tuple[ImageTask, Reading] | None]) -> None:
     while (following := todo.get()) is not None:
         item, future = following
         if future.cancelled():
@@ -153,21 +153,21 @@ def _read(todo: SimpleQueue[tuple[Item, Reading] | None]) -> None:
             finish()
 
 
-def read_item(item: Item) -> Read | Findings:
+def read_item(item: ImageTask) -> LoadedImage | StoredBoxes:
     """The image, or that it is broken."""
     try:
-        image, file = load_hashed(location(item.path))
+        image, file = load_with_hash(resolve_path(item.path))
         require_size(image, item.path, item.size)
-        return Read(image, file)
-    except UnreachableError as error:  # the disk went away: everything after it would be recorded as broken
+        return LoadedImage(image, file)
+    except ImageUnavailableError as error:  # the disk went away: everything after it would be recorded as broken
         raise ObjectSeekerError(f"{error}: bring it back and start again, finished images are kept") from None
     except ObjectSeekerError as error:
-        return Findings.unreadable(item.index, str(error))
+        return StoredBoxes.unreadable(item.index, str(error))
 
 
 def observe_items(
-    detector: LoadedDetector, job: Job, images: Iterable[tuple[Item, Reading]]
-) -> Generator[Findings, None, None]:
+    detector: LoadedDetector, job: ObservationJob, images: Iterable[tuple[ImageTask, Reading]]
+) -> Generator[StoredBoxes, None, None]:
     """Show the detector every view of every image. What is found follows from the image, job and detector alone.
 
     A detector that can begins with the next image before the boxes of the last are there. An image on which it fails
@@ -175,8 +175,8 @@ def observe_items(
     """
     observing = job.observing
     images = iter(images)
-    begun: deque[tuple[Item, Read, Masks]] = deque()
-    broken: deque[Findings] = deque()
+    begun: deque[tuple[ImageTask, LoadedImage, Masks]] = deque()
+    broken: deque[StoredBoxes] = deque()
     unread: list[Exception] = []
     seen = 0
 
@@ -191,18 +191,18 @@ def observe_items(
             except Exception as error:
                 unread.append(error)
                 raise
-            if isinstance(read, Findings):
+            if isinstance(read, StoredBoxes):
                 broken.append(read)
                 continue
             height, width = read.image.shape[:2]
-            begun.append((item, read, of_frame(observing.masks, item.frame).masks(width, height)))
+            begun.append((item, read, recipe_for_frame(observing.masks, item.frame).masks(width, height)))
             yield read.image, begun[-1][2]
 
     def look(at: Iterable[tuple[Image, Masks]]) -> Iterator[list[Detections]]:
         # Without a batch the detector makes its own, and this is not looked at.
         return detect_all_views(detector, at, value=observing.fill, batch=observing.batch or 1)
 
-    def found(item: Item, read: Read, masks: Masks, views: Sequence[Detections]) -> Findings:
+    def found(item: ImageTask, read: LoadedImage, masks: Masks, views: Sequence[Detections]) -> StoredBoxes:
         return kept(job, item.index, (masks.width, masks.height), views, read.file)
 
     observed = look(given())
@@ -220,7 +220,7 @@ def observe_items(
                     said = f"the detector failed on {item.path}: {str(reason) or type(reason).__name__}"
                     if not seen or isinstance(reason, MemoryError):
                         raise ObjectSeekerError(said) from reason
-                    broken.append(Findings.unreadable(item.index, said))
+                    broken.append(StoredBoxes.unreadable(item.index, said))
                 else:
                     seen += 1
                     yield found(item, read, masks, views)
@@ -235,10 +235,12 @@ def observe_items(
     yield from broken
 
 
-def kept(job: Job, index: int, size: tuple[int, int], views: Sequence[Detections], file: str = "") -> Findings:
+def kept(
+    job: ObservationJob, index: int, size: tuple[int, int], views: Sequence[Detections], file: str = ""
+) -> StoredBoxes:
     """What is stored of what was found: the boxes down to the job's score floors, and the hash of the image's file."""
     observing = job.observing
-    findings = Findings.of_image(index, size, file, views, (observing.base_floor, observing.mask_floor))
+    findings = StoredBoxes.of_image(index, size, file, views, (observing.base_floor, observing.mask_floor))
     check_labels(findings.boxes.label, job.names)
     return findings
 
