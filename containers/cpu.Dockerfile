@@ -24,4 +24,4 @@ HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
 # Inside a container loopback is nobody's: who may reach it is decided where the port is published.
 ENTRYPOINT ["objectseeker", "serve", "--host", "0.0.0.0", "--port", "8000"]
-CMD ["--defence", "/models/defence.json"]
+CMD ["--defense", "/models/defense.json"]

@@ -25,4 +25,4 @@ STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=120s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
 ENTRYPOINT ["objectseeker", "serve", "--host", "0.0.0.0", "--port", "8000", "--device", "cuda"]
-CMD ["--defence", "/models/defence.json"]
+CMD ["--defense", "/models/defense.json"]

@@ -6,8 +6,8 @@
 The rule is searched on the first images, all figures are about the second. It goes on where it was stopped. Then, in
 your benchmark, these three lines:
 
-    from objectseeker import Defence
-    seeker = Defence.load("baseline/tuned/defence.json").seeker(device="cuda")
+    from objectseeker import Defense
+    seeker = Defense.load("baseline/tuned/defense.json").seeker(device="cuda")
     detections = seeker(images)
 """
 
@@ -17,10 +17,10 @@ import json
 import sys
 from pathlib import Path
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.cli import app
 
-POINT = ["--wrong-boxes", 1]  # an image: where detectors and rules are compared
+POINT = ["--fppi", 1]  # an image: where detectors and rules are compared
 ATTACK = ["--where", "over", "--objects", 10, "--steps", 20, "--restarts", 2]  # more of each is a stronger attack
 
 
@@ -33,22 +33,27 @@ def objectseeker(*arguments):
 
 detector, searched, tested, folder, *device = sys.argv[1:]
 out = Path(folder)
-tuned, run = out / "tuned" / "defence.json", out / "tested"
+tuned, run = out / "tuned" / "defense.json", out / "tested"
 if not tuned.exists():
     objectseeker("observe", searched, "--detector", detector, "--out", out / "searched", *device)
     objectseeker("tune", out / "searched", *POINT, "--loss", 1, "--out", out / "tuned")
-objectseeker("observe", tested, "--defence", tuned, "--out", run, *device)
+objectseeker("observe", tested, "--defense", tuned, "--out", run, *device)
 attacks = out / "attack" / "attack.json"
 if not attacks.exists():
-    objectseeker("attack", run, "--defence", tuned, *ATTACK, "--out", attacks.parent, *device)
+    objectseeker("attack", run, "--defense", tuned, *ATTACK, "--out", attacks.parent, *device)
 settings = {
     "published": ["--alpha", 0.8, "--beta", 0.5, *POINT],  # the paper's rule with the paper's scores
     "default": POINT,  # what every command takes where you do not say otherwise
-    "tuned": ["--defence", tuned, *POINT],
-    "as saved": ["--defence", tuned, "--attacks", attacks],  # what runs: its base_score is that of the searched images
+    "tuned": ["--defense", tuned, *POINT],
+    "as saved": [
+        "--defense",
+        tuned,
+        "--attacks",
+        attacks,
+    ],  # what runs: its base_threshold is that of the searched images
 }
 figures = {name: objectseeker("evaluate", run, *options) for name, options in settings.items()}
-masks = Defence.load(tuned).masks
+masks = Defense.load(tuned).masks
 times = objectseeker("bench", "detect", "--detector", detector, "--masks", masks, *device)
 
 
@@ -58,8 +63,8 @@ def line(what, undefended, values):
 
 
 print(" " * 22 + "".join(f"{name:>12}" for name in ("undefended", *figures)))
-plain, ours = figures["default"]["vanilla"], [one["objectseeker"] for one in figures.values()]
-for what, key in (("clean AP50", "ap50"), ("clean recall", "clean_recall"), ("wrong boxes an image", "wrong_boxes")):
+plain, ours = figures["default"]["undefended"], [one["objectseeker"] for one in figures.values()]
+for what, key in (("clean AP50", "ap50"), ("clean recall", "clean_recall"), ("wrong boxes an image", "fppi")):
     line(what, plain[key], [one[key] for one in ours])
 for where in ("far", "close", "over"):
     line(f"certified recall {where}", 0, [one["certified_recall"][where] for one in ours])
@@ -68,7 +73,7 @@ attacked = figures["as saved"]["under_attack"]
 print(
     f"\nRecall of {attacked['objects']} objects under a patch of 1 % over each, in percent: proven, and after an attack"
 )
-for name, side in (("undefended", "detector"), ("defended", "defence")):
+for name, side in (("undefended", "detector"), ("defended", "defense")):
     proven, left = (100 * attacked[name][key]["share"] for key in ("certified_recall", "recall_under_attack"))
     became = attacked["effects"][side]
     print(f"{name:12}at least {proven:.0f}, at most {left:.0f}: {became['disappeared']['count']} disappeared", end=", ")

@@ -5,13 +5,13 @@ python own_onnx.py model.onnx street.jpg
 
 import sys
 
-from objectseeker import Defence, Patch
+from objectseeker import Defense, Patch
 from objectseeker.detectors.check import check_detector
 from objectseeker.files.images import load_image
 
 model, photograph = sys.argv[1:]
-defence = Defence.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones
-seeker = defence.seeker()
+defense = Defense.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones
+seeker = defense.seeker()
 image = load_image(photograph)
 
 for finding in check_detector(seeker.detector, image):
@@ -27,4 +27,4 @@ for number, label in enumerate(found.label):
     print(f"{seeker.detector.names[label]} {found.score[number]:.2f}: {verdict};", end=" ")
     print(f"the largest square that cannot hide it anywhere has {certificates.largest_square[number]} pixels a side")
 
-defence.save("defence.json")  # for every command: objectseeker detect street.jpg --defence defence.json
+defense.save("defense.json")  # for every command: objectseeker detect street.jpg --defense defense.json

@@ -1,6 +1,6 @@
-"""The defended detector as a service: a client that needs nothing but Python, and knows which defence answers it.
+"""The defended detector as a service: a client that needs nothing but Python, and knows which defense answers it.
 
-objectseeker serve --defence defence.json --port 8000          in another terminal
+objectseeker serve --defense defense.json --port 8000          in another terminal
 python serve.py 127.0.0.1:8000 street.jpg
 """
 
@@ -23,13 +23,13 @@ def ask(method, path, body=None):
 
 
 model = ask("GET", "/v2/models/objectseeker")
-(version,) = model["versions"]  # the SHA-256 of the defence: your figures are about this one
-settings = model["parameters"]["defence"]
+(version,) = model["versions"]  # the SHA-256 of the defense: your figures are about this one
+settings = model["parameters"]["defense"]
 print(f"{settings['detector']} under {settings['masks']}, sha256:{version[:12]}")
 
 found = ask("POST", "/detect?certify=1", Path(photograph).read_bytes())
-if found["defence"] != version:
-    sys.exit(f"another defence answers now, {found['defence']}: its certificates are not those you know")
+if found["defense"] != version:
+    sys.exit(f"another defense answers now, {found['defense']}: its certificates are not those you know")
 for box in found["detections"]:
     x, y, width, height = box["bbox"]
     proven = "certified" if box["anywhere"] else "not certified"  # against the server's --patch, wherever it lies

@@ -17,14 +17,14 @@ class YourNetwork(torch.nn.Module):
     """
 
     def forward(self, images):
-        colour = torch.nn.functional.avg_pool2d(images, 8).flatten(2).transpose(1, 2) / 255
+        color = torch.nn.functional.avg_pool2d(images, 8).flatten(2).transpose(1, 2) / 255
         rows, columns = torch.meshgrid(torch.arange(8), torch.arange(8), indexing="ij")
         corner = torch.stack([columns, rows], dim=-1).reshape(1, -1, 2).to(images) * 8
-        return torch.cat([corner, corner + 8], dim=2).expand(len(images), -1, -1), colour
+        return torch.cat([corner, corner + 8], dim=2).expand(len(images), -1, -1), color
 
 
 detector = torch_detector(YourNetwork(), names=("red", "green", "blue"), input_size=64)
-seeker = ObjectSeeker(detector, Rule(base_score=0.8, mask_score=0.9), masks=Halves(6))
+seeker = ObjectSeeker(detector, Rule(base_threshold=0.8, mask_threshold=0.9), masks=Halves(6))
 
 image = np.full((128, 128, 3), 20, np.uint8)
 image[32:48, 64:80, 0] = 250

@@ -1,4 +1,4 @@
-"""Train with the masks of the defence: one call in your training loop, here around a very small network.
+"""Train with the masks of the defense: one call in your training loop, here around a very small network.
 
 python train_with_masks.py
 """
@@ -13,7 +13,7 @@ torch.manual_seed(0)
 
 
 def photograph():
-    """Your data set: an image, its boxes (corners, pixels) and their labels. Here one bright square on noise."""
+    """Your dataset: an image, its boxes (corners, pixels) and their labels. Here one bright square on noise."""
     image = rng.integers(0, 90, (64, 64, 3), np.uint8)
     x, y = rng.integers(0, 40, 2)
     image[y : y + 24, x : x + 24] = 220
@@ -23,7 +23,7 @@ def photograph():
 network = torch.nn.Sequential(
     torch.nn.Conv2d(3, 8, 9, stride=8, padding=4), torch.nn.ReLU(), torch.nn.Conv2d(8, 1, 3, padding=1)
 )
-optimiser = torch.optim.Adam(network.parameters(), 0.02)
+optimizer = torch.optim.Adam(network.parameters(), 0.02)
 losses = []
 for _ in range(40):
     images, targets = [], []
@@ -39,9 +39,9 @@ for _ in range(40):
     loss = torch.nn.functional.binary_cross_entropy_with_logits(
         logits, torch.from_numpy(np.stack(targets)), pos_weight=torch.tensor(20.0)
     )
-    optimiser.zero_grad()
+    optimizer.zero_grad()
     loss.backward()
-    optimiser.step()
+    optimizer.step()
     losses.append(loss.item())
 for begin in range(0, len(losses), 10):
     print(f"steps from {begin}: mean loss {np.mean(losses[begin : begin + 10]):.2f}")

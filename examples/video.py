@@ -1,14 +1,15 @@
 """Your video: an eighth of the masks in every frame, and how long a patch could keep an object hidden.
 
-python video.py clip.mp4 defence.json
+python video.py clip.mp4 defense.json
 
-A frame shows few masks, under which little adds up: take a rule by which single boxes decide, one without low_score.
+A frame shows few masks, under which little adds up: take a rule by which single boxes decide, one without
+evidence_threshold.
 """
 
 import sys
 from dataclasses import replace
 
-from objectseeker import Defence, Patch
+from objectseeker import Defense, Patch
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import FramePositions, earliest_uncertified_start, frame_positions
@@ -17,8 +18,8 @@ from objectseeker.inference.frame_sources import Choice, Frame, frames_of
 
 MOVES = 2  # pixels that the patch moves from one frame to the next, at most
 clip, file = sys.argv[1:]
-defence = Defence.load(file)
-seeker = replace(defence, masks=Rolling(defence.masks, 8)).seeker()
+defense = Defense.load(file)
+seeker = replace(defense, masks=Rolling(defense.masks, 8)).seeker()
 patch = Patch(area=0.01, where="anywhere")
 turns = []
 

@@ -1,8 +1,8 @@
-"""What masks add to clean images: how many of the boxes that a defence outputs beyond the detector's own are right.
+"""What masks add to clean images: how many of the boxes that a defense outputs beyond the detector's own are right.
 
-    python scripts/added_boxes.py runs/sum --defence embedded
+    python scripts/added_boxes.py runs/sum --defense builtin
 
-The masks of the defence must be among those of the run, and the detector's classes those of the data set.
+The masks of the defense must be among those of the run, and the detector's classes those of the dataset.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.core.boxes import Detections, ioa, iou
 from objectseeker.metrics.image_set import under
 from objectseeker.runs.run import open_run
@@ -24,13 +24,13 @@ FITS = 0.5  # IoU of a right box, and share of a box that lies on an object
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    parser.add_argument("--defence", type=Defence.load, default="embedded", help="a file, embedded or embedded-fast")
+    parser.add_argument("--defense", type=Defense.load, default="builtin", help="a file, builtin or builtin-fast")
     options = parser.parse_args()
-    rule, run = options.defence.rule, open_run(options.run)
+    rule, run = options.defense.rule, open_run(options.run)
     kinds: Counter[str] = Counter()
-    for image in under(run.images(), options.defence.masks):
+    for image in under(run.images(), options.defense.masks):
         base = image.observation.base
-        own = int((base.score >= rule.base_score).sum())
+        own = int((base.score >= rule.base_threshold).sum())
         output = rule.prune(image.observation)
         added = output[np.arange(own, len(output))]  # the detector's own come first
         kinds.update(kind(added[[number]], image.truth) for number in range(len(added)))

@@ -1,4 +1,4 @@
-"""Attack the defence of a run on a sample of its objects, one an image: over and far, patches of 1 % and 4 %.
+"""Attack the defense of a run on a sample of its objects, one an image: over and far, patches of 1 % and 4 %.
 
     python scripts/attack_measurement.py runs/voc --objects 40 --out OUT
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker import Defence, Patch
+from objectseeker import Defense, Patch
 from objectseeker.attack import Budget, Target
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
 from objectseeker.core.threats import PatchLocation
@@ -37,7 +37,7 @@ RATES = {
     "IoU 0.5": "hidden_from_detector_iou50",
     "defended: certified hidden": "hidden_certified",
     "not certified, hidden": "hidden_uncertified",
-    "all hidden": "hidden_from_defence",
+    "all hidden": "hidden_from_defense",
 }
 
 
@@ -45,8 +45,8 @@ def main() -> int:
     options = arguments()
     begin = time.monotonic()
     run = open_run(options.run)
-    defence = run.bind_defense(Defence.load(options.defence)) if options.defence else run.defence()
-    attacked = load_attacked(defence, mode="white", device=options.device, autocast=not options.full_precision)
+    defense = run.bind_defense(Defense.load(options.defense)) if options.defense else run.defense()
+    attacked = load_attacked(defense, mode="white", device=options.device, autocast=not options.full_precision)
     budget = Budget(
         steps=options.steps,
         restarts=options.restarts,
@@ -79,12 +79,12 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="folder that observe wrote, of an annotated dataset")
-    parser.add_argument("--defence", type=Path, help="a defence for the run; its detector's own by default")
+    parser.add_argument("--defense", type=Path, help="a defense for the run; its detector's own by default")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--objects", type=int, default=40)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--restarts", type=int, default=3)
-    parser.add_argument("--views", type=int, default=4, help="masked views per step against the defence")
+    parser.add_argument("--views", type=int, default=4, help="masked views per step against the defense")
     parser.add_argument("--distrust", type=float, default=0.34, help="share of the restarts that believe no margin")
     parser.add_argument("--only", nargs="*", choices=CONDITIONS, help="conditions such as over-0.01")
     parser.add_argument("--full-precision", action="store_true", help="gradients in float32")

@@ -5,7 +5,7 @@
 
 Each of --train and --held-out takes a data pack (its index, then its parts) or a DATASET as `objectseeker observe`
 takes it (a folder stands for all images below it), and may be repeated. Every image becomes 255 bits: the signs of the
-lowest frequencies (16 by 16, without the mean) of its grey version. Two images are taken for one if few of the bits
+lowest frequencies (16 by 16, without the mean) of its gray version. Two images are taken for one if few of the bits
 differ. Unrelated images rarely differ in fewer than 80 bits (of 54,000 training images and 5,000 others none in 40 or
 fewer, simple ones such as a plane in the sky in 43), two photographs of one scene often in 40 to 70.
 
@@ -20,7 +20,7 @@ turned by a few degrees. Of 540 photographs of COCO were found:
 
 `--most-different 60` finds 98 % of those with 2.5 % cut, and images that only show the same scene.
 
-`--write` lists the names of the training images that were found, for `python -m train_embedded.train --leave-out`.
+`--write` lists the names of the training images that were found, for `python -m train_builtin.train --leave-out`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from objectseeker.datasets import DatasetImage, open_dataset
 from objectseeker.errors import ObjectSeekerError
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from train_embedded.packs import read_pack
+from train_builtin.packs import read_pack
 
 SIDE = 64  # that images are shrunk to
 FREQUENCIES = 16  # along each axis
@@ -103,7 +103,7 @@ def parse() -> argparse.Namespace:
         parser.add_argument(
             option, nargs="+", action="append", required=True, metavar="PLACE", help=f"{what}: a DATASET, or a pack"
         )
-    parser.add_argument("--sources", nargs="+", help="of training packs only images from these data sets")
+    parser.add_argument("--sources", nargs="+", help="of training packs only images from these datasets")
     parser.add_argument("--most-different", type=int, default=MOST_DIFFERENT, metavar="BITS", help="(default: 40)")
     parser.add_argument("--show", type=int, default=5, help="so many of the nearest pairs (default: 5)")
     parser.add_argument("--write", type=Path, metavar="FILE", help="names of the training images that were found")
@@ -120,37 +120,37 @@ def report(pairs: Sequence[Pair], *, show: int) -> None:
 
 
 def read_images(place: Sequence[str], *, processes: int, sources: Sequence[str] | None = None) -> Images:
-    """A pack (index and parts) or a data set, its images called as in training."""
+    """A pack (index and parts) or a dataset, its images called as in training."""
     with get_context("fork").Pool(processes) as pool:
         if len(place) > 1:
             pack = read_pack(Path(place[0]), [Path(part) for part in place[1:]], sources=sources)
-            names, grey = pack.names, pool.map(grey_of_bytes, pack.files, chunksize=16)
+            names, gray = pack.names, pool.map(gray_of_bytes, pack.files, chunksize=16)
         else:
             entries = list(open_dataset(place[0]).entries)
-            names, grey = [entry.id for entry in entries], pool.map(grey_of_entry, entries, chunksize=16)
+            names, gray = [entry.id for entry in entries], pool.map(gray_of_entry, entries, chunksize=16)
     if not names:
         raise ObjectSeekerError(f"{place[0]} has no images" + (f" of {', '.join(sources)}" if sources else ""))
-    return Images(place[0], names, bits_of(np.array(grey, np.float32).reshape(-1, SIDE, SIDE)))
+    return Images(place[0], names, bits_of(np.array(gray, np.float32).reshape(-1, SIDE, SIDE)))
 
 
-def grey_of_entry(entry: DatasetImage) -> npt.NDArray[np.uint8]:
-    return small_grey(Image.fromarray(entry.load()))
+def gray_of_entry(entry: DatasetImage) -> npt.NDArray[np.uint8]:
+    return small_gray(Image.fromarray(entry.load()))
 
 
-def grey_of_bytes(file: bytes) -> npt.NDArray[np.uint8]:
+def gray_of_bytes(file: bytes) -> npt.NDArray[np.uint8]:
     with Image.open(io.BytesIO(file)) as image:
-        return small_grey(image)
+        return small_gray(image)
 
 
-def small_grey(image: Image.Image) -> npt.NDArray[np.uint8]:
+def small_gray(image: Image.Image) -> npt.NDArray[np.uint8]:
     return np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
-def bits_of(grey: npt.NDArray[np.float32]) -> Signs:
+def bits_of(gray: npt.NDArray[np.float32]) -> Signs:
     """The bits of images n,SIDE,SIDE."""
     frequency, pixel = np.arange(FREQUENCIES)[:, None], np.arange(SIDE) + 0.5
     waves = np.cos(np.pi * frequency * pixel / SIDE).astype(np.float32)
-    bits = np.where(waves @ grey @ waves.T > 0, np.float32(1), np.float32(-1))
+    bits = np.where(waves @ gray @ waves.T > 0, np.float32(1), np.float32(-1))
     bits[:, 0, 0] = 0
     return bits
 

@@ -2,7 +2,7 @@
 
     python scripts/check_shared_detectors.py WEIGHTS_DIR IMAGE_DIR [--count N] [--lines K] [--draw DIR]
 
-Runs the embedded detector and every ONNX file of WEIGHTS_DIR on a few images of IMAGE_DIR. Prints the confident boxes,
+Runs the built-in detector and every ONNX file of WEIGHTS_DIR on a few images of IMAGE_DIR. Prints the confident boxes,
 compares masks drawn on the network input with masks drawn on raw pixels, times a view, and checks that nothing
 drawn under a mask changes a box. Where IMAGE_DIR is the JPEGImages of a VOCdevkit, counts the objects found as well.
 """
@@ -48,7 +48,7 @@ def main() -> None:
     files = sorted(arguments.images.glob("*.jpg"))
     files = files[:: max(1, len(files) // arguments.count)][: arguments.count]
     images = {file: np.asarray(PIL.Image.open(file).convert("RGB")) for file in files}
-    for spec in ["embedded", *(f"onnx:{file}" for file in sorted(arguments.weights.glob("*.onnx")))]:
+    for spec in ["builtin", *(f"onnx:{file}" for file in sorted(arguments.weights.glob("*.onnx")))]:
         detector = load(spec)
         print(f"\n{detector.identity}")
         found = dict(zip(images, detector(list(images.values())), strict=True))

@@ -21,7 +21,7 @@ from objectseeker.core.boxes import iou
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
 from objectseeker.datasets.dataset import DatasetImage
-from objectseeker.defense import EMBEDDED_RULE
+from objectseeker.defense import BUILTIN_RULE
 
 PATCHES = {where: Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS if where != "anywhere"}
 PAIRS = (
@@ -55,8 +55,8 @@ def main() -> None:
         for name in images:
             truth, counted = entries[name].truth, ~entries[name].ignore
             here, there = seen[first][name], seen[second][name]
-            a.append(certified(EMBEDDED_RULE, here, truth)[:, counted])
-            b.append(certified(EMBEDDED_RULE, there, truth)[:, counted])
+            a.append(certified(BUILTIN_RULE, here, truth)[:, counted])
+            b.append(certified(BUILTIN_RULE, there, truth)[:, counted])
             looser, tighter = (certified(scaled(1 + s), there, truth) for s in (-options.slack, options.slack))
             nearly.append((looser != tighter)[:, counted])
         one, other, close = (np.concatenate(parts, axis=1) for parts in (a, b, nearly))
@@ -97,9 +97,11 @@ def movement(pairs: list[tuple[Observation, Observation]], strong: float = 0.1) 
 
 
 def scaled(factor: float) -> Rule:
-    rule = EMBEDDED_RULE
-    assert rule.low_score is not None
-    return replace(rule, mask_score=rule.mask_score * factor, low_score=rule.low_score * factor)
+    rule = BUILTIN_RULE
+    assert rule.evidence_threshold is not None
+    return replace(
+        rule, mask_threshold=rule.mask_threshold * factor, evidence_threshold=rule.evidence_threshold * factor
+    )
 
 
 def certified(rule: Rule, observation: Observation, truth: Detections) -> np.ndarray:

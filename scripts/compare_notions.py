@@ -1,6 +1,7 @@
 """How much do stars lose against connected components, and gain over cliques?
 
-    python scripts/compare_notions.py RUN --mask-score 0.45 --low-score 0.3 [--edge-factor 0.7] [--objects 300]
+    python scripts/compare_notions.py RUN --mask-threshold 0.45 --evidence-threshold 0.3 [--edge-factor 0.7] [--objects
+    300]
 
 Certifies random objects of a run under the evidence rule three times: with stars (the product), with connected
 components position class by position class (the most these boxes can prove), and with the best of many greedy cliques
@@ -30,16 +31,16 @@ WHERES: tuple[PatchLocation, ...] = ("far", "close", "over")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run")
-    parser.add_argument("--mask-score", type=float, required=True)
-    parser.add_argument("--low-score", type=float, required=True)
+    parser.add_argument("--mask-threshold", type=float, required=True)
+    parser.add_argument("--evidence-threshold", type=float, required=True)
     parser.add_argument("--edge-factor", type=float, default=1.0)
     parser.add_argument("--cluster-distance", type=float, default=0.1)
     parser.add_argument("--objects", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rule = Rule(
-        mask_score=options.mask_score,
-        low_score=options.low_score,
+        mask_threshold=options.mask_threshold,
+        evidence_threshold=options.evidence_threshold,
         edge_factor=options.edge_factor,
         cluster_distance=options.cluster_distance,
     )

@@ -2,7 +2,7 @@
 
 Both are in the detector's labels: an object is certified if it is certified as one of those that stand for its class.
 
-    python scripts/compare_with_oracle.py RUN [--objects 200] [--mask-score 0.5] [--patch 0.01] [--seed 0]
+    python scripts/compare_with_oracle.py RUN [--objects 200] [--mask-threshold 0.5] [--patch 0.01] [--seed 0]
 
 Prints how many verdicts were compared, how many differ (exit code 1 if any), and the certified share of both.
 """
@@ -28,11 +28,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--objects", type=int, default=200)
-    parser.add_argument("--mask-score", type=float, default=0.5)
+    parser.add_argument("--mask-threshold", type=float, default=0.5)
     parser.add_argument("--patch", type=float, default=0.01)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    run, rule = open_run(options.run), Rule(mask_score=options.mask_score)
+    run, rule = open_run(options.run), Rule(mask_threshold=options.mask_threshold)
     images = run.images()
     everything = [(i, n) for i, image in enumerate(images) for n in np.flatnonzero(~image.ignore)]
     rng = np.random.default_rng(options.seed)
@@ -49,7 +49,7 @@ def main() -> int:
         ours[row] = rule.certify(image.observation, targets, threats).certified.any(axis=1)
         seconds[0] += time.perf_counter() - started
         started = time.perf_counter()
-        literal[row] = by_oracle(image, targets, threats, options.mask_score)
+        literal[row] = by_oracle(image, targets, threats, options.mask_threshold)
         seconds[1] += time.perf_counter() - started
     different = int((ours != literal).sum())
     print(f"{len(chosen)} objects x {len(threats)} threats: {different} verdicts differ")
@@ -59,11 +59,11 @@ def main() -> int:
     return 1 if different else 0
 
 
-def by_oracle(image: ObservedImage, targets: Detections, threats: list[Patch], mask_score: float) -> list[bool]:
+def by_oracle(image: ObservedImage, targets: Detections, threats: list[Patch], mask_threshold: float) -> list[bool]:
     """The verdict on each threat: of one object, as any of its targets."""
     verdicts = [False] * len(threats)
     for t, g in enumerate(oracle.boxes_of(targets)):
-        safe = oracle.safe_masks(image.observation, targets, t, mask_score=mask_score)
+        safe = oracle.safe_masks(image.observation, targets, t, mask_threshold=mask_threshold)
         for p, patch in enumerate(threats):
             verdicts[p] |= oracle.certify(image.observation, g, patch, safe)[0]
     return verdicts

@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     run = open_run(options.run)
     scene = ImageSet.of(run.images(), run.vocabulary)
-    ours, boxes = coco_ap50(scene), scene.base.detections  # in the data set's labels
+    ours, boxes = coco_ap50(scene), scene.base.detections  # in the dataset's labels
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(str(options.annotations))
         category = {entry["name"]: entry["id"] for entry in truth.dataset["categories"]}

@@ -46,7 +46,7 @@ def main() -> None:
         + "\n".join(beside.remarks())
         + "\n"
     )
-    save_json(arguments.out / "detectorguard.json", beside.to_json())
+    save_json(arguments.out / "detectorguard.json", beside.to_dict())
     save_text(arguments.out / "detectorguard.md", text)
     print(text)
     if not arguments.no_cost:
@@ -77,10 +77,10 @@ def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
     panels = []
     for where in PATCH_LOCATIONS:
         column = f"certified_{where}"
-        ours = [row for row in rows if row["defence"] == "ObjectSeeker"]
-        others = [row for row in rows if row["defence"] != "ObjectSeeker"]
+        ours = [row for row in rows if row["defense"] == "ObjectSeeker"]
+        others = [row for row in rows if row["defense"] != "ObjectSeeker"]
         series = [
-            plots.Line(row["defence"], [row["forward_passes"]], [row[column]], look)
+            plots.Line(row["defense"], [row["forward_passes"]], [row[column]], look)
             for row, look in zip(others, looks, strict=True)
         ]
         x, y = ([row[key] for row in ours] for key in ("forward_passes", column))

@@ -1,10 +1,10 @@
-"""Certified recall against false alarms: runs of several detectors under one defence, base_score by base_score.
+"""Certified recall against false alarms: runs of several detectors under one defense, base_threshold by base_threshold.
 
-    python scripts/false_alarms.py runs/before runs/after --defence embedded-fast
+    python scripts/false_alarms.py runs/before runs/after --defense builtin-fast
 
 At a given clean recall the better of two detectors has the higher thresholds, and certifies less for it. Here
-thresholds are the same for all, and every row says how many boxes of an image are wrong. The masks of the defence must
-be among those of each run. Before the rows stand AP50 without and with the defence, by the paper's protocol.
+thresholds are the same for all, and every row says how many boxes of an image are wrong. The masks of the defense must
+be among those of each run. Before the rows stand AP50 without and with the defense, by the paper's protocol.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import under
 from objectseeker.metrics.tuning import Measuring, Search
 from objectseeker.runs.run import open_run
 
-BASE_SCORES = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
+BASE_THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--defence", type=Defence.load, default="embedded", help="a file, embedded or embedded-fast")
+    parser.add_argument("--defense", type=Defense.load, default="builtin", help="a file, builtin or builtin-fast")
     options = parser.parse_args()
-    defence = options.defence
-    settings = EvaluationSettings.along(defence.curve, defence.rule)
+    defense = options.defense
+    settings = EvaluationSettings.along(defense.curve, defense.rule)
     for folder in options.runs:
         run = open_run(folder)
-        scene = ImageSet.of(under(run.images(), defence.masks), run.vocabulary)
+        scene = ImageSet.of(under(run.images(), defense.masks), run.vocabulary)
         search = Search(mask_floor=run.manifest.observing.mask_floor, losses=())
         clean = Measuring(scene, search).full(settings).figures()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
-        print("| base_score | false alarms an image | objects found | far | close | over |")
+        print("| base_threshold | false alarms an image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")
         replayed = DefendedImageSet.of(scene, settings)
-        curve = replayed.curve(settings, BASE_SCORES)
-        for row, base_score in enumerate(BASE_SCORES.tolist()):
-            certified = replayed.at(settings, settings.on_curve(base_score)).certified_recall()
+        curve = replayed.curve(settings, BASE_THRESHOLDS)
+        for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
+            certified = replayed.at(settings, settings.on_curve(base_threshold)).certified_recall()
             right, wrong = curve.right[row].sum() / len(scene.counted), curve.wrong[row].sum() / len(scene.images)
             shares = [100 * right, certified["far"], certified["close"], certified["over"]]
             cells = " | ".join(f"{share:.1f}" for share in shares)
-            print(f"| {base_score:g} | {wrong:.2f} | {cells} |", flush=True)
+            print(f"| {base_threshold:g} | {wrong:.2f} | {cells} |", flush=True)
 
 
 if __name__ == "__main__":

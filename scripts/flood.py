@@ -1,4 +1,4 @@
-"""Development check: an attacker who answers with as many boxes as a view may have, against a deployed defence.
+"""Development check: an attacker who answers with as many boxes as a view may have, against a deployed defense.
 
     python scripts/flood.py [--boxes 300] [--masks halves:30] [--memory 2] [--json]
 
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from objectseeker import Defence, Detections, Patch, Rule
+from objectseeker import Defense, Detections, Patch, Rule
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import parse_recipe
 
@@ -72,13 +72,13 @@ def scattered(rng: np.random.Generator) -> np.ndarray:
 
 
 def chain(rng: np.random.Generator) -> np.ndarray:
-    """Each box is just a neighbour of the next: one cluster, found link by link."""
+    """Each box is just a neighbor of the next: one cluster, found link by link."""
     start = np.linspace(0, OBJECT[0] - 24, MOST) + rng.uniform(0, 0.2)
     return _boxes(np.stack([start, np.full(MOST, 30.0)], axis=1), np.full((MOST, 2), 20.0))
 
 
 def crosses(rng: np.random.Generator) -> np.ndarray:
-    """Bars that cross each other and are nobody's neighbours: every pair is compared, no two become one."""
+    """Bars that cross each other and are nobody's neighbors: every pair is compared, no two become one."""
     half = MOST // 2
     place = np.sort(rng.uniform(0, 1, MOST))[:, None]
     upright = np.hstack([place[:half] * (OBJECT[0] - 4), np.zeros((half, 1))])
@@ -88,7 +88,7 @@ def crosses(rng: np.random.Generator) -> np.ndarray:
 
 
 def overlapping(rng: np.random.Generator) -> np.ndarray:
-    """Equal boxes that overlap by about half: few are neighbours, and all are near each other."""
+    """Equal boxes that overlap by about half: few are neighbors, and all are near each other."""
     return _boxes(rng.uniform((0, 0), (45, 45), (MOST, 2)), np.full((MOST, 2), 50.0))
 
 
@@ -117,11 +117,11 @@ def attacked(where: str, flood: int) -> np.ndarray:
 
 
 def play(masks: str) -> dict[str, Any]:
-    """Every flood from every place, against the defence as it is saved and loaded."""
+    """Every flood from every place, against the defense as it is saved and loaded."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "defence.json"
-        Defence(detector="python:flood:detect", rule=Rule(), masks=parse_recipe(masks)).save(file)
-        seeker = Defence.load(file).seeker()
+        file = Path(folder) / "defense.json"
+        Defense(detector="python:flood:detect", rule=Rule(), masks=parse_recipe(masks)).save(file)
+        seeker = Defense.load(file).seeker()
     truth = Detections([OBJECT], [1.0], [0])
     patches = [Patch(area=0.01, where=where) for where in ("far", "close", "over")]
     (observation,) = seeker.observe([scene()])

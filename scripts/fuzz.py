@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from fuzz_commands import Commands
-from fuzz_kinds import Annotations, Defences, Graphs, Images, Kind, Stores, generator
+from fuzz_kinds import Annotations, Defenses, Graphs, Images, Kind, Stores, generator
 
 from objectseeker.errors import ObjectSeekerError
 
-KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Images, Annotations, Graphs, Stores, Defences, Commands)}
+KINDS: dict[str, type[Kind]] = {kind.name: kind for kind in (Images, Annotations, Graphs, Stores, Defenses, Commands)}
 MEMORY = 3 * 2**30  # bytes that a worker may have of its own
 LONGEST_SENTENCE = 1200  # characters: a message may name two long paths
 START = 120.0  # seconds until a worker is ready

@@ -1,4 +1,4 @@
-"""Small data sets of every format, and ways to spoil each."""
+"""Small datasets of every format, and ways to spoil each."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ FORMATS: dict[str, Callable[[Rng], tuple[str, Files]]] = {
 
 
 def write_dataset(rng: Rng, root: Path) -> str:
-    """A spoiled data set below `root`, and its spec as seen from there."""
+    """A spoiled dataset below `root`, and its spec as seen from there."""
     spec, files = FORMATS[pick(rng, list(FORMATS))](rng)
     write_tree(root, files)
     if rng.random() < 0.05:  # a name that is not UTF-8, where the system can have one

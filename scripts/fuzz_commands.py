@@ -1,4 +1,4 @@
-"""Command lines: real verbs and options with usual and unusual values, on a small data set, a run and a defence."""
+"""Command lines: real verbs and options with usual and unusual values, on a small dataset, a run and a defense."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import typer.main
 from fuzz_kinds import Kind
 from fuzz_mutations import TEXTS, Rng, pick, read_tree, write_tree
 
-from objectseeker import Defence, Halves, ObjectSeekerError
+from objectseeker import Defense, Halves, ObjectSeekerError
 from objectseeker.cli import app, main
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
@@ -37,7 +37,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "spec": ("python:mine:detect",),
     "out": ("out", "out.html"),
     "detector": ("python:mine:detect", "python:mine:broken"),
-    "defence": ("defence.json",),
+    "defense": ("defense.json",),
     "masks": ("halves:2", "pairs:2", "bands:4%", "halves:1+bands:4%"),
     "names": ("names.txt",),
     "class_map": ("bright=bright", "names.txt"),
@@ -45,7 +45,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "patch": ("1%", "0.02"),
     "layout": ("yolox",),
     "precision": ("float32",),
-    "mask_by": ("fill", "crop"),
+    "mask_mode": ("fill", "crop"),
     "device": ("cpu", "cuda"),
     "bound": ("exact", "paper"),
 }
@@ -71,7 +71,7 @@ class Commands(Kind):
         status, _, told = _call(["observe", "coco:truth.json:photos", *DETECTOR, "--masks", "halves:2", "--out", "run"])
         if status:
             raise RuntimeError(f"the run to spoil was not made: {told}")
-        Defence.default("python:mine:detect", masks=Halves(2)).save(self.folder / "defence.json")
+        Defense.default("python:mine:detect", masks=Halves(2)).save(self.folder / "defense.json")
         self._files = read_tree(self.folder)
         self._verbs = {
             name: command

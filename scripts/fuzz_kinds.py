@@ -20,7 +20,7 @@ import PIL.Image
 from fuzz_annotations import write_dataset
 from fuzz_mutations import Rng, pick, read_tree, spoiled_bytes, spoiled_json, spoiled_word, write_tree
 
-from objectseeker import Defence, Detections, Halves, ObjectSeeker, ObjectSeekerError, Rule, detectors
+from objectseeker import Defense, Detections, Halves, ObjectSeeker, ObjectSeekerError, Rule, detectors
 from objectseeker.datasets import match_classes, open_dataset
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, read_features
 from objectseeker.files.images import image_size, load_image
@@ -223,15 +223,15 @@ class Stores(Kind):
         return None
 
 
-class Defences(Kind):
-    name = "defences"
+class Defenses(Kind):
+    name = "defenses"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._file = folder / "defence.json"
-        Defence.default("onnx:model.onnx", masks=Halves(3), class_names=("cat", "dog")).save(self._file)
+        self._file = folder / "defense.json"
+        Defense.default("onnx:model.onnx", masks=Halves(3), class_names=("cat", "dog")).save(self._file)
         self._content = self._file.read_bytes()
-        self._whole = Defence.load(self._file)
+        self._whole = Defense.load(self._file)
 
     def write(self, rng: Rng) -> Path:
         if rng.random() < 0.7:
@@ -241,48 +241,48 @@ class Defences(Kind):
         return self._file
 
     def judge(self, made: Path) -> str | None:
-        defence = Defence.load(made)
-        if defence.sha256 != self._whole.sha256 and "sha256" in json.loads(made.read_bytes()):
-            return "a defence was changed and its checksum was not"
-        json.dumps(defence.to_json())
+        defense = Defense.load(made)
+        if defense.sha256 != self._whole.sha256 and "sha256" in json.loads(made.read_bytes()):
+            return "a defense was changed and its checksum was not"
+        json.dumps(defense.to_dict())
         width, height = SIZE
         try:
-            masks = defence.masks.masks(width, height)
+            masks = defense.masks.masks(width, height)
         except MemoryError:
-            return f"masks {str(defence.masks)[:60]} need more memory than there is"
-        return None if len(masks) else f"the masks {defence.masks} are none"
+            return f"masks {str(defense.masks)[:60]} need more memory than there is"
+        return None if len(masks) else f"the masks {defense.masks} are none"
 
 
 def _pictures() -> list[tuple[str, bytes]]:
     """A small picture in every format and mode that is read."""
     noise = np.random.default_rng(0).integers(0, 256, (SIZE[1], SIZE[0], 4), dtype=np.uint8)
-    colour, grey = PIL.Image.fromarray(noise[..., :3]), PIL.Image.fromarray(noise[..., 0])
+    color, gray = PIL.Image.fromarray(noise[..., :3]), PIL.Image.fromarray(noise[..., 0])
     deep = PIL.Image.fromarray(noise[..., 0].astype(np.uint16) * 256)
     clear = PIL.Image.fromarray(noise)
     exif = PIL.Image.Exif()
     exif[0x0112] = 6
     wanted: list[tuple[str, PIL.Image.Image, dict[str, Any]]] = [
-        (".png", colour, {"exif": exif}),
+        (".png", color, {"exif": exif}),
         (".png", clear, {}),
         (".png", deep, {}),
-        (".png", colour.convert("P"), {"transparency": 3}),
-        (".png", grey.convert("1"), {}),
-        (".jpg", colour, {"exif": exif}),
-        (".jpg", colour, {"progressive": True}),
-        (".jpg", grey, {}),
-        (".jpg", colour.convert("CMYK"), {}),
-        (".gif", colour.convert("P"), {"save_all": True, "append_images": [colour.convert("P")]}),
-        (".bmp", colour, {}),
-        (".bmp", grey, {}),
+        (".png", color.convert("P"), {"transparency": 3}),
+        (".png", gray.convert("1"), {}),
+        (".jpg", color, {"exif": exif}),
+        (".jpg", color, {"progressive": True}),
+        (".jpg", gray, {}),
+        (".jpg", color.convert("CMYK"), {}),
+        (".gif", color.convert("P"), {"save_all": True, "append_images": [color.convert("P")]}),
+        (".bmp", color, {}),
+        (".bmp", gray, {}),
         (".webp", clear, {"lossless": True, "exif": exif}),
-        (".webp", colour, {}),
-        (".tif", colour, {"exif": exif}),
-        (".tif", colour, {"compression": "tiff_lzw"}),
-        (".tif", colour, {"compression": "tiff_deflate"}),
+        (".webp", color, {}),
+        (".tif", color, {"exif": exif}),
+        (".tif", color, {"compression": "tiff_lzw"}),
+        (".tif", color, {"compression": "tiff_deflate"}),
         (".tif", deep, {}),
         (".tif", PIL.Image.fromarray(noise[..., 0].astype(np.float32) / 255), {}),
-        (".ppm", colour, {}),
-        (".pgm", grey, {}),
+        (".ppm", color, {}),
+        (".pgm", gray, {}),
         (".pgm", deep, {}),
     ]
     made = []

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src python scripts/gpu_bench.py --images VOCdevkit/VOC2007/JPEGImages --out OUT
 
-1. Speed on a network of about 28 GFLOP at 640x640 (the embedded architecture, half as wide again, random weights).
+1. Speed on a network of about 28 GFLOP at 640x640 (the builtin architecture, half as wide again, random weights).
 2. Does it keep the contract: what check-detector asks of views, at 30 lines, in every precision and way of masking.
 3. Real weights on real images: the boxes of every precision and of the loop of single passes are saved, and
    scripts/compare_gpu_boxes.py says how far they move and which certificates differ.
@@ -77,9 +77,9 @@ def name_of(rig: Rig) -> str:
 
 def contract(image: np.ndarray, rig: Rig) -> dict[str, Any]:
     verdicts = {}
-    for precision, mask_by in (("float32", "fill"), (rig.half, "fill"), (rig.half, "crop")):
-        print(f"{precision}, real weights, by {mask_by}")
-        verdicts[f"{precision} {mask_by}"] = blind(real(rig, precision=precision, mask_by=mask_by), image, rig)
+    for precision, mask_mode in (("float32", "fill"), (rig.half, "fill"), (rig.half, "crop")):
+        print(f"{precision}, real weights, by {mask_mode}")
+        verdicts[f"{precision} {mask_mode}"] = blind(real(rig, precision=precision, mask_mode=mask_mode), image, rig)
     return verdicts
 
 
@@ -100,9 +100,9 @@ def boxes(images: list[np.ndarray], names: list[str], rig: Rig, options: argpars
         "float16-loop": (single_half, 3),
         "float16-fill-alone": (real(rig, precision=rig.half, share=False, compiled=False), len(images)),
         "float16-fill-uncompiled": (real(rig, precision=rig.half, share=True, compiled=False), len(images)),
-        "float32-crop": (real(rig, mask_by="crop", share=True), len(images)),
+        "float32-crop": (real(rig, mask_mode="crop", share=True), len(images)),
         "float16-crop": (
-            real(rig, precision=rig.half, mask_by="crop", share=True, compiled=False),
+            real(rig, precision=rig.half, mask_mode="crop", share=True, compiled=False),
             len(images),
         ),
         "float16-fill": (real(rig, precision=rig.half, share=True), len(images)),

@@ -75,7 +75,7 @@ class Rig:
 
 
 def wide_predictor(image: np.ndarray, rig: Rig) -> Predictor:
-    """Random weights, normalised as training would, with about REALISTIC candidates above the score floor a view."""
+    """Random weights, normalized as training would, with about REALISTIC candidates above the score floor a view."""
     torch.manual_seed(0)
     detector = EmbeddedDetector(width=1.5).to(rig.device)
     resized = np.asarray(PIL.Image.fromarray(image).resize((rig.side, rig.side)))

@@ -1,6 +1,6 @@
 """How fast views are on a GPU: every way side by side in one table, then where the time goes. Used by gpu_bench.py.
 
-The network is the embedded architecture, half as wide again, with random weights: about 28 GFLOP at 640x640.
+The network is the builtin architecture, half as wide again, with random weights: about 28 GFLOP at 640x640.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Way:
     """A way to run all views. `look_into` asks for the contract, stages and kernels."""
 
     name: str
-    mask_by: MaskMode = "fill"
+    mask_mode: MaskMode = "fill"
     share: bool = True
     batch: int | None = None
     look_into: bool = False
@@ -122,7 +122,7 @@ def measure(
     """Milliseconds an image, alone and in a row. Ways of the same kernels share what is compiled."""
     if way.share not in engines:
         engines[way.share] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
-    detector = replace(engines[way.share], mask_by=way.mask_by)
+    detector = replace(engines[way.share], mask_mode=way.mask_mode)
     views = engine(detector)
     views.batch = way.batch or detector.batch
     begin = time.perf_counter()
@@ -206,7 +206,7 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     base, *masked = to_detections(boxes, shown.window[:, :2], placement)
     height, width = image.shape[:2]
     observation = Observation(width, height, halves(width, height, rig.lines), base, masked)
-    rule = Rule(base_score=0.05, mask_score=0.1)
+    rule = Rule(base_threshold=0.05, mask_threshold=0.1)
     found["prune (host)"] = rig.timed(lambda: rule.prune(observation), repeats=5)
     for name, milliseconds in found.items():
         print(f"    {name:48s} {milliseconds:7.3f} ms")

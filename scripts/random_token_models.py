@@ -26,7 +26,7 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     for name in (*YOLOS, *RF_DETR):
         model, processor = yolos(*YOLOS[name]) if name in YOLOS else rf_detr(*RF_DETR[name])
-        for weight in model.parameters():  # as initialised, boxes hardly depend on the image
+        for weight in model.parameters():  # as initialized, boxes hardly depend on the image
             weight.data += 0.02 * torch.randn(weight.shape)
         model.save_pretrained(folder / name)
         processor.save_pretrained(folder / name)

@@ -95,7 +95,7 @@ def floor_of(export: Export | Own, scores: Any, floor: float = FLOOR) -> float:
 
 
 def randomise(module: Any, gain: float = 1.0, seed: int = 0) -> Any:
-    """Weights under which every pixel matters: as initialised, heads are constant and all queries tie.
+    """Weights under which every pixel matters: as initialized, heads are constant and all queries tie.
 
     With the wrong `gain` all scores are 1, or the same.
     """
@@ -124,7 +124,7 @@ def settle(module: Any, images: Any) -> None:
     module.eval()
 
 
-def normalised(mean: tuple[float, ...] = (0,) * 3, std: tuple[float, ...] = (255,) * 3, *, bgr: bool = False) -> Any:
+def normalized(mean: tuple[float, ...] = (0,) * 3, std: tuple[float, ...] = (255,) * 3, *, bgr: bool = False) -> Any:
     """An image as the tensor of a network."""
 
     def prepare(image: np.ndarray) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, normalised, picture, randomise, settle
+from real_exports import CLASSES, FLOOR, IMAGENET, Own, Size, normalized, picture, randomise, settle
 
 RTMDET = "mmdeploy,channels=bgr,mean=103.53/116.28/123.675,std=57.375/57.12/58.395"
 
@@ -48,7 +48,7 @@ def mmdet_rtmdet(size: Size) -> Own:
     }
     torch.manual_seed(0)
     model = randomise(import_module("mmdet.registry").MODELS.build(config(settings)._cfg_dict))
-    prepare = normalised(IMAGENET[0][::-1], IMAGENET[1][::-1], bgr=True)
+    prepare = normalized(IMAGENET[0][::-1], IMAGENET[1][::-1], bgr=True)
     settle(model, torch.cat([prepare(picture(size, seed)) for seed in range(8)]))
     sample = import_module("mmdet.structures").DetDataSample(metainfo={"img_shape": (size[1], size[0])})
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from real_exports import CLASSES, FLOOR, IMAGENET, Export, Own, Size, around, normalised, picture, randomise, settle
+from real_exports import CLASSES, FLOOR, IMAGENET, Export, Own, Size, around, normalized, picture, randomise, settle
 
 # --- Hugging Face transformers ------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def transformers_queries(kind: str) -> Callable[[Size], Export]:
 
         names = ("pixel_values", "logits", "pred_boxes")
         # It reads as many pairs of a query and a class as there are queries.
-        return Export(around(model, forward), names[:1], names[1:], normalised(), read, names, QUERIES)
+        return Export(around(model, forward), names[:1], names[1:], normalized(), read, names, QUERIES)
 
     return build
 
@@ -134,7 +134,7 @@ def nanodet_plus(size: Size) -> Export:
         ((boxes, labels),) = head.get_bboxes(torch.logit(scores), distances, shown)
         return boxes[:, :4], boxes[:, 4], labels
 
-    prepare = normalised(IMAGENET[0][::-1], IMAGENET[1][::-1], bgr=True)
+    prepare = normalized(IMAGENET[0][::-1], IMAGENET[1][::-1], bgr=True)
     return Export(around(module, forward), ("data",), ("output",), prepare, read, most=100)
 
 
@@ -172,11 +172,11 @@ def rfdetr_package(size: Size) -> Export:
         keep = seen["scores"] > FLOOR
         return seen["boxes"][keep], seen["scores"][keep], seen["labels"][keep]
 
-    return Export(model, ("input",), ("dets", "labels"), normalised(*IMAGENET), read)
+    return Export(model, ("input",), ("dets", "labels"), normalized(*IMAGENET), read)
 
 
 def torchvision_model(name: str) -> Callable[[Size], Export]:
-    """A model of torchvision, which resizes, normalises and suppresses by itself."""
+    """A model of torchvision, which resizes, normalizes and suppresses by itself."""
 
     def build(size: Size) -> Export:
         from torchvision.models import get_model
@@ -193,7 +193,7 @@ def torchvision_model(name: str) -> Callable[[Size], Export]:
             keep = scores > FLOOR
             return boxes[keep], scores[keep], labels[keep]
 
-        return Export(around(model, forward), ("images",), LISTED, normalised(), read, LISTED)
+        return Export(around(model, forward), ("images",), LISTED, normalized(), read, LISTED)
 
     return build
 

@@ -31,7 +31,7 @@ SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20
 FOLLOWS = {
     "paper": ThresholdSchedule(alpha=0.5, beta=0.3),
-    "evidence": ThresholdSchedule(alpha=0.6, beta=0.3, low_alpha=0.3, low_beta=0.1),
+    "evidence": ThresholdSchedule(alpha=0.6, beta=0.3, evidence_alpha=0.3, evidence_beta=0.1),
 }
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]

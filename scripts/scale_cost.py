@@ -1,6 +1,6 @@
 """Development check: what the cost model foretells against what a run takes.
 
-    python scripts/scale_cost.py [--detector embedded] [--images 6] [--masks halves:30] [--rounds 2]
+    python scripts/scale_cost.py [--detector builtin] [--images 6] [--masks halves:30] [--rounds 2]
 
 The model is forward passes x seconds a pass, the latter from `observe --estimate`, which times a few dozen views. One
 estimate is made before every run of the bundled photographs and one after; a machine that does other things in between
@@ -24,7 +24,7 @@ from objectseeker.runs.observe import estimate, observe
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--detector", default="embedded")
+    parser.add_argument("--detector", default="builtin")
     parser.add_argument("--images", type=int, default=6)
     parser.add_argument("--masks", default="halves:30")
     parser.add_argument("--rounds", type=int, default=2)

@@ -2,7 +2,7 @@
 
     python scripts/scale_throughput.py [--rounds 3] [--images 8] [--lines 8] [--json FILE]
 
-Two detectors: one that only sleeps for a second an image, which shows what Ray itself costs, and the embedded one, each
+Two detectors: one that only sleeps for a second an image, which shows what Ray itself costs, and the builtin one, each
 worker with one core and one thread, on the bundled photographs. The cluster is up and the detectors are loaded before
 anything is timed; what is timed is `observe` from the first image to the finished store. All runs of one detector must
 be equal to the last byte. Numbers are medians over the rounds; the machine should have nothing else to do.
@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--lines", type=int, default=8, help="of the embedded detector")
+    parser.add_argument("--lines", type=int, default=8, help="of the built-in detector")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     os.chdir(TESTS)  # where the sleeping detector lies
@@ -53,7 +53,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
-        for spec, lines in (("python:ray_detectors:sleeping", 1), ("embedded", options.lines)):
+        for spec, lines in (("python:ray_detectors:sleeping", 1), ("builtin", options.lines)):
             rows += measure(spec, lines, dataset, Path(name) / spec.rpartition(":")[2], options)
     for row in rows:
         print(
@@ -77,7 +77,7 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
             return stack.enter_context(open_engine("ray", spec, {}, {"workers": workers}))
 
         # Each with the one it is to be compared with. Sleeping is done side by side by threads, computing by cores.
-        sleeping = spec != "embedded"
+        sleeping = spec != "builtin"
         engines: dict[str, tuple[Engine, str]] = {
             "local, 1 core": (local(1), "local, 1 core"),
             "ray, 1 worker": (ray(1), "local, 1 core"),

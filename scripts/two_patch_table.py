@@ -1,6 +1,7 @@
 """The paper's table of two patches of 0.5 % each, from a run of pairs of masks: exact, not sampled.
 
-    python scripts/two_patch_table.py RUN --alpha 0.35 --beta 0.3 --clean-recall 0.8 [--low-alpha A --low-beta B]
+    python scripts/two_patch_table.py RUN --alpha 0.35 --beta 0.3 --clean-recall 0.8 [--evidence-alpha A
+    --evidence-beta B]
 
 RUN is what `objectseeker observe DATASET --masks pairs:10 --out RUN` wrote. Besides AP and certified recall it
 measures, at the operating point of the table:
@@ -45,7 +46,10 @@ def main() -> int:
         raise ObjectSeekerError(f"{options.run} has the masks {masks}: observe with --masks pairs:10")
     settings = EvaluationSettings.along(
         ThresholdSchedule(
-            alpha=options.alpha, beta=options.beta, low_alpha=options.low_alpha, low_beta=options.low_beta
+            alpha=options.alpha,
+            beta=options.beta,
+            evidence_alpha=options.evidence_alpha,
+            evidence_beta=options.evidence_beta,
         ),
         Rule(edge_factor=options.edge_factor, cluster_distance=options.cluster_distance),
         threat=ThreatModel(area=options.patch, count=2),
@@ -68,9 +72,9 @@ def main() -> int:
         "undefended_ap50": evaluated.undefended.ap50,
         "ap50": ours.ap50,
         "clean_recall": ours.clean_recall,
-        "base_score": rule.base_score,
-        "mask_score": rule.mask_score,
-        "low_score": rule.low_score,
+        "base_threshold": rule.base_threshold,
+        "mask_threshold": rule.mask_threshold,
+        "evidence_threshold": rule.evidence_threshold,
         **{str(where): ours.certified_recall()[where] for where in SHOWN},
         "vacuous_far": ours.vacuous_far,
         "certification_ms_per_image": 1000 * seconds / len(images),
@@ -159,8 +163,9 @@ def as_text(result: dict[str, Any]) -> str:
         "",
         f"{result['objects']} objects, {result['vacuous_far']} vacuously far; {result['lines']} lines, "
         f"{result['views_per_image']} views an image; undefended AP50 {result['undefended_ap50']:.1f}; clean recall "
-        f"{result['clean_recall']:.1f} at base_score {result['base_score']:.2f}, mask_score {result['mask_score']:.3f}"
-        + ("" if result["low_score"] is None else f", low_score {result['low_score']:.3f}")
+        f"{result['clean_recall']:.1f} at base_threshold {result['base_threshold']:.2f}, "
+        f"mask_threshold {result['mask_threshold']:.3f}"
+        + ("" if result["evidence_threshold"] is None else f", evidence_threshold {result['evidence_threshold']:.3f}")
         + ".",
         f"The sampled method has {result['sampled_pairs']:,} pairs of positions to look up: "
         f"{result['sampled_seconds_per_image']:.1f} s an image here, estimated from {result['sampled_pairs_timed']:,} "
@@ -174,8 +179,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("run", type=Path)
     parser.add_argument("--alpha", type=float, default=0.35)
     parser.add_argument("--beta", type=float, default=0.3)
-    parser.add_argument("--low-alpha", type=float)
-    parser.add_argument("--low-beta", type=float)
+    parser.add_argument("--evidence-alpha", type=float)
+    parser.add_argument("--evidence-beta", type=float)
     parser.add_argument("--edge-factor", type=float, default=1.0)
     parser.add_argument("--cluster-distance", type=float, default=0.1)
     parser.add_argument("--patch", type=float, default=0.005)

@@ -154,14 +154,14 @@ STRATEGIES = {
 # --- the game ------------------------------------------------------------------------------------------------------
 
 
-def play(target: Target, move: Move, defence: Callable[[Observation], Detections]) -> bool:
+def play(target: Target, move: Move, defense: Callable[[Observation], Detections]) -> bool:
     """Is the object hidden? Decided in exact arithmetic."""
     masked = list(target.observation.masked)
     for m in target.free:
         masked[m] = _detections(move.masked.get(m, []), target.label)
     base = _detections(move.base, target.label)
     attacked = Observation(target.observation.width, target.observation.height, target.observation.masks, base, masked)
-    output = defence(attacked)
+    output = defense(attacked)
     g = oracle.box_of(target.g)
     limit = Fraction(target.threshold) * oracle.size(g)
     return not any(
@@ -177,7 +177,15 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
     observation, truth = case.observation, case.truth
-    keys = ("mask_score", "filter_ioa", "classwise", "low_score", "power", "edge_factor", "cluster_distance")
+    keys = (
+        "mask_threshold",
+        "filter_ioa",
+        "classwise",
+        "evidence_threshold",
+        "power",
+        "edge_factor",
+        "cluster_distance",
+    )
     shared = {key: options[key] for key in keys if key in options}
     certificates = certify(observation, truth, [patch], threshold=options["threshold"], bound=bound, **shared)
     width, height = observation.width, observation.height
@@ -255,7 +263,7 @@ def play_all(
 def campaign(
     seed: int,
     trials: int,
-    defence: Callable[[dict], Callable[[Observation], Detections]] | None = None,
+    defense: Callable[[dict], Callable[[Observation], Detections]] | None = None,
     *,
     evidence=None,
     make=None,
@@ -275,15 +283,15 @@ def campaign(
         others = {} if make is None else {"make": make(case_seed), "sure": 0.9}
         case = generate(case_seed, largest=size, lines=lines, generous=seen_well, **others)
         options = {
-            "base_score": 0.5,
-            "mask_score": float(rng.choice([0.5, 0.75])),
+            "base_threshold": 0.5,
+            "mask_threshold": float(rng.choice([0.5, 0.75])),
             "filter_ioa": float(rng.choice([0.6, 0.5, 0.75])),
             "threshold": float(rng.choice([0.0, 0.0, 0.25])),
             "classwise": bool(rng.random() < 0.7),
             "edge_factor": float(rng.choice([1.0, 0.8])),
         }
         if evidence if evidence is not None else rng.random() < 0.5:
-            options |= {"low_score": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            options |= {"evidence_threshold": 0.1, "power": float(rng.choice([1.0, 2.0]))}
             options["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3, 0.5]))
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
@@ -291,14 +299,14 @@ def campaign(
             cast(PatchLocation, str(rng.choice(PATCH_LOCATIONS))),
         )
         settings = {key: value for key, value in options.items() if key != "threshold"}
-        defend = (defence or honest)(settings)
+        defend = (defense or honest)(settings)
         bound = str(rng.choice(["exact", "paper"]))
         for certified, target in targets(case, rng, options, patch, bound):
             played += play_all(target, defend, score, rng, certified=certified, small=small)
     return score
 
 
-# --- defences ------------------------------------------------------------------------------------------------------
+# --- defenses ------------------------------------------------------------------------------------------------------
 
 
 def honest(settings: dict) -> Callable[[Observation], Detections]:

@@ -29,7 +29,7 @@ SLIGHTLY = 1e-7
 POSITIONS = 4  # tried per object
 NOTHING = Detections.empty()
 Row = tuple[np.ndarray, float, int]  # box, score, label
-Defence = Callable[[IouRule, Observation], Detections]
+Defense = Callable[[IouRule, Observation], Detections]
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Target:
     def survivors(self) -> np.ndarray:
         """The unchangeable boxes that could reveal the object: clear, confident, of its label."""
         boxes, mask_of = self.observation.boxes, self.observation.mask_of
-        usable = np.isin(mask_of, self.fixed) & (boxes.score >= self.rule.ioa.mask_score)
+        usable = np.isin(mask_of, self.fixed) & (boxes.score >= self.rule.ioa.mask_threshold)
         usable &= non_overlapping(boxes.xyxy, mask_of, self.observation.masks)
         return np.unique(boxes.xyxy[usable & ((boxes.label == self.label) | (not self.rule.classwise))], axis=0)
 
     @cached_property
     def worst(self) -> np.ndarray:
         """For every survivor the box that replaces it and fits the object least: a slice, or the survivor extended."""
-        return worst_boxes(self.survivors, self.g, self.rule.tau_iou * (1 + SLIGHTLY))
+        return worst_boxes(self.survivors, self.g, self.rule.filter_iou * (1 + SLIGHTLY))
 
     @cached_property
     def chains(self) -> list[list[np.ndarray]]:
@@ -64,7 +64,7 @@ class Target:
         lists = [[b] for b in self.worst]
         for _ in range(8):
             fitting &= iou(links[-1], self.g[None])[:, 0] > self.threshold
-            links.append(worst_boxes(links[-1], self.g, self.rule.tau_iou * (1 + SLIGHTLY)))
+            links.append(worst_boxes(links[-1], self.g, self.rule.filter_iou * (1 + SLIGHTLY)))
             for n in np.flatnonzero(fitting):
                 lists[n].append(links[-1][n])
         return lists
@@ -141,7 +141,7 @@ def chains(target: Target, rng: np.random.Generator) -> Move:
 def just_below(target: Target, rng: np.random.Generator) -> Move:
     """Boxes that almost, but not quite, replace the survivors: they must not."""
     move = Move.with_blanket(target)
-    for b in worst_boxes(target.survivors, target.g, target.rule.tau_iou * (1 - SLIGHTLY)):
+    for b in worst_boxes(target.survivors, target.g, target.rule.filter_iou * (1 - SLIGHTLY)):
         if rng.random() < 0.5:
             move.base.append((b, 1.0, target.label))
         else:
@@ -191,14 +191,14 @@ STRATEGIES = {
 # --- the game ------------------------------------------------------------------------------------------------------
 
 
-def play(target: Target, move: Move, defence: Defence) -> bool:
+def play(target: Target, move: Move, defense: Defense) -> bool:
     """Is the object hidden? Decided in exact arithmetic."""
     masked = list(target.observation.masked)
     for m in target.free:
         masked[m] = _detections(move.masked.get(m, []))
     original = target.observation
     attacked = Observation(original.width, original.height, original.masks, _detections(move.base), masked)
-    output = defence(target.rule, attacked)
+    output = defense(target.rule, attacked)
     seen = output[(output.label == target.label) | (not target.rule.classwise)]
     near = seen[iou(seen.xyxy, target.g[None])[:, 0] > target.threshold - SLIGHTLY]  # the others are too far off to ask
     g = oracle.box_of(target.g)
@@ -284,7 +284,7 @@ def _choose_position(
 
 
 def campaign(
-    seed: int, trials: int, defence: Defence = IouRule.prune, strategies: Iterable[str] = STRATEGIES
+    seed: int, trials: int, defense: Defense = IouRule.prune, strategies: Iterable[str] = STRATEGIES
 ) -> dict[str, dict[str, int]]:
     """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
     rng = np.random.default_rng(seed)
@@ -292,8 +292,8 @@ def campaign(
     played = 0
     while played < trials:
         case = generate(rng)
-        ioa_rule = Rule(mask_score=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7))
-        rule = IouRule(ioa=ioa_rule, tau_iou=float(rng.choice([0.8, 0.7, 0.9])))
+        ioa_rule = Rule(mask_threshold=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7))
+        rule = IouRule(ioa=ioa_rule, filter_iou=float(rng.choice([0.8, 0.7, 0.9])))
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
@@ -303,14 +303,14 @@ def campaign(
         bound = cast(Bound, str(rng.choice(["exact", "exact", "paper"])))
         for certified, target in targets(case, rng, rule, patch, threshold, bound):
             for name in score:
-                hidden = play(target, STRATEGIES[name](target, rng), defence)
+                hidden = play(target, STRATEGIES[name](target, rng), defense)
                 score[name]["certified" if certified else "open"] += 1
                 score[name]["certified hidden" if certified else "open hidden"] += hidden
                 played += 1
     return score
 
 
-# --- defences made unsound -----------------------------------------------------------------------------------------
+# --- defenses made unsound -----------------------------------------------------------------------------------------
 
 
 def suppressed_boxes_suppress(rule: IouRule, observation: Observation) -> Detections:
@@ -341,7 +341,7 @@ def suppression_across_labels(rule: IouRule, observation: Observation) -> Detect
     def any_label(boxes: Detections, base: Detections) -> np.ndarray:
         left = np.flatnonzero(~rule.same(boxes, base).any(axis=1))
         return left[
-            nms_survivors(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.tau_iou).__getitem__)
+            nms_survivors(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.filter_iou).__getitem__)
         ]
 
     return _pruned(rule, observation, any_label)
@@ -351,7 +351,7 @@ def filter_by_ioa(rule: IouRule, observation: Observation) -> Detections:
     """Clear boxes dropped by a base box that covers them, however badly it fits."""
 
     def covered(boxes: Detections, base: Detections) -> np.ndarray:
-        inside = ioa(boxes.xyxy, base.xyxy) > rule.tau_iou
+        inside = ioa(boxes.xyxy, base.xyxy) > rule.filter_iou
         if rule.classwise:
             inside &= boxes.label[:, None] == base.label[None]
         left = np.flatnonzero(~inside.any(axis=1))
@@ -371,9 +371,9 @@ UNSOUND = {  # and what breaks them
 def _pruned(
     rule: IouRule, observation: Observation, choose: Callable[[Detections, Detections], np.ndarray]
 ) -> Detections:
-    base = observation.base.at_least(rule.base_score)
+    base = observation.base.at_least(rule.base_threshold)
     clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
-    boxes = observation.boxes[clear].at_least(rule.ioa.mask_score)
+    boxes = observation.boxes[clear].at_least(rule.ioa.mask_threshold)
     hulls = rule.ioa.prune(select_masked(observation, ~clear))[len(base) :]
     return Detections.concatenate([base, boxes[choose(boxes, base)], hulls])
 

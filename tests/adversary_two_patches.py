@@ -19,7 +19,7 @@ from objectseeker.core.bounds import Bound
 from objectseeker.core.certification import proving_pairs
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 
-Defence = Callable[[dict], Callable[[Observation], Detections]]
+Defense = Callable[[dict], Callable[[Observation], Detections]]
 
 
 def targets(
@@ -68,7 +68,7 @@ def _positions(rng: np.random.Generator, removes: np.ndarray, strength: np.ndarr
 
 
 def campaign(
-    seed: int, trials: int, defence: Defence | None = None, *, evidence: bool | None = None
+    seed: int, trials: int, defense: Defense | None = None, *, evidence: bool | None = None
 ) -> dict[str, dict[str, int]]:
     """Play `trials` games; per strategy how many, and how many objects were hidden, certified and not."""
     rng = np.random.default_rng(seed)
@@ -87,14 +87,14 @@ def campaign(
             torn=float(rng.choice([0.0, 0.0, 1.0])),
         )
         settings: dict[str, Any] = {
-            "base_score": 0.5,
-            "mask_score": float(rng.choice([0.25, 0.5])),
+            "base_threshold": 0.5,
+            "mask_threshold": float(rng.choice([0.25, 0.5])),
             "filter_ioa": float(rng.choice([0.6, 0.5, 0.75])),
             "classwise": bool(rng.random() < 0.7),
             "edge_factor": float(rng.choice([1.0, 0.8])),
         }
         if rng.random() < 0.5 if evidence is None else evidence:
-            settings |= {"mask_score": 0.75, "low_score": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            settings |= {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": float(rng.choice([1.0, 2.0]))}
             settings["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3]))
         patch = Patch(
             float(rng.choice([0.004, 0.03, 0.1])),
@@ -102,7 +102,7 @@ def campaign(
             cast(PatchLocation, str(rng.choice(PATCH_LOCATIONS))),
             count=2,
         )
-        defend = (defence or honest)(settings)
+        defend = (defense or honest)(settings)
         threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), cast(Bound, str(rng.choice(["exact", "paper"])))
         for certified, target in targets(case, rng, Rule(**settings), threshold, patch, bound):
             played += play_all(target, defend, score, rng, certified=certified, small=small)

@@ -1,4 +1,4 @@
-"""A small torch detector with real gradients, the defence around it, and defences made unsound on purpose."""
+"""A small torch detector with real gradients, the defense around it, and defenses made unsound on purpose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ AREA = (LARGEST - 0.5) ** 2 / SIDE**2
 
 
 class Cues(torch.nn.Module):
-    """Sees a red object (class 0) in any bright red block. A green that is off, by a few grey levels in a few
+    """Sees a red object (class 0) in any bright red block. A green that is off, by a few gray levels in a few
     pixels of any one row or column, blinds it; a blue that is off shows it a thing of class 1 beside the object."""
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ def prune_after_suppression(rule: AnyRule, observation: Observation) -> Detectio
     return rule.prune(left)
 
 
-PAPER = Rule(base_score=0.5, mask_score=0.7)
+PAPER = Rule(base_threshold=0.5, mask_threshold=0.7)
 MASKS = Halves(LINES)
 
 

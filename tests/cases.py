@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
-from objectseeker.core.iou_rule import TAU_IOU
+from objectseeker.core.iou_rule import FILTER_IOU
 from objectseeker.core.masks import Masks
 
 NOTHING = Detections.empty()
@@ -35,7 +35,7 @@ def generate(
 ) -> Case:
     """`crowd`: share of boxes that lie around an object; `generous`: share of masks that see anything; `sure`: share
     of masks under which an object is seen as it is, at some score; `torn`: share of those that see one half of it,
-    so that boxes which prove the object need not be neighbours."""
+    so that boxes which prove the object need not be neighbors."""
     rng = np.random.default_rng(seed)
     width, height = (int(v) for v in rng.integers(smallest, largest + 1, 2))
     masks = make(width, height, int(rng.integers(1, 13)) if lines is None else lines)
@@ -118,8 +118,8 @@ def certify(observation: Observation, truth: Detections, patches, *, threshold=0
     return Rule(**settings).certify(observation, truth, patches, threshold=threshold, bound=bound)
 
 
-def iou_rule(tau_iou: float = TAU_IOU, **settings) -> IouRule:
-    return IouRule(ioa=Rule(**settings), tau_iou=tau_iou)
+def iou_rule(filter_iou: float = FILTER_IOU, **settings) -> IouRule:
+    return IouRule(ioa=Rule(**settings), filter_iou=filter_iou)
 
 
 def iou_prune(observation: Observation, **settings) -> Detections:

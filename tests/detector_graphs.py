@@ -127,7 +127,7 @@ def cells_with(box: np.ndarray, strides: Sequence[int]) -> tuple[np.ndarray, np.
     return boxes, strengths
 
 
-def centre_sides(boxes: np.ndarray) -> np.ndarray:
+def center_sides(boxes: np.ndarray) -> np.ndarray:
     return np.concatenate([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]], axis=1)
 
 
@@ -141,14 +141,14 @@ def decoded(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
 
 def yolov5(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
     boxes, strengths = rows_with(box, 3 * CELLS)
-    return one_output(graph, path, centre_sides(boxes), strengths, options)
+    return one_output(graph, path, center_sides(boxes), strengths, options)
 
 
 def yolox(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
     boxes, strengths = rows_with(box, CELLS)
     cells = [(x, y, s) for s in (8, 16, 32) for y in range(SIZE // s) for x in range(SIZE // s)]
     x, y, stride = np.array(cells, np.float64).T
-    cx, cy, w, h = centre_sides(boxes).T
+    cx, cy, w, h = center_sides(boxes).T
     raw = np.stack([cx / stride - x, cy / stride - y, np.log(w / stride), np.log(h / stride)], axis=1)
     return one_output(graph, path, raw, strengths, options)
 
@@ -164,7 +164,7 @@ def one_output(graph: Graph, path: Path, boxes: np.ndarray, strengths: np.ndarra
 
 def yolov8(graph: Graph, path: Path, box: np.ndarray, options: dict) -> Path:
     boxes, strengths = rows_with(box, CELLS)
-    rows = graph.add("Concat", graph.repeated(centre_sides(boxes)), graph.class_scores(strengths), axis=2)
+    rows = graph.add("Concat", graph.repeated(center_sides(boxes)), graph.class_scores(strengths), axis=2)
     graph.add("Transpose", rows, name="output0", perm=[0, 2, 1])
     shape = options.pop("output_shape", ["n", 7, CELLS])
     return graph.save(path, [("output0", TensorProto.FLOAT, shape)], **options)
@@ -217,7 +217,7 @@ def queries(graph: Graph, path: Path, box: np.ndarray, options: dict, names=("lo
     score = graph.class_scores(strengths)
     rest = graph.add("Sub", graph.constant(np.float32(1)), score)
     graph.add("Log", graph.add("Div", score, rest), name=names[0])
-    graph.add("Identity", graph.repeated(centre_sides(boxes) / SIZE), name=names[1])
+    graph.add("Identity", graph.repeated(center_sides(boxes) / SIZE), name=names[1])
     outputs = [(name, TensorProto.FLOAT, ["n", 75, side]) for name, side in zip(names, (3, 4), strict=True)]
     return graph.save(path, sorted(outputs, key=lambda output: output[0] == "labels"), **options)
 

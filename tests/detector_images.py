@@ -10,5 +10,5 @@ def noise(width: int, height: int, seed: int) -> np.ndarray:
 
 
 def scene(width: int, height: int, seed: int) -> np.ndarray:
-    """Coarse coloured blocks: more like a picture than noise is."""
+    """Coarse colored blocks: more like a picture than noise is."""
     return noise(width // 16 + 1, height // 16 + 1, seed).repeat(16, axis=0).repeat(16, axis=1)[:height, :width].copy()

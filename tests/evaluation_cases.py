@@ -12,15 +12,15 @@ from objectseeker import Detections, Observation, Rule, halves
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ThreatModel, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, evaluate
 
 NAMES = ("cat", "dog")
 VOCABULARY = LabelMap.same(NAMES)
 
-CURVE = ("alpha", "beta", "low_alpha", "low_beta")
+CURVE = ("alpha", "beta", "evidence_alpha", "evidence_beta")
 THREAT = {"patch_area": "area", "patch_aspect": "aspect", "patch_count": "count", "threshold": "threshold"}
 THREAT |= {"bound": "bound"}
-POINT = ("clean_recall", "base_score", "clean_recall_is_default", "wrong_boxes")
+POINT = ("clean_recall", "base_threshold", "clean_recall_is_default", "fppi")
 
 
 def made(**values) -> EvaluationSettings:
@@ -47,7 +47,9 @@ def changed(settings: EvaluationSettings, **values) -> EvaluationSettings:
 
 
 PAPER = made(alpha=0.4, beta=0.3, clean_recall=0.5)
-EVIDENCE = made(alpha=0.7, beta=0.4, low_alpha=0.2, low_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5)
+EVIDENCE = made(
+    alpha=0.7, beta=0.4, evidence_alpha=0.2, evidence_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5
+)
 
 
 def run(seed: int, count: int = 6, *, flagged: float = 0.2, **options) -> list[ObservedImage]:
@@ -117,8 +119,10 @@ class Literal:
     wrong: dict[int, int]
 
 
-def outputs(observed: ObservedImage, settings: EvaluationSettings, base_score: float, classwise: bool) -> Detections:
-    return settings.with_rule(classwise=classwise).on_curve(base_score).prune(observed.observation)
+def outputs(
+    observed: ObservedImage, settings: EvaluationSettings, base_threshold: float, classwise: bool
+) -> Detections:
+    return settings.with_rule(classwise=classwise).on_curve(base_threshold).prune(observed.observation)
 
 
 def count_literally(pairs: list[tuple[ObservedImage, Detections]]) -> Literal:
@@ -159,12 +163,12 @@ def ap_literally(points: list[tuple[float, float]]) -> float:
 def protocol_literally(
     images: list[ObservedImage], settings: EvaluationSettings, classwise: bool
 ) -> tuple[float, list[float]]:
-    """The paper's AP50 and the clean recall at every base_score, through `Rule.prune`."""
+    """The paper's AP50 and the clean recall at every base_threshold, through `Rule.prune`."""
     objects = {c: sum(int((~one.ignore & (one.truth.label == c)).sum()) for one in images) for c in range(len(NAMES))}
     points: dict[int, list[tuple[float, float]]] = {c: [] for c in objects if objects[c]}
     recalls = []
-    for base_score in BASE_SCORES:
-        counted = count_literally([(one, outputs(one, settings, float(base_score), classwise)) for one in images])
+    for base_threshold in BASE_THRESHOLDS:
+        counted = count_literally([(one, outputs(one, settings, float(base_threshold), classwise)) for one in images])
         for c, of_class in points.items():
             right, all_boxes = counted.right[c], counted.right[c] + counted.wrong[c]
             of_class.append((right / objects[c], right / all_boxes if all_boxes else 1.0))
@@ -184,7 +188,7 @@ def _overlap(box, truth, crowd: bool) -> float:
 
 def evaluated(images, settings: EvaluationSettings) -> dict:
     """What `evaluate --json` prints."""
-    return evaluate(images, VOCABULARY, settings).to_json()
+    return evaluate(images, VOCABULARY, settings).to_dict()
 
 
 def tabled(sweep, *arguments, **options) -> list[dict]:

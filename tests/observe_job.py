@@ -30,7 +30,7 @@ OBSERVING = ObservationSettings(Halves(LINES))
 
 @dataclass
 class Spots:
-    """A real detector, if a simple one: boxes around what is bright, in each colour, at fractions of a pixel.
+    """A real detector, if a simple one: boxes around what is bright, in each color, at fractions of a pixel.
 
     Some of its scores lie below the usual floors, and one of its classes is in no dataset here.
     """
@@ -47,14 +47,14 @@ class Spots:
 
     def _find(self, image):
         boxes, scores, labels = [], [], []
-        for colour in range(3):
+        for color in range(3):
             for limit in (60, 130, 200, 245):
-                ys, xs = np.nonzero(image[..., colour] > limit)
+                ys, xs = np.nonzero(image[..., color] > limit)
                 if len(xs):
                     x, y, spread_x, spread_y = xs.mean(), ys.mean(), xs.std() + 1 / 3, ys.std() + 1 / 3
                     boxes.append([x - spread_x, y - spread_y, x + spread_x, y + spread_y])
                     scores.append(len(xs) / image[..., 0].size)
-                    labels.append(colour)
+                    labels.append(color)
         return Detections(np.reshape(boxes, (-1, 4)), scores, labels)
 
 

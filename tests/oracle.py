@@ -45,21 +45,21 @@ def ioa(a: Box, b: Box) -> Fraction:
 
 def prune(
     observation,
-    base_score=0.5,
-    mask_score=0.7,
+    base_threshold=0.5,
+    mask_threshold=0.7,
     filter_ioa=0.6,
     classwise=True,
-    low_score=None,
+    evidence_threshold=None,
     power=1.0,
     cluster_distance=0.1,
 ) -> list[tuple]:
     """Robust detections as a sorted list of (x1, y1, x2, y2, score, label)."""
-    base = [(box, score, label) for box, score, label in rows(observation.base) if score >= base_score]
+    base = [(box, score, label) for box, score, label in rows(observation.base) if score >= base_threshold]
     output = list(base)
     left = []
     for mask, detections in enumerate(observation.masked):
         for box, score, label in rows(detections):
-            weight = evidence_of(score, mask_score, low_score, power)
+            weight = evidence_of(score, mask_threshold, evidence_threshold, power)
             if weight <= 0:
                 continue
             if any(
@@ -98,12 +98,12 @@ def rows(detections: Detections) -> list[tuple[Box, float, int]]:
     return list(zip(boxes_of(detections), detections.score.tolist(), detections.label.tolist(), strict=True))
 
 
-def evidence_of(score: float, mask_score: float, low_score: float | None, power: float) -> float:
-    if score >= mask_score:
+def evidence_of(score: float, mask_threshold: float, evidence_threshold: float | None, power: float) -> float:
+    if score >= mask_threshold:
         return 1.0
-    if low_score is None or score <= low_score:
+    if evidence_threshold is None or score <= evidence_threshold:
         return 0.0
-    return ((score - low_score) / (mask_score - low_score)) ** power
+    return ((score - evidence_threshold) / (mask_threshold - evidence_threshold)) ** power
 
 
 # --- bounds --------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def safe_masks(
     truth: Detections,
     n: int,
     *,
-    mask_score: float,
+    mask_threshold: float,
     filter_ioa: float = 0.6,
     threshold: float = 0.0,
     bound: str = "exact",
@@ -220,7 +220,7 @@ def safe_masks(
 ) -> list[int]:
     """The masks under which one confident box proves object n, ascending."""
     proofs = proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
-    return sorted({mask for mask, _, _, score in proofs if score >= mask_score})
+    return sorted({mask for mask, _, _, score in proofs if score >= mask_threshold})
 
 
 def certify(observation: Observation, g: Box, patch: Patch, safe: list[int]) -> tuple[bool, bool]:
@@ -242,8 +242,8 @@ def certify_by_evidence(
     patch,
     n,
     *,
-    mask_score,
-    low_score,
+    mask_threshold,
+    evidence_threshold,
     power=1.0,
     filter_ioa=0.6,
     threshold=0.0,
@@ -258,7 +258,7 @@ def certify_by_evidence(
         return False
     pixels = patch.size(observation.width, observation.height)
     proofs = [
-        (mask, box, evidence_of(score, mask_score, low_score, power))
+        (mask, box, evidence_of(score, mask_threshold, evidence_threshold, power))
         for mask, _, box, score in proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
     ]
     proofs = [proof for proof in proofs if proof[2] > 0]

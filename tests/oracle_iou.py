@@ -33,9 +33,11 @@ def is_clear(box: Box, mask: int, observation: Observation) -> bool:
 # --- pruning -------------------------------------------------------------------------------------------------------
 
 
-def prune(observation, base_score=0.5, mask_score=0.7, tau_iou=0.8, classwise=True, **ioa_options) -> list[tuple]:
+def prune(
+    observation, base_threshold=0.5, mask_threshold=0.7, filter_iou=0.8, classwise=True, **ioa_options
+) -> list[tuple]:
     """Robust detections as a sorted list of (x1, y1, x2, y2, score, label)."""
-    base = [(box, score, label) for box, score, label in rows(observation.base) if score >= base_score]
+    base = [(box, score, label) for box, score, label in rows(observation.base) if score >= base_threshold]
     clear, others = [], []
     for mask, detections in enumerate(observation.masked):
         clear += [row for row in rows(detections) if is_clear(row[0], mask, observation)]
@@ -43,16 +45,16 @@ def prune(observation, base_score=0.5, mask_score=0.7, tau_iou=0.8, classwise=Tr
         others.append(detections[keep])
 
     def repeats(box, label, earlier):
-        return any(float(iou(box, b)) > tau_iou and (label == c or not classwise) for b, _, c in earlier)
+        return any(float(iou(box, b)) > filter_iou and (label == c or not classwise) for b, _, c in earlier)
 
-    clear = [(box, score, label) for box, score, label in clear if score >= mask_score]
+    clear = [(box, score, label) for box, score, label in clear if score >= mask_threshold]
     clear = [row for row in clear if not repeats(row[0], row[2], base)]
     kept: list[tuple] = []
     for row in sorted(clear, key=lambda row: -row[1]):  # earlier boxes first among equals: sorting is stable
         if not repeats(row[0], row[2], kept):
             kept.append(row)
     rest = Observation(observation.width, observation.height, observation.masks, observation.base, others)
-    options = {"base_score": base_score, "mask_score": mask_score, "classwise": classwise}
+    options = {"base_threshold": base_threshold, "mask_threshold": mask_threshold, "classwise": classwise}
     output = oracle.prune(rest, **options, **ioa_options)
     return sorted(output + [(*map(float, box), score, label) for box, score, label in kept])
 
@@ -94,7 +96,7 @@ def exact_bound(m: Box, g: Box, tau: Fraction) -> Fraction:
 
 
 def safe_masks(
-    observation: Observation, truth: Detections, n: int, *, mask_score, tau_iou, threshold, bound, classwise
+    observation: Observation, truth: Detections, n: int, *, mask_threshold, filter_iou, threshold, bound, classwise
 ) -> list[int]:
     """The masks under which one clear, confident box proves object n, ascending."""
     g = oracle.boxes_of(truth)[n]
@@ -105,11 +107,11 @@ def safe_masks(
         mask
         for mask, detections in enumerate(observation.masked)
         if any(
-            score >= mask_score
+            score >= mask_threshold
             and (label == truth.label[n] or not classwise)
             and size(box) > 0
             and is_clear(box, mask, observation)
-            and limit(box, g, Fraction(str(tau_iou))) > Fraction(str(threshold))
+            and limit(box, g, Fraction(str(filter_iou))) > Fraction(str(threshold))
             for box, score, label in rows(detections)
         )
     ]

@@ -54,8 +54,8 @@ def evidence_proofs(
     truth,
     n,
     *,
-    mask_score,
-    low_score,
+    mask_threshold,
+    evidence_threshold,
     power=1.0,
     filter_ioa=0.6,
     threshold=0.0,
@@ -65,7 +65,7 @@ def evidence_proofs(
 ) -> tuple[list, list]:
     """The boxes (view, box, evidence) that prove object n, and which of them are linked."""
     proofs = [
-        (mask, box, oracle.evidence_of(score, mask_score, low_score, power))
+        (mask, box, oracle.evidence_of(score, mask_threshold, evidence_threshold, power))
         for mask, _, box, score in oracle.proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
     ]
     proofs = [proof for proof in proofs if proof[2] > 0]

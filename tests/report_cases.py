@@ -24,35 +24,37 @@ from objectseeker.metrics import EvaluationSettings
 from objectseeker.report import write_report
 
 DONE = "body:not(.judging)"  # the page has come to its verdicts
-BASE_SCORE = 0.1
+BASE_THRESHOLD = 0.1
 VOCABULARY = evaluation_cases.VOCABULARY
 TWO_CATS = LabelMap(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
 TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f4": np.float32, "f8": np.float64}
 
 
 def settings_of(follow: ThresholdSchedule, **rule: Any) -> EvaluationSettings:
-    """The rule whose scores follow BASE_SCORE, and its curve."""
-    return EvaluationSettings(rule=follow.rule(Rule(**rule), BASE_SCORE), follow=follow)
+    """The rule whose scores follow BASE_THRESHOLD, and its curve."""
+    return EvaluationSettings(rule=follow.rule(Rule(**rule), BASE_THRESHOLD), follow=follow)
 
 
 PAPER = settings_of(ThresholdSchedule(alpha=0.65, beta=0.2))
-EVIDENCE = settings_of(ThresholdSchedule(alpha=0.85, beta=0.5, low_alpha=0.1, low_beta=0.0), power=0.8, edge_factor=0.9)
+EVIDENCE = settings_of(
+    ThresholdSchedule(alpha=0.85, beta=0.5, evidence_alpha=0.1, evidence_beta=0.0), power=0.8, edge_factor=0.9
+)
 LABEL_FREE = replace(EVIDENCE, rule=replace(EVIDENCE.ioa, classwise=False))
 IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a report is written of. If it is not `labelled`, the objects of `images` are what is output on them."""
+    """What a report is written of. If it is not `labeled`, the objects of `images` are what is output on them."""
 
     images: list[ObservedImage]
     settings: EvaluationSettings
     vocabulary: LabelMap = VOCABULARY
-    labelled: bool = True
+    labeled: bool = True
 
     def report(self, out: Path) -> Path:
-        images = self.images if self.labelled else [without_objects(image) for image in self.images]
-        write_report(out, images, self.vocabulary, self.settings, labelled=self.labelled)
+        images = self.images if self.labeled else [without_objects(image) for image in self.images]
+        write_report(out, images, self.vocabulary, self.settings, labeled=self.labeled)
         return out
 
     @property
@@ -75,14 +77,14 @@ def run_of(name: str) -> Run:
         "paper": lambda: Run(halves(), PAPER),
         "evidence": lambda: Run(halves(), EVIDENCE),
         "iou": lambda: Run(halves(), IOU),
-        "label_free": lambda: Run(halves(), LABEL_FREE),
+        "class_agnostic": lambda: Run(halves(), LABEL_FREE),
         "bands": lambda: Run(seen_under(Bands(0.04, aspect=2.0, spacing=0.7)), EVIDENCE),
         "bands_paper": lambda: Run(seen_under(Bands(0.02)), PAPER),
         "sum": lambda: Run(seen_under(Halves(4) + Bands(0.03)), EVIDENCE),
-        "unlabelled": lambda: Run(
+        "unlabeled": lambda: Run(
             [output_on(image, EVIDENCE.rule) for image in awkward(count=8) + evaluation_cases.noisy(4, 3)],
             EVIDENCE,
-            labelled=False,
+            labeled=False,
         ),
         "labels": lambda: Run([hesitating(image) for image in halves()], EVIDENCE, TWO_CATS),
     }
@@ -115,13 +117,13 @@ def hesitating(image: ObservedImage) -> ObservedImage:
     """As a detector of TWO_CATS sees it: a cat is as likely a kitten, and now and then a dog is a cow."""
     rng = np.random.default_rng(len(image.observation.boxes))
 
-    def relabelled(boxes: Detections) -> Detections:
+    def relabeled(boxes: Detections) -> Detections:
         other = rng.random(len(boxes)) < np.where(boxes.label == 0, 0.4, 0.05)
         return Detections(boxes.xyxy, boxes.score, 2 * boxes.label + other)
 
     seen = image.observation
-    masked = [relabelled(boxes) for boxes in seen.masked]
-    return replace(image, observation=Observation(seen.width, seen.height, seen.masks, relabelled(seen.base), masked))
+    masked = [relabeled(boxes) for boxes in seen.masked]
+    return replace(image, observation=Observation(seen.width, seen.height, seen.masks, relabeled(seen.base), masked))
 
 
 def output_on(image: ObservedImage, rule: AnyRule) -> ObservedImage:

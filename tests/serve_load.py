@@ -1,6 +1,6 @@
 """Load on `objectseeker serve`, against `objectseeker detect` on the same machine: python tests/serve_load.py
 
-Both run for the whole time, the embedded detector with bands, and take turns: while one works the other is stopped
+Both run for the whole time, the built-in detector with bands, and take turns: while one works the other is stopped
 (SIGSTOP), so whatever else the machine does hits both alike. Every answer is compared with the library's own boxes.
 At the end the server gets more requests than it has places for, clients that leave, and TERM with every place taken.
 """
@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
-from objectseeker import Bands, Defence
+from objectseeker import Bands, Defense
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
@@ -97,8 +97,8 @@ def resident(pid: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def expected_of(defence: Defence, image: Any) -> list[Any]:
-    (boxes,) = defence.seeker()([image])
+def expected_of(defense: Defense, image: Any) -> list[Any]:
+    (boxes,) = defense.seeker()([image])
     rows = zip(boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True)
     return [[x1, y1, x2 - x1, y2 - y1, score, label + 1] for (x1, y1, x2, y2), score, label in rows]
 
@@ -166,16 +166,16 @@ def main() -> None:
 
 
 def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str, Any]:
-    Defence.default("embedded", masks=Bands(0.01)).save(folder / "defence.json")
-    defence = Defence.load(folder / "defence.json")
-    photographs = [(s.path.read_bytes(), expected_of(defence, load_image(s.path))) for s in samples()]
+    Defense.default("builtin", masks=Bands(0.01)).save(folder / "defense.json")
+    defense = Defense.load(folder / "defense.json")
+    photographs = [(s.path.read_bytes(), expected_of(defense, load_image(s.path))) for s in samples()]
     write_photographs(folder / "photos", int(30 * seconds) // 3 + 50)
     program = [sys.executable, "-m", "objectseeker.cli"]
     serve = [
         *program,
         "serve",
-        "--defence",
-        "defence.json",
+        "--defense",
+        "defense.json",
         "--port",
         "0",
         "--queue",
@@ -191,7 +191,7 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
         while load.statuses["200"] < 2 * len(photographs):  # sizes, buffers: the first time is another matter
             time.sleep(0.1)
         os.kill(server.pid, signal.SIGSTOP)
-        arguments = ["detect", "photos", "--defence", "defence.json", "--no-annotate", "--quiet", "--out", "found"]
+        arguments = ["detect", "photos", "--defense", "defense.json", "--no-annotate", "--quiet", "--out", "found"]
         detect = subprocess.Popen([*program, *arguments], cwd=folder, stdout=subprocess.DEVNULL)
         journal = folder / "found" / "progress.jsonl"
         while not journal.exists() or journal.read_bytes().count(b"\n") < 2 * len(photographs):

@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker import Defence, Detections, Halves, ObjectSeeker, Rule
+from objectseeker import Defense, Detections, Halves, ObjectSeeker, Rule
 from objectseeker.metrics import ThreatModel
 from objectseeker.serve.limits import Limits
 
@@ -77,8 +77,8 @@ class Running:
 
 
 @contextmanager
-def serving(*detectors, limits=PATIENT, defence=None, seeker=None, threat=None, hosts=None):
-    """Serve a stub, or several as devices; or a defence with its seeker."""
+def serving(*detectors, limits=PATIENT, defense=None, seeker=None, threat=None, hosts=None):
+    """Serve a stub, or several as devices; or a defense with its seeker."""
     for needed in ("starlette", "uvicorn", "prometheus_client"):
         pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'objectseeker[serve]'")
     from objectseeker.serve.app import build_app
@@ -87,15 +87,15 @@ def serving(*detectors, limits=PATIENT, defence=None, seeker=None, threat=None, 
     from objectseeker.serve.responses import Model
     from objectseeker.serve.server import bound_socket, server_of
 
-    if defence is None:
+    if defense is None:
         masks, rule = Halves(3), Rule()
-        defence = Defence(detector="python:bright:detect", rule=rule, masks=masks)
+        defense = Defense(detector="python:bright:detect", rule=rule, masks=masks)
         seekers = [ObjectSeeker(detector, rule, masks=masks) for detector in detectors or [Bright()]]
         seeker = seekers[0]
     else:
         seekers = [seeker]
-    model = Model("objectseeker", defence, seeker.detector.names, threat or ThreatModel())
-    metrics = Metrics(defence.sha256)
+    model = Model("objectseeker", defense, seeker.detector.names, threat or ThreatModel())
+    metrics = Metrics(defense.sha256)
     workers = Workers(seekers, limits, metrics)
     listener = bound_socket("127.0.0.1", 0)
     server = server_of(build_app(model, workers, limits, metrics, hosts=hosts), limits)

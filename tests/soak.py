@@ -60,7 +60,7 @@ def main() -> int:
     certified = sum(row["certified"] for row in total.values())
     played = sum(row["certified"] + row["open"] for row in total.values())
     print(f"{played:,} trials in {time.time() - started:.0f} s; of {certified:,} certified objects hidden: {hidden}")
-    print("certified objects hidden when the defence is made unsound, of 20,000 trials:", broken)
+    print("certified objects hidden when the defense is made unsound, of 20,000 trials:", broken)
     return 1 if hidden else 0
 
 

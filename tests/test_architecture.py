@@ -112,7 +112,7 @@ def test_what_is_public_is_there():
         assert hasattr(objectseeker, name)
     wanted = {
         "Bands",
-        "Defence",
+        "Defense",
         "Detections",
         "Halves",
         "ObjectSeeker",
@@ -127,7 +127,15 @@ def test_what_is_public_is_there():
 
 def test_scores_reach_certification_only_through_a_rule():
     """No public function takes a score beside what it certifies: there is no second place to type it."""
-    scores = {"base_score", "mask_score", "low_score", "filter_ioa", "edge_factor", "cluster_distance", "power"}
+    scores = {
+        "base_threshold",
+        "mask_threshold",
+        "evidence_threshold",
+        "filter_ioa",
+        "edge_factor",
+        "cluster_distance",
+        "power",
+    }
     rules = (objectseeker.Rule, objectseeker.IouRule)
     for name in objectseeker.__all__:
         thing = getattr(objectseeker, name)

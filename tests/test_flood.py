@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "flood.py"
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit memory in this way")
 @pytest.mark.parametrize(("masks", "places"), [("halves:30", 3), ("pairs:4", 2)])
-def test_no_flood_stops_a_deployed_defence_or_hides_a_certified_object(masks, places):
+def test_no_flood_stops_a_deployed_defense_or_hides_a_certified_object(masks, places):
     done = subprocess.run(
         [sys.executable, SCRIPT, "--boxes", "12", "--masks", masks, "--memory", "2", "--json"],
         capture_output=True,

@@ -1,6 +1,6 @@
 """Files that are meant to be passed on name nobody: no absolute path, no user, no folder above what was given.
 
-Passed on are results: detections, certificates, evaluations, reports, figures, defences, comparisons, attacks. A run is
+Passed on are results: detections, certificates, evaluations, reports, figures, defenses, comparisons, attacks. A run is
 a working folder: it must find its images again, and stays where they are.
 """
 
@@ -23,11 +23,11 @@ for arguments in json.load(sys.stdin):
         assert left.code in (0, None), arguments
 """
 MADE = {
-    "found": ["detections.json", "defence.json", "alerts.json"],
-    "certified": ["certificates.csv", "certificates.defence.json"],
+    "found": ["detections.json", "defense.json", "alerts.json"],
+    "certified": ["certificates.csv", "certificates.defense.json"],
     "evaluated": ["evaluation.json", "evaluation.csv", "evaluation.md"],
     "shown": ["report.html"],
-    "drawn": ["figures.json", "defence.json"],
+    "drawn": ["figures.json", "defense.json"],
     "compared": ["comparison.csv"],
     "attacked": ["attack.json"],
 }

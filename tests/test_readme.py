@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.cli import app
 
 README = Path(__file__).parents[1] / "README.md"
@@ -18,7 +18,7 @@ def test_the_python_example_runs_as_it_stands(tmp_path):
     checks = "\nassert certificates.certified.shape == (3, len(detections)) and certificates.certified.any()\n"
     done = subprocess.run([sys.executable, "-c", code + checks], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert Defence.load(tmp_path / "defence.json").detector == "embedded"
+    assert Defense.load(tmp_path / "defense.json").detector == "builtin"
 
 
 def test_every_command_of_the_table_is_known():

@@ -85,8 +85,10 @@ def sequence(seed: int, *, largest: int = 5, frames: int | None = None) -> Seque
         )
         for t in range(count)
     ]
-    evidence = {"low_score": 0.1, "cluster_distance": float(rng.choice([0.1, 0.3]))} if rng.random() < 0.5 else {}
-    rule = Rule(mask_score=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7), **evidence)
+    evidence = (
+        {"evidence_threshold": 0.1, "cluster_distance": float(rng.choice([0.1, 0.3]))} if rng.random() < 0.5 else {}
+    )
+    rule = Rule(mask_threshold=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7), **evidence)
     where = "anywhere" if rng.random() < 0.7 else str(rng.choice(PATCH_LOCATIONS))
     patch = Patch(float(rng.choice([0.01, 0.1, 0.3])), float(rng.choice([0.5, 1.0, 2.0])), where)  # type: ignore[arg-type]
     return Sequence(cases, rule, patch, float(rng.choice([0.0, 0.25])))
@@ -97,7 +99,7 @@ def proofs_of(case: Case, made: Sequence) -> tuple[list[tuple], Callable[[tuple[
     rule = made.rule
     every = oracle.proving(case.observation, case.truth, 0, rule.filter_ioa, made.threshold, "exact", rule.classwise)
     weighed = [
-        (mask, box, oracle.evidence_of(score, rule.mask_score, rule.low_score, rule.power))
+        (mask, box, oracle.evidence_of(score, rule.mask_threshold, rule.evidence_threshold, rule.power))
         for mask, _, box, score in every
     ]
     proofs = [proof for proof in weighed if proof[2] > 0]

@@ -8,7 +8,7 @@ from objectseeker.core.recipes import Bands, Halves, Pairs, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 
 __version__ = "0.1.0"
@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Bands",
     "Certificates",
-    "Defence",
+    "Defense",
     "Detections",
     "Halves",
     "IouRule",

@@ -1,7 +1,7 @@
-"""A defence: a detector with everything that decides its output, as one object and one file.
+"""A defense: a detector with everything that decides its output, as one object and one file.
 
-What is certified is what is deployed: `tune` writes a defence, every command takes one (`--defence FILE`), every result
-names the one it is about, and a defence whose detector, masks, fill or way of masking is not what a run was observed
+What is certified is what is deployed: `tune` writes a defense, every command takes one (`--defense FILE`), every result
+names the one it is about, and a defense whose detector, masks, fill or way of masking is not what a run was observed
 with is refused.
 """
 
@@ -34,31 +34,34 @@ FILE_KINDS = ("onnx", "ultralytics", "transformers")  # what follows the colon i
 
 # For any detector: the evidence rule at round values that lose about a point of AP at most on VOC and COCO images
 # (docs/reproduce.md).
-GENERAL_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.25, low_alpha=0.2, low_beta=0.15)
+GENERAL_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.25, evidence_alpha=0.2, evidence_beta=0.15)
 DEFAULT_RULE = GENERAL_FOLLOW.rule(Rule(edge_factor=0.7), 0.5)
 
-# For the embedded detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
-# not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image (docs/embedded.md).
+# For the built-in detector: round values that certify much for at most a point of AP on VOC and COCO images that it was
+# not trained on, with half masks, and with about 30 passes for squares of up to 1 % of the image
+# (docs/builtin-detector.md).
 # Video: where a frame shows an eighth of the masks, one view must decide nearly alone, and may (docs/video.md).
-EMBEDDED_FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.35, low_alpha=0.15, low_beta=0.05)
-EMBEDDED_RULE = EMBEDDED_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
-FAST_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.2, low_alpha=0.15, low_beta=0.0)
+BUILTIN_FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.35, evidence_alpha=0.15, evidence_beta=0.05)
+BUILTIN_RULE = BUILTIN_FOLLOW.rule(Rule(edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7), 0.2)
+FAST_FOLLOW = ThresholdSchedule(alpha=0.35, beta=0.2, evidence_alpha=0.15, evidence_beta=0.0)
 FAST_RULE = FAST_FOLLOW.rule(Rule(edge_factor=0.9, cluster_distance=0.3, filter_ioa=0.7), 0.2)
 FAST_MASKS = parse_recipe("bands:1%,spacing=2+bands:1%")
-VIDEO_FOLLOW = ThresholdSchedule(alpha=0.22, beta=0.1, low_alpha=0.15, low_beta=0.08)
+VIDEO_FOLLOW = ThresholdSchedule(alpha=0.22, beta=0.1, evidence_alpha=0.15, evidence_beta=0.08)
 VIDEO_RULE = VIDEO_FOLLOW.rule(Rule(edge_factor=0.85), 0.2)
 VIDEO_MASKS = parse_recipe("rolling:8:halves:30")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Defence:
+class Defense:
     """A detector, a mask recipe and a rule.
 
     `detector` is a SPEC as `detectors.load` takes it, and `layout`, `input_size`, `class_names`, `score_floor`,
-    `mask_by`, `precision` and `batch` are its options there; None is the detector's own default. `identity` says which
-    detector that was (weights, settings, device): a defence that has one refuses to run with any other.
+    `mask_mode`, `precision` and `batch` are its options there; None is the detector's own default. `identity` says
+    which
+    detector that was (weights, settings, device): a defense that has one refuses to run with any other.
 
-    `follow` says how the scores of the rule follow base_score. Only the AP of the paper's protocol and operating points
+    `follow` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and operating
+    points
     other than the rule's own need it; without it they follow on the curve through the rule's own scores.
     """
 
@@ -71,7 +74,7 @@ class Defence:
     input_size: int | tuple[int, int] | None = None
     class_names: tuple[str, ...] | None = None
     score_floor: float | None = None
-    mask_by: str | None = None
+    mask_mode: str | None = None
     precision: str | None = None
     identity: str | None = None
     follow: ThresholdSchedule | None = None
@@ -81,10 +84,10 @@ class Defence:
         if not isinstance(self.rule, AnyRule):
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
-        for name in ("layout", "mask_by", "precision", "identity"):
+        for name in ("layout", "mask_mode", "precision", "identity"):
             if not isinstance(getattr(self, name), str | None):
                 raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
-        # Stored as checked: equal defences are then written alike, and have one checksum.
+        # Stored as checked: equal defenses are then written alike, and have one checksum.
         checked: dict[str, object] = {"fill": require_gray(self.fill), "class_names": _names(self.class_names)}
         if self.batch is not None:
             checked["batch"] = require_count(self.batch, "batch")
@@ -96,18 +99,18 @@ class Defence:
             checked["input_size"] = _size(self.input_size)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.follow is not None and self.follow.rule(self.rule, self.rule.base_score) != self.rule:
-            raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_score!r}")
+        if self.follow is not None and self.follow.rule(self.rule, self.rule.base_threshold) != self.rule:
+            raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_threshold!r}")
 
     @classmethod
-    def default(cls, detector: str, **options: Any) -> Defence:
-        """What is used where nobody says otherwise: the embedded detector's own rule, or the one for all others.
+    def default(cls, detector: str, **options: Any) -> Defense:
+        """What is used where nobody says otherwise: the built-in detector's own rule, or the one for all others.
 
-        With the masks of `embedded-fast` or `embedded-video` it is theirs: a run observed with one is evaluated by it.
+        With the masks of `builtin-fast` or `builtin-video` it is theirs: a run observed with one is evaluated by it.
         """
         rule, follow = DEFAULT_RULE, GENERAL_FOLLOW
-        if detectors.require_spec(detector)[0] == "embedded":
-            rule, follow = EMBEDDED_RULE, EMBEDDED_FOLLOW
+        if detectors.require_spec(detector)[0] == "builtin":
+            rule, follow = BUILTIN_RULE, BUILTIN_FOLLOW
             if options.get("masks") == FAST_MASKS:
                 rule, follow = FAST_RULE, FAST_FOLLOW
             elif options.get("masks") == VIDEO_MASKS:
@@ -122,17 +125,17 @@ class Defence:
 
     @property
     def curve(self) -> ThresholdSchedule:
-        """How scores follow base_score."""
+        """How scores follow base_threshold."""
         return self.follow or ThresholdSchedule.through(self.rule)
 
     @property
     def sha256(self) -> str:
         """Of everything that decides the output; where the detector's file lies does not."""
-        decides = self.to_json() | {"detector": spec_without_path(self.detector), "follow": None}
+        decides = self.to_dict() | {"detector": spec_without_path(self.detector), "follow": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def seeker(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
-        """The defended detector; refuses a detector that is not the one this defence is about.
+        """The defended detector; refuses a detector that is not the one this defense is about.
 
         `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
         that is the only difference.
@@ -151,25 +154,25 @@ class Defence:
         if on_another_cpu:
             what = f"{self.detector} on another processor: {describe_difference(was, now)}"
             advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
-        raise ObjectSeekerError(f"this defence is about {what}: certificates do not carry over; {advice}")
+        raise ObjectSeekerError(f"this defense is about {what}: certificates do not carry over; {advice}")
 
-    def with_fingerprint(self, identity: str) -> Defence:
-        """This defence, about the one detector that has this identity."""
+    def with_fingerprint(self, identity: str) -> Defense:
+        """This defense, about the one detector that has this identity."""
         return replace(self, identity=identity)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values that `of_json` reads back to an equal defence."""
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` reads back to an equal defense."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         follow = None if self.follow is None else asdict(self.follow)
         return {"format": FORMAT} | plain | {"masks": str(self.masks), "rule": asdict(self.rule), "follow": follow}
 
     def described(self) -> dict[str, Any]:
         """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
-        return self.to_json() | {"detector": spec_without_path(self.detector), "sha256": self.sha256}
+        return self.to_dict() | {"detector": spec_without_path(self.detector), "sha256": self.sha256}
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any], source: str = "the defence") -> Defence:
-        """What `to_json` gave; `source` is named where it is something else."""
+    def from_dict(cls, content: Mapping[str, Any], source: str = "the defense") -> Defense:
+        """What `to_dict` gave; `source` is named where it is something else."""
         values = {key: value for key, value in dict(content).items() if key != "sha256"}
         written_as = values.pop("format", None)
         if written_as != FORMAT:
@@ -177,7 +180,7 @@ class Defence:
         unknown = values.keys() - {item.name for item in fields(cls)}
         if unknown or not {"detector", "rule", "masks"} <= values.keys():
             what = f"has unknown entries ({', '.join(sorted(unknown))})" if unknown else "lacks detector, rule or masks"
-            raise ObjectSeekerError(f"{source} {what}: write it with Defence.save or objectseeker tune")
+            raise ObjectSeekerError(f"{source} {what}: write it with Defense.save or objectseeker tune")
         try:
             values["masks"] = parse_recipe(values["masks"])
             values["rule"] = _rule_of(values["rule"])
@@ -190,19 +193,19 @@ class Defence:
         except ObjectSeekerError as error:
             raise ObjectSeekerError(f"{source} cannot be used: {error}") from None
         except (TypeError, AttributeError, KeyError, ValueError, OverflowError) as error:
-            raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defence.save") from None
+            raise ObjectSeekerError(f"{source} cannot be read ({error}): write it with Defense.save") from None
 
     def save(self, path: str | Path) -> None:
         """Write the file. A detector's file is named relative to it, so both can move together."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         placed = replace(self, detector=spec_relative_to(self.detector, path.parent))
-        content = placed.to_json() | {"sha256": placed.sha256}
+        content = placed.to_dict() | {"sha256": placed.sha256}
         save_text(path, json.dumps(content, indent=2) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> Defence:
-        """The defence in a file, or one of the package's own by its name (`PACKAGED`), where no file has that name.
+    def load(cls, path: str | Path) -> Defense:
+        """The defense in a file, or one of the package's own by its name (`PACKAGED`), where no file has that name.
 
         Refuses a file whose settings were edited without its checksum.
         """
@@ -213,17 +216,17 @@ class Defence:
             content = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             known = f"; by name there are {', '.join(BUILTIN_DEFENSES)}" if isinstance(error, FileNotFoundError) else ""
-            raise ObjectSeekerError(f"cannot read the defence {path}: {error.strerror}{known}") from None
+            raise ObjectSeekerError(f"cannot read the defense {path}: {error.strerror}{known}") from None
         except (ValueError, RecursionError):
-            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune") from None
+            raise ObjectSeekerError(f"{path} is not a defense file: write one with objectseeker tune") from None
         if not isinstance(content, dict):
-            raise ObjectSeekerError(f"{path} is not a defence file: write one with objectseeker tune")
-        defence = cls.of_json(content, str(path))
-        if content.get("sha256", defence.sha256) != defence.sha256:
+            raise ObjectSeekerError(f"{path} is not a defense file: write one with objectseeker tune")
+        defense = cls.from_dict(content, str(path))
+        if content.get("sha256", defense.sha256) != defense.sha256:
             raise ObjectSeekerError(
                 f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
             )
-        return replace(defence, detector=spec_resolved_from(defence.detector, path.parent))
+        return replace(defense, detector=spec_resolved_from(defense.detector, path.parent))
 
 
 def _names(names: Any) -> tuple[str, ...] | None:
@@ -283,7 +286,7 @@ def resolve_local_spec(spec: str) -> str:
 
 
 def spec_without_path(spec: str) -> str:
-    """A spec as it is compared: the run and the defence may have been written in different places."""
+    """A spec as it is compared: the run and the defense may have been written in different places."""
     before, name = _file_of(spec)
     return _at(before, Path(name).name) if name else spec
 
@@ -298,10 +301,10 @@ def spec_resolved_from(spec: str, folder: Path) -> str:
     return _moved(spec, lambda file: str(folder / file))
 
 
-# What `Defence.load` and --defence take by name: the embedded detector's own defence, one of a quarter of its cost, and
+# What `Defense.load` and --defense take by name: the built-in detector's own defense, one of a quarter of its cost, and
 # one of an eighth for frames.
 BUILTIN_DEFENSES = {
-    "embedded": Defence.default("embedded"),
-    "embedded-fast": Defence.default("embedded", masks=FAST_MASKS),
-    "embedded-video": Defence.default("embedded", masks=VIDEO_MASKS),
+    "builtin": Defense.default("builtin"),
+    "builtin-fast": Defense.default("builtin", masks=FAST_MASKS),
+    "builtin-video": Defense.default("builtin", masks=VIDEO_MASKS),
 }

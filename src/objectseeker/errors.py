@@ -23,7 +23,7 @@ class ObjectSeekerError(ValueError):
 def sanitize_line(text: str) -> str:
     """Text that is not ours, to print: what a terminal would obey is shown as Python writes it, such as \\x1b.
 
-    So a name can neither colour what follows, nor turn its direction, nor begin a new line.
+    So a name can neither color what follows, nor turn its direction, nor begin a new line.
     """
     return _TERMINAL_CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 

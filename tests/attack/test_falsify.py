@@ -1,4 +1,4 @@
-"""The falsifier finds the fault in defences made unsound on purpose, and none in ours."""
+"""The falsifier finds the fault in defenses made unsound on purpose, and none in ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attack_pipelines import (
     target,
 )
 
-from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
+from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
 from objectseeker.attack import Budget, artifacts, falsify, gradient, random_search, recheck
 from objectseeker.attack.artifacts import save_reproduction
 from objectseeker.attack.falsify import judge_solutions, plan_tasks
@@ -46,13 +46,13 @@ def attacked(make, patch=OVER, budget=BUDGET, seed=0):
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_sound_defence_survives(seed):
+def test_the_sound_defense_survives(seed):
     _, outcome = attacked(sound, seed=seed)
     assert outcome.certified
     assert outcome.clean.undefended
     assert outcome.undefended_survived is False  # the attack is strong enough to hide it from the detector
     assert outcome.undefended_fit_survived is False
-    assert outcome.defence_survived is True
+    assert outcome.defense_survived is True
     assert not outcome.broken
 
 
@@ -60,8 +60,8 @@ def test_the_sound_defence_survives(seed):
 def test_masking_after_a_resize_without_the_margin_is_found_out(seed):
     _, outcome = attacked(leaky, seed=seed)
     assert outcome.certified  # the certificate believes the masks
-    assert outcome.on_defence.position.proven
-    assert outcome.defence_survived is False
+    assert outcome.on_defense.position.proven
+    assert outcome.defense_survived is False
     assert outcome.broken
 
 
@@ -80,11 +80,11 @@ PATIENT = replace(BUDGET, steps=40)
 def test_a_leak_that_the_white_box_knows_nothing_of_is_found_by_distrust(seed):
     _, outcome = attacked(secretly_leaky, budget=replace(PATIENT, distrust=1.0), seed=seed)
     assert outcome.certified
-    assert outcome.on_defence.position.proven
-    assert outcome.defence_survived is False
+    assert outcome.on_defense.position.proven
+    assert outcome.defense_survived is False
     assert outcome.broken
     _, believing = attacked(secretly_leaky, budget=replace(PATIENT, distrust=0.0), seed=seed)
-    assert believing.defence_survived is True  # gradients that trust the margin do not find it
+    assert believing.defense_survived is True  # gradients that trust the margin do not find it
     assert believing.leaks > 0  # but a view that should be immune changes, which is reported as well
     assert believing.broken
 
@@ -93,7 +93,7 @@ def test_distrust_does_not_break_the_honest_pipeline():
     _, outcome = attacked(partial(sound, cues=CodedCues), budget=replace(PATIENT, distrust=1.0))
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defence_survived is True
+    assert outcome.defense_survived is True
     assert outcome.leaks == 0
     assert not outcome.broken
 
@@ -112,7 +112,7 @@ def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_c
     finally:
         cached_view_plan.cache_clear()
     assert outcome.certified
-    assert outcome.defence_survived is False
+    assert outcome.defense_survived is False
     assert outcome.leaks > 0
     assert outcome.broken
 
@@ -120,10 +120,10 @@ def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_c
 @pytest.mark.parametrize(
     ("rule", "masks", "area"),
     [
-        (Rule(base_score=0.5, mask_score=0.9, low_score=0.3, edge_factor=0.7), Halves(15), AREA),
-        (IouRule(ioa=Rule(base_score=0.5, mask_score=0.5)), Halves(15), 0.01),
-        (Rule(base_score=0.5, mask_score=0.7), Pairs(5), 0.01),
-        (Rule(base_score=0.5, mask_score=0.7), Bands(0.04), 0.04),
+        (Rule(base_threshold=0.5, mask_threshold=0.9, evidence_threshold=0.3, edge_factor=0.7), Halves(15), AREA),
+        (IouRule(ioa=Rule(base_threshold=0.5, mask_threshold=0.5)), Halves(15), 0.01),
+        (Rule(base_threshold=0.5, mask_threshold=0.7), Pairs(5), 0.01),
+        (Rule(base_threshold=0.5, mask_threshold=0.7), Bands(0.04), 0.04),
     ],
     ids=("evidence", "iou", "pairs", "bands"),
 )
@@ -133,7 +133,7 @@ def test_every_rule_and_recipe_is_attacked(rule, masks, area):
     _, outcome = attacked(partial(sound, rule, masks), patch)
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defence_survived is True
+    assert outcome.defense_survived is True
     assert not outcome.broken
 
 
@@ -142,10 +142,10 @@ def test_two_patches_are_drawn_at_two_places(masks):
     _, outcome = attacked(partial(sound, masks=masks), Patch(0.01, 1.0, "over", 2))
     assert outcome.certified == isinstance(masks, Pairs)
     assert outcome.undefended_survived is False
-    assert outcome.defence_survived is outcome.certified  # half masks cannot remove both
+    assert outcome.defense_survived is outcome.certified  # half masks cannot remove both
     assert not outcome.broken
-    different = (outcome.on_defence.image != picture()).any(axis=2)
-    (wide, tall), corners = outcome.on_defence.size, outcome.on_defence.position.corners
+    different = (outcome.on_defense.image != picture()).any(axis=2)
+    (wide, tall), corners = outcome.on_defense.size, outcome.on_defense.position.corners
     assert len(corners) == 2
     for x, y in corners:
         different[max(y, 0) : y + tall, max(x, 0) : x + wide] = False
@@ -167,24 +167,24 @@ def test_found_is_what_the_rule_calls_found():
 
 def test_an_object_of_two_labels_is_hidden_only_if_no_box_of_either_finds_it():
     pipeline, outcome = attacked(suppressing)
-    assert outcome.defence_survived is False  # by pushing a thing of class 1 up, beside the object
-    boxes = outcome.on_defence.boxes
+    assert outcome.defense_survived is False  # by pushing a thing of class 1 up, beside the object
+    boxes = outcome.on_defense.boxes
     assert not pipeline.finds(outcome.target, boxes)
     assert pipeline.finds(replace(outcome.target, labels=(0, 1)), boxes)
 
 
-def test_a_larger_patch_than_certified_hides_the_object_from_the_defence():
+def test_a_larger_patch_than_certified_hides_the_object_from_the_defense():
     patch = Patch(1.8 * AREA, 1.0, "over")
     _, outcome = attacked(sound, patch)
     assert not outcome.certified
-    assert not outcome.on_defence.position.proven
-    assert outcome.defence_survived is False
+    assert not outcome.on_defense.position.proven
+    assert outcome.defense_survived is False
     assert not outcome.broken
 
 
 def test_only_the_patch_is_changed_and_the_position_is_allowed():
     _, outcome = attacked(sound)
-    for attempt in (outcome.on_detector, outcome.on_defence):
+    for attempt in (outcome.on_detector, outcome.on_defense):
         ((x, y),) = attempt.position.corners
         assert attempt.size == (LARGEST, LARGEST)
         different = (attempt.image != picture()).any(axis=2)
@@ -196,14 +196,14 @@ def test_only_the_patch_is_changed_and_the_position_is_allowed():
 
 
 def test_the_same_seed_gives_the_same_image():
-    first, again, other = (attacked(sound, seed=seed)[1].on_defence for seed in (5, 5, 6))
+    first, again, other = (attacked(sound, seed=seed)[1].on_defense for seed in (5, 5, 6))
     assert (first.image == again.image).all()
     assert first.curves == again.curves
     assert (first.image != other.image).any()
 
 
 @pytest.mark.parametrize("jitter", [0, 2])
-@pytest.mark.parametrize("goal", ["detector", "defence"])
+@pytest.mark.parametrize("goal", ["detector", "defense"])
 def test_losses_fall_from_a_harmless_patch(goal, jitter):
     white, pipeline = sound()
     seen = target(pipeline)
@@ -225,15 +225,15 @@ def test_an_object_without_a_position_is_not_attacked():
     (outcome,) = falsify(partial(gradient.attack, white), pipeline, [whole], Patch(0.01, 1.0, "far"), BUDGET)
     assert outcome.vacuous
     assert outcome.on_detector is None
-    assert outcome.defence_survived is None
-    assert outcome.not_attacked("defence") == "no position is allowed"
+    assert outcome.defense_survived is None
+    assert outcome.not_attacked("defense") == "no position is allowed"
 
 
 def test_an_object_that_is_not_found_is_not_attacked():
     white, pipeline = sound()
     unseen = replace(target(pipeline), labels=(1,))
     (outcome,) = falsify(partial(gradient.attack, white), pipeline, [unseen], OVER, BUDGET)
-    assert {outcome.not_attacked("detector"), outcome.not_attacked("defence")} == {"not found without a patch"}
+    assert {outcome.not_attacked("detector"), outcome.not_attacked("defense")} == {"not found without a patch"}
 
 
 def test_random_search_hides_the_object_and_respects_the_certificate():
@@ -242,12 +242,12 @@ def test_random_search_hides_the_object_and_respects_the_certificate():
     (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], patch, Budget(steps=8, restarts=2))
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defence_survived is True
+    assert outcome.defense_survived is True
     with pytest.raises(ObjectSeekerError, match="jitter"):
         random_search.attack(pipeline, [], "detector", Budget(jitter=1))
 
 
-def test_random_search_finds_the_suppressing_defence_out():
+def test_random_search_finds_the_suppressing_defense_out():
     _, pipeline = suppressing()
     (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], OVER, Budget(steps=2, restarts=2))
     assert outcome.broken
@@ -265,8 +265,8 @@ def test_the_judge_takes_the_restart_that_hides():
 def test_a_broken_guarantee_can_be_seen_again(tmp_path):
     pipeline, outcome = attacked(leaky)
     seeker = pipeline.seeker
-    defence = Defence(detector="python:attack_pipelines:leaky_detector", rule=seeker.rule, masks=seeker.masks)
-    save_reproduction(tmp_path / "case", pipeline, outcome, OVER, defence)
+    defense = Defense(detector="python:attack_pipelines:leaky_detector", rule=seeker.rule, masks=seeker.masks)
+    save_reproduction(tmp_path / "case", pipeline, outcome, OVER, defense)
     assert recheck(tmp_path / "case") == {
         "certified": True,
         "proven_at_this_position": True,
@@ -290,10 +290,10 @@ def test_pictures_and_curves(tmp_path):
     page = artifacts.before_and_after(pipeline, outcome, names)
     assert page.width > 3 * 96
     files = artifacts.save_images(tmp_path, outcome, "picture-0")
-    for file, attempt in zip(files, (outcome.on_detector, outcome.on_defence), strict=True):
+    for file, attempt in zip(files, (outcome.on_detector, outcome.on_defense), strict=True):
         assert (np.array(PIL.Image.open(file)) == attempt.image).all()
     assert tmp_path / "curves.csv" in artifacts.save_curves(tmp_path, [outcome])
-    steps = sum(len(c) for attempt in (outcome.on_detector, outcome.on_defence) for c in attempt.curves)
+    steps = sum(len(c) for attempt in (outcome.on_detector, outcome.on_defense) for c in attempt.curves)
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + steps
     falling = replace(outcome, on_detector=replace(outcome.on_detector, curves=((8.0, 9.0, 2.0), (6.0, 3.0))))
     assert artifacts.median_curves([falling])["detector"] == pytest.approx([1, 0.5, 2 / 6])

@@ -1,4 +1,4 @@
-"""What the command does: a whole defence is loaded and attacked, the objects of a run are its targets."""
+"""What the command does: a whole defense is loaded and attacked, the objects of a run are its targets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import PIL.Image
 import pytest
 
 import objectseeker
-from objectseeker import Bands, Defence, Detections, Halves, IouRule, Pairs, Patch, Rule
+from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
 from objectseeker.attack import Budget, Target, read_recall
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_image, targets_of_run
 from objectseeker.core.label_map import LabelMap
@@ -59,9 +59,9 @@ def photo(x):
     return image
 
 
-def defence(**settings):
-    rule = Rule(base_score=0.5, mask_score=0.7)
-    return Defence(detector="python:attacked_people:detect", **{"rule": rule, "masks": Halves(6)} | settings)
+def defense(**settings):
+    rule = Rule(base_threshold=0.5, mask_threshold=0.7)
+    return Defense(detector="python:attacked_people:detect", **{"rule": rule, "masks": Halves(6)} | settings)
 
 
 def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(0, 0)):
@@ -84,9 +84,9 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
 
 
 def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace):
-    attacked = load_attacked(defence())
+    attacked = load_attacked(defense())
     assert attacked.mode == "black"
-    assert attacked.defence.identity == attacked.pipeline.seeker.detector.identity
+    assert attacked.defense.identity == attacked.pipeline.seeker.detector.identity
     targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
     assert {(target.name, target.labels, target.kind) for target in targets} == {
         ("cam1/1", (0, 1), "person"),
@@ -101,36 +101,36 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
     assert results["summary"]["broken_guarantees"] == 0
     assert len(list((out / "images").iterdir())) == 4
     assert {file.name for file in (out / "pictures").iterdir()} == {"cam1%2F1-0.jpg", "cam2%2F1-0.jpg"}
-    assert results["defence"]["sha256"] == attacked.defence.sha256
-    assert read_recall(out / "attack.json", attacked.defence, Patch(0.02), threshold=0.0)["objects"] == 2
+    assert results["defense"]["sha256"] == attacked.defense.sha256
+    assert read_recall(out / "attack.json", attacked.defense, Patch(0.02), threshold=0.0)["objects"] == 2
 
 
 def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
-    pipeline = load_attacked(defence()).pipeline
+    pipeline = load_attacked(defense()).pipeline
     run = stored(workplace, to_dataset=(0, 0, -1), labels=(0, 1))
     assert [target.name for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
     assert len(list(targets_of_run(pipeline, stored(workplace), 1, 0))) == 1
     run = stored(workplace, to_dataset=(-1, -1, -1))
     with pytest.raises(ObjectSeekerError, match="no annotated object"):
         list(targets_of_run(pipeline, run, 5, 0))
-    blind = load_attacked(defence(rule=Rule(classwise=False))).pipeline  # labels play no part there
+    blind = load_attacked(defense(rule=Rule(classwise=False))).pipeline  # labels play no part there
     assert [target.labels for target in targets_of_run(blind, run, 5, 0)] == [(-1,), (-1,)]
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rule": IouRule(ioa=Rule(mask_score=0.7))},
-        {"rule": Rule(mask_score=0.95, low_score=0.5, edge_factor=0.9)},
+        {"rule": IouRule(ioa=Rule(mask_threshold=0.7))},
+        {"rule": Rule(mask_threshold=0.95, evidence_threshold=0.5, edge_factor=0.9)},
         {"masks": Pairs(2), "fill": 0},
         {"masks": Bands(0.02) + Halves(2), "batch": 3},
     ],
     ids=("iou", "evidence", "pairs", "bands"),
 )
 @pytest.mark.parametrize("count", [1, 2])
-def test_every_defence_is_attacked_as_it_is(workplace, settings, count):
-    attacked = load_attacked(defence(**settings))
-    assert attacked.pipeline.threshold == (0.5 if "iou" in type(attacked.defence.rule).__name__.lower() else 0.0)
+def test_every_defense_is_attacked_as_it_is(workplace, settings, count):
+    attacked = load_attacked(defense(**settings))
+    assert attacked.pipeline.threshold == (0.5 if "iou" in type(attacked.defense.rule).__name__.lower() else 0.0)
     assert (attacked.pipeline.seeker.fill, attacked.pipeline.seeker.masks) == (
         settings.get("fill", 114),
         settings.get("masks", Halves(6)),
@@ -139,50 +139,50 @@ def test_every_defence_is_attacked_as_it_is(workplace, settings, count):
     assert (target.labels, target.kind) == ((0,), "man")
     patch = Patch(0.02, 1.0, "over", count)
     results = run_attack(attacked, [target], patch, replace(QUICK, steps=1), workplace / "out")
-    assert Defence.of_json(results["defence"]) == attacked.defence
+    assert Defense.from_dict(results["defense"]) == attacked.defense
     assert results["summary"]["broken_guarantees"] == 0
     (row,) = results["objects"]
-    assert len(row["defence_attack"]["corners"]) == count
+    assert len(row["defense_attack"]["corners"]) == count
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
-def test_the_embedded_detector_is_judged_as_it_is_deployed(tmp_path, mask_by):
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
-    small = Defence.default("embedded", masks=Halves(2), input_size=128, mask_by=mask_by)
-    attacked = load_attacked(replace(small, rule=Rule(base_score=0.05, mask_score=0.1), follow=None))
+    small = Defense.default("builtin", masks=Halves(2), input_size=128, mask_mode=mask_mode)
+    attacked = load_attacked(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), follow=None))
     assert attacked.mode == "white"
-    assert attacked.defence.identity == small.seeker().detector.identity  # not that of the module that shows gradients
+    assert attacked.defense.identity == small.seeker().detector.identity  # not that of the module that shows gradients
     photograph = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
     observation = attacked.pipeline.observe(photograph)
     box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)
     target = Target("coat", 0, photograph, observation, box, labels)
     results = run_attack(attacked, [target], Patch(0.04), replace(QUICK, steps=2), tmp_path / "out")
     (row,) = results["objects"]
-    assert row["not_attacked"] == {"detector": None, "defence": None}
+    assert row["not_attacked"] == {"detector": None, "defense": None}
     assert results["summary"]["broken_guarantees"] == 0
-    black = load_attacked(attacked.defence, mode="black")  # bound to this detector, which it is
+    black = load_attacked(attacked.defense, mode="black")  # bound to this detector, which it is
     assert black.mode == "black"
     results = run_attack(black, [target], Patch(0.04), replace(QUICK, steps=1), tmp_path / "black")
     assert results["summary"]["broken_guarantees"] == 0
-    assert results["defence"]["sha256"] == attacked.defence.sha256
+    assert results["defense"]["sha256"] == attacked.defense.sha256
 
 
 def test_what_cannot_be_attacked_that_way_is_one_sentence(workplace):
     with pytest.raises(ObjectSeekerError, match="shows no gradients: attack it with --mode black"):
-        load_attacked(defence(), mode="white")
-    with pytest.raises(ObjectSeekerError, match="'grey'"):
-        load_attacked(defence(), mode="grey")
+        load_attacked(defense(), mode="white")
+    with pytest.raises(ObjectSeekerError, match="'gray'"):
+        load_attacked(defense(), mode="gray")
     PIL.Image.fromarray(np.zeros((60, 90, 3), np.uint8)).save(workplace / "black.png")
     with pytest.raises(ObjectSeekerError, match="finds nothing"):
-        targets_of_image(load_attacked(defence()).pipeline, workplace / "black.png", 1)
+        targets_of_image(load_attacked(defense()).pipeline, workplace / "black.png", 1)
 
 
 def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
     pytest.importorskip("torch")
     from attack_pipelines import AREA, MASKS, PAPER, picture
 
-    leaky = Defence(detector="python:attack_pipelines:leaky_detector", rule=PAPER, masks=MASKS)
+    leaky = Defense(detector="python:attack_pipelines:leaky_detector", rule=PAPER, masks=MASKS)
     attacked = load_attacked(leaky)
     assert attacked.mode == "white"
     PIL.Image.fromarray(picture()).save(tmp_path / "picture.png")

@@ -16,10 +16,10 @@ from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PatchPositions
 
 RULES = (
-    Rule(mask_score=0.5),
-    Rule(mask_score=0.75, low_score=0.1),
-    Rule(mask_score=0.5, classwise=False),
-    IouRule(ioa=Rule(mask_score=0.25), tau_iou=0.9),
+    Rule(mask_threshold=0.5),
+    Rule(mask_threshold=0.75, evidence_threshold=0.1),
+    Rule(mask_threshold=0.5, classwise=False),
+    IouRule(ioa=Rule(mask_threshold=0.25), filter_iou=0.9),
 )
 RECIPES = (Halves(3), Pairs(2), Bands(0.05), Halves(2) + Bands(0.05, spacing=0.5))
 

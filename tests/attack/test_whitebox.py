@@ -19,7 +19,7 @@ from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.seeker import view_rectangles
 from objectseeker.detectors import load
 from objectseeker.detectors.builtin.weights import load_torch
-from objectseeker.detectors.network.layouts import normalise, parse
+from objectseeker.detectors.network.layouts import normalize, parse
 from objectseeker.detectors.network.preprocess import prepare
 from objectseeker.detectors.torch_module import torch_detector
 
@@ -39,7 +39,7 @@ def white(layout="decoded", size=64):
     return WhiteBox(predict=module, detector=torch_detector(module, layout=layout, input_size=size))
 
 
-@pytest.mark.parametrize("fit", ["top-left", "centred", "stretch"])
+@pytest.mark.parametrize("fit", ["top-left", "centerd", "stretch"])
 def test_patches_are_drawn_as_the_detector_sees_them(fit):
     box = white(f"decoded,fit={fit}")
     images = scenes((90, 60), (41, 77), (64, 64), (30, 20))
@@ -54,7 +54,7 @@ def test_patches_are_drawn_as_the_detector_sees_them(fit):
             corner, size = torch.tensor([[x, y]]), torch.tensor([[wide, tall]])
             drawn = stage.render(torch.tensor([n]), corner[:, None], size, padded[:, None])[0].permute(1, 2, 0).numpy()
             expected = prepare(paste(image, patch, x, y), box.place((width, height)), pad=114).astype(float)
-            assert np.abs(drawn - expected).max() < 1.01  # one grey level: sums in another order
+            assert np.abs(drawn - expected).max() < 1.01  # one gray level: sums in another order
             assert (np.abs(drawn - expected) > 0.5).mean() < 0.01
 
 
@@ -100,7 +100,7 @@ def test_the_gradient_is_that_of_the_resize():
     assert float(gradient[..., 6:].abs().max()) == 0  # beyond its own width a patch does not exist
 
 
-def test_views_are_filled_and_normalised_as_the_detector_does_it():
+def test_views_are_filled_and_normalized_as_the_detector_does_it():
     layout = "decoded,channels=bgr,mean=10/20/30,std=2/3/4"
     seen = []
     box = WhiteBox(predict=lambda x: seen.append(x) or (x, x), detector=torch_detector(Nothing(), layout=layout))
@@ -111,7 +111,7 @@ def test_views_are_filled_and_normalised_as_the_detector_does_it():
     box(view)
     filled = pixels.copy()
     filled[:, 3:9] = 114
-    np.testing.assert_allclose(seen[0][0].numpy(), normalise(filled, parse(layout)), rtol=1e-6)
+    np.testing.assert_allclose(seen[0][0].numpy(), normalize(filled, parse(layout)), rtol=1e-6)
     same = masked(view, torch.tensor([[[0, 0, 0, 0]]]), 7)
     assert torch.equal(same, view)
 
@@ -202,16 +202,16 @@ def test_lines_lie_where_the_rule_sees_them(masks):
     assert 50 < cut.sum() < 450
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
-def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_by):
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
     pytest.importorskip("onnx")
-    detector = load("embedded", input_size=96, mask_by=mask_by, layout="decoded", score_floor=1e-6, batch=4)
+    detector = load("builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch=4)
     box = white_box_of(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200
     stage, removed = Stage(box, [image]), view_rectangles(Pairs(1).masks(90, 60))
     views = stage.views(0, removed)
-    assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_by == "crop")
+    assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_mode == "crop")
     inputs = masked(stage.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114)
     with torch.no_grad():
         boxes, scores = box.look(inputs, views.window)
@@ -222,7 +222,7 @@ def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_by):
         assert np.abs(raw - found.xyxy[0]).max(axis=1).min() < 0.5
 
 
-@pytest.mark.parametrize("fit", ["top-left", "centred", "stretch"])
+@pytest.mark.parametrize("fit", ["top-left", "centerd", "stretch"])
 @pytest.mark.parametrize("masks", [Halves(4), Bands(0.05), Pairs(2)], ids=str)
 def test_what_a_patch_reaches_is_read_off_the_resize_and_doubt_fills_less(masks, fit):
     box = white(f"decoded,fit={fit}")

@@ -12,7 +12,7 @@ import pytest
 from command import photographs, run
 from detector_graphs import build
 
-from objectseeker import Bands, Defence, Halves
+from objectseeker import Bands, Defense, Halves
 from objectseeker.bench import detecting as detect
 from objectseeker.demo.samples import samples
 
@@ -24,8 +24,8 @@ def nothing(images):
 """
 
 
-def defence(spec: str, lines: int, **options) -> Defence:
-    return Defence.default(spec, masks=Halves(lines), **options)
+def defense(spec: str, lines: int, **options) -> Defense:
+    return Defense.default(spec, masks=Halves(lines), **options)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def fixed(tmp_path):
 
 
 def test_every_way_is_measured_on_every_image(free):
-    own = defence(f"onnx:{free}", 2, layout="decoded", input_size=128)
+    own = defense(f"onnx:{free}", 2, layout="decoded", input_size=128)
     found = detect.run(own, images=2, beside=[Bands(0.2)])
 
     ways = {row["way"]: row for row in found["rows"]}
@@ -59,20 +59,20 @@ def test_a_callable_has_no_device(tmp_path, monkeypatch):
     (tmp_path / "own_bench.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
 
-    measured = detect.run(defence("python:own_bench:nothing", 1, batch=2), images=1)
+    measured = detect.run(defense("python:own_bench:nothing", 1, batch=2), images=1)
 
     assert [row["way"] for row in measured["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
     assert measured["device"] == "cpu"
 
 
-def test_the_masks_are_those_of_the_defence(fixed):
-    measured = detect.run(Defence.default(f"onnx:{fixed}", masks=Bands(0.3), fill=0), images=1)
+def test_the_masks_are_those_of_the_defense(fixed):
+    measured = detect.run(Defense.default(f"onnx:{fixed}", masks=Bands(0.3), fill=0), images=1)
 
     assert measured["rows"][1]["passes"] == Bands(0.3).passes(*PIL.Image.open(samples()[0].path).size)
 
 
 def test_a_graph_of_one_size_is_measured_by_fill_only(fixed):
-    found = detect.run(defence(f"onnx:{fixed}", 1), images=1)
+    found = detect.run(defense(f"onnx:{fixed}", 1), images=1)
 
     assert [row["way"] for row in found["rows"]] == ["5 plain passes", "naive loop", "ours by fill"]
 
@@ -106,7 +106,7 @@ def test_images_in_a_row_are_measured_where_views_are_begun_first():
     )
     pictures = [np.zeros((60, 80, 3), np.uint8)] * 2
 
-    row = detect._in_a_row(way, pictures, defence("embedded", 2))
+    row = detect._in_a_row(way, pictures, defense("builtin", 2))
 
     assert row.name == "ours by fill, in a row"
     assert len(row.seconds) == 2
@@ -116,16 +116,16 @@ def test_images_in_a_row_are_measured_where_views_are_begun_first():
 def test_operations_follow_the_pixels_that_are_looked_at():
     image = np.zeros((416, 416, 3), np.uint8)
     fill, crop = (
-        detect.Way("", lambda *_: [], detect.load("embedded", mask_by=mask_by), Halves(30))
-        for mask_by in ("fill", "crop")
+        detect.Way("", lambda *_: [], detect.load("builtin", mask_mode=mask_mode), Halves(30))
+        for mask_mode in ("fill", "crop")
     )
 
-    assert detect._flops(fill, [image], defence("embedded", 30)) == pytest.approx(121 * 5.197e9)
-    assert 0.5 < detect._flops(crop, [image], defence("embedded", 30)) / (121 * 5.197e9) < 0.56
+    assert detect._flops(fill, [image], defense("builtin", 30)) == pytest.approx(121 * 5.197e9)
+    assert 0.5 < detect._flops(crop, [image], defense("builtin", 30)) / (121 * 5.197e9) < 0.56
     plain = detect.Way(detect.PLAIN, fill.run, fill.detector, Halves(30))
-    assert detect._flops(plain, [image], defence("embedded", 30)) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
+    assert detect._flops(plain, [image], defense("builtin", 30)) == pytest.approx(detect.PLAIN_PASSES * 5.197e9)
     flat = np.zeros((100, 300, 3), np.uint8)  # where the sides follow the image, so does the work
-    assert detect._flops(plain, [flat], defence("embedded", 30)) < 0.97 * detect.PLAIN_PASSES * 5.197e9
+    assert detect._flops(plain, [flat], defense("builtin", 30)) < 0.97 * detect.PLAIN_PASSES * 5.197e9
 
 
 def test_observing_is_measured_against_the_views_alone(tmp_path):

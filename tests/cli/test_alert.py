@@ -10,7 +10,7 @@ import pytest
 from cases import generate, prune
 from command import DETECTOR, run
 
-from objectseeker import Defence, Detections, Halves, ObjectSeeker, Observation, Patch, Rule
+from objectseeker import Defense, Detections, Halves, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.iou_rule import IouRule
 
 OBJECT = [30, 20, 60, 40]
@@ -36,11 +36,11 @@ def see(images):
     return found
 
 
-@pytest.mark.parametrize("tau_iou", [None, 0.8])
+@pytest.mark.parametrize("filter_iou", [None, 0.8])
 @pytest.mark.parametrize("classwise", [True, False])
-def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(tau_iou, classwise):
+def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(filter_iou, classwise):
     rule = Rule(classwise=classwise)
-    rule = rule if tau_iou is None else IouRule(ioa=rule, tau_iou=tau_iou)
+    rule = rule if filter_iou is None else IouRule(ioa=rule, filter_iou=filter_iou)
     seeker = ObjectSeeker(see, rule, masks=Halves(20))
     clean, attacked = (seeker.defend(street(attacked)) for attacked in (False, True))
     assert clean.base.xyxy.tolist() == [OBJECT]
@@ -65,21 +65,21 @@ def test_who_hides_a_certified_object_from_the_detector_raises_an_alert():
     """All base boxes erased, and all views that see the patch."""
     rng = np.random.default_rng(8)
     patch, flagged = Patch(0.02, 1.0, "far"), {Rule: 0, IouRule: 0}
-    options = {"base_score": 0.5, "mask_score": 0.5, "filter_ioa": 0.6, "threshold": 0.0, "classwise": True}
+    options = {"base_threshold": 0.5, "mask_threshold": 0.5, "filter_ioa": 0.6, "threshold": 0.0, "classwise": True}
     for seed in range(60):
         case = generate(seed, largest=20, lines=3, generous=1.0, crowd=1.0)
-        rule, iou_rule = Rule(mask_score=0.5), IouRule(ioa=Rule(mask_score=0.5))
+        rule, iou_rule = Rule(mask_threshold=0.5), IouRule(ioa=Rule(mask_threshold=0.5))
         games = [(rule, *game) for game in adversary.targets(case, rng, options, patch)]
         iou_case = adversary_iou.generate(rng)
         games += [(iou_rule, *game) for game in adversary_iou.targets(iou_case, rng, iou_rule, patch, 0.5, "exact")]
-        for defence, certified, target in games:
+        for defense, certified, target in games:
             original, masked = target.observation, list(target.observation.masked)
             for m in target.free:
                 masked[m] = Detections.empty()
             attacked = Observation(original.width, original.height, original.masks, Detections.empty(), masked)
             if certified:
-                assert len(defence.prune(attacked)) > 0
-                flagged[type(defence)] += 1
+                assert len(defense.prune(attacked)) > 0
+                flagged[type(defense)] += 1
     assert min(flagged.values()) > 20
 
 
@@ -102,9 +102,9 @@ def test_detect_flags_images_on_request(workplace):
     done = run(workplace, *arguments, "--out", "o", "--alert")
     assert "1 of 2 images flagged" in done.stdout
     assert "alert: attacked.png" in done.stdout
-    defence = Defence.load(workplace / "o" / "defence.json")
+    defense = Defense.load(workplace / "o" / "defense.json")
     rows = json.loads((workplace / "o" / "alerts.json").read_text())
-    assert {row.pop("defence") for row in rows} == {defence.sha256}
+    assert {row.pop("defense") for row in rows} == {defense.sha256}
     assert rows == [
         {"image_id": 1, "image": "attacked.png", "alert": True, "found_by_masks_only": 1},
         {"image_id": 2, "image": "clean.png", "alert": False, "found_by_masks_only": 0},
@@ -129,7 +129,7 @@ def test_detect_and_certify_know_the_iou_variant(workplace):
         "--alert",
         "--json",
     ]
-    answer = json.loads(run(workplace, *arguments, "--out", "o", "--tau-iou", 0.8).stdout)
+    answer = json.loads(run(workplace, *arguments, "--out", "o", "--filter-iou", 0.8).stdout)
     assert "attacked.png" in answer["alerts"]
-    bad = run(workplace, *arguments, "--out", "o", "--tau-iou", 2, code=2)
-    assert "tau_iou" in bad.stderr
+    bad = run(workplace, *arguments, "--out", "o", "--filter-iou", 2, code=2)
+    assert "filter_iou" in bad.stderr

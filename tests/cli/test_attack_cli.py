@@ -56,7 +56,7 @@ def workplace(tmp_path_factory):
     return folder
 
 
-def test_a_sound_defence_keeps_what_the_detector_loses(workplace):
+def test_a_sound_defense_keeps_what_the_detector_loses(workplace):
     arguments = ["attack", "photos/0.png", "-d", "python:fragile:detect", *QUICK, "--out", "sound", "--json"]
     found = json.loads(run(workplace, *arguments).stdout)
     (row,) = found["objects"]
@@ -64,10 +64,10 @@ def test_a_sound_defence_keeps_what_the_detector_loses(workplace):
     assert row["class"] == "bright"
     assert row["certified"]
     assert row["undefended_survived"] is False
-    assert row["defence_survived"] is True
+    assert row["defense_survived"] is True
     assert found["recall"]["defended"]["recall_under_attack"]["share"] == 1
     assert found == json.loads((workplace / "sound" / "attack.json").read_text())
-    names = {"images/0-0-detector.png", "images/0-0-defence.png", "pictures/0-0.jpg", "curves.csv"}
+    names = {"images/0-0-detector.png", "images/0-0-defense.png", "pictures/0-0.jpg", "curves.csv"}
     assert {name for name in names if (workplace / "sound" / name).is_file()} == names
     assert json.loads(run(workplace, *arguments).stdout) == found  # the seed decides
 
@@ -76,7 +76,7 @@ def test_a_broken_guarantee_is_loud_and_can_be_seen_again(workplace):
     arguments = ["attack", "photos/0.png", "-d", "python:fragile:leaky", *QUICK, "--out", "unsound"]
     done = run(workplace, *arguments, code=3)
     assert "A GUARANTEE IS BROKEN" in done.stderr
-    assert "certified, hidden from the defence: 1 of 1" in done.stdout
+    assert "certified, hidden from the defense: 1 of 1" in done.stdout
     script = workplace / "unsound" / "broken" / "0-0" / "check.py"
     again = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True)
     assert "'guarantee_broken': True" in again.stdout, again.stderr
@@ -89,7 +89,7 @@ def test_the_objects_of_a_run_are_attacked(workplace):
     assert "disappeared 2 of 2: 100% (34% to 100%) 0 of 2: 0% (0% to 66%)" in " ".join(done.stdout.split())
     found = json.loads((workplace / "of_run" / "attack.json").read_text())
     assert {row["image"] for row in found["objects"]} == {"0", "1"} or len(found["objects"]) == 2
-    assert found["defence"]["masks"] == "halves:6"
+    assert found["defense"]["masks"] == "halves:6"
     one = run(workplace, *arguments, "--objects", 1, "--json")
     assert len(json.loads(one.stdout)["objects"]) == 1
 
@@ -102,7 +102,7 @@ def test_the_objects_of_a_run_are_attacked(workplace):
         (["photos/0.png", "--patch", "much"], "'much'"),
         (["photos/0.png", "--patch", "150%"], "patch"),
         (["photos/0.png", "--where", "near"], "'near'"),
-        (["photos/0.png", "--mode", "grey"], "'grey'"),
+        (["photos/0.png", "--mode", "gray"], "'gray'"),
         (["photos/0.png", "--mode", "white"], "no gradients"),
         (["photos/0.png", "--steps", "0"], "steps"),
         (["photos/0.png", "--jitter", "2"], "jitter"),
@@ -114,7 +114,7 @@ def test_bad_input_is_one_sentence(workplace, arguments, message):
     assert message in done.stderr.splitlines()[-1]
 
 
-def test_the_embedded_detector_is_attacked_by_its_gradients(tmp_path):
+def test_the_builtin_detector_is_attacked_by_its_gradients(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
     photo = next(sample.path for sample in samples() if sample.name == "lunch")

@@ -92,7 +92,7 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
             ["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--masks", "halves:0"],
             "lines must be at least 1",
         ),
-        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-score", "7"], "mask_score"),
+        (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-threshold", "7"], "mask_threshold"),
         (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
         (["check-detector", "python:nothere:f"], "nothere"),
         (["demo", "--patch", "3", "--masks", "halves:1"], "a patch area is a share"),

@@ -33,12 +33,12 @@ def test_runs_and_files_of_measurements_give_the_same_answer(workplace):
     assert alone["runs"] == [found["runs"][1]]
 
 
-def test_compared_with_few_wrong_boxes(workplace):
-    asked = ["--wrong-boxes", 0.5, *FEW[:2], *FEW[4:]]
+def test_compared_with_few_fppi(workplace):
+    asked = ["--fppi", 0.5, *FEW[:2], *FEW[4:]]
     one = json.loads(run(workplace, "compare", "k2", *asked, "--json").stdout)["runs"][0]
-    assert (one["options"]["recalls"], one["options"]["wrong_boxes"]) == ([], [0.5])
+    assert (one["options"]["recalls"], one["options"]["fppi"]) == ([], [0.5])
     (found,) = one["tuned"]
-    assert (found["clean_recall"], found["wrong_boxes"]) == (None, 0.5)
+    assert (found["clean_recall"], found["fppi"]) == (None, 0.5)
     assert found["held_out"]["undefended_recall"]["value"] == pytest.approx(100)
 
 

@@ -1,4 +1,4 @@
-"""`objectseeker detect` as a user calls it: certificates, data sets, and what is kept when it is stopped."""
+"""`objectseeker detect` as a user calls it: certificates, datasets, and what is kept when it is stopped."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import time
 import pytest
 from command import photographs, run
 
-from objectseeker import Defence
+from objectseeker import Defense
 
 OPTIONS = ["-d", "python:mine:detect", "--masks", "halves:3"]
 # Waits for ever on image 1 if there is a file "wait1", and so on; says in "waiting" that it does.
@@ -81,7 +81,7 @@ def test_certificates_of_the_boxes_themselves(workplace):
     assert "against a patch of 2%" in done.stdout
     assert "An image that is already attacked may hide objects that are not among its boxes" in done.stdout
     rows = json.loads((workplace / "o" / "detections.json").read_text())
-    assert {row["defence"] for row in rows} == {Defence.load(workplace / "o" / "defence.json").sha256}
+    assert {row["defense"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
     answer = json.loads(
         run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "0.02", "--json").stdout
     )

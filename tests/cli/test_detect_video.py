@@ -12,7 +12,7 @@ import pytest
 from clips import encode, moving, scene
 from command import DETECTOR, run
 
-from objectseeker import Defence, Halves
+from objectseeker import Defense, Halves
 from objectseeker.core.recipes import Rolling
 from objectseeker.inference.decoding import open_video
 from objectseeker.inference.frame_sources import Choice, frames_of
@@ -47,7 +47,7 @@ def test_a_video_is_decoded_defended_written_and_reopened(workplace):
     assert [line["frame"] for line in written] == list(range(12))
     assert [line["time"] for line in written] == pytest.approx([number / 10 for number in range(12)])
     assert [boxes(line) for line in written] == [[[2.0 * number, 60.0, 20.0, 16.0]] for number in range(12)]
-    assert {line["defence"] for line in written} == {Defence.load(workplace / "o" / "defence.json").sha256}
+    assert {line["defense"] for line in written} == {Defense.load(workplace / "o" / "defense.json").sha256}
     again = list(frames_of(open_video(str(workplace / "o" / "annotated.mp4")), Choice()))
     assert [frame.time for frame in again] == pytest.approx([line["time"] for line in written], abs=0.001)
     for number, frame in enumerate(again):
@@ -141,6 +141,6 @@ def test_ctrl_c_ends_it_in_order(workplace):
     assert len(list(frames_of(open_video(str(workplace / "o" / "annotated.mp4")), Choice()))) == 6
     assert sorted(file.name for file in (workplace / "o").iterdir()) == [
         "annotated.mp4",
-        "defence.json",
+        "defense.json",
         "frames.jsonl",
     ]

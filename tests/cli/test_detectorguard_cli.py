@@ -32,7 +32,7 @@ def test_observe_adds_the_features_once(workplace):
 
 def test_evaluate_shows_it_beside_ours(workplace):
     answer = json.loads(run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--json").stdout)
-    assert [row["defence"] for row in answer["rows"]][:2] == ["undefended", "DetectorGuard"]
+    assert [row["defense"] for row in answer["rows"]][:2] == ["undefended", "DetectorGuard"]
     run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--out", "tables")
     assert (workplace / "tables" / "detectorguard.csv").read_text().count("\n") > 3
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from command import photographs
 
-from objectseeker import Defence, Halves, Rule
+from objectseeker import Defense, Halves, Rule
 from objectseeker.cli._app import program
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
@@ -60,7 +60,7 @@ def call(*arguments, code=0):
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Twelve photographs with one bright box each, a run, a tuned defence, a transcript, and tags."""
+    """Twelve photographs with one bright box each, a run, a tuned defense, a transcript, and tags."""
     rng = np.random.default_rng(0)
     boxes = [(int(rng.integers(5, 50)), int(rng.integers(5, 30)), 30, 20) for _ in range(12)]
     folder = photographs(tmp_path_factory.mktemp("gate"), boxes)
@@ -69,7 +69,7 @@ def workplace(tmp_path_factory):
         call(*observe, "--out", "run")
         few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--where", "over"]
         call("tune", "run", "--clean-recall", 0.5, *few, "--out", "tuned")
-        said = call("check-detector", "--defence", "tuned/defence.json", "photos/0.png", "--json")
+        said = call("check-detector", "--defense", "tuned/defense.json", "photos/0.png", "--json")
         (folder / "check.json").write_text(said)
         rows = "".join(f"{n}.png,{'night' if n % 2 else 'day'}\n" for n in range(12))
         (folder / "tags.csv").write_text("image,light\n" + rows)
@@ -78,7 +78,7 @@ def workplace(tmp_path_factory):
         yield folder
 
 
-GATE = ["--defence", "tuned/defence.json", "--baseline", "run", "--check", "check.json", "--tags", "tags.csv"]
+GATE = ["--defense", "tuned/defense.json", "--baseline", "run", "--check", "check.json", "--tags", "tags.csv"]
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +97,8 @@ def test_a_release_passes_and_leaves_what_people_and_servers_read(workplace, evi
     assert [one["outcome"] for one in found["requirements"]] == ["pass"] * 5
     assert [one["slice"] for one in found["requirements"][2]["slices"]] == ["light=day", "light=night"]
     assert (
-        found["defence"]["sha256"]
-        == Defence.load(workplace / "tuned" / "defence.json").with_fingerprint(found["defence"]["detector"]).sha256
+        found["defense"]["sha256"]
+        == Defense.load(workplace / "tuned" / "defense.json").with_fingerprint(found["defense"]["detector"]).sha256
     )
     assert 'tests="6" failures="0"' in (folder / "junit.xml").read_text()
     assert (folder / "gate.md").read_text().startswith("## Release gate: pass")
@@ -120,9 +120,9 @@ def test_the_example_is_a_policy(workplace):
 
 
 def attack_json(folder, survived):
-    """An attack file on the tuned defence, of the first object."""
+    """An attack file on the tuned defense, of the first object."""
     run = open_run(folder / "run")
-    defence = run.bind_defense(Defence.load(folder / "tuned" / "defence.json"))
+    defense = run.bind_defense(Defense.load(folder / "tuned" / "defense.json"))
     image = run.images()[0]
     row = {
         "image": image.id,
@@ -132,13 +132,13 @@ def attack_json(folder, survived):
         "certified": True,
         "vacuous": False,
         "found_by_detector": True,
-        "found_by_defence": True,
+        "found_by_defense": True,
         "undefended_survived": False,
-        "defence_survived": survived,
+        "defense_survived": survived,
         "broken": not survived,
     }
     content = {
-        "defence": defence.to_json() | {"sha256": defence.sha256},
+        "defense": defense.to_dict() | {"sha256": defense.sha256},
         "patch": {"area": 0.02, "aspect": 1.0, "where": "over", "count": 1},
         "threshold": 0.0,
         "objects": [row],
@@ -158,14 +158,14 @@ def test_a_refuted_certificate_exits_with_3(workplace):
 
 
 def test_bad_input_is_refused_before_anything_is_judged(workplace):
-    (workplace / "wrong.toml").write_text("format = 1\n[[require]]\nfigure = 'colour'\n")
+    (workplace / "wrong.toml").write_text("format = 1\n[[require]]\nfigure = 'color'\n")
     for arguments, message in (
         (["gate"], "name a run and a policy"),
         (["gate", "run", "--policy", "none.toml"], "gate --example"),
-        (["gate", "run", "--policy", "wrong.toml"], "'colour'"),
+        (["gate", "run", "--policy", "wrong.toml"], "'color'"),
         (["gate", "run", "--policy", "easy.toml", "--attacks", "tags.csv"], "no attack.json"),
         (["gate", "run", "--policy", "easy.toml", "--check", "truth.json"], "no transcript"),
-        (["gate", "run", "--policy", "easy.toml", "--baseline-defence", "tuned/defence.json"], "--baseline RUN"),
+        (["gate", "run", "--policy", "easy.toml", "--baseline-defense", "tuned/defense.json"], "--baseline RUN"),
         (["verify", "truth.json"], "not an evidence file"),
         (["verify", "none.zip"], "cannot read"),
     ):
@@ -176,14 +176,14 @@ def test_bad_input_is_refused_before_anything_is_judged(workplace):
 def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
     """The rule itself looks from 0.5 on, its curve from 0.05 on: below 0.1 the run has no masked boxes."""
     follow = ThresholdSchedule(alpha=0.05, beta=0.0)
-    Defence(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
+    Defense(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
         "low.json"
     )
     (workplace / "ap.toml").write_text('format = 1\n[[require]]\nfigure = "clean_ap50"\nat_least = "10 %"\n')
     (workplace / "recall.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
-    call("gate", "run", "--policy", "recall.toml", "--defence", "low.json")
+    call("gate", "run", "--policy", "recall.toml", "--defense", "low.json")
     with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.05 on and run keeps them from 0\.1 on"):
-        call("gate", "run", "--policy", "ap.toml", "--defence", "low.json")
+        call("gate", "run", "--policy", "ap.toml", "--defense", "low.json")
 
 
 def test_an_unfinished_run_is_not_judged(workplace, tmp_path):
@@ -221,7 +221,7 @@ def test_evidence_holds_what_a_safety_case_asks_for(workplace, evidence):
     images = list(csv.DictReader(io.StringIO(inside["images.csv"].decode())))
     assert len({one["file_hash"] for one in images}) > 8
     assert json.loads(inside["software.json"])["numpy"] == np.__version__
-    assert str(workplace) not in inside["verdict.json"].decode() + inside["defence.json"].decode()
+    assert str(workplace) not in inside["verdict.json"].decode() + inside["defense.json"].decode()
     assert json.loads(inside[MANIFEST])["members"].keys() == inside.keys() - {MANIFEST}
 
 
@@ -302,16 +302,16 @@ def test_one_hash_or_one_verdict_is_noticed(evidence, tmp_path):
     def missing(members):
         del members["certificates.csv"]
 
-    def defence(members):
-        content = json.loads(members["defence.json"])
+    def defense(members):
+        content = json.loads(members["defense.json"])
         content["rule"]["filter_ioa"] -= 0.01
-        members["defence.json"] = json_bytes(content)
+        members["defense.json"] = json_bytes(content)
 
     for change, said in (
         (another_hash, "images.csv line"),
         (better, "verdict.json requirements 1 low says"),
         (missing, "certificates.csv is missing"),
-        (defence, "was edited"),
+        (defense, "was edited"),
     ):
         file = rewritten(evidence, change, tmp_path / "t.zip")
         answer = json.loads(call("verify", file, "--json", code=1))
@@ -364,7 +364,7 @@ def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
     assert [line for line in examples[0] if "pip" not in line] == [line for line in examples[1] if "pip" not in line]
     shutil.copytree(workplace / "photos", tmp_path / "data" / "images")
     shutil.copy(workplace / "truth.json", tmp_path / "data")
-    shutil.copy(workplace / "tuned" / "defence.json", tmp_path)
+    shutil.copy(workplace / "tuned" / "defense.json", tmp_path)
     shutil.copy(workplace / "mine.py", tmp_path)
     (tmp_path / "policy.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
     with contextlib.chdir(tmp_path):

@@ -48,7 +48,7 @@ def test_a_sample_is_recorded_and_shown(workplace):
         (["--seed", 2], "--seed draws a sample: say with --sample of how many images"),
         (["--sample", 2, "--seed", -1], "0"),  # in the words of whichever Typer there is
         (["--engine", "ray", "--cpus-per-worker", "1e-8"], "cpus-per-worker has at most 4 digits after the point"),
-        (["--fill", "99999999999999999999", "--estimate"], "fill must be a grey value within 0 to 255"),
+        (["--fill", "99999999999999999999", "--estimate"], "fill must be a gray value within 0 to 255"),
         (["--engine", "x" * 10_000], "engine must be one of local, ray, got 'xxx"),
     ],
 )

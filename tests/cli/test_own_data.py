@@ -35,5 +35,5 @@ def test_own_names_and_odd_annotations_get_through(tmp_path):
     assert "dark" in done.stderr
     answer = json.loads(run(tmp_path, "evaluate", "run", "--json").stdout)
     assert (answer["objects"], answer["per_class"][0]["class"]) == (3, "bright")
-    assert answer["defence"]["class_names"] == ["hell"]
+    assert answer["defense"]["class_names"] == ["hell"]
     run(tmp_path, "report", "run", "--out", "r.html")

@@ -10,14 +10,14 @@ from onnx import TensorProto, helper, numpy_helper
 from pycocotools.coco import COCO
 
 SIDE = 64
-NAMES = ("car", "bicycle", "person")  # the graph's, by colour: red, green, blue
+NAMES = ("car", "bicycle", "person")  # the graph's, by color: red, green, blue
 CATEGORIES = {7: "Mensch", 21: "Pkw", 900: "Rad"}  # ids and names that are not the graph's
 CLASS_MAP = "car=Pkw,bicycle=Rad,person=Mensch"
 LABEL_OF = {21: 0, 900: 1, 7: 2}
 
 
 def write_graph(path):
-    """Finds the blob of each pure colour: where it begins and ends along both axes, scored 0.9 if there is one."""
+    """Finds the blob of each pure color: where it begins and ends along both axes, scored 0.9 if there is one."""
     nodes, constants = [], []
 
     def constant(values, dtype=np.float32):
@@ -32,7 +32,7 @@ def write_graph(path):
         return constant(values, np.int64)
 
     bright = add("Cast", add("Greater", "images", constant(180)), to=TensorProto.FLOAT)
-    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # grey and white are no colours
+    alone = add("ReduceSum", bright, axes(1), keepdims=1)  # gray and white are no colors
     pure = add("Mul", bright, add("Cast", add("Equal", alone, constant(1)), to=TensorProto.FLOAT))
     ends = []
     for other in (2, 3):  # the axis that is not asked about
@@ -101,11 +101,11 @@ def test_from_check_detector_to_report(tmp_path, call):
 
     few = ("--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
     call("tune", "run", *few, "--out", "tuned")
-    tuned = ("--defence", "tuned/defence.json")
+    tuned = ("--defense", "tuned/defense.json")
     answer = json.loads(call("evaluate", "run", *tuned, "--json")[0])
     assert (answer["images"], answer["objects"]) == (7, len(truth))
     assert {row["class"] for row in answer["per_class"]} == set(CATEGORIES.values())
-    assert answer["vanilla"]["ap50"] == answer["objectseeker"]["ap50"] == pytest.approx(100)
+    assert answer["undefended"]["ap50"] == answer["objectseeker"]["ap50"] == pytest.approx(100)
     assert answer["objectseeker"]["certified_recall"]["far"] > 90
 
     rows = json.loads(call("certify", "run", *tuned, "--json")[0])["objects"]

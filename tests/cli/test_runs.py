@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from command import photographs, run
 
-from objectseeker import Defence, Halves
+from objectseeker import Defense, Halves
 
 OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect")
 
@@ -50,10 +50,10 @@ def test_estimate_says_what_it_would_cost_and_does_nothing(workplace):
 def test_evaluate_prints_what_machines_need(workplace):
     answer = json.loads(run(workplace, "evaluate", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
     assert answer["images"] == answer["objects"] == 12
-    assert answer["vanilla"].keys() >= {"ap50", "ap50_coco"}
-    assert answer["vanilla"]["ap50_coco"] == pytest.approx(100)
+    assert answer["undefended"].keys() >= {"ap50", "ap50_coco"}
+    assert answer["undefended"]["ap50_coco"] == pytest.approx(100)
     defended = answer["objectseeker"]
-    wanted = {"ap50", "base_score", "mask_score", "clean_recall", "certified_recall", "vacuous_far"}
+    wanted = {"ap50", "base_threshold", "mask_threshold", "clean_recall", "certified_recall", "vacuous_far"}
     assert defended.keys() >= wanted
     assert defended["certified_recall"].keys() >= {"far", "close", "over"}
     assert defended["ap50"] == pytest.approx(100)
@@ -62,37 +62,42 @@ def test_evaluate_prints_what_machines_need(workplace):
 
 def test_without_scores_the_rule_is_everybodys_and_with_them_the_papers(workplace):
     answer = json.loads(run(workplace, "evaluate", "run", "--json", "--patch", 0.05).stdout)
-    rule = answer["defence"]["rule"]
-    assert (rule["base_score"], rule["mask_score"], rule["low_score"], rule["edge_factor"]) == (0.5, 0.625, 0.575, 0.7)
+    rule = answer["defense"]["rule"]
+    assert (rule["base_threshold"], rule["mask_threshold"], rule["evidence_threshold"], rule["edge_factor"]) == (
+        0.5,
+        0.625,
+        0.575,
+        0.7,
+    )
     assert answer["settings"]["patch_area"] == 0.05
     answer = json.loads(run(workplace, "evaluate", "run", "--json", "--alpha", 0.8).stdout)
-    assert (answer["defence"]["rule"]["low_score"], answer["defence"]["rule"]["edge_factor"]) == (None, 1.0)
-    assert answer["defence"]["follow"]["alpha"] == 0.8
+    assert (answer["defense"]["rule"]["evidence_threshold"], answer["defense"]["rule"]["edge_factor"]) == (None, 1.0)
+    assert answer["defense"]["follow"]["alpha"] == 0.8
 
 
 def test_evaluate_at_another_operating_point_says_which(workplace):
     own = json.loads(run(workplace, "evaluate", "run", "--json").stdout)["objectseeker"]
-    assert own["base_score"] == 0.5
-    there = json.loads(run(workplace, "evaluate", "run", "--base-score", 0.3, "--json").stdout)["objectseeker"]
-    assert there["base_score"] == 0.3
+    assert own["base_threshold"] == 0.5
+    there = json.loads(run(workplace, "evaluate", "run", "--base-threshold", 0.3, "--json").stdout)["objectseeker"]
+    assert there["base_threshold"] == 0.3
     recall = json.loads(run(workplace, "evaluate", "run", "--clean-recall", 0.9, "--json").stdout)["objectseeker"]
-    assert recall["base_score"] > own["base_score"]
+    assert recall["base_threshold"] > own["base_threshold"]
     assert recall["clean_recall"] >= 90
 
 
-def test_evaluate_with_few_wrong_boxes_and_slice_by_slice(workplace):
+def test_evaluate_with_few_fppi_and_slice_by_slice(workplace):
     lines = ["image,weather", *(f"{n},{'rain' if n % 3 else 'sun'}" for n in range(11))]
     (workplace / "tags.csv").write_text("\n".join(lines))
-    asked = ["--wrong-boxes", 0.5, "--tags", "tags.csv", "--slice", "weather", "--slice", "size=small"]
+    asked = ["--fppi", 0.5, "--tags", "tags.csv", "--slice", "weather", "--slice", "size=small"]
     done = run(workplace, "evaluate", "run", *asked, "--out", "sliced")
     assert "certified recall with at most 0.5 wrong boxes an image" in done.stdout
     assert "worst weather: not said, every slice has fewer than 30 objects: weather=rain (7), weather" in done.stdout
     assert "1 of 12 images have no row in tags.csv" in done.stderr
     found = json.loads((workplace / "sliced" / "evaluation.json").read_text())
-    assert (found["operating_point"]["asked"], found["operating_point"]["wrong_boxes"]) == ("wrong_boxes", 0.5)
-    assert found["vanilla"]["clean_recall"] == pytest.approx(100)
-    assert found["objectseeker"]["wrong_boxes"] <= 0.5
-    assert found["objectseeker"]["base_score"] == 0.01  # nothing is known of base boxes of lower scores
+    assert (found["operating_point"]["asked"], found["operating_point"]["fppi"]) == ("fppi", 0.5)
+    assert found["undefended"]["clean_recall"] == pytest.approx(100)
+    assert found["objectseeker"]["fppi"] <= 0.5
+    assert found["objectseeker"]["base_threshold"] == 0.01  # nothing is known of base boxes of lower scores
     rows = list(csv.DictReader((workplace / "sliced" / "slices.csv").open()))
     assert [row["slice"] for row in rows] == ["weather=rain", "weather=sun", "size=small"]
     assert [row["slice"] for row in found["slices"]["rows"]] == [row["slice"] for row in rows]
@@ -101,7 +106,7 @@ def test_evaluate_with_few_wrong_boxes_and_slice_by_slice(workplace):
 
 @pytest.mark.slow
 def test_evaluate_shows_recall_under_attack(workplace):
-    """Only an attack on this very defence counts: any other file is refused with the difference."""
+    """Only an attack on this very defense counts: any other file is refused with the difference."""
     run(workplace, "attack", "run", "--out", "hit", "--steps", 2, "--restarts", 1, "--objects", 2, "--mode", "black")
     done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", "--out", "attacked")
     assert "under attack (upper bound)" in done.stdout
@@ -111,7 +116,7 @@ def test_evaluate_shows_recall_under_attack(workplace):
     assert recall["effects"] == json.loads((workplace / "hit" / "attack.json").read_text())["summary"]["effects"]
     assert "invented boxes" in done.stdout
     for change, message in (
-        (["--mask-score", 0.9], "mask_score 0.625, asked for 0.9"),
+        (["--mask-threshold", 0.9], "mask_threshold 0.625, asked for 0.9"),
         (["--edge-factor", 0.9], "edge_factor 0.7, asked for 0.9"),
         (["--patch", "2%"], "0.01 of the image"),
         (["--threshold", 0.1], "0.0, asked for 0.1"),
@@ -159,12 +164,12 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
     [
         (["evaluate", "nothing"], "there is no run in nothing"),
         (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "from a score of 0.1 on"),
-        (["evaluate", "run", "--low-alpha", "0.2"], "both low_alpha and low_beta"),
+        (["evaluate", "run", "--evidence-alpha", "0.2"], "both evidence_alpha and evidence_beta"),
         (["evaluate", "run", "--bound", "best"], "'best'"),
-        (["evaluate", "run", "--wrong-boxes", "-1"], "wrong_boxes must be at least 0, got -1.0"),
-        (["evaluate", "run", "--wrong-boxes", "1", "--clean-recall", "0.8"], "one of --clean-recall, --wrong-boxes"),
+        (["evaluate", "run", "--fppi", "-1"], "fppi must be at least 0, got -1.0"),
+        (["evaluate", "run", "--fppi", "1", "--clean-recall", "0.8"], "one of --clean-recall, --fppi"),
         (["evaluate", "run", "--slice", "weather"], "no tags are called 'weather': give --tags FILE"),
-        (["evaluate", "run", "--baseline", "detectorguard", "--wrong-boxes", "1"], "at a clean recall"),
+        (["evaluate", "run", "--baseline", "detectorguard", "--fppi", "1"], "at a clean recall"),
         (["tune", "run", "--passes", "9", "--slice", "class"], "leave out --passes"),
         (["tune", "run", "--where", "near"], "near"),
         (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
@@ -193,7 +198,7 @@ def test_figures_are_written_from_the_run(workplace):
 
 
 def test_certify_lists_every_object(workplace):
-    arguments = ["certify", "run", "--mask-score", 0.5, "--patch", 0.05]
+    arguments = ["certify", "run", "--mask-threshold", 0.5, "--patch", 0.05]
     rows = json.loads(run(workplace, *arguments, "--json").stdout)["objects"]
     assert len(rows) == 12
     assert {row["class"] for row in rows} == {"bright"}
@@ -203,13 +208,13 @@ def test_certify_lists_every_object(workplace):
     written = list(csv.DictReader((workplace / "certificates.csv").open()))
     assert [row["largest_square"] for row in written] == [str(row["largest_square"]) for row in rows]
     assert f"certified over: {sum(row['over'] for row in rows)} of 12" in done.stdout
-    assert "0.05" in run(workplace, "certify", "run", "--mask-score", 0.05, code=2).stderr
+    assert "0.05" in run(workplace, "certify", "run", "--mask-threshold", 0.05, code=2).stderr
 
 
 def test_an_operating_point_below_what_was_stored_is_refused(workplace):
     """Base boxes would be missing there: recall and AP would be those of another detector."""
     run(workplace, *OBSERVE, "--out", "high-floor", "--masks", "halves:4", "--base-floor", 0.4)
-    Defence.default("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
-    run(workplace, "evaluate", "high-floor", "--defence", "four.json")
-    done = run(workplace, "evaluate", "high-floor", "--defence", "four.json", "--base-score", 0.3, code=2)
+    Defense.default("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
+    run(workplace, "evaluate", "high-floor", "--defense", "four.json")
+    done = run(workplace, "evaluate", "high-floor", "--defense", "four.json", "--base-threshold", 0.3, code=2)
     assert "keeps base boxes from a score of 0.4 on, but this looks from 0.3 on" in done.stderr

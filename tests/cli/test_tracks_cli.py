@@ -12,7 +12,7 @@ from objectseeker.cli._tracks import TrackOptions, certified_tracks
 from objectseeker.core.recipes import Rolling
 from objectseeker.metrics.settings import ThreatModel
 
-RULE = Rule(mask_score=0.2)
+RULE = Rule(mask_threshold=0.2)
 
 
 def make_clip(folder, widths):

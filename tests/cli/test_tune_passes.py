@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from command import photographs
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors import load
@@ -24,17 +24,17 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     observe = ("observe", "coco:truth.json:photos")
     call(*observe, "-d", "python:mine:detect", "--masks", "halves:3+bands:4%", "--out", "sum")
     said, _ = call(*TUNE, "--passes", "13", "--out", "tuned")
-    assert "to certify it, observe again with --defence tuned/defence.json" in said
-    defence = Defence.load("tuned/defence.json")
-    assert f"at most 13 passes: {defence.masks}, " in said
+    assert "to certify it, observe again with --defense tuned/defense.json" in said
+    defense = Defense.load("tuned/defense.json")
+    assert f"at most 13 passes: {defense.masks}, " in said
     chosen = json.loads((tmp_path / "tuned" / "frontier-passes.json").read_text())["budgets"][0]
-    assert chosen["passes"] == defence.masks.passes(90, 60) <= 13
+    assert chosen["passes"] == defense.masks.passes(90, 60) <= 13
 
-    _, noted = call("evaluate", "sum", "--defence", "tuned/defence.json", code=2)
-    assert f"its masks are {defence.masks}, the run's halves:3+bands:0.04" in noted
-    call(*observe, "--defence", "tuned/defence.json", "--out", "own")
-    answer = json.loads(call("evaluate", "own", "--defence", "tuned/defence.json", "--patch", "4%", "--json")[0])
-    assert answer["defence"]["masks"] == str(defence.masks)
+    _, noted = call("evaluate", "sum", "--defense", "tuned/defense.json", code=2)
+    assert f"its masks are {defense.masks}, the run's halves:3+bands:0.04" in noted
+    call(*observe, "--defense", "tuned/defense.json", "--out", "own")
+    answer = json.loads(call("evaluate", "own", "--defense", "tuned/defense.json", "--patch", "4%", "--json")[0])
+    assert answer["defense"]["masks"] == str(defense.masks)
     searched, held_out = (chosen[half]["certified_far"] for half in ("searched", "held_out"))
     assert answer["objectseeker"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)
 
@@ -43,12 +43,12 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     assert "give --passes, too" in call("tune", "sum", "--processes", "2", code=2)[1]
 
 
-def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defence(call, tmp_path, monkeypatch):
+def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defense(call, tmp_path, monkeypatch):
     photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
     monkeypatch.syspath_prepend(tmp_path)
     dataset, detector = open_dataset("coco:truth.json:photos"), load("python:mine:detect")
     observe(dataset, detector, tmp_path / "sum", ObservationSettings(parse_recipe("halves:3")))
     said, noted = call(*TUNE, "--passes", "13", "--out", "tuned")
-    assert "no defence is written" in noted
+    assert "no defense is written" in noted
     assert "halves:" in said
-    assert not list((tmp_path / "tuned").glob("defence*"))
+    assert not list((tmp_path / "tuned").glob("defense*"))

@@ -34,7 +34,7 @@ def test_evaluate_and_certify_against_two_patches_agree(workplace):
         arguments = ["--patch", 0.03, "--patches", count, "--alpha", 0.5, "--beta", 0, "--json"]
         found = json.loads(run(workplace, "evaluate", "run", *arguments).stdout)
         assert found["settings"]["patch_count"] == count
-        arguments = ["--patch", 0.03, "--patches", count, "--mask-score", found["objectseeker"]["mask_score"]]
+        arguments = ["--patch", 0.03, "--patches", count, "--mask-threshold", found["objectseeker"]["mask_threshold"]]
         run(workplace, "certify", "run", *arguments, "--out", f"{count}.csv")
         rows = list(csv.DictReader((workplace / f"{count}.csv").open()))
         shares = found["objectseeker"]["certified_recall"]
@@ -50,7 +50,7 @@ def test_evaluate_and_certify_against_two_patches_agree(workplace):
 
 def test_half_masks_are_said_to_be_the_weaker_choice(workplace):
     run(workplace, *OBSERVE, "halves:6", "--out", "halves")
-    done = run(workplace, "certify", "halves", "--patches", 2, "--mask-score", 0.5)
+    done = run(workplace, "certify", "halves", "--patches", 2, "--mask-threshold", 0.5)
     assert "halves:6 remove one patch each" in done.stderr
 
 

@@ -39,12 +39,12 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
     st.sampled_from(["exact", "paper"]),
     st.booleans(),
 )
-def test_certificates_equal_the_oracle(seed, mask_score, filter_ioa, threshold, bound, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, filter_ioa, threshold, bound, classwise):
     case = generate(seed)
     observation, truth = case.observation, case.truth
     threats = patches(seed, observation.width, observation.height)
     settings_ = {
-        "mask_score": mask_score,
+        "mask_threshold": mask_threshold,
         "filter_ioa": filter_ioa,
         "threshold": threshold,
         "bound": bound,
@@ -64,9 +64,9 @@ def test_certificates_equal_the_oracle(seed, mask_score, filter_ioa, threshold, 
 def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
     case = generate(seed, largest=16)
     observation, truth = case.observation, case.truth
-    fast = certify(observation, truth, [], mask_score=0.5)
+    fast = certify(observation, truth, [], mask_threshold=0.5)
     for n in range(len(truth)):
-        safe = oracle.safe_masks(observation, truth, n, mask_score=0.5)
+        safe = oracle.safe_masks(observation, truth, n, mask_threshold=0.5)
         assert np.flatnonzero(fast.safe[n]).tolist() == safe
         left, top, right, bottom = fast.vulnerable[n]
         for side in (1, 3, 5):
@@ -90,10 +90,10 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
 @pytest.mark.slow
 @settings(max_examples=450, deadline=None)
 @given(SEEDS, st.booleans(), st.sampled_from([None, 0.1, 0.375]), st.sampled_from([1.0, 2.0]), DISTANCES)
-def test_pruning_equals_the_oracle(seed, classwise, low_score, power, distance):
+def test_pruning_equals_the_oracle(seed, classwise, evidence_threshold, power, distance):
     observation = generate(seed, largest=16).observation
-    options = {"base_score": 0.5, "mask_score": 0.625, "filter_ioa": 0.6, "classwise": classwise}
-    options |= {"low_score": low_score, "power": power, "cluster_distance": distance}
+    options = {"base_threshold": 0.5, "mask_threshold": 0.625, "filter_ioa": 0.6, "classwise": classwise}
+    options |= {"evidence_threshold": evidence_threshold, "power": power, "cluster_distance": distance}
     fast = prune(observation, **options)
     rows = sorted((*box, s, c) for box, s, c in zip(fast.xyxy, fast.score, fast.label.tolist(), strict=True))
     assert rows == oracle.prune(observation, **options)
@@ -118,7 +118,7 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=14, lines=1 + seed % 4, crowd=0.9)
     observation, truth = case.observation, case.truth
     patch = Patch(0.05, 1.0, where)
-    options = {"mask_score": 0.75, "low_score": 0.1, "power": power, "cluster_distance": distance}
+    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": power, "cluster_distance": distance}
     fast = certify(observation, truth, [patch], **options)
     for n in range(len(truth)):
         star = oracle.certify_by_evidence(observation, truth, patch, n, **options)
@@ -133,7 +133,7 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
 @given(SEEDS)
 def test_the_largest_square_under_evidence_equals_the_oracle(seed):
     case = generate(seed, largest=12, lines=1 + seed % 4, crowd=0.9, generous=1.0)
-    options = {"mask_score": 0.75, "low_score": 0.1}
+    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1}
     fast = certify(case.observation, case.truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
@@ -148,7 +148,7 @@ def test_generated_cases_cover_what_matters():
     for seed in range(400):
         case = generate(seed)
         threats = patches(seed, case.observation.width, case.observation.height)
-        fast = certify(case.observation, case.truth, threats, mask_score=0.5)
+        fast = certify(case.observation, case.truth, threats, mask_threshold=0.5)
         for p, patch in enumerate(threats):
             seen |= {(patch.where, bool(v), bool(e)) for v, e in zip(fast.certified[p], fast.vacuous[p], strict=True)}
     for where in PATCH_LOCATIONS:
@@ -161,5 +161,5 @@ def test_generated_cases_cover_what_matters():
 def test_an_observation_without_any_mask_certifies_nothing(seed):
     case = generate(seed, smallest=1, largest=1)
     assert len(case.observation.masks) == 0
-    fast = certify(case.observation, case.truth, [Patch(where="anywhere")], mask_score=0.1)
+    fast = certify(case.observation, case.truth, [Patch(where="anywhere")], mask_threshold=0.1)
     assert not fast.certified.any()

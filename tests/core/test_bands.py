@@ -31,11 +31,11 @@ def threats(seed, width, height):
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(SEEDS, st.sampled_from([0.5, 0.75]), st.sampled_from([0.0, 0.25]), st.booleans())
-def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, threshold, classwise):
     case = generate(seed, largest=20, make=banded(seed), sure=(0.5, 0.9, 1.0)[seed % 3])
     observation, truth = case.observation, case.truth
     patches = threats(seed, observation.width, observation.height)
-    options = {"mask_score": mask_score, "threshold": threshold, "classwise": classwise}
+    options = {"mask_threshold": mask_threshold, "threshold": threshold, "classwise": classwise}
     fast = certify(observation, truth, patches, **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = oracle.safe_masks(observation, truth, n, **options)
@@ -50,7 +50,7 @@ def test_certificates_equal_the_oracle(seed, mask_score, threshold, classwise):
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
     patch = Patch((0.01, 0.05, 0.1)[seed % 3], 1.0, where)
-    options = {"mask_score": 0.75, "low_score": 0.1, "power": power, "cluster_distance": distance}
+    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": power, "cluster_distance": distance}
     fast = certify(case.observation, case.truth, [patch], **options)
     for n in range(len(case.truth)):
         assert fast.certified[0, n] == oracle.certify_by_evidence(case.observation, case.truth, patch, n, **options)
@@ -59,9 +59,9 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(SEEDS, st.sampled_from([None, 0.1]))
-def test_the_largest_square_equals_the_oracle(seed, low_score):
+def test_the_largest_square_equals_the_oracle(seed, evidence_threshold):
     case = generate(seed, largest=12, make=banded(seed), crowd=0.9, generous=1.0, sure=0.8)
-    options = {"mask_score": 0.5, "low_score": low_score}
+    options = {"mask_threshold": 0.5, "evidence_threshold": evidence_threshold}
     fast = certify(case.observation, case.truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
@@ -76,7 +76,7 @@ def test_generated_cases_have_both_verdicts_and_what_half_masks_alone_do_not_pro
     for seed in range(300):
         case = generate(seed, largest=20, make=banded(seed), sure=0.9)
         patches = threats(seed, case.observation.width, case.observation.height)
-        fast = certify(case.observation, case.truth, patches, mask_score=0.5)
+        fast = certify(case.observation, case.truth, patches, mask_threshold=0.5)
         verdicts |= {(p.where, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
         beyond += int((fast.certified & (fast.vulnerable[:, 2:] - fast.vulnerable[:, :2] > 4).all(axis=1)).sum())
     assert verdicts == {(where, verdict) for where in PATCH_LOCATIONS for verdict in (True, False)}
@@ -96,7 +96,7 @@ def test_an_object_seen_under_every_band_is_certified_against_the_patch_and_not_
     ]  # by the first and last band of each axis, which are halves
 
 
-def test_both_lines_of_a_band_count_as_edges_and_as_neighbourhood():
+def test_both_lines_of_a_band_count_as_edges_and_as_neighborhood():
     masks = masks_module.strips(100, 100, [(40, 60)], [])
     boxes = np.array([[10, 10, 39, 30], [61, 10, 90, 30], [10, 10, 30, 30], [70, 10, 90, 30], [41, 0, 59, 9]], float)
     mask_of = np.zeros(5, np.int64)

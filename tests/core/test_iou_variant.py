@@ -128,7 +128,7 @@ def test_boxes_without_area_prove_nothing():
 # --- pruning and certificates against the literal version ----------------------------------------------------------
 
 
-OPTIONS = {"base_score": 0.5, "filter_ioa": 0.6, "cluster_distance": 0.1}
+OPTIONS = {"base_threshold": 0.5, "filter_ioa": 0.6, "cluster_distance": 0.1}
 
 
 @settings(max_examples=120, deadline=None)
@@ -139,9 +139,14 @@ OPTIONS = {"base_score": 0.5, "filter_ioa": 0.6, "cluster_distance": 0.1}
     st.sampled_from([0.8, 0.5, 0.75]),
     st.sampled_from([None, 0.25]),
 )
-def test_pruning_equals_the_oracle(seed, classwise, mask_score, tau_iou, low_score):
+def test_pruning_equals_the_oracle(seed, classwise, mask_threshold, filter_iou, evidence_threshold):
     observation = generate(seed, largest=20, crowd=0.9).observation
-    options = OPTIONS | {"classwise": classwise, "mask_score": mask_score, "tau_iou": tau_iou, "low_score": low_score}
+    options = OPTIONS | {
+        "classwise": classwise,
+        "mask_threshold": mask_threshold,
+        "filter_iou": filter_iou,
+        "evidence_threshold": evidence_threshold,
+    }
     found = iou_prune(observation, **options)
     rows = sorted((*box, s, c) for box, s, c in zip(found.xyxy, found.score, found.label.tolist(), strict=True))
     assert rows == oracle_iou.prune(observation, **options)
@@ -158,7 +163,7 @@ def test_pruning_equals_the_oracle(seed, classwise, mask_score, tau_iou, low_sco
     st.sampled_from(["exact", "paper"]),
     st.booleans(),
 )
-def test_certificates_equal_the_oracle(seed, mask_score, tau_iou, threshold, bound, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, threshold, bound, classwise):
     case = generate(seed, largest=18, crowd=0.9, generous=1.0 if seed % 2 else None)
     observation, truth = case.observation, case.truth
     rng = np.random.default_rng(seed)
@@ -166,15 +171,22 @@ def test_certificates_equal_the_oracle(seed, mask_score, tau_iou, threshold, bou
         Patch(float(rng.choice([0.01, 0.05, 0.2, 1.0])), float(rng.choice([1, 0.5, 8])), where)
         for where in PATCH_LOCATIONS
     ]
-    options = {"mask_score": mask_score, "tau_iou": tau_iou, "threshold": threshold, "classwise": classwise}
+    options = {
+        "mask_threshold": mask_threshold,
+        "filter_iou": filter_iou,
+        "threshold": threshold,
+        "classwise": classwise,
+    }
     found = iou_certify(observation, truth, threats, bound=bound, **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = oracle_iou.safe_masks(observation, truth, n, bound=bound, **options)
         assert np.flatnonzero(found.safe[n]).tolist() == safe
         for p, patch in enumerate(threats):
             assert (found.certified[p, n], found.vacuous[p, n]) == oracle.certify(observation, g, patch, safe)
-    ioa = Rule(mask_score=mask_score, classwise=classwise)
-    again = IouRule(ioa=ioa, tau_iou=tau_iou).certify(observation, truth, threats, threshold=threshold, bound=bound)
+    ioa = Rule(mask_threshold=mask_threshold, classwise=classwise)
+    again = IouRule(ioa=ioa, filter_iou=filter_iou).certify(
+        observation, truth, threats, threshold=threshold, bound=bound
+    )
     assert np.array_equal(again.certified, found.certified)
 
 
@@ -187,7 +199,7 @@ def test_certificates_against_two_patches_equal_the_oracle(seed, threshold, clas
     case = generate(seed, smallest=6, largest=11, lines=1 + seed % 4, make=make, generous=0.3, sure=sure)
     observation, truth = case.observation, case.truth
     patches = [Patch(0.01, 1.0, where, count) for where in PATCH_LOCATIONS for count in (1, 2)]
-    options = {"mask_score": 0.1, "tau_iou": 0.8, "threshold": threshold, "classwise": classwise}
+    options = {"mask_threshold": 0.1, "filter_iou": 0.8, "threshold": threshold, "classwise": classwise}
     found = iou_certify(observation, truth, patches, **options)
     gone = oracle_two_patches.removed(observation, patches[0].size(observation.width, observation.height))
     for n, g in enumerate(oracle.boxes_of(truth)):
@@ -204,10 +216,10 @@ def test_generated_cases_cover_what_matters():
         case = generate(seed, crowd=0.9, generous=1.0)
         observation = case.observation
         patches = [Patch(0.02, 1.0, where) for where in PATCH_LOCATIONS]
-        found = iou_certify(observation, case.truth, patches, mask_score=0.5)
+        found = iou_certify(observation, case.truth, patches, mask_threshold=0.5)
         for where, certified, vacuous in zip(PATCH_LOCATIONS, found.certified, found.vacuous, strict=True):
             seen |= {(where, bool(v), bool(e)) for v, e in zip(certified, vacuous, strict=True)}
-        rule = IouRule(ioa=Rule(mask_score=0.5))
+        rule = IouRule(ioa=Rule(mask_threshold=0.5))
         clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
         boxes = observation.boxes[clear].at_least(0.5)
         left = boxes[~rule.same(boxes, observation.base.at_least(0.5)).any(axis=1)]
@@ -288,18 +300,18 @@ def test_a_tie_is_not_certified():
     """m = g has a bound of exactly tau."""
     g = one([60, 20, 80, 40])
     observation = observe([g])
-    assert iou_certify(observation, g, [], mask_score=0.5, threshold=0.79).safe.tolist() == [
+    assert iou_certify(observation, g, [], mask_threshold=0.5, threshold=0.79).safe.tolist() == [
         [True, False, False, False]
     ]
-    assert not iou_certify(observation, g, [], mask_score=0.5, threshold=0.8).safe.any()
-    assert not iou_certify(observation, g, [], mask_score=np.nextafter(0.9, 1), threshold=0.5).safe.any()
-    assert not iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_score=0.5).safe.any()
-    assert iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_score=0.5, classwise=False).safe.any()
+    assert not iou_certify(observation, g, [], mask_threshold=0.5, threshold=0.8).safe.any()
+    assert not iou_certify(observation, g, [], mask_threshold=np.nextafter(0.9, 1), threshold=0.5).safe.any()
+    assert not iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_threshold=0.5).safe.any()
+    assert iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_threshold=0.5, classwise=False).safe.any()
 
 
 def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_nothing():
     g = one([60, 20, 80, 40])
-    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS], mask_score=0.1)
+    found = iou_certify(observe([], g), g, [Patch(0.01, 1.0, where) for where in PATCH_LOCATIONS], mask_threshold=0.1)
     assert not found.certified.any()
     assert found.largest_square.tolist() == [0]
 
@@ -313,17 +325,17 @@ def test_each_rule_has_its_own_certificate():
     assert IouRule().certify(observation, g, [], threshold=0.1).safe.any()
     assert np.array_equal(
         Rule().certify(observation, g, [], threshold=0.3).safe,
-        certify(observation, g, [], mask_score=0.7, threshold=0.3).safe,
+        certify(observation, g, [], mask_threshold=0.7, threshold=0.3).safe,
     )
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda o, g: iou_prune(o, tau_iou=1.2), "tau_iou must lie"),
-        (lambda o, g: iou_certify(o, g, [], mask_score=0.5, threshold=-1), "threshold must lie"),
-        (lambda o, g: iou_certify(o, g, [], mask_score=0.5, bound="best"), "'best'"),
-        (lambda o, g: iou_certify(o, g, ["far"], mask_score=0.5), "'far'"),
+        (lambda o, g: iou_prune(o, filter_iou=1.2), "filter_iou must lie"),
+        (lambda o, g: iou_certify(o, g, [], mask_threshold=0.5, threshold=-1), "threshold must lie"),
+        (lambda o, g: iou_certify(o, g, [], mask_threshold=0.5, bound="best"), "'best'"),
+        (lambda o, g: iou_certify(o, g, ["far"], mask_threshold=0.5), "'far'"),
     ],
 )
 def test_bad_input_is_refused(call, message):

@@ -19,9 +19,9 @@ def test_no_certified_object_is_ever_hidden():
         assert score[strong]["open hidden"] > 0.8 * score[strong]["open"]
 
 
-@pytest.mark.parametrize(("defence", "strategy"), UNSOUND.items(), ids=lambda part: getattr(part, "__name__", part))
-def test_the_attacker_breaks_unsound_defences(defence, strategy):
-    assert total(campaign(22, 240, defence, [strategy]), "certified hidden") > 0
+@pytest.mark.parametrize(("defense", "strategy"), UNSOUND.items(), ids=lambda part: getattr(part, "__name__", part))
+def test_the_attacker_breaks_unsound_defenses(defense, strategy):
+    assert total(campaign(22, 240, defense, [strategy]), "certified hidden") > 0
 
 
 def test_the_attacker_breaks_a_certificate_that_forgets_the_replacement(monkeypatch):
@@ -59,13 +59,13 @@ def test_the_exact_bound_leaves_no_room(attacker_writes):
         bound = float(iou_lower_bound(m[None], g[None], 0.8, margin=0.0)[0, 0])
         observation = Observation(100, 100, masks, nothing, [proof if i == mask else nothing for i in range(36)])
         truth = Detections([g], [1.0], [0])
-        assert iou_certify(observation, truth, [], mask_score=0.5, threshold=bound - 1e-6).safe[0, mask]
-        assert not iou_certify(observation, truth, [], mask_score=0.5, threshold=bound + 1e-9).safe.any()
+        assert iou_certify(observation, truth, [], mask_threshold=0.5, threshold=bound - 1e-6).safe[0, mask]
+        assert not iou_certify(observation, truth, [], mask_threshold=0.5, threshold=bound + 1e-9).safe.any()
         attack = Detections(worst_boxes(m[None], g, 0.8 * (1 + SLIGHTLY)), [1.0], [0])
         masked = list(observation.masked)
         if attacker_writes == "masked boxes":
             masked[seen_by_attacker] = attack
         base = attack if attacker_writes == "base boxes" else nothing
-        output = iou_prune(Observation(100, 100, masks, base, masked), mask_score=0.5)
+        output = iou_prune(Observation(100, 100, masks, base, masked), mask_threshold=0.5)
         assert output == attack  # the proof is gone
         assert bound - 1e-9 <= iou(output.xyxy, g[None])[0, 0] <= bound + 1e-6

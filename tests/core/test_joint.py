@@ -26,7 +26,7 @@ def masks_of(seed):
     return lambda width, height, lines: recipe.masks(width, height)
 
 
-def proven_everywhere(observation, truth, size, mask_score, low_score):
+def proven_everywhere(observation, truth, size, mask_threshold, evidence_threshold):
     """(objects, y, x): is the object proven with the patch at that position? One position after the other."""
     removing = oracle.removed(observation, size) if observation.masks.removed.ndim == 2 else by_pairs(observation, size)
     answer = np.zeros((len(truth), *removing.shape[1:]), dtype=bool)
@@ -34,7 +34,7 @@ def proven_everywhere(observation, truth, size, mask_score, low_score):
         if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
             continue
         proofs = [
-            (mask, box, oracle.evidence_of(score, mask_score, low_score, 1.0))
+            (mask, box, oracle.evidence_of(score, mask_threshold, evidence_threshold, 1.0))
             for mask, _, box, score in oracle.proving(observation, truth, n, 0.6, 0.0, "exact", True)
         ]
         proofs = [proof for proof in proofs if proof[2] > 0]
@@ -66,15 +66,15 @@ def by_pairs(observation, size):
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(SEEDS, st.sampled_from(PATCHES), st.sampled_from([None, 0.1]))
-def test_the_fewest_over_all_pixel_positions(seed, patch, low_score):
+def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold):
     case = generate(seed, largest=10, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
     observation, truth = case.observation, case.truth
-    rule = Rule(mask_score=0.75, low_score=low_score)
+    rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold)
     size = patch.size(observation.width, observation.height)
 
     joint = rule.remaining(observation, truth, patch)
 
-    proven = proven_everywhere(observation, truth, size, 0.75, low_score)
+    proven = proven_everywhere(observation, truth, size, 0.75, evidence_threshold)
     assert joint.count == proven.sum(axis=0).min()
     xs, ys = oracle.positions(observation.width, observation.height, size)
     x, y = joint.place
@@ -89,7 +89,7 @@ def test_generated_cases_have_more_joint_than_single_certificates():
     more = 0
     for seed in range(200):
         case = generate(seed, largest=12, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
-        rule = Rule(mask_score=0.75)
+        rule = Rule(mask_threshold=0.75)
         single = rule.certify(case.observation, case.truth, PATCHES[2]).certified.sum()
         more += rule.remaining(case.observation, case.truth, PATCHES[2]).count > single
     assert more > 10
@@ -98,11 +98,11 @@ def test_generated_cases_have_more_joint_than_single_certificates():
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(SEEDS, st.sampled_from(PATCHES[:6]), st.sampled_from([None, 0.1]))
-def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, low_score):
+def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, evidence_threshold):
     """One position, all objects at once: what the strategies write against each is written together."""
     case = generate(seed, largest=16, lines=3, crowd=0.9, generous=1.0, sure=0.8)
     observation, truth, rng = case.observation, case.truth, np.random.default_rng(seed)
-    rule = Rule(mask_score=0.5, low_score=low_score)
+    rule = Rule(mask_threshold=0.5, evidence_threshold=evidence_threshold)
     joint = rule.remaining(observation, truth, patch)
     width, height = observation.width, observation.height
     for x, y in (joint.place, (rng.integers(1 - joint.size[0], width), rng.integers(1 - joint.size[1], height))):
@@ -144,7 +144,7 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     seen = {0: 0, 2: 1}  # under the left half's mask it is a 0, under the right half's a 1
     masked = [Detections(box, [0.9], [seen[m]]) if m in seen else Detections.empty() for m in range(4)]
     observation = Observation(100, 100, masks, Detections.empty(), masked)
-    rule, proofs = Rule(mask_score=0.5), []
+    rule, proofs = Rule(mask_threshold=0.5), []
     for label in (0, 1):
         truth = Detections(box, [1.0], [label])
         assert rule.remaining(observation, truth, Patch(0.01, where="anywhere")).count == 0
@@ -168,7 +168,7 @@ def test_only_one_patch_anywhere_can_be_asked(patch):
 @given(SEEDS)
 def test_of_boxes_that_fit_it_is_never_below_what_is_certified(seed):
     case = generate(seed, generous=1.0, sure=0.9)
-    rule = iou_rule(mask_score=0.5)
+    rule = iou_rule(mask_threshold=0.5)
     patch = Patch(0.01, where="anywhere")
     certified = rule.certify(case.observation, case.truth, patch, threshold=0.5).certified[0]
     joint = rule.remaining(case.observation, case.truth, patch)

@@ -12,8 +12,8 @@ from objectseeker.core.pruning import cut_by_mask
 
 def test_weak_views_add_up_to_one():
     views = [one([20, 20, 40, 40], 0.4), one([20, 20, 40, 41], 0.5), one([20, 20, 41, 40], 0.31)]
-    options = {"mask_score": 0.8, "low_score": 0.2}
-    assert len(prune(observe(views), mask_score=0.8)) == 0
+    options = {"mask_threshold": 0.8, "evidence_threshold": 0.2}
+    assert len(prune(observe(views), mask_threshold=0.8)) == 0
     assert len(prune(observe(views[:2]), **options)) == 0  # 1/3 + 1/2
     found = prune(observe(views), **options)  # 1/3 + 1/2 + 11/60
     assert found.xyxy.tolist() == [[20, 20, 41, 41]]
@@ -22,18 +22,18 @@ def test_weak_views_add_up_to_one():
 
 def test_two_boxes_of_one_view_count_once():
     twice = Detections([[20, 20, 40, 40], [20, 20, 40, 41]], [0.6, 0.6], [0, 0])
-    assert len(prune(observe([twice]), mask_score=0.8, low_score=0.2)) == 0
+    assert len(prune(observe([twice]), mask_threshold=0.8, evidence_threshold=0.2)) == 0
 
 
 def test_power_makes_weak_views_weaker():
     views = [one([20, 20, 40, 40], 0.6)] * 2
-    assert len(prune(observe(views), mask_score=0.8, low_score=0.2, power=1.0)) == 1
-    assert len(prune(observe(views), mask_score=0.8, low_score=0.2, power=2.0)) == 0
+    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, power=1.0)) == 1
+    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, power=2.0)) == 0
 
 
-def test_a_low_score_equal_to_the_mask_score_is_the_papers_rule():
+def test_a_evidence_threshold_equal_to_the_mask_threshold_is_the_papers_rule():
     observation = generate(5).observation
-    assert prune(observation, mask_score=0.5, low_score=0.5) == prune(observation, mask_score=0.5)
+    assert prune(observation, mask_threshold=0.5, evidence_threshold=0.5) == prune(observation, mask_threshold=0.5)
 
 
 def test_edge_factor_lowers_boxes_cut_by_their_line():
@@ -41,14 +41,14 @@ def test_edge_factor_lowers_boxes_cut_by_their_line():
     boxes = np.array([[51.5, 0, 70, 9], [51.6, 0, 70, 9], [0, 0, 48.5, 9], [0, 0, 48.4, 9], [40, 0, 60, 9]])
     assert cut_by_mask(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
     cut = observe([one([50, 20, 70, 40], 0.8)])
-    assert len(prune(cut, mask_score=0.7)) == 1
-    assert len(prune(cut, mask_score=0.7, edge_factor=0.8)) == 0
+    assert len(prune(cut, mask_threshold=0.7)) == 1
+    assert len(prune(cut, mask_threshold=0.7, edge_factor=0.8)) == 0
     g = one([50, 20, 70, 40])
-    assert certify(cut, g, [], mask_score=0.7).safe.any()
-    assert not certify(cut, g, [], mask_score=0.7, edge_factor=0.8).safe.any()
+    assert certify(cut, g, [], mask_threshold=0.7).safe.any()
+    assert not certify(cut, g, [], mask_threshold=0.7, edge_factor=0.8).safe.any()
 
 
-def test_label_free_hulls_take_the_label_of_their_best_box():
+def test_class_agnostic_hulls_take_the_label_of_their_best_box():
     views = [one([20, 20, 40, 40], 0.8, 3), one([20, 20, 40, 41], 0.9, 7)]
     assert sorted(prune(observe(views), classwise=True).label.tolist()) == [3, 7]
     merged = prune(observe(views), classwise=False)
@@ -68,9 +68,9 @@ def test_boxes_without_area_are_never_filtered_and_stand_alone():
 def test_output_is_base_boxes_then_hulls_and_nothing_confident_is_lost(seed, classwise):
     """Every confident masked box is inside an output box, or explained by a base box: what the proof rests on."""
     observation = generate(seed).observation
-    rule = Rule(mask_score=0.5, classwise=classwise)
-    found = prune(observation, mask_score=0.5, classwise=classwise)
-    base = observation.base.at_least(rule.base_score)
+    rule = Rule(mask_threshold=0.5, classwise=classwise)
+    found = prune(observation, mask_threshold=0.5, classwise=classwise)
+    base = observation.base.at_least(rule.base_threshold)
     assert found[: len(base)] == base
     for box, score, label in zip(observation.boxes.xyxy, observation.boxes.score, observation.boxes.label, strict=True):
         if score < 0.5:
@@ -87,4 +87,4 @@ def test_output_is_base_boxes_then_hulls_and_nothing_confident_is_lost(seed, cla
 def test_images_where_nothing_is_seen(count):
     views = [one([20, 20, 40, 40], 0.2)] * count
     assert len(prune(observe(views))) == 0
-    assert not certify(observe(views), one([20, 20, 40, 40]), [], mask_score=0.7).safe.any()
+    assert not certify(observe(views), one([20, 20, 40, 40]), [], mask_threshold=0.7).safe.any()

@@ -73,9 +73,9 @@ def test_a_detector_that_looks_at_each_image_alone_gets_no_padding():
 
 def test_calling_is_observing_then_pruning():
     image, _ = scene()
-    seeker = ObjectSeeker(bright_box, Rule(base_score=0.3, mask_score=0.6), masks=Halves(4))
+    seeker = ObjectSeeker(bright_box, Rule(base_threshold=0.3, mask_threshold=0.6), masks=Halves(4))
     (observation,) = seeker.observe([image])
-    assert seeker([image]) == [prune(observation, base_score=0.3, mask_score=0.6)]
+    assert seeker([image]) == [prune(observation, base_threshold=0.3, mask_threshold=0.6)]
     assert seeker([]) == []
 
 
@@ -145,7 +145,7 @@ def test_views_of_pairs_show_what_both_halves_leave():
 
 @pytest.mark.parametrize("view", [23, 24])  # left and right with a gap; left and bottom
 def test_a_real_detector_does_not_see_what_a_pair_removes(view):
-    detector, image = load("embedded"), load_image(samples()[0].path)
+    detector, image = load("builtin"), load_image(samples()[0].path)
     masks = pairs(image.shape[1], image.shape[0], 3).subset(slice(view, view + 1))
     rng = np.random.default_rng(view)
     inside, outside = image.copy(), image.copy()
@@ -158,7 +158,7 @@ def test_a_real_detector_does_not_see_what_a_pair_removes(view):
     assert detect_views(detector, outside, masks)[1] != honest
 
 
-def test_detectors_that_mask_by_themselves_are_asked_to():
+def test_detectors_that_mask_mode_themselves_are_asked_to():
     class Masks:
         def __call__(self, images):
             raise AssertionError("must not be called")
@@ -221,7 +221,7 @@ POISON = (1, 2, 3)
 
 
 def fragile(images):
-    """Sees bright boxes, but cannot stand one colour, nor an image without any contrast such as padding."""
+    """Sees bright boxes, but cannot stand one color, nor an image without any contrast such as padding."""
     for image in images:
         if (image == POISON).all(axis=2).any() or image.min() == image.max():
             raise FloatingPointError("not a number")
@@ -371,7 +371,7 @@ def test_what_is_no_result_is_named(returned, message):
         ObjectSeeker(returned, Rule(), masks=Halves(2)).observe([scene()[0]])
 
 
-def labelled(*labels, names=()):
+def labeled(*labels, names=()):
     def detect(images):
         return [Detections([[1, 1, 9, 9]] * len(labels), [0.9] * len(labels), labels) for _ in images]
 
@@ -385,7 +385,7 @@ def labelled(*labels, names=()):
 )
 def test_a_label_that_is_no_class_is_dropped_and_said(labels, names, kept, caplog):
     with caplog.at_level(logging.WARNING, "objectseeker"):
-        (seen,) = ObjectSeeker(labelled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
+        (seen,) = ObjectSeeker(labeled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
     assert [view.label.tolist() for view in (seen.base, *seen.masked)] == [kept] * 5
     (record,) = caplog.records
     assert record.getMessage().startswith("dropped 5 boxes of an image: the detector returned labels")
@@ -394,4 +394,4 @@ def test_a_label_that_is_no_class_is_dropped_and_said(labels, names, kept, caplo
 @pytest.mark.parametrize(("labels", "names"), [([-1], ()), ([2, 5], ("a", "b")), ([2**40], ())])
 def test_a_detector_whose_labels_are_all_no_classes_is_refused(labels, names):
     with pytest.raises(ObjectSeekerError, match="but its classes are 0 to"):
-        ObjectSeeker(labelled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])
+        ObjectSeeker(labeled(*labels, names=names), Rule(), masks=Halves(1)).observe([scene()[0]])

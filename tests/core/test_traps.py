@@ -14,7 +14,7 @@ def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_n
     def only_untouched(images):
         return [one([30, 20, 50, 40]) if np.array_equal(i, image) else Detections.empty() for i in images]
 
-    seeker = ObjectSeeker(only_untouched, Rule(mask_score=0.5), masks=Halves(5))
+    seeker = ObjectSeeker(only_untouched, Rule(mask_threshold=0.5), masks=Halves(5))
     (observation,) = seeker.observe([image])
     assert len(observation.base) == 1
     verdict = seeker.certify(observation, observation.base, EVERYWHERE)
@@ -29,14 +29,14 @@ def test_no_suppression_between_masked_boxes():
     good, louder = one([40, 40, 60, 60], 0.8), one([47, 40, 67, 60], 0.99)
     masked = [good, louder, Detections.empty(), Detections.empty()]
     base = one([52.5, 40, 75, 60])  # explains the louder box by 0.72 of it, the good one by 0.38
-    found = prune(Observation(100, 100, masks, base, masked), mask_score=0.7)
+    found = prune(Observation(100, 100, masks, base, masked), mask_threshold=0.7)
     assert [40.0, 40.0, 60.0, 60.0] in found.xyxy.tolist()
 
 
 def test_every_cluster_has_its_own_score():
     masks = halves(100, 100, lines=1)
     masked = [one([0, 0, 20, 20], 0.75), one([60, 60, 90, 90], 0.95), Detections.empty(), Detections.empty()]
-    found = prune(Observation(100, 100, masks, Detections.empty(), masked), mask_score=0.7)
+    found = prune(Observation(100, 100, masks, Detections.empty(), masked), mask_threshold=0.7)
     assert sorted(found.score.tolist()) == [0.75, 0.95]
 
 
@@ -63,24 +63,26 @@ def test_a_patch_that_straddles_the_line_is_not_removed():
     masks = halves(100, 100, lines=1)
     g = one([10, 10, 90, 90])
     observation = Observation(100, 100, masks, g, [g] * 4)
-    verdict = certify(observation, g, [Patch(0.0001, 1.0, "anywhere"), Patch(0.0004, 1.0, "anywhere")], mask_score=0.5)
+    verdict = certify(
+        observation, g, [Patch(0.0001, 1.0, "anywhere"), Patch(0.0004, 1.0, "anywhere")], mask_threshold=0.5
+    )
     assert verdict.certified[:, 0].tolist() == [True, False]
     assert verdict.largest_square.tolist() == [1]
 
 
-def test_a_mask_score_tie_counts_and_less_does_not():
+def test_a_mask_threshold_tie_counts_and_less_does_not():
     masks = halves(100, 100, lines=1)
     g = one([10, 10, 90, 90], 0.5)
     observation = Observation(100, 100, masks, g, [g] * 4)
-    assert certify(observation, g, EVERYWHERE[0], mask_score=0.5).safe.all()
-    assert not certify(observation, g, EVERYWHERE[0], mask_score=np.nextafter(0.5, 1)).safe.any()
+    assert certify(observation, g, EVERYWHERE[0], mask_threshold=0.5).safe.all()
+    assert not certify(observation, g, EVERYWHERE[0], mask_threshold=np.nextafter(0.5, 1)).safe.any()
 
 
 def test_objects_without_a_far_position_are_vacuous():
     masks = halves(100, 100, lines=1)
     g = one([5, 5, 95, 95])
     observation = Observation(100, 100, masks, g, [Detections.empty()] * 4)
-    verdict = certify(observation, g, EVERYWHERE, mask_score=0.5)
+    verdict = certify(observation, g, EVERYWHERE, mask_threshold=0.5)
     assert verdict.vacuous[:, 0].tolist() == [True, False, False, False]
     assert verdict.certified[:, 0].tolist() == [True, False, False, False]
 
@@ -90,7 +92,7 @@ def test_degenerate_objects_are_never_certified():
     whole = one([0, 0, 100, 100])
     observation = Observation(100, 100, masks, whole, [whole] * len(masks))
     truth = Detections([[5, 5, 5, 50], [200, 200, 220, 220], [20, 20, 80, 80]], np.ones(3), np.zeros(3))
-    verdict = certify(observation, truth, EVERYWHERE, mask_score=0.5)
+    verdict = certify(observation, truth, EVERYWHERE, mask_threshold=0.5)
     assert not verdict.certified[:, :2].any()
     assert verdict.largest_square[:2].tolist() == [0, 0]
     assert verdict.certified[:, 2].all()
@@ -101,8 +103,8 @@ def test_a_class_the_detector_does_not_know_is_not_certified():
     seen = one([20, 20, 80, 80], label=3)
     observation = Observation(100, 100, masks, seen, [seen] * len(masks))
     stranger = one([20, 20, 80, 80], label=77)
-    assert not certify(observation, stranger, EVERYWHERE, mask_score=0.5).certified.any()
-    assert certify(observation, stranger, EVERYWHERE, mask_score=0.5, classwise=False).certified.all()
+    assert not certify(observation, stranger, EVERYWHERE, mask_threshold=0.5).certified.any()
+    assert certify(observation, stranger, EVERYWHERE, mask_threshold=0.5, classwise=False).certified.all()
 
 
 def test_a_patch_larger_than_the_image_leaves_nothing_certified_over():
@@ -110,7 +112,7 @@ def test_a_patch_larger_than_the_image_leaves_nothing_certified_over():
     g = one([10, 10, 30, 30])
     observation = Observation(40, 40, masks, g, [g] * len(masks))
     for aspect in (1.0, 1.5, 0.5):
-        assert not certify(observation, g, Patch(1.0, aspect, "over"), mask_score=0.5).certified.any()
+        assert not certify(observation, g, Patch(1.0, aspect, "over"), mask_threshold=0.5).certified.any()
     thin = Patch(1.0, 1000.0, "over")  # 1265 x 2 pixels: longer than the image, but no higher than a mask removes
     assert thin.size(40, 40) == (1265, 2)
-    assert certify(observation, g, thin, mask_score=0.5).certified.all()
+    assert certify(observation, g, thin, mask_threshold=0.5).certified.all()

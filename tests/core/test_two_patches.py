@@ -100,7 +100,7 @@ def test_classes_say_which_views_remove_a_patch_at_every_position(width, height,
 def test_certificates_equal_all_pairs_of_positions(seed, shape, threshold, bound, classwise):
     case = case_of(seed)
     observation, truth = case.observation, case.truth
-    options = {"mask_score": 0.25, "threshold": threshold, "bound": bound, "classwise": classwise}
+    options = {"mask_threshold": 0.25, "threshold": threshold, "bound": bound, "classwise": classwise}
     patches = threats(shape)
     fast = certify(observation, truth, patches, **options)
     gone = twice.removed(observation, patches[0].size(observation.width, observation.height))
@@ -115,10 +115,15 @@ def test_certificates_equal_all_pairs_of_positions(seed, shape, threshold, bound
 
 @settings(max_examples=120, deadline=None)
 @given(SEEDS, SHAPES, st.sampled_from([0.75, 1.0]), st.sampled_from([0.1, 0.1, 0.4]), st.sampled_from([0, 0.8, 1]))
-def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_score, distance, torn):
+def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_threshold, distance, torn):
     case = case_of(seed, lines=1 + seed % 2, torn=torn)
     observation, truth = case.observation, case.truth
-    options = {"mask_score": mask_score, "low_score": 0.1, "power": 1.0 + seed % 2, "cluster_distance": distance}
+    options = {
+        "mask_threshold": mask_threshold,
+        "evidence_threshold": 0.1,
+        "power": 1.0 + seed % 2,
+        "cluster_distance": distance,
+    }
     patches = threats(shape)
     fast = certify(observation, truth, patches, **options)
     gone = twice.removed(observation, patches[0].size(observation.width, observation.height))
@@ -131,10 +136,10 @@ def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_sc
 
 @settings(max_examples=60, deadline=None)
 @given(SEEDS, st.sampled_from([None, 0.1]))
-def test_largest_square_and_escape_lines_are_about_one_patch(seed, low_score):
+def test_largest_square_and_escape_lines_are_about_one_patch(seed, evidence_threshold):
     case = case_of(seed * 4 + 1, lines=1 + seed % 2)  # pairs
     observation, truth = case.observation, case.truth
-    options = {"mask_score": 0.5, "low_score": low_score}
+    options = {"mask_threshold": 0.5, "evidence_threshold": evidence_threshold}
     fast = certify(observation, truth, [], **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = np.flatnonzero(fast.safe[n]).tolist()
@@ -149,7 +154,7 @@ def test_largest_square_and_escape_lines_are_about_one_patch(seed, low_score):
             gone = twice.removed(observation, (tried, tried))
             expected = (
                 twice.certify(observation, g, square, safe, gone)[0]
-                if low_score is None
+                if evidence_threshold is None
                 else twice.certify_by_evidence(
                     observation, g, square, *twice.evidence_proofs(observation, truth, n, **options), gone
                 )
@@ -164,7 +169,10 @@ def test_generated_cases_cover_what_matters():
         case = case_of(seed)
         kind = type(case.observation.masks).__name__
         patches = threats((0.01, 1.0))
-        for rule, options in (("paper", {"mask_score": 0.25}), ("evidence", {"mask_score": 0.75, "low_score": 0.1})):
+        for rule, options in (
+            ("paper", {"mask_threshold": 0.25}),
+            ("evidence", {"mask_threshold": 0.75, "evidence_threshold": 0.1}),
+        ):
             fast = certify(case.observation, case.truth, patches, **options)
             for p, patch in enumerate(patches):
                 rows = zip(fast.certified[p].tolist(), fast.vacuous[p].tolist(), strict=True)
@@ -189,7 +197,7 @@ def test_a_verdict_flips_when_one_safe_pair_is_taken_away():
 
     def certified(views: set[int]) -> bool:
         shown = [g if m in views else Detections.empty() for m in range(len(masks))]
-        return bool(certify(Observation(100, 80, masks, g, shown), g, threat, mask_score=0.5).certified[0, 0])
+        return bool(certify(Observation(100, 80, masks, g, shown), g, threat, mask_threshold=0.5).certified[0, 0])
 
     needed = set(range(len(masks)))
     assert certified(needed)
@@ -215,9 +223,9 @@ def test_half_masks_certify_two_patches_only_where_one_of_them_removes_both():
     masks = halves(100, 80, 9)
     corner = Detections([[90, 70, 100, 80]], [1.0], [0])
     shown = Observation(100, 80, masks, corner, [corner] * len(masks))
-    over = certify(shown, corner, [Patch(0.001, where="over", count=c) for c in (1, 2)], mask_score=0.5)
+    over = certify(shown, corner, [Patch(0.001, where="over", count=c) for c in (1, 2)], mask_threshold=0.5)
     assert over.certified[:, 0].tolist() == [True, True]  # right of the line at 60, say, holds both
-    around = certify(shown, corner, [Patch(0.001, where="anywhere", count=c) for c in (1, 2)], mask_score=0.5)
+    around = certify(shown, corner, [Patch(0.001, where="anywhere", count=c) for c in (1, 2)], mask_threshold=0.5)
     assert around.certified[:, 0].tolist() == [True, False]
 
 
@@ -231,7 +239,7 @@ def test_two_patches_are_never_easier_than_one_and_pairs_never_worse_than_half_m
         observation.width, observation.height, observation.masks.strips, observation.base, observation.masked[:single]
     )
     patches = threats(shape)
-    for options in ({"mask_score": 0.5}, {"mask_score": 0.75, "low_score": 0.1}):
+    for options in ({"mask_threshold": 0.5}, {"mask_threshold": 0.75, "evidence_threshold": 0.1}):
         all_views = certify(observation, truth, patches, **options).certified
         assert not (all_views[:4] & ~all_views[4:]).any()
         assert not (certify(only_halves, truth, patches, **options).certified & ~all_views).any()

@@ -17,7 +17,7 @@ def test_no_certified_object_is_ever_hidden(evidence):
 
 
 @pytest.mark.parametrize("unsound", [with_extra_nms, with_class_maximum])
-def test_the_attacker_breaks_unsound_defences(unsound):
+def test_the_attacker_breaks_unsound_defenses(unsound):
     assert total(campaign(22, 900, unsound), "certified hidden") > 0
 
 

@@ -127,7 +127,9 @@ def test_the_attacker_breaks_certificates_that_grow_by_a_pixel_too_little():
     assert trajectories.campaign(2, 25, mistake=1)["certified hidden"] > 0
 
 
-@pytest.mark.parametrize("rule", [Rule(mask_score=0.5), Rule(mask_score=0.75, low_score=0.1), IouRule()], ids=repr)
+@pytest.mark.parametrize(
+    "rule", [Rule(mask_threshold=0.5), Rule(mask_threshold=0.75, evidence_threshold=0.1), IouRule()], ids=repr
+)
 def test_a_frame_is_certified_alone_as_ever(rule):
     verdicts = set()
     for seed in range(32):

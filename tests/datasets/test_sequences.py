@@ -1,4 +1,4 @@
-"""Sequences: MOTChallenge folders, CVAT, boxes.json, and any data set as frames; tracks stated and linked."""
+"""Sequences: MOTChallenge folders, CVAT, boxes.json, and any dataset as frames; tracks stated and linked."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def test_cvat_for_images_is_refused_with_what_to_do(tmp_path: Path) -> None:
         open_dataset(spec)
 
 
-# --- any data set as frames -----------------------------------------------------------------------------------------
+# --- any dataset as frames -----------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_frames_in_the_order_of_numbers(tmp_path: Path) -> None:

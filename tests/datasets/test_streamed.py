@@ -258,7 +258,7 @@ def test_the_manifest_stays_small(folder, tmp_path):
     assert abs(sizes[0] - sizes[1]) < 10
     settings = json.loads((large.folder / "run.json").read_text())
     assert settings["images"] == 5
-    assert settings["observing"] == OBSERVING.to_json()
+    assert settings["observing"] == OBSERVING.to_dict()
     assert settings["detector"] == Spots().identity
 
 

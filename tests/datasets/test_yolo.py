@@ -67,8 +67,8 @@ def test_splits(root: Path) -> None:
         ("² 0.5 0.5 0.25 0.5", "has the class '²'"),
         ("1 0.5 half 0.25 0.5", "'half' where cy should be a number"),
         ("1 0.5 inf 0.25 0.5", "'inf' where cy should be a number"),
-        ("1 40 10 20 10", "has 40; centre and size are fractions"),
-        ("1 0.5 0.5 -0.25 0.5", "has -0.25; centre and size are fractions"),
+        ("1 40 10 20 10", "has 40; center and size are fractions"),
+        ("1 0.5 0.5 -0.25 0.5", "has -0.25; center and size are fractions"),
         ("1 0.5 0.5 0 0.5", "box of 0 x 10 pixels"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The demo: its report is the interactive one, under the very defence of its table."""
+"""The demo: its report is the interactive one, under the very defense of its table."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ import numpy as np
 import pytest
 from report_cases import columns_of, data_of
 
-from objectseeker import Defence, Halves
+from objectseeker import Defense, Halves
 from objectseeker.demo import demo_run as demo
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load
 
-DEFENCE = Defence.default("embedded", masks=Halves(1))
+DEFENSE = Defense.default("builtin", masks=Halves(1))
 
 
 @pytest.fixture(scope="module")
 def results():
-    return list(demo.run(DEFENCE, patch_area=0.02))
+    return list(demo.run(DEFENSE, patch_area=0.02))
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory, results):
     file = tmp_path_factory.mktemp("demo") / "report.html"
-    demo.save_report(file, results, DEFENCE, patch_area=0.02)
+    demo.save_report(file, results, DEFENSE, patch_area=0.02)
     return file.read_text(encoding="utf-8")
 
 
-def test_the_report_is_about_the_defence_of_the_table(page):
+def test_the_report_is_about_the_defense_of_the_table(page):
     shown = data_of(page)["settings"]
-    bound = DEFENCE.with_fingerprint(load("embedded").identity)
-    assert shown["defence"] == f"sha256:{bound.sha256}"
+    bound = DEFENSE.with_fingerprint(load("builtin").identity)
+    assert shown["defense"] == f"sha256:{bound.sha256}"
     assert shown["detector identity"] == bound.identity
     assert shown["masks"] == "halves:1"
-    assert {name: float(shown[name]) for name in ("base_score", "mask_score", "low_score")} == {
-        name: getattr(DEFENCE.rule, name) for name in ("base_score", "mask_score", "low_score")
+    assert {name: float(shown[name]) for name in ("base_threshold", "mask_threshold", "evidence_threshold")} == {
+        name: getattr(DEFENSE.rule, name) for name in ("base_threshold", "mask_threshold", "evidence_threshold")
     }
 
 

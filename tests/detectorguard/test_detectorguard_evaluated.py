@@ -20,7 +20,7 @@ from objectseeker.detectorguard.objectness import Grid, objectness
 from objectseeker.detectorguard.overview import cost_rows, side_by_side
 from objectseeker.detectorguard.proof import certify_guarded
 from objectseeker.detectorguard.published import allowed_squares, in_view, patch_side
-from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ImageSet, ThreatModel
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, ThreatModel
 from objectseeker.metrics.curves import undefended_curve
 
 NETWORK = (153, 153)  # 16 x 16 positions
@@ -64,7 +64,7 @@ def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplai
             found = objectness(own, threshold)
             alerts = [
                 oracle.alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
-                for score in BASE_SCORES[::7]
+                for score in BASE_THRESHOLDS[::7]
             ]
             assert alerts == (np.arange(100)[::7] >= first[t, n]).tolist()
 
@@ -126,7 +126,7 @@ def test_a_scene_is_certified_image_by_image():
     assert (found.certified != found.published).any()
 
 
-# --- the detector's labels and the data set's -----------------------------------------------------------------------
+# --- the detector's labels and the dataset's -----------------------------------------------------------------------
 
 LABELS = LabelMap(("tabby", "dog", "lion", "tree"), ("cat", "dog"), np.array([0, 1, 0, -1]))
 
@@ -165,7 +165,7 @@ def test_boxes_of_classes_that_the_data_set_lacks_explain_as_they_do_when_deploy
     for n, (one, own) in enumerate(zip(trees.images, features, strict=True)):
         says_object = objectness(own, 60)
         for row in (0, 30, 70):
-            base = one.observation.base.at_least(float(BASE_SCORES[row]))
+            base = one.observation.base.at_least(float(BASE_THRESHOLDS[row]))
             assert oracle.alert(theirs.maps.grids[n], says_object, base) == (row >= theirs.first_alert[n])
 
 
@@ -224,16 +224,18 @@ def run(monkeypatch):
 
 
 SETTINGS = EvaluationSettings.along(
-    ThresholdSchedule(alpha=0.4, beta=0.3, low_alpha=0.2, low_beta=0.1), clean_recall=0.6, threat=ThreatModel(area=0.02)
+    ThresholdSchedule(alpha=0.4, beta=0.3, evidence_alpha=0.2, evidence_beta=0.1),
+    clean_recall=0.6,
+    threat=ThreatModel(area=0.02),
 )
 
 
 def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
     beside = side_by_side(run, SETTINGS, false_alerts=0.2)
-    found = beside.to_json()
+    found = beside.to_dict()
     assert found["images"] == found["tuning"]["images"] == 20
     assert found["tuning"]["false_alert_rate"] == 20
-    rows = {row["defence"]: row for row in found["rows"]}
+    rows = {row["defense"]: row for row in found["rows"]}
     assert list(rows)[:3] == ["undefended", "DetectorGuard", "DetectorGuard, AP loss <= 1"]
     assert len(rows) == 7
     assert rows["DetectorGuard"]["threshold"] <= rows["DetectorGuard, AP loss <= 1"]["threshold"]
@@ -244,7 +246,7 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
         assert share <= guarded["certified_recall"][where]
     anywhere = guarded["certified_recall"]["anywhere"]
     assert all(anywhere <= share for share in guarded["certified_recall"].values())
-    fixed = side_by_side(run, SETTINGS, threshold=int(guarded["threshold"] * 64)).to_json()
+    fixed = side_by_side(run, SETTINGS, threshold=int(guarded["threshold"] * 64)).to_dict()
     assert fixed["images"] == 40
     assert fixed["tuning"] is None
     assert len(fixed["rows"]) == 6
@@ -270,9 +272,9 @@ def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
 
 def test_a_rule_that_promises_more_says_so(run):
     beside = side_by_side(run, SETTINGS.by_iou(), threshold=100)
-    assert [row.defence for row in beside.rows[-2:]] == [
+    assert [row.defense for row in beside.rows[-2:]] == [
         "ObjectSeeker IoU variant",
-        "ObjectSeeker IoU variant, label-free",
+        "ObjectSeeker IoU variant, class-agnostic",
     ]
     assert any("an IoU with the object above 0.5" in line for line in beside.remarks())
     assert not any("paper promises more" in line for line in beside.remarks())
@@ -281,7 +283,7 @@ def test_a_rule_that_promises_more_says_so(run):
 def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
     settings = EvaluationSettings.along(ThresholdSchedule(), clean_recall=1.0)
     beside = side_by_side(run, settings, false_alerts=0.0, seed=1)  # a missed object in either half
-    found = beside.to_json()
+    found = beside.to_dict()
     assert "threshold" not in found["rows"][1]
     assert "ap50" not in found["rows"][1]
     assert any("no threshold does that" in line for line in beside.remarks())
@@ -291,26 +293,26 @@ def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
 def test_cost_against_certified_recall(run):
     beside = side_by_side(run, SETTINGS, false_alerts=0.2)
     rows = cost_rows(ImageSet.of(run.images(), VOCABULARY), beside, [1])
-    assert [(row["defence"], row["forward_passes"]) for row in rows] == [
+    assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),
         ("DetectorGuard, AP loss <= 1", 2),
         ("ObjectSeeker", 5),
     ]
     assert [row["lines"] for row in rows] == [None, None, "every n-th stored"]
-    assert rows[0]["certified_far"] == beside.to_json()["rows"][1]["certified_recall"]["far"]
+    assert rows[0]["certified_far"] == beside.to_dict()["rows"][1]["certified_recall"]["far"]
 
 
 def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
     evaluate_baseline("detectorguard", run, SETTINGS, out=tmp_path / "out", as_json=True)
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "detectorguard.json").read_text())
-    assert [row["defence"] for row in printed["rows"]][:2] == ["undefended", "DetectorGuard"]
+    assert [row["defense"] for row in printed["rows"]][:2] == ["undefended", "DetectorGuard"]
     lines = (tmp_path / "out" / "detectorguard.csv").read_text().splitlines()
     assert len(lines) == 1 + len(printed["rows"])
     evaluate_baseline("detectorguard", run, SETTINGS, out=None, as_json=False)
     shown = capsys.readouterr().out
     for row in printed["rows"]:
-        assert row["defence"] in shown
+        assert row["defense"] in shown
     assert "certified and found" in shown
     with pytest.raises(ObjectSeekerError, match="baseline must be one of detectorguard, got 'other'"):
         evaluate_baseline("other", run, SETTINGS, out=None, as_json=False)

@@ -77,7 +77,7 @@ def test_a_certified_object_survives_real_patches(network):
     verdicts = set()
     for threshold in (64 * 30, 64 * 60, 64 * 90, 64 * 150):
         guard = DetectorGuard(
-            lambda images: [Detections.empty()] * len(images), network, base_score=0.1, threshold=threshold
+            lambda images: [Detections.empty()] * len(images), network, base_threshold=0.1, threshold=threshold
         )
         for where in ("over", "close", "far"):
             patch = Patch(0.02, 1.0, where)
@@ -99,15 +99,15 @@ def test_boxes_are_output_unless_there_is_an_alert(network):
     image = np.full((120, 160, 3), 30, np.uint8)
     image[20:100, 30:140] = 220
     base = Detections([[25, 15, 145, 105], [0, 0, 9, 9]], [0.6, 0.2], [0, 0])
-    guard = DetectorGuard(lambda images: [base] * len(images), network, base_score=0.5, threshold=64 * 60)
+    guard = DetectorGuard(lambda images: [base] * len(images), network, base_threshold=0.5, threshold=64 * 60)
     (found,) = guard([image])
     assert not found.alert
     assert found.detections == base[:1]
-    blind = DetectorGuard(guard.detector, network, base_score=0.7, threshold=64 * 60)
+    blind = DetectorGuard(guard.detector, network, base_threshold=0.7, threshold=64 * 60)
     assert blind([image])[0].alert
     assert len(blind([image])[0].detections) == 0
     with pytest.raises(ObjectSeekerError, match="whole number"):
-        DetectorGuard(guard.detector, network, base_score=0.5, threshold=1.5)
+        DetectorGuard(guard.detector, network, base_threshold=0.5, threshold=1.5)
 
 
 @pytest.fixture

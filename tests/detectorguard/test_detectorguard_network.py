@@ -67,10 +67,10 @@ def test_the_exported_function_is_that_of_the_network(network):
 
 @pytest.fixture(scope="module")
 def program():
-    if not (ROOT / "train_embedded").is_dir():
+    if not (ROOT / "train_builtin").is_dir():
         pytest.skip("the training program is not part of the package")
     sys.path.insert(0, str(ROOT))
-    from train_embedded import objectness
+    from train_builtin import objectness
 
     return objectness
 

@@ -151,9 +151,9 @@ def test_a_long_chain_of_suppression_is_followed_to_its_end():
 # --- the same as on the host ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
-def test_views_on_the_device_are_those_of_the_host(module, mask_by):
-    detector = torch_detector(module, input_size=128, score_floor=0.0, mask_by=mask_by, batch=4)
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
+    detector = torch_detector(module, input_size=128, score_floor=0.0, mask_mode=mask_mode, batch=4)
     on_host = detector.with_batch(4)
     assert on_host.start_views is None
     image, removed = photograph(128, 96), halves(128, 96, 1).removed  # no resize: the same input to the last bit
@@ -164,9 +164,9 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_by):
         require_close(ours, theirs, score=1e-4, pixels=0.01)
 
 
-def test_the_boxes_of_the_embedded_detector_are_those_of_onnx(module):
-    in_torch = torch_detector(module, input_size=128, score_floor=0.0, mask_by="crop")
-    in_onnx = load("embedded", layout="decoded", input_size=128, score_floor=0.0, mask_by="crop")
+def test_the_boxes_of_the_builtin_detector_are_those_of_onnx(module):
+    in_torch = torch_detector(module, input_size=128, score_floor=0.0, mask_mode="crop")
+    in_onnx = load("builtin", layout="decoded", input_size=128, score_floor=0.0, mask_mode="crop")
     image, removed = photograph(128, 96), halves(128, 96, 1).removed
 
     ours, theirs = in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114)
@@ -200,7 +200,7 @@ def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkey
 
 @pytest.mark.parametrize("device", ["torch", "onnx"])
 def test_images_in_a_row_give_the_boxes_of_each(module, device):
-    detector = torch_detector(module, input_size=64) if device == "torch" else load("embedded", input_size=64)
+    detector = torch_detector(module, input_size=64) if device == "torch" else load("builtin", input_size=64)
     images = [scene(90, 60, seed) for seed in range(3)] + [scene(40, 50, 3)]
     taken = []
 
@@ -221,10 +221,10 @@ def test_images_in_a_row_give_the_boxes_of_each(module, device):
 # --- the contract ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 @pytest.mark.parametrize("batch", [3, 64])
-def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_others(module, mask_by, batch):
-    detector = torch_detector(module, input_size=96, score_floor=0.0, mask_by=mask_by, batch=batch)
+def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_others(module, mask_mode, batch):
+    detector = torch_detector(module, input_size=96, score_floor=0.0, mask_mode=mask_mode, batch=batch)
     image, removed = scene(130, 70, 2), halves(130, 70, 2).removed
     before = detector.detect_views(image, removed, 114)
 
@@ -239,7 +239,7 @@ def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_othe
 
 
 def test_the_contract_is_kept(module):
-    detector = torch_detector(module, input_size=64, batch=2, mask_by="crop", score_floor=0.001)
+    detector = torch_detector(module, input_size=64, batch=2, mask_mode="crop", score_floor=0.001)
 
     findings = list(check_detector(detector, scene(90, 60, 3), Halves(1), batch=2))
 

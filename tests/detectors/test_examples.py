@@ -15,7 +15,7 @@ from command import photographs
 from serving import serving
 from tiny_transformers import tiny_yolos
 
-from objectseeker import Defence, Halves, Rule
+from objectseeker import Defense, Halves, Rule
 from objectseeker.detectors import load
 from objectseeker.files.images import load_image
 
@@ -36,11 +36,11 @@ def said(tmp_path, monkeypatch, capsys):
     return run
 
 
-def defence_for(folder):
-    """Photographs of bright things, as COCO annotations, and a defence of a detector that sees them."""
+def defense_for(folder):
+    """Photographs of bright things, as COCO annotations, and a defense of a detector that sees them."""
     photographs(folder, [(5 + 9 * number, 8, 24, 22) for number in range(4)])
-    rule = Rule(base_score=0.5, mask_score=0.6)
-    return Defence(detector="python:mine:detect", rule=rule, masks=Halves(6))
+    rule = Rule(base_threshold=0.5, mask_threshold=0.6)
+    return Defense(detector="python:mine:detect", rule=rule, masks=Halves(6))
 
 
 def test_an_own_onnx_file(said, tmp_path):
@@ -55,7 +55,7 @@ def test_an_own_onnx_file(said, tmp_path):
     assert failed == ["boxes are x1, y1, x2, y2 in raw pixels"]  # this graph's box follows nothing
     # It looks at one pixel alone, inside its box: only a patch over that hides it, and there the smallest does.
     assert "class_0 1.00: certified far, close; the largest square that cannot hide it anywhere has 0 pixels" in out
-    assert (tmp_path / "defence.json").is_file()
+    assert (tmp_path / "defense.json").is_file()
 
 
 def test_a_torch_module(said):
@@ -70,8 +70,8 @@ def test_training_with_masks(said):
 
 
 def test_a_gate_in_ci(tmp_path):
-    defence_for(tmp_path).save(tmp_path / "defence.json")
-    shell = [EXAMPLES / "gate" / "gate.sh", "coco:truth.json:photos", "defence.json", EXAMPLES / "gate" / "policy.toml"]
+    defense_for(tmp_path).save(tmp_path / "defense.json")
+    shell = [EXAMPLES / "gate" / "gate.sh", "coco:truth.json:photos", "defense.json", EXAMPLES / "gate" / "policy.toml"]
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run([*shell, "gate"], cwd=tmp_path, env=os.environ | {"PATH": places}, capture_output=True)
 
@@ -92,8 +92,8 @@ def test_a_baseline(said, tmp_path):
     (tmp_path / "truth.json").write_text(json.dumps(truth))
     tuned = tmp_path / "baseline" / "tuned"  # as if it had been tuned: that takes a while
     tuned.mkdir(parents=True)
-    rule = Rule(base_score=float(found.score[0]) - 0.01, mask_score=0.1)
-    Defence(detector="transformers:random", rule=rule, masks=Halves(1)).save(tuned / "defence.json")
+    rule = Rule(base_threshold=float(found.score[0]) - 0.01, mask_threshold=0.1)
+    Defense(detector="transformers:random", rule=rule, masks=Halves(1)).save(tuned / "defense.json")
 
     data = ["coco:truth.json:photos"] * 2
     out = said("baseline.py", "transformers:random", *data, "baseline")
@@ -101,7 +101,7 @@ def test_a_baseline(said, tmp_path):
 
     assert lines[0] == "undefended published default tuned as saved"
     assert "clean AP50 100.0 100.0 100.0 100.0 100.0" in lines
-    assert "certified recall far 0.0 0.0 0.0 100.0 100.0" in lines  # a mask_score of 0.8, or 0.625, is beyond it
+    assert "certified recall far 0.0 0.0 0.0 100.0 100.0" in lines  # a mask_threshold of 0.8, or 0.625, is beyond it
     assert "defended at least 0, at most 100: 0 disappeared, 0 misclassified; 0 boxes invented" in lines
     assert any(line.startswith("naive loop 5 passes 0.") for line in lines)
 
@@ -110,10 +110,10 @@ def test_a_video(said, tmp_path):
     pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
     from clips import encode, moving
 
-    replace(defence_for(tmp_path), masks=Halves(12)).save(tmp_path / "defence.json")
+    replace(defense_for(tmp_path), masks=Halves(12)).save(tmp_path / "defense.json")
     encode(tmp_path / "clip.mkv", moving(16, 20, (96, 64)), codec="ffv1", pixels="bgr0")
 
-    *frames, last = said("video.py", "clip.mkv", "defence.json").splitlines()
+    *frames, last = said("video.py", "clip.mkv", "defense.json").splitlines()
 
     assert [line.endswith(" passes, 1 boxes") for line in frames] == [True] * 16
     assert sum(int(line.split()[2]) for line in frames) == 16 + 2 * 48  # every mask once in eight frames
@@ -123,13 +123,13 @@ def test_a_video(said, tmp_path):
 
 
 def test_a_client_of_the_server(said, tmp_path):
-    defence = defence_for(tmp_path)
-    with serving(defence=defence, seeker=defence.seeker()) as server:
+    defense = defense_for(tmp_path)
+    with serving(defense=defense, seeker=defense.seeker()) as server:
         lines = said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "photos" / "0.png").splitlines()
         with pytest.raises(SystemExit, match="400: "):
             said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "mine.py")
     assert lines == [
-        f"python:mine:detect under halves:6, sha256:{defence.sha256[:12]}",
+        f"python:mine:detect under halves:6, sha256:{defense.sha256[:12]}",
         "bright 0.90 at 5, 8, 24 x 22: certified; the largest square that cannot hide it has 18 pixels a side",
         "no alert",
     ]

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 SHAPE = 480, 360
 # What decides the kernels: precision, way of masking, compiled or not, shared stages or not.
 DETECTORS = [
-    (precision, mask_by, compiled, share)
+    (precision, mask_mode, compiled, share)
     for precision in ("float32", "float16")
-    for mask_by in ("fill", "crop")
+    for mask_mode in ("fill", "crop")
     for compiled, share in ((False, False), (False, True), (True, True))
     if not (compiled and precision == "float32")
 ]
@@ -33,8 +33,8 @@ def module():
     return load_torch()
 
 
-@pytest.mark.parametrize(("precision", "mask_by", "compiled", "share"), DETECTORS)
-def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, precision, mask_by, compiled, share):
+@pytest.mark.parametrize(("precision", "mask_mode", "compiled", "share"), DETECTORS)
+def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, precision, mask_mode, compiled, share):
     """Rounds of suppression too few for all views, for some, and enough.
 
     What an attacker can choose is which of the views that show the patch settle. The others must not change, not in
@@ -51,7 +51,7 @@ def test_a_view_does_not_depend_on_the_way_others_take(module, monkeypatch, prec
             layout="decoded",
             input_size=256,
             score_floor=0.01,
-            mask_by=mask_by,
+            mask_mode=mask_mode,
             precision=precision,
             compiled=compiled,
             share=share,

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("onnx")
 from detector_graphs import build
 
-from objectseeker import Defence, ObjectSeekerError, Rule
+from objectseeker import Defense, ObjectSeekerError, Rule
 from objectseeker.detectors import load
 from objectseeker.detectors.network import fingerprint
 
@@ -61,12 +61,12 @@ def test_a_processor_without_proc_is_named_by_its_brand(tmp_path, monkeypatch, o
 
 def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_them(on_another_cpu, tmp_path):
     spec = f"onnx:{build('yolov8', tmp_path / 'own.onnx', (5, 5, 20, 20), (0, 0))}"
-    defence = Defence(detector=spec, rule=Rule())
+    defense = Defense(detector=spec, rule=Rule())
     here = load(spec).identity
     on_another_cpu(INTEL)
     there = load(spec).identity
     assert here != there
-    bound = defence.with_fingerprint(here)
+    bound = defense.with_fingerprint(here)
     with pytest.raises(ObjectSeekerError, match=r"the CPU was .* and is .*avx512bw amx_bf16 here: .*--trust-detector"):
         bound.seeker()
     assert bound.seeker(trust_detector=True).detector.identity == there
@@ -74,7 +74,7 @@ def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_t
 
 def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
     spec = f"onnx:{build('yolov8', tmp_path / 'own.onnx', (5, 5, 20, 20), (0, 0))}"
-    bound = Defence(detector=spec, rule=Rule()).with_fingerprint(load(spec).identity.replace("batch=1", "batch=2"))
+    bound = Defense(detector=spec, rule=Rule()).with_fingerprint(load(spec).identity.replace("batch=1", "batch=2"))
     with pytest.raises(ObjectSeekerError, match=r"about the detector own\.onnx .*, but onnx:.* is own\.onnx"):
         bound.seeker(trust_detector=True)
 

@@ -22,34 +22,34 @@ from objectseeker.errors import ObjectSeekerError
 
 
 @pytest.fixture(scope="module")
-def embedded():
-    return load("embedded", batch=2, input_size=128)
+def builtin():
+    return load("builtin", batch=2, input_size=128)
 
 
-def test_the_embedded_detector_is_the_packaged_file(embedded):
-    assert embedded.names == VOC_20
+def test_the_builtin_detector_is_the_packaged_file(builtin):
+    assert builtin.names == VOC_20
     settings = f"decoded,fit=spend,nms=0.55,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
-    assert embedded.identity.startswith(f"seeker.onnx ({settings}) sha256:")
-    assert load("embedded").input_size == (416, 416)
+    assert builtin.identity.startswith(f"seeker.onnx ({settings}) sha256:")
+    assert load("builtin").input_size == (416, 416)
 
 
-def test_nothing_drawn_under_a_mask_changes_a_box_of_the_embedded_detector(embedded):
+def test_nothing_drawn_under_a_mask_changes_a_box_of_the_builtin_detector(builtin):
     image, removed = scene(170, 110, 1), halves(170, 110, 2).removed
-    before = load("embedded", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
+    before = load("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
     assert all(len(found) for found in before)
 
     for number in (0, 3, 5):
         x1, y1, x2, y2 = removed[number]
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
-        after = load("embedded", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
+        after = load("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
         assert after[number] == before[number]
         assert after != before
 
 
-def test_at_scale_one_network_masks_are_raw_masks(embedded):
+def test_at_scale_one_network_masks_are_raw_masks(builtin):
     """Without a resize the support of a pixel is itself, so both ways of masking are the same input."""
-    detector = load("embedded", layout="decoded", mask_by="fill", batch=2, input_size=128, score_floor=0.0)
+    detector = load("builtin", layout="decoded", mask_mode="fill", batch=2, input_size=128, score_floor=0.0)
     image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
 
     assert detector.detect_views(image, removed, 114) == detector(
@@ -57,9 +57,9 @@ def test_at_scale_one_network_masks_are_raw_masks(embedded):
     )
 
 
-@pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "embedded:x", "yolo:file.pt", "embeded"])
+@pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "builtin:x", "yolo:file.pt", "bultin"])
 def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
-    with pytest.raises(ObjectSeekerError, match=r"unknown detector .*: write one of embedded, onnx:FILE"):
+    with pytest.raises(ObjectSeekerError, match=r"unknown detector .*: write one of builtin, onnx:FILE"):
         load(spec)
 
 
@@ -69,17 +69,17 @@ def test_an_option_a_detector_does_not_have_is_refused():
 
 
 def test_an_option_that_no_detector_has_is_refused():
-    with pytest.raises(ObjectSeekerError, match="embedded detectors have no option colour: leave it out"):
-        load("embedded", colour="grey")
+    with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color: leave it out"):
+        load("builtin", color="gray")
 
 
-def test_an_option_that_is_none_is_left_out(embedded):
-    assert load("embedded", batch=2, input_size=128, layout=None, precision=None).identity == embedded.identity
+def test_an_option_that_is_none_is_left_out(builtin):
+    assert load("builtin", batch=2, input_size=128, layout=None, precision=None).identity == builtin.identity
 
 
 def test_the_specs_are_those_of_the_kinds_there_are():
     assert SPECS == (
-        "embedded",
+        "builtin",
         "onnx:FILE",
         "torchvision:NAME",
         "transformers:NAME",
@@ -90,7 +90,7 @@ def test_the_specs_are_those_of_the_kinds_there_are():
 
 def test_half_precision_on_the_cpu_is_refused():
     with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: leave it out on the CPU"):
-        load("embedded", precision="float16")
+        load("builtin", precision="float16")
 
 
 @pytest.mark.parametrize(
@@ -156,12 +156,12 @@ def test_a_python_callable_is_a_detector(own_module):
 
 
 def test_a_detector_that_makes_no_batches_takes_the_option_all_the_same(own_module):
-    """It is the batch of whoever calls it then; a defence has one whatever its detector."""
+    """It is the batch of whoever calls it then; a defense has one whatever its detector."""
     spec = "python:own_detector_module:corner"
     assert load(spec, batch=4).identity == load(spec).identity
 
 
-def test_a_python_object_may_mask_by_itself(own_module):
+def test_a_python_object_may_mask_mode_itself(own_module):
     detector = load("python:own_detector_module:viewing")
 
     assert isinstance(detector, ViewDetector)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.recipes import halves
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.layouts import LAYOUTS, normalise, parse
+from objectseeker.detectors.network.layouts import LAYOUTS, normalize, parse
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.raw_boxes import BLOCK, RawBoxes, nms
 from objectseeker.errors import ObjectSeekerError
@@ -69,8 +69,8 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
     seen: list[np.ndarray] = []
     detector = recording(seen, "yolov5")
     image = noise(100, 50, 1)
-    placement = place((100, 50), (64, 64), "centred")
-    plain = normalise(prepare(image, placement, pad=114), LAYOUTS["yolov5"])
+    placement = place((100, 50), (64, 64), "centerd")
+    plain = normalize(prepare(image, placement, pad=114), LAYOUTS["yolov5"])
 
     detector([image])
     detector.detect_views(image, np.array([(0, 0, 0, 0), (0, 0, 30, 50)]), 200)
@@ -86,7 +86,7 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
 @given(
     width=st.integers(2, 90),
     height=st.integers(2, 90),
-    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "decoded,fit=spend", "mmdeploy,channels=bgr,fit=centred"]),
+    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "decoded,fit=spend", "mmdeploy,channels=bgr,fit=centerd"]),
     seed=st.integers(0, 2**32),
 )
 def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout, seed):
@@ -170,8 +170,8 @@ def failing(fails, **options):
 
 
 def test_a_view_on_which_the_network_fails_is_empty_and_why_is_said(caplog):
-    grey = normalise(np.full((1, 1, 3), 114, np.uint8), parse("decoded"), np.float32).ravel()
-    seen = failing(lambda batch: any((view[:, 0, 0] != grey).any() and view.any() for view in batch))
+    gray = normalize(np.full((1, 1, 3), 114, np.uint8), parse("decoded"), np.float32).ravel()
+    seen = failing(lambda batch: any((view[:, 0, 0] != gray).any() and view.any() for view in batch))
     assert {len(view) for view in seen} == {0, 1}
     (said,) = caplog.records
     assert said.getMessage().endswith("of 8 views of an image, which count as empty: the network is broken")
@@ -322,10 +322,10 @@ def test_a_layout_is_read_with_its_changes():
     ("text", "message"),
     [
         ("yolo", "unknown layout 'yolo': choose one of decoded"),
-        ("yolox,colour=bgr", "unknown layout option 'colour=bgr'"),
+        ("yolox,color=bgr", "unknown layout option 'color=bgr'"),
         ("yolox,mean=1/2", "'mean=1/2' cannot be read"),
         ("yolox,trim=maybe", "'trim=maybe' cannot be read"),
-        ("yolox,pad=300", r"pad must be a grey value within \[0, 255\], got 300"),
+        ("yolox,pad=300", r"pad must be a gray value within \[0, 255\], got 300"),
         ("yolox,channels=gbr", "channels must be one of rgb, bgr, got 'gbr'"),
         ("yolox,std=0", "std not 0"),
         ("yolox,nms=2", r"nms must lie within \[0, 1\]"),

@@ -16,7 +16,7 @@ from detector_graphs import (
     Graph,
     build,
     cells_with,
-    centre_sides,
+    center_sides,
     one_output,
     queries,
 )
@@ -40,7 +40,7 @@ RAW_BOX = (50.0, 25.0, 150.0, 75.0)
 # Where RAW_BOX and the pixel in the middle of IMAGE lie on a 64 x 64 network input.
 NETWORK = {
     "top-left": ((16, 8, 48, 24), (32, 16)),
-    "centred": ((16, 24, 48, 40), (32, 32)),
+    "centerd": ((16, 24, 48, 40), (32, 32)),
     "stretch": ((16, 16, 48, 48), (32, 32)),
 }
 
@@ -51,7 +51,7 @@ def graph_of(layout: str, folder: Path, **options: object) -> Path:
 
 
 @pytest.mark.parametrize("layout", BUILDERS)
-def test_every_layout_is_recognised_and_decoded_into_raw_pixels(layout, tmp_path):
+def test_every_layout_is_recognized_and_decoded_into_raw_pixels(layout, tmp_path):
     detector = load(f"onnx:{graph_of(layout, tmp_path)}")
 
     (found,) = detector([IMAGE])
@@ -164,7 +164,7 @@ def test_libreyolos_graphs_are_read_by_the_family_they_name(tmp_path, caplog):
 def test_boxes_that_only_look_like_yolox_are_refused(tmp_path):
     boxes, strengths = cells_with(np.array(NETWORK["top-left"][0], float), (8, 16, 32))
     graph = Graph(probe=(0, 0), scale=UNIT[0], shift=UNIT[1], one_image=False)
-    path = one_output(graph, tmp_path / "decoded.onnx", centre_sides(boxes), strengths, {})
+    path = one_output(graph, tmp_path / "decoded.onnx", center_sides(boxes), strengths, {})
 
     with pytest.raises(
         ObjectSeekerError, match=r"has YOLOX's shapes, but its boxes are decoded already: choose a layout"
@@ -190,10 +190,10 @@ def test_only_whole_and_finite_boxes_are_looked_at():
     assert infer_box_format(boxes, (SIZE, SIZE)) == "corners"
     assert (
         infer_box_format(cells_with(box, (32, 16, 8))[0], (SIZE, SIZE)) == "corners"
-    )  # though most would do as centres
+    )  # though most would do as centers
     assert infer_box_format(boxes[:, :2], (SIZE, SIZE)) is None
     assert infer_box_format(np.full_like(boxes, np.inf), (SIZE, SIZE)) is None
-    assert infer_box_format(centre_sides(boxes), (SIZE, SIZE)) == "centres"
+    assert infer_box_format(center_sides(boxes), (SIZE, SIZE)) == "centers"
     assert (
         infer_box_format(np.random.default_rng(0).normal(0, 3, boxes.shape), (SIZE, SIZE)) is None
     )  # as YOLOX's offsets
@@ -476,7 +476,7 @@ def test_the_second_gpu_is_a_device():
 
 
 def test_nothing_is_written_below_home(tmp_path):
-    code = "from objectseeker.detectors import load; load('embedded')"
+    code = "from objectseeker.detectors import load; load('builtin')"
     home = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "ORT_"))}
     subprocess.run([sys.executable, "-c", code], env=home | {"HOME": str(tmp_path)}, check=True)
     assert list(tmp_path.rglob("*")) == []

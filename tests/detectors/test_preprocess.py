@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from objectseeker.detectors.network.preprocess import place, prepare, resampling
 from objectseeker.errors import ObjectSeekerError
 
-FITS = ("top-left", "centred", "stretch")
+FITS = ("top-left", "centerd", "stretch")
 SIDES = st.integers(1, 70)
 
 
@@ -72,8 +72,8 @@ def test_exactly_the_pixels_that_can_see_the_removed_interval_are_covered(raw, r
     margin = Fraction(1, 10**6)  # a pixel that just touches may have a weight that rounds to zero, or away from it
 
     def sees(column: int, slack: Fraction) -> bool:
-        centre = (column + Fraction(1, 2)) * scale
-        return any(abs(pixel + Fraction(1, 2) - centre) < reach + slack for pixel in range(start, stop))
+        center = (column + Fraction(1, 2)) * scale
+        return any(abs(pixel + Fraction(1, 2) - center) < reach + slack for pixel in range(start, stop))
 
     low, high = place((raw, 1), (resized, 1), "stretch").x.covered(start, stop)
 
@@ -82,13 +82,13 @@ def test_exactly_the_pixels_that_can_see_the_removed_interval_are_covered(raw, r
     assert covered <= {column for column in range(resized) if sees(column, margin)}
 
 
-def test_masking_by_pixel_centres_alone_would_leak():
+def test_masking_by_pixel_centers_alone_would_leak():
     """The margin is what the guarantee lives from: without it the same comparison fails."""
     image, attacked = noise(100, 80, 1), noise(100, 80, 1)
     line = 47
     attacked[:, :line] = noise(line, 80, 2)
     placement = place((100, 80), (64, 64), "top-left")
-    naive_line = round(line * 0.64)  # the network columns whose centres lie left of the line
+    naive_line = round(line * 0.64)  # the network columns whose centers lie left of the line
 
     views = []
     for picture in (image, attacked):
@@ -104,7 +104,7 @@ def test_masking_by_pixel_centres_alone_would_leak():
     ("width", "height"), [(500, 375), (375, 500), (97, 31), (416, 416), (40, 60), (1, 1), (3, 700)]
 )
 @pytest.mark.parametrize("fit", FITS)
-def test_resizing_agrees_with_pillow_to_one_grey_level(width, height, fit):
+def test_resizing_agrees_with_pillow_to_one_gray_level(width, height, fit):
     image = noise(width, height, 3)
     placement = place((width, height), (128, 96), fit)
     new_size = placement.x.resampling.resized, placement.y.resampling.resized
@@ -120,7 +120,7 @@ def test_padding_is_where_it_belongs():
     image = np.zeros((50, 100, 3), np.uint8)
     rows = {
         "top-left": [0] * 32 + [114] * 32,
-        "centred": [114] * 16 + [0] * 32 + [114] * 16,
+        "centerd": [114] * 16 + [0] * 32 + [114] * 16,
         "stretch": [0] * 64,
     }
     for fit, expected in rows.items():
@@ -131,7 +131,7 @@ def test_padding_is_where_it_belongs():
 
 def test_a_stride_cuts_the_padding_to_the_next_multiple():
     assert place((500, 375), (416, 416), "top-left", stride=32).size == (416, 320)
-    assert place((375, 500), (416, 416), "centred", stride=32).size == (320, 416)
+    assert place((375, 500), (416, 416), "centerd", stride=32).size == (320, 416)
     assert place((500, 500), (416, 416), "top-left", stride=32).size == (416, 416)
 
 
@@ -157,14 +157,14 @@ def test_an_image_of_the_network_size_is_left_alone():
 
 
 def test_an_empty_rectangle_covers_nothing():
-    placement = place((50, 40), (64, 64), "centred")
+    placement = place((50, 40), (64, 64), "centerd")
 
     assert placement.covered((0, 0, 0, 0)) == (0, 0, 0, 0)
     assert placement.covered((3, 5, 3, 9)) == (0, 0, 0, 0)
 
 
 def test_an_unknown_fit_is_refused():
-    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, centred, spend, stretch, got 'crop'"):
+    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, centerd, spend, stretch, got 'crop'"):
         place((5, 5), (5, 5), "crop")
 
 

@@ -133,7 +133,7 @@ def test_one_that_reads_nothing_says_that_it_cannot_tell(modules):
     unverified = modules.load("plain:detect").unverified
     assert unverified.startswith("whether the weights of python:plain:detect have changed cannot be told")
     assert "attribute identity" in unverified
-    assert "failed on a grey image of 96x64 (RuntimeError)" in modules.load("plain:fails").unverified
+    assert "failed on a gray image of 96x64 (RuntimeError)" in modules.load("plain:fails").unverified
 
 
 def test_one_that_was_imported_before_says_so(modules, tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ def device_views(network) -> DeviceViews:
 def scenes(draw: st.DrawFn):
     image = draw(st.integers(2, 150)), draw(st.integers(2, 150))
     network = 32 * draw(st.integers(1, 5)), 32 * draw(st.integers(1, 5))
-    placement = place(image, network, draw(st.sampled_from(("top-left", "centred", "stretch"))))
+    placement = place(image, network, draw(st.sampled_from(("top-left", "centerd", "stretch"))))
     removed = np.concatenate([np.zeros((1, 4), int), halves(*image, draw(st.integers(1, 5))).removed])[:, None]
     return placement, plan_views(placement, removed, draw(st.sampled_from(("fill", "crop"))), stride=32, step=32)
 
@@ -164,9 +164,9 @@ def module():
     return Predictor(fused(EmbeddedDetector(width=0.25))).eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
-def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_by):
-    detector = torch_detector(module, input_size=160, score_floor=0.0, mask_by=mask_by, share=True)
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_mode):
+    detector = torch_detector(module, input_size=160, score_floor=0.0, mask_mode=mask_mode, share=True)
     image, removed = scene(150, 120, 2), halves(150, 120, 3).removed
     before = detector.detect_views(image, removed, 114)
     assert min(map(len, before)) > 3

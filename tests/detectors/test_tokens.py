@@ -86,7 +86,7 @@ def pair(request):
 
 @pytest.fixture
 def detector(pair):
-    return transformers_detector(*pair, mask_by="drop", score_floor=0.0)
+    return transformers_detector(*pair, mask_mode="drop", score_floor=0.0)
 
 
 def contract(detector, image, recipe):
@@ -189,7 +189,7 @@ def test_what_is_left_of_a_cut_token_counts(detector, pair, monkeypatch):
         return kept_tokens(image, network, token, removed + [0, 0, 4, 0] * (removed[..., 2:3] == 28))
 
     monkeypatch.setattr(token_dropping, "kept_tokens", too_few)
-    careless = transformers_detector(*pair, mask_by="drop", score_floor=0.0)
+    careless = transformers_detector(*pair, mask_mode="drop", score_floor=0.0)
     assert seen(careless, image) == seen(careless, changed)
 
 
@@ -283,25 +283,25 @@ def test_a_view_that_shows_nothing_is_what_the_filling_gives(detector):
 def test_dropping_is_another_detector_and_says_so(yolos, tmp_path):
     for part in yolos:
         part.save_pretrained(tmp_path)
-    fill, drop = (load(f"transformers:{tmp_path}", mask_by=way) for way in ("fill", "drop"))
+    fill, drop = (load(f"transformers:{tmp_path}", mask_mode=way) for way in ("fill", "drop"))
     assert fill.identity == load(f"transformers:{tmp_path}").identity
-    assert drop.identity == transformers_detector(*yolos, mask_by="drop").identity
+    assert drop.identity == transformers_detector(*yolos, mask_mode="drop").identity
     assert drop.identity == fill.identity.replace("(floor", "(drop floor")
     assert drop.names == ("person", "car")
 
 
 def test_what_cannot_be_dropped_is_said_in_a_sentence(yolos):
     with pytest.raises(ObjectSeekerError, match=r"masks by fill or drop, got 'crop'$"):
-        transformers_detector(*yolos, mask_by="crop")
+        transformers_detector(*yolos, mask_mode="crop")
     other = torch.nn.Linear(2, 2)
     other.config = SimpleNamespace(id2label={0: "thing"})
     with pytest.raises(ObjectSeekerError, match=r"^Linear has no tokens that can be dropped.*: mask by fill$"):
-        transformers_detector(other, yolos[1], mask_by="drop")
+        transformers_detector(other, yolos[1], mask_mode="drop")
     padding = transformers.DetrImageProcessor(
         size={"height": 64, "width": 64}, do_pad=True, pad_size={"height": 80, "width": 80}
     )
     with pytest.raises(ObjectSeekerError, match="pads an image of 30x20, so its tokens cannot be dropped"):
-        seen(transformers_detector(yolos[0], padding, mask_by="drop"), scene(30, 20, 1))
+        seen(transformers_detector(yolos[0], padding, mask_mode="drop"), scene(30, 20, 1))
 
 
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is installed")
@@ -309,7 +309,7 @@ def test_an_image_processor_that_needs_torchvision_says_so(rf_detr, tmp_path):
     rf_detr[0].save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "RfDetrImageProcessor"}')
     with pytest.raises(ObjectSeekerError, match=r"cannot load .*; it needs pip install 'objectseeker\[torchvision\]'$"):
-        load(f"transformers:{tmp_path}", mask_by="drop")
+        load(f"transformers:{tmp_path}", mask_mode="drop")
 
 
 def test_a_view_on_which_the_model_fails_has_no_boxes():
@@ -359,7 +359,7 @@ def test_a_failure_that_stays_is_no_empty_image():
 def test_a_model_that_fails_on_every_masked_view_is_refused(yolos, monkeypatch):
     """As with a version of transformers whose layers return something else: nothing would be certified, silently."""
     model, processor = yolos
-    detector = transformers_detector(model, processor, mask_by="drop")
+    detector = transformers_detector(model, processor, mask_mode="drop")
     layer = model.vit.encoder.layer[0]
     monkeypatch.setattr(layer, "forward", lambda hidden, forward=layer.forward: (forward(hidden),))
     with pytest.raises(ObjectSeekerError, match=r"tokens of this YolosForObjectDetection cannot be dropped \(.+\)"):
@@ -368,7 +368,7 @@ def test_a_model_that_fails_on_every_masked_view_is_refused(yolos, monkeypatch):
 
 def test_weights_of_half_precision_see_the_untouched_image_too(yolos):
     model, processor = copy.deepcopy(yolos[0]).half(), yolos[1]
-    detector = transformers_detector(model, processor, mask_by="drop")
+    detector = transformers_detector(model, processor, mask_mode="drop")
     assert len(seen(detector, scene(64, 64, 1), UNTOUCHED))
     assert len(seen(detector, scene(64, 64, 1)))
 
@@ -385,4 +385,4 @@ def test_a_namesake_of_a_model_is_not_that_model(yolos):
     model = copy.deepcopy(yolos[0])
     model.__class__ = namesake
     with pytest.raises(ObjectSeekerError, match="has no tokens that can be dropped"):
-        transformers_detector(model, yolos[1], mask_by="drop")
+        transformers_detector(model, yolos[1], mask_mode="drop")

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from detector_images import scene
 from tiny_transformers import tiny_yolos
 
-from objectseeker import Defence
+from objectseeker import Defense
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
@@ -102,10 +102,10 @@ def test_a_setting_of_a_module_is_changed_by_replacing_it():
     detector = torch_detector(Corner(), input_size=64, batch=2)
     image, removed = scene(200, 100, 3), halves(200, 100, 1).removed
 
-    cropped = replace(detector, mask_by="crop")
+    cropped = replace(detector, mask_mode="crop")
 
     assert type(detector) is type(cropped) is NetworkDetector
-    expected = torch_detector(Corner(), input_size=64, batch=2, mask_by="crop")
+    expected = torch_detector(Corner(), input_size=64, batch=2, mask_mode="crop")
     assert cropped.detect_views(image, removed, 114) == expected.detect_views(image, removed, 114)
     assert cropped.predict is detector.predict
 
@@ -118,7 +118,7 @@ def test_a_module_shows_its_gradients():
 
     assert (boxes.shape, scores.shape) == ((2, 1, 4), (2, 1, 3))
     assert float(images.grad[0, 0, 0, 0]) == pytest.approx(1 / 255)
-    assert load("embedded", input_size=64).predict is None
+    assert load("builtin", input_size=64).predict is None
 
 
 def test_an_option_that_is_misspelt_is_refused():
@@ -138,12 +138,12 @@ def test_a_device_that_is_not_there_is_named():
         torch_detector(Corner(), device="no such device")
 
 
-def test_the_embedded_detector_is_the_same_in_torch_and_in_onnx():
+def test_the_builtin_detector_is_the_same_in_torch_and_in_onnx():
     weights = pytest.importorskip("objectseeker.detectors.builtin.weights")
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
-    in_onnx = load("embedded", mask_by="fill", **options)
+    in_onnx = load("builtin", mask_mode="fill", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
 
     views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)
@@ -277,14 +277,14 @@ def test_without_a_connection_torchvision_says_what_to_do(heads):
         load("torchvision:head")
 
 
-def test_a_defence_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeypatch):
-    Defence.default("torchvision:head,weights=own.pt").save("release/defence.json")
-    assert '"torchvision:head,weights=../own.pt"' in Path("release/defence.json").read_text()
+def test_a_defense_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeypatch):
+    Defense.default("torchvision:head,weights=own.pt").save("release/defense.json")
+    assert '"torchvision:head,weights=../own.pt"' in Path("release/defense.json").read_text()
     monkeypatch.chdir(tmp_path / "release")
-    loaded = Defence.load("defence.json")
+    loaded = Defense.load("defense.json")
     assert loaded.detector == "torchvision:head,weights=../own.pt"
-    assert loaded.sha256 == Defence.default("torchvision:head,weights=elsewhere/own.pt").sha256
-    assert loaded.sha256 != Defence.default("torchvision:head").sha256
+    assert loaded.sha256 == Defense.default("torchvision:head,weights=elsewhere/own.pt").sha256
+    assert loaded.sha256 != Defense.default("torchvision:head").sha256
 
 
 # --- transformers ------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def images_and_unions(draw: st.DrawFn):
     return (width, height), np.array(views, np.int64)
 
 
-PLACES = st.sampled_from([("top-left", None), ("centred", None), ("stretch", None), ("centred", 8)])
+PLACES = st.sampled_from([("top-left", None), ("centerd", None), ("stretch", None), ("centerd", 8)])
 
 
 @settings(max_examples=200, deadline=None)
@@ -71,7 +71,7 @@ def test_a_window_holds_all_that_is_kept_at_whole_strides(case, fit, step):
 
 
 def test_a_plan_is_made_once_for_all_images_of_a_size():
-    placement = place((90, 60), (64, 64), "centred")
+    placement = place((90, 60), (64, 64), "centerd")
     removed = halves(90, 60, 3).removed[:, None]
     views, same = (cached_view_plan(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
     other = cached_view_plan(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
@@ -118,22 +118,22 @@ def recording(seen: dict, **options) -> NetworkDetector:
 
 
 @settings(max_examples=60, deadline=None)
-@given(case=images_and_unions(), mask_by=st.sampled_from(("fill", "crop")), seed=st.integers(0, 2**32))
-def test_no_union_of_removed_pixels_reaches_the_network(case, mask_by, seed):
+@given(case=images_and_unions(), mask_mode=st.sampled_from(("fill", "crop")), seed=st.integers(0, 2**32))
+def test_no_union_of_removed_pixels_reaches_the_network(case, mask_mode, seed):
     (width, height), removed = case
     image = noise(width, height, seed)
     before: dict = {}
-    recording(before, mask_by=mask_by, batch=1).detect_views(image, removed, 114)
+    recording(before, mask_mode=mask_mode, batch=1).detect_views(image, removed, 114)
 
     for view, rectangles in enumerate(removed):
         attacked, after = image.copy(), {}
         for x1, y1, x2, y2 in rectangles:
             attacked[y1:y2, x1:x2] = noise(x2 - x1, y2 - y1, seed + 1)
-        recording(after, mask_by=mask_by, batch=1).detect_views(attacked, removed, 114)
+        recording(after, mask_mode=mask_mode, batch=1).detect_views(attacked, removed, 114)
         order = [
             member
             for _, members in plan_views(
-                place((width, height), (96, 64), "top-left"), removed, mask_by, stride=32, step=32
+                place((width, height), (96, 64), "top-left"), removed, mask_mode, stride=32, step=32
             ).by_size()
             for member in members
         ]
@@ -145,7 +145,7 @@ def test_a_cropped_view_is_a_window_of_the_filled_one():
     image, removed = noise(96, 64, 0), np.array([[(0, 0, 40, 64)], [(0, 20, 96, 64)]])
     filled, cropped = {}, {}
     recording(filled, batch=1).detect_views(image, removed, 114)
-    recording(cropped, mask_by="crop", batch=1).detect_views(image, removed, 114)
+    recording(cropped, mask_mode="crop", batch=1).detect_views(image, removed, 114)
 
     np.testing.assert_array_equal(cropped["batches"][0], filled["batches"][0][..., 32:96])
     np.testing.assert_array_equal(cropped["batches"][1], filled["batches"][1][..., :32, :])
@@ -157,7 +157,7 @@ def test_boxes_of_a_window_come_back_to_the_image(tmp_path):
     image = np.full((128, 256, 3), 255, np.uint8)
     removed = np.array([(0, 0, 0, 0), (0, 0, 100, 128), (0, 0, 256, 70), (200, 0, 256, 128)])
 
-    detector = load(f"onnx:{path}", layout="decoded", input_size=128, mask_by="crop")
+    detector = load(f"onnx:{path}", layout="decoded", input_size=128, mask_mode="crop")
     found = detector.detect_views(image, removed, 255)
 
     corners = [(0, 0), (32, 0), (0, 32), (0, 0)]  # of the windows on the network input, which is half as large
@@ -170,37 +170,37 @@ def test_crop_and_fill_are_told_apart_and_wrong_words_refused(tmp_path):
     fixed = build("decoded", tmp_path / "fixed.onnx", (4, 6, 20, 30), (5, 5))
     free = build("decoded", tmp_path / "free.onnx", (4, 6, 20, 30), (5, 5), input_shape=("n", 3, "h", "w"))
 
-    assert load(f"onnx:{free}", mask_by="crop").identity != load(f"onnx:{free}", mask_by="fill").identity
+    assert load(f"onnx:{free}", mask_mode="crop").identity != load(f"onnx:{free}", mask_mode="fill").identity
     with pytest.raises(ObjectSeekerError, match="takes inputs of one size only: mask by fill"):
-        load(f"onnx:{fixed}", mask_by="crop")
-    with pytest.raises(ObjectSeekerError, match="mask_by must be one of fill, crop, got 'cut'"):
-        load(f"onnx:{free}", mask_by="cut")
+        load(f"onnx:{fixed}", mask_mode="crop")
+    with pytest.raises(ObjectSeekerError, match="mask_mode must be one of fill, crop, got 'cut'"):
+        load(f"onnx:{free}", mask_mode="cut")
     with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU"):
-        load("embedded", precision="float16")
+        load("builtin", precision="float16")
 
 
 # --- several at a time --------------------------------------------------------------------------------------------
 
 
-def mean_colour(batch):
+def mean_color(batch):
     """One box a view, scored by the mean of what it shows: every pixel counts."""
     mean = batch.astype(np.float64).mean(axis=(1, 2, 3)) / 255
     return [(np.array([[1.0, 2.0, 9.0, 9.0]]), np.array([[value, 0.0]])) for value in mean]
 
 
-@pytest.mark.parametrize("mask_by", ["fill", "crop"])
+@pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_the_number_of_workers_changes_nothing(mask_by, batch):
+def test_the_number_of_workers_changes_nothing(mask_mode, batch):
     image, removed = noise(90, 60, 5), halves(90, 60, 6).removed
 
     def run(workers: int) -> list[Detections]:
         detector = NetworkDetector(
             names=(),
             identity="",
-            forward=mean_colour,
+            forward=mean_color,
             layout=parse("decoded"),
             input_size=(96, 64),
-            mask_by=mask_by,
+            mask_mode=mask_mode,
             batch=batch,
             workers=workers,
         )

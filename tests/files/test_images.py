@@ -137,12 +137,12 @@ def test_damaged_exif_does_not_hide_the_photo(tmp_path: Path, photo: PIL.Image.I
     assert load_image(path).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_greyscale_and_one_bit(tmp_path: Path) -> None:
-    grey = np.arange(6, dtype=np.uint8).reshape(2, 3) * 50
-    PIL.Image.fromarray(grey).save(tmp_path / "grey.png")
-    assert np.array_equal(load_image(tmp_path / "grey.png"), np.stack([grey] * 3, axis=2))
-    PIL.Image.fromarray(grey > 100).save(tmp_path / "bits.png")
-    assert np.array_equal(load_image(tmp_path / "bits.png")[..., 1], np.where(grey > 100, 255, 0))
+def test_grayscale_and_one_bit(tmp_path: Path) -> None:
+    gray = np.arange(6, dtype=np.uint8).reshape(2, 3) * 50
+    PIL.Image.fromarray(gray).save(tmp_path / "gray.png")
+    assert np.array_equal(load_image(tmp_path / "gray.png"), np.stack([gray] * 3, axis=2))
+    PIL.Image.fromarray(gray > 100).save(tmp_path / "bits.png")
+    assert np.array_equal(load_image(tmp_path / "bits.png")[..., 1], np.where(gray > 100, 255, 0))
 
 
 def test_palette(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_sixteen_bits_keep_the_upper_eight(tmp_path: Path, suffix: str) -> None:
     assert load_image(path)[0, :, 2].tolist() == [0, 0, 1, 127, 128, 255]
 
 
-def test_sixteen_bit_colour_and_big_endian(tmp_path: Path) -> None:
+def test_sixteen_bit_color_and_big_endian(tmp_path: Path) -> None:
     row = b"\0" + struct.pack(">6H", 0x1234, 0xABCD, 0xFFFF, 0, 0x00FF, 0x8000)
     path = file_with(tmp_path, png(2, 1, depth=16, kind=2, data=row))
     assert load_image(path).tolist() == [[[0x12, 0xAB, 0xFF], [0, 0, 0x80]]]
@@ -214,7 +214,7 @@ def test_wide_integers_and_floats_have_one_meaning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["gif", "webp", "png"])
 def test_first_frame_of_an_animation(tmp_path: Path, suffix: str) -> None:
-    frames = [PIL.Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    frames = [PIL.Image.new("RGB", (8, 8), color) for color in ("red", "lime", "blue")]
     path = tmp_path / f"moving.{suffix}"
     options: dict[str, Any] = {"lossless": True} if suffix == "webp" else {}
     frames[0].save(path, save_all=True, append_images=frames[1:], **options)
@@ -418,7 +418,7 @@ def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatc
 
 
 def test_a_small_file_costs_no_more_memory_than_its_pixels(tmp_path: Path) -> None:
-    """A GIF of 43 bytes: one pixel on a page of 16 million, with a transparent colour."""
+    """A GIF of 43 bytes: one pixel on a page of 16 million, with a transparent color."""
     page = struct.pack("<HHBBB", 4000, 4000, 0x80, 0, 0) + bytes([0, 0, 0, 255, 255, 255])
     frame = b"!\xf9\x04\x01\0\0\0\0," + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02D\x01\0;"
     bomb = file_with(tmp_path, b"GIF89a" + page + frame, "bomb.gif")
@@ -442,8 +442,8 @@ def test_strips_give_what_the_whole_gives(mode: str, monkeypatch: pytest.MonkeyP
         "I;16": values[..., 0].astype(np.uint16) * 257,
         "F": values[..., 0].astype(np.float32) / 255,
     }
-    colours = values if mode in ("RGBA", "LA", "PA") else values[..., :3]
-    image = PIL.Image.fromarray(numbers.get(mode, colours)).convert(mode)
+    colors = values if mode in ("RGBA", "LA", "PA") else values[..., :3]
+    image = PIL.Image.fromarray(numbers.get(mode, colors)).convert(mode)
     monkeypatch.setattr(images, "STRIP", 10**9)
     whole = images._as_rgb(image, "x")
     monkeypatch.setattr(images, "STRIP", 5 * WIDTH)

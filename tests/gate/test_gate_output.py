@@ -22,7 +22,7 @@ from objectseeker.metrics.policy import parse_policy
 
 EVIL = "a|b <script>alert(1)</script>\x1b[31m\u202e `x`\n# top"
 ABOUT = {
-    "defence": {"sha256": "d" * 64, "detector": "toy `1`", "masks": "halves:6"},
+    "defense": {"sha256": "d" * 64, "detector": "toy `1`", "masks": "halves:6"},
     "run": {"digest": "e" * 64, "images": 40, "dataset_identity": "f" * 64},
     "files": {"policy": "0" * 64},
 }
@@ -39,7 +39,7 @@ def gate(*outcomes, name=None, refuted=()):
         ]
     )
     policy = parse_policy(text)
-    judgements = tuple(
+    judgments = tuple(
         Judgement(
             requirement=asked,
             outcome=outcome,
@@ -52,7 +52,7 @@ def gate(*outcomes, name=None, refuted=()):
         )
         for asked, outcome in zip(policy.requirements, outcomes, strict=True)
     )
-    return Gate(policy=policy, judgements=judgements, refuted=refuted, about=ABOUT)
+    return Gate(policy=policy, judgments=judgments, refuted=refuted, about=ABOUT)
 
 
 # What junit-10.xsd allows: attributes (those that must be there first), and elements below.
@@ -118,7 +118,7 @@ def test_markdown_is_a_table_whatever_things_are_called():
 
 def test_the_page_stands_alone_and_runs_nothing():
     made = gate("pass", "fail", name=EVIL, refuted=(EVIL,))
-    page = page_of(made, {made.judgements[0].instances[0]: b"\xff\xd8picture"})
+    page = page_of(made, {made.judgments[0].instances[0]: b"\xff\xd8picture"})
     assert "<script" not in page
     assert "http-equiv" in page
     assert not re.search(r"(src|href)=[\"'](?!data:)", page)
@@ -142,8 +142,8 @@ def test_pictures_show_objects_and_flagged_images(tmp_path):
     gone = replace(one, id="gone", path=tmp_path / "b.png")
     made = gate("fail")
     instances = (Instance("there", 0, "cat", box), Instance("there", None, None, None), Instance("gone", 0, "cat", box))
-    made = replace(made, judgements=(replace(made.judgements[0], instances=instances),))
-    pictures = pictures_of(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_score=0.3))
+    made = replace(made, judgments=(replace(made.judgments[0], instances=instances),))
+    pictures = pictures_of(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_threshold=0.3))
     assert [type(pictures[instance]) for instance in instances] == [bytes, bytes, str]
     assert pictures[instances[0]] != pictures[instances[1]]
     assert "b.png" in pictures[instances[2]]

@@ -41,8 +41,8 @@ def test_frames_come_in_order_with_their_times(tmp_path):
     ("codec", "pixels", "name"),
     [
         ("ffv1", "yuv420p10le", "ten.mkv"),
-        ("ffv1", "gray", "grey.mkv"),
-        ("ffv1", "gray16le", "grey16.mkv"),
+        ("ffv1", "gray", "gray.mkv"),
+        ("ffv1", "gray16le", "gray16.mkv"),
         ("mpeg4", "yuv420p", "old.avi"),
         ("libx264", "yuv444p", "full.mov"),
         ("libx264", "yuvj420p", "range.mp4"),
@@ -50,26 +50,26 @@ def test_frames_come_in_order_with_their_times(tmp_path):
 )
 def test_pixel_formats(tmp_path, codec, pixels, name):
     file = encode(tmp_path / name, moving(3), codec=codec, pixels=pixels)
-    grey = pixels.startswith("gray")
+    gray = pixels.startswith("gray")
     for frame, image in zip(read(file), moving(3), strict=True):
-        assert close(frame.image, image.mean(axis=2, keepdims=True).repeat(3, axis=2) if grey else image)
+        assert close(frame.image, image.mean(axis=2, keepdims=True).repeat(3, axis=2) if gray else image)
         assert frame.image.dtype == np.uint8
 
 
 @pytest.mark.parametrize(
     ("standard", "red", "blue"), [("bt709", 0.2126, 0.0722), ("smpte170m", 0.299, 0.114), ("bt2020nc", 0.2627, 0.0593)]
 )
-def test_colours_are_those_that_the_file_says(tmp_path, standard, red, blue):
-    """The same colour by two standards: a decoder that knows one of them only is off by twenty and more."""
-    colour = np.array((30, 200, 60)) / 255
-    light = colour @ (red, 1 - red - blue, blue)
-    values = 16 + 219 * light, *(128 + 112 * (colour[c] - light) / (1 - k) for c, k in ((2, blue), (0, red)))
+def test_colors_are_those_that_the_file_says(tmp_path, standard, red, blue):
+    """The same color by two standards: a decoder that knows one of them only is off by twenty and more."""
+    color = np.array((30, 200, 60)) / 255
+    light = color @ (red, 1 - red - blue, blue)
+    values = 16 + 219 * light, *(128 + 112 * (color[c] - light) / (1 - k) for c, k in ((2, blue), (0, red)))
     planes = np.rint(np.ones((3, 48, 64)) * np.array(values)[:, None, None]).astype(np.uint8)
     options = {"colorspace": standard, "crf": "1"}
     (frame,) = read(
         encode(tmp_path / "a.mkv", [planes], pixels="yuv444p", given="yuv444p", options=options, size=(64, 48))
     )
-    assert np.abs(frame.image - 255 * colour).max() <= 4
+    assert np.abs(frame.image - 255 * color).max() <= 4
 
 
 def test_odd_sizes(tmp_path):

@@ -26,7 +26,7 @@ from objectseeker.inference.images import CERTIFICATE, Results, look, look_at_al
 from objectseeker.inference.journal import FILE, journal_in, pixels_sha256
 from objectseeker.metrics import ThreatModel
 
-ABOUT = {"defence": {"masks": "halves:3", "rule": {"mask_score": 0.7}}, "certified": None}
+ABOUT = {"defense": {"masks": "halves:3", "rule": {"mask_threshold": 0.7}}, "certified": None}
 NAMES = ("bright", "dim")
 
 
@@ -160,7 +160,7 @@ def test_what_is_a_data_set(tmp_path, monkeypatch):
 # --- what is written ------------------------------------------------------------------------------------------------
 
 
-def test_certificates_are_those_of_the_very_defence(tmp_path):
+def test_certificates_are_those_of_the_very_defense(tmp_path):
     """Row by row, against `ObjectSeeker.certify` on what the detector saw."""
     folder, threat = save(tmp_path / "photos", "a.png", "b.png"), ThreatModel(area=0.02, threshold=0.1)
     detect(folder, tmp_path / "o", threat=threat)
@@ -326,14 +326,16 @@ def test_a_picture_that_is_missing_is_drawn_again(tmp_path):
     assert (out / "annotated" / "a.jpg").exists()
 
 
-def test_results_of_another_defence_are_refused_and_the_difference_is_named(tmp_path):
+def test_results_of_another_defense_are_refused_and_the_difference_is_named(tmp_path):
     folder, out = save(tmp_path / "photos", "a.png"), tmp_path / "o"
     detect(folder, out)
-    other = {"defence": {"masks": "halves:4", "rule": {"mask_score": 0.7}}, "certified": None}
-    with pytest.raises(ObjectSeekerError, match=r"another defence \(masks was halves:3, now halves:4\)"):
+    other = {"defense": {"masks": "halves:4", "rule": {"mask_threshold": 0.7}}, "certified": None}
+    with pytest.raises(ObjectSeekerError, match=r"another defense \(masks was halves:3, now halves:4\)"):
         detect(folder, out, about=other)
-    with pytest.raises(ObjectSeekerError, match=r"mask_score was 0\.7, now 0\.6"):
-        detect(folder, out, about={"defence": {"masks": "halves:3", "rule": {"mask_score": 0.6}}, "certified": None})
+    with pytest.raises(ObjectSeekerError, match=r"mask_threshold was 0\.7, now 0\.6"):
+        detect(
+            folder, out, about={"defense": {"masks": "halves:3", "rule": {"mask_threshold": 0.6}}, "certified": None}
+        )
     with pytest.raises(ObjectSeekerError, match=r"certified otherwise \(certified was none, now patch_area 0\.02\)"):
         detect(folder, out, about=ABOUT | {"certified": {"patch_area": 0.02}})
     (out / FILE).write_text("something else\n")
@@ -402,7 +404,7 @@ def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path
 def test_what_is_kept_is_kept_to_the_last_bit():
     image = photograph(1)
     found = look(ObjectSeeker(see, Rule(), masks=Halves(3)), image, pixels_sha256(image), ThreatModel())
-    again = job.Found.of_json(json.loads(json.dumps(found.to_json())))
+    again = job.Found.from_dict(json.loads(json.dumps(found.to_dict())))
     assert again.boxes == found.boxes
     assert (again.sha256, again.size, again.base, again.certificates) == (
         found.sha256, found.size, found.base, found.certificates,

@@ -1,4 +1,4 @@
-"""Drawing: the right pixels change, in the right colour, and nothing leaves the image."""
+"""Drawing: the right pixels change, in the right color, and nothing leaves the image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from objectseeker.inference.drawing import (
     Layer,
     annotate,
     captions,
-    colour_of,
+    color_of,
     draw,
     truth_layers,
     with_legend,
@@ -50,7 +50,7 @@ def extent(where: np.ndarray) -> tuple[int, int, int, int]:
 
 def test_an_outline_lies_inside_the_half_open_box() -> None:
     image = blank(100, 80)
-    pixels = np.asarray(annotate(image, [Layer(boxes((10, 20, 60, 50)), colour=RED)]))
+    pixels = np.asarray(annotate(image, [Layer(boxes((10, 20, 60, 50)), color=RED)]))
     expected = image.copy()
     expected[20:50, 10:60] = RED
     expected[21:49, 11:59] = 50
@@ -89,8 +89,8 @@ def test_dashes_leave_gaps_and_solid_lines_do_not() -> None:
 def test_shading_tints_the_inside_only() -> None:
     image = blank(100, 100, 200)
     layers = [
-        Layer(boxes((0, 0, 100, 100)), colour=CERTIFIED, width=0, shade=0.25),
-        Layer(boxes((10, 10, 50, 50)), colour=VULNERABLE, width=0, shade=0.5),
+        Layer(boxes((0, 0, 100, 100)), color=CERTIFIED, width=0, shade=0.25),
+        Layer(boxes((10, 10, 50, 50)), color=VULNERABLE, width=0, shade=0.5),
     ]
     pixels = np.asarray(annotate(image, layers)).astype(float)
     outside = 0.75 * 200 + 0.25 * np.array(CERTIFIED)
@@ -101,7 +101,7 @@ def test_shading_tints_the_inside_only() -> None:
 
 def test_later_layers_lie_on_top() -> None:
     same = boxes((10, 10, 50, 50))
-    picture = annotate(blank(100, 100), [Layer(same, colour=(0, 0, 255)), Layer(same, colour=RED)])
+    picture = annotate(blank(100, 100), [Layer(same, color=(0, 0, 255)), Layer(same, color=RED)])
     assert picture.getpixel((10, 10)) == RED
 
 
@@ -115,7 +115,7 @@ def test_draw_gives_each_kind_of_box_its_look() -> None:
     assert set(map(tuple, pixels[159, 160:280].tolist())) == {
         ORANGE,
         (50, 50, 50),
-    }  # dashed, in the colour of its class
+    }  # dashed, in the color of its class
     assert (pixels[279, 20:280] == TRUTH).all()
     assert (pixels[45:60, 20:60] == BASE).all(axis=2).any()  # a caption above the base box ...
     assert (pixels[180:200] == 50).all()  # ... and none above the ground truth
@@ -123,7 +123,7 @@ def test_draw_gives_each_kind_of_box_its_look() -> None:
     assert extent((only_base != image).any(axis=2))[2] <= 160
 
 
-def test_certificates_are_told_by_colour_and_label() -> None:
+def test_certificates_are_told_by_color_and_label() -> None:
     image = blank(300, 300)
     three = Detections(boxes((20, 60, 90, 160), (110, 60, 180, 160), (200, 60, 280, 160)), [0.9] * 3, [0] * 3)
     places = [["far", "close", "over", "anywhere"], ["far", "close"], []]
@@ -153,12 +153,12 @@ def test_a_legend_lies_below_the_image_and_leaves_it_as_it_is() -> None:
     assert with_legend(picture, []) is picture
 
 
-def test_classes_have_colours_of_their_own() -> None:
-    assert len({colour_of(label) for label in range(80)}) == 80
-    assert colour_of(-1) == colour_of(-1)
+def test_classes_have_colors_of_their_own() -> None:
+    assert len({color_of(label) for label in range(80)}) == 80
+    assert color_of(-1) == color_of(-1)
 
 
-def test_any_number_of_boxes_is_drawn_and_only_so_many_are_labelled() -> None:
+def test_any_number_of_boxes_is_drawn_and_only_so_many_are_labeled() -> None:
     count = 3 * MOST_CAPTIONS
     many = Detections(np.tile([[5, 5, 90, 90]], (count, 1)), [0.5] * count, [0] * count)
     assert draw(blank(100, 100), many[:2], ["cat"], recovered=many[2:]).width == 100
@@ -214,7 +214,7 @@ def test_a_caption_that_does_not_fit_is_left_out() -> None:
         assert not changed(image, annotate(image, [Layer(boxes((0, 0, 5, 5)), ["person 0.93"], width=0)])).any()
 
 
-def test_captions_of_neighbours_do_not_cover_each_other() -> None:
+def test_captions_of_neighbors_do_not_cover_each_other() -> None:
     def text_pixels(*rows: tuple[float, ...]) -> int:
         layer = Layer(boxes(*rows), ["car 0.81"] * len(rows), width=0)
         return int((np.asarray(annotate(blank(400, 300), [layer])).sum(axis=2) < 100).sum())
@@ -226,15 +226,15 @@ def test_captions_of_neighbours_do_not_cover_each_other() -> None:
 def test_in_a_crowd_every_caption_that_is_drawn_can_be_read() -> None:
     """Twenty boxes at one place: the largest have captions, the others go without rather than cover them."""
     image = blank(300, 200)
-    colours = [(200, 10 * n, 0) for n in range(20)]
+    colors = [(200, 10 * n, 0) for n in range(20)]
     layers = [
-        Layer(boxes((100 + n / 4, 80, 160 - n / 4, 120)), ["person"], colour=colour, width=0)
-        for n, colour in enumerate(colours)
+        Layer(boxes((100 + n / 4, 80, 160 - n / 4, 120)), ["person"], color=color, width=0)
+        for n, color in enumerate(colors)
     ]
     drawn = np.asarray(annotate(image, layers[::-1]))
     alone = np.asarray(annotate(image, layers[:1]))
-    plate = int((alone == colours[0]).all(axis=2).sum())
-    seen = [int((drawn == colour).all(axis=2).sum()) for colour in colours]
+    plate = int((alone == colors[0]).all(axis=2).sum())
+    seen = [int((drawn == color).all(axis=2).sum()) for color in colors]
     assert seen[0] >= 0.9 * plate
     assert all(count == 0 or count >= 0.75 * plate for count in seen)
     assert 0 in seen
@@ -242,7 +242,7 @@ def test_in_a_crowd_every_caption_that_is_drawn_can_be_read() -> None:
 
 def test_captions_lie_above_the_boxes_of_every_layer() -> None:
     first = Layer(boxes((100, 100, 200, 200)), ["person"])
-    crossing = Layer(boxes((90, 80, 210, 95)), colour=RED, shade=1)
+    crossing = Layer(boxes((90, 80, 210, 95)), color=RED, shade=1)
     alone = np.asarray(annotate(blank(400, 300), [Layer(first.boxes, ["person"], width=0)]))
     x1, y1, x2, y2 = extent((alone != 50).any(axis=2))
     both = np.asarray(annotate(blank(400, 300), [first, crossing]))
@@ -257,7 +257,7 @@ def test_nothing_to_draw() -> None:
 
 
 def test_one_pixel_and_slivers() -> None:
-    layer = Layer(boxes((0, 0, 1, 1)), ["person 0.93"], colour=RED)
+    layer = Layer(boxes((0, 0, 1, 1)), ["person 0.93"], color=RED)
     assert np.asarray(annotate(blank(1, 1), [layer])).tolist() == [[list(RED)]]
     for width, height in ((1, 500), (500, 1), (3, 3)):
         picture = annotate(blank(width, height), [Layer(boxes((-5, -5, 600, 600)), ["person 0.93"], dashed=True)])

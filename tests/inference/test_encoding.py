@@ -46,8 +46,8 @@ def test_pictures_and_times_are_kept_and_sides_made_even(tmp_path):
     assert open_video(str(file)).total == 5  # an ordinary file: it says how long it is
 
 
-@pytest.mark.parametrize("size", [(64, 48), (1280, 64)])  # players take small and large videos to differ in colours
-def test_colours_are_kept(tmp_path, size):
+@pytest.mark.parametrize("size", [(64, 48), (1280, 64)])  # players take small and large videos to differ in colors
+def test_colors_are_kept(tmp_path, size):
     writer = VideoWriter(tmp_path / "a.mp4", 25)
     writer.add(PIL.Image.new("RGB", size, (30, 200, 60)), 0)
     writer.close()

@@ -101,7 +101,7 @@ def test_lines_and_sums():
         written.append(json.loads(json.dumps(lines.of(one))))
         sums.add(one)
     clean, flagged, lost = written
-    assert [clean[name] for name in ("video", "frame", "time", "size", "masks", "passes", "alert", "defence")] == [
+    assert [clean[name] for name in ("video", "frame", "time", "size", "masks", "passes", "alert", "defense")] == [
         "a.mp4", 0, 0.0, [64, 48], "halves:3", 13, False, "abc",
     ]  # fmt: skip
     (box,) = clean["boxes"]
@@ -110,7 +110,7 @@ def test_lines_and_sums():
     assert {box["found_by"] for box in flagged["boxes"]} == {"masks"}
     assert flagged["found_by_masks_only"] == len(flagged["boxes"]) > 0
     assert flagged["alert"]
-    assert lost == {"video": "a.mp4", "frame": 2, "failed": "it is damaged", "defence": "abc"}
+    assert lost == {"video": "a.mp4", "frame": 2, "failed": "it is damaged", "defense": "abc"}
     assert (sums.frames, sums.passes, sums.failed, sums.flagged) == (2, 26, 1, 1)
     assert sums.boxes == 1 + len(flagged["boxes"])
     assert sums.certified["over"] == sum(box["over"] for line in (clean, flagged) for box in line["boxes"])

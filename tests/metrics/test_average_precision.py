@@ -136,7 +136,7 @@ def test_the_papers_protocol_against_a_literal_version(settings, classwise):
 
 
 def test_the_undefended_detector_follows_the_same_protocol_with_base_boxes_alone():
-    images = run(8, 6, generous=0.0)  # nothing under any mask: the defence adds nothing
+    images = run(8, 6, generous=0.0)  # nothing under any mask: the defense adds nothing
     undefended = undefended_curve(ImageSet.of(images, VOCABULARY))
     assert undefended.mean_ap50 == pytest.approx(100 * protocol_literally(images, PAPER, True)[0], abs=1e-9)
 
@@ -158,8 +158,8 @@ def test_one_image_by_hand():
     curve = undefended_curve(ImageSet.of([image(base, truth)], VOCABULARY))
     assert curve.mean_ap50 == pytest.approx(50 + 50 * 2 / 3)
     assert curve.clean_recall[[0, 50, 51, 90, 91]].tolist() == [100, 100, 50, 50, 0]
-    assert curve.base_scores[curve.row_at_recall(0.5)] == 0.9
-    assert curve.base_scores[curve.row_at_recall(0.51)] == 0.5
+    assert curve.base_thresholds[curve.row_at_recall(0.5)] == 0.9
+    assert curve.base_thresholds[curve.row_at_recall(0.51)] == 0.5
     assert coco_ap50(ImageSet.of([image(base, truth)], VOCABULARY))[0] == pytest.approx((51 + 50 * 2 / 3) / 101 * 100)
 
 

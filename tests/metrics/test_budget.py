@@ -105,7 +105,7 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
                 seen = images[i].observation
                 under = seen.under(one.candidate.recipe.masks(seen.width, seen.height))
                 part.append(replace(images[i], observation=under))
-            there = replace(one.best.settings, base_score=trial.outcome.base_score, clean_recall=None)
+            there = replace(one.best.settings, base_threshold=trial.outcome.base_threshold, clean_recall=None)
             told = evaluate(part, run.vocabulary, there)
             assert told.ours.certified_recall() == trial.outcome.certified_recall()
             assert told.ours.ap50 == trial.outcome.ap50
@@ -114,7 +114,7 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
 def test_several_processes_find_the_same(run, found):
     steps = []
     again = tune_budgets(run, SEARCH, [9, 26], processes=2, on_progress=lambda *step: steps.append(step))
-    assert [one.to_json() for one in again.chosen] == [one.to_json() for one in found.chosen[:2]]
+    assert [one.to_dict() for one in again.chosen] == [one.to_dict() for one in found.chosen[:2]]
     assert steps[-1][0].startswith("settings tried of")
     assert steps[-1][1] > 42
 

@@ -17,20 +17,20 @@ from objectseeker.metrics.certified import build_proof_table, certified_objects
 SMALL, LARGE = 0.02, 0.3
 
 
-def by_certify(images, chosen, base_score, classwise, patches):
-    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
+def by_certify(images, chosen, base_threshold, classwise, patches):
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_threshold)
     parts = []
     for image in images:
         found = certify(
             image.observation,
             image.truth[~image.ignore],
             patches,
-            mask_score=rule.mask_score,
+            mask_threshold=rule.mask_threshold,
             filter_ioa=rule.filter_ioa,
             threshold=chosen.threat.threshold or 0.0,
             bound=chosen.threat.bound,
             classwise=classwise,
-            low_score=rule.low_score,
+            evidence_threshold=rule.evidence_threshold,
             power=rule.power,
             edge_factor=rule.edge_factor,
             cluster_distance=rule.cluster_distance,
@@ -43,19 +43,19 @@ def by_certify(images, chosen, base_score, classwise, patches):
 @given(
     seed=st.integers(0, 2**32 - 1),
     chosen=st.sampled_from([PAPER, EVIDENCE]),
-    base_score=st.sampled_from([0.0, 0.3, 0.6, 0.99]),
+    base_threshold=st.sampled_from([0.0, 0.3, 0.6, 0.99]),
     threshold=st.sampled_from([0.0, 0.2, 0.9]),
     bound=st.sampled_from(["exact", "paper"]),
     classwise=st.booleans(),
 )
-def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_score, threshold, bound, classwise):
+def test_whole_runs_are_certified_as_single_images_are(seed, chosen, base_threshold, threshold, bound, classwise):
     chosen = changed(chosen, threshold=threshold, bound=bound)
     images = run(seed, 3)
     patches = [Patch(area=area, aspect=2.0, where=where) for area in (SMALL, LARGE) for where in PATCH_LOCATIONS]
-    rule = chosen.with_rule(classwise=classwise).on_curve(base_score)
+    rule = chosen.with_rule(classwise=classwise).on_curve(base_threshold)
     proofs = build_proof_table(ImageSet.of(images, VOCABULARY), chosen.with_rule(classwise=classwise).rule, bound)
     found = certified_objects(proofs, rule, patches, threshold=threshold)
-    expected = by_certify(images, chosen, base_score, classwise, patches)
+    expected = by_certify(images, chosen, base_threshold, classwise, patches)
     assert np.array_equal(found[0], expected[0])
     assert np.array_equal(found[1], expected[1])
 
@@ -102,8 +102,8 @@ def test_generous_runs_certify_much_but_not_all(chosen):
     assert np.array_equal(certified, by_certify(images, chosen, 0.3, True, patches)[0])
     assert 0.1 < certified.mean() < 0.9
     assert vacuous.any()
-    if rule.low_score is not None:
-        alone, _ = certified_objects(proofs, dataclasses.replace(rule, low_score=None), patches)
+    if rule.evidence_threshold is not None:
+        alone, _ = certified_objects(proofs, dataclasses.replace(rule, evidence_threshold=None), patches)
         assert (certified & ~alone).any()
 
 

@@ -12,7 +12,7 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, image, made, noisy, run
 
 from objectseeker import Halves, ObjectSeekerError
-from objectseeker.metrics import BASE_SCORES, Choices, ImageSet, Search, sweeps, tune
+from objectseeker.metrics import BASE_THRESHOLDS, Choices, ImageSet, Search, sweeps, tune
 from objectseeker.metrics.comparison import RunFigures, compare, measure
 from objectseeker.metrics.comparison_metrics import BootstrapEstimate, Options, held_out_figures, plain
 from objectseeker.metrics.curves import NO_BOXES, undefended_curve
@@ -35,11 +35,11 @@ def stored(images, name: str = "one"):
 
 def measured_of(images, **options):
     """The figures of a run, as they are written into a file."""
-    return measure(stored(images), **options).to_json()
+    return measure(stored(images), **options).to_dict()
 
 
 def compared(runs):
-    return compare([RunFigures.of_json(run) for run in runs])
+    return compare([RunFigures.from_dict(run) for run in runs])
 
 
 def tuned(images, family, recall=0.9, **options):
@@ -79,9 +79,9 @@ class TestSamples:
             literal = evaluated(repeated, settings)
             ours = literal["objectseeker"]
             expected = {
-                "undefended_ap50": literal["vanilla"]["ap50"],
+                "undefended_ap50": literal["undefended"]["ap50"],
                 "ap50": ours["ap50"],
-                "ap50_loss": literal["vanilla"]["ap50"] - ours["ap50"],
+                "ap50_loss": literal["undefended"]["ap50"] - ours["ap50"],
                 "clean_recall": ours["clean_recall"],
                 **{f"certified_{where}": value for where, value in ours["certified_recall"].items()},
             }
@@ -89,8 +89,8 @@ class TestSamples:
                 given = found[name]["value"] if place == 0 else found[name]["samples"][place - 1]
                 assert given == (None if value is None else pytest.approx(value, abs=1e-4)), name
             if place == 0:
-                assert found["base_score"] == ours["base_score"]
-                assert found["mask_score"] == ours["mask_score"]
+                assert found["base_threshold"] == ours["base_threshold"]
+                assert found["mask_threshold"] == ours["mask_threshold"]
             compared += 1
         assert compared >= count
 
@@ -99,12 +99,12 @@ class TestSamples:
         scene = ImageSet.of(images, VOCABULARY)
         found = plain(held_out_figures(scene, settings, settings.floor, 3, 0))["at_undefended_recall"]
         undefended = undefended_curve(scene)
-        (best,) = undefended.base_scores[[undefended.row_at_recall(0.6)]]
-        assert found["base_score"] == best
+        (best,) = undefended.base_thresholds[[undefended.row_at_recall(0.6)]]
+        assert found["base_threshold"] == best
         point = DefendedImageSet.of(scene, settings).at(settings, settings.on_curve(float(best)))
         assert found["certified_far"]["value"] == pytest.approx(point.certified_recall()["far"])
         assert found["clean_recall"]["value"] == pytest.approx(point.clean_recall)
-        assert found["mask_score"] == point.rule.mask_score
+        assert found["mask_threshold"] == point.rule.mask_threshold
 
     def test_a_class_without_objects_in_the_sample_does_not_count(self):
         images = [
@@ -112,7 +112,7 @@ class TestSamples:
             image([], [(10, 10, 40, 40, 0)]),
             image([], [(10, 10, 40, 40, 1)]),
         ]
-        tally = Tally.of(ImageSet.of(images, VOCABULARY), [NO_BOXES] * len(BASE_SCORES))
+        tally = Tally.of(ImageSet.of(images, VOCABULARY), [NO_BOXES] * len(BASE_THRESHOLDS))
         weights = np.array([[1.0, 1, 1], [2, 1, 0]])
         assert tally.ap50(weights) == pytest.approx([25, 200 / 3])
         assert tally.clean_recall(weights)[0] == pytest.approx([25, 200 / 3])
@@ -127,12 +127,12 @@ class TestSamples:
 
     def test_a_recall_that_is_not_reached(self):
         scene = ImageSet.of([image([], [(10, 10, 30, 30, 0)])], VOCABULARY)
-        tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+        tally = Tally.of(scene, [NO_BOXES] * len(BASE_THRESHOLDS))
         assert tally.rows_at_recall(0.5, np.ones((1, 1))).tolist() == [NO_ROW]
         found = plain(held_out_figures(scene, made(clean_recall=0.5), 0.1, 5, 0))
         assert found["certified_far"]["value"] is None
         assert found["certified_far"]["unreached"] == 5
-        assert found["base_score"] is None
+        assert found["base_threshold"] is None
         assert found["ap50"]["value"] == 0
 
     def test_the_interval_holds_95_percent_of_the_samples(self):
@@ -181,7 +181,7 @@ class TestMeasured:
         ]
         for row in measured["tuned"]:
             found = tuned(images, row["rule"])
-            assert row["settings"] == found.settings.to_json()
+            assert row["settings"] == found.settings.to_dict()
             assert row["searched"] == found.searched.figures()
             for name in ("ap50", "ap50_loss", "undefended_ap50", "certified_far", "certified_over", "certified_mean"):
                 assert row["held_out"][name]["value"] == pytest.approx(found.held_out.figures()[name])
@@ -196,7 +196,7 @@ class TestMeasured:
         for name in ("ap50", "ap50_loss", "certified_far", "certified_over"):
             expected = np.mean([one.held_out.figures()[name] for one in both])
             assert row["held_out"][name]["value"] == pytest.approx(expected)
-        assert row["held_out"]["base_score"] is None  # each half has its own
+        assert row["held_out"]["base_threshold"] is None  # each half has its own
         (once,) = measured_of(images, **(options | {"both_halves": False}))["tuned"]
         widths = [found["held_out"]["ap50"]["high"] - found["held_out"]["ap50"]["low"] for found in (row, once)]
         assert widths[0] < widths[1]
@@ -216,11 +216,11 @@ class TestMeasured:
         found = row["held_out"]["at_undefended_recall"]
         scene = ImageSet.of([noisy(4, 14)[i] for i in sweeps.split(14, 2, 1)[0]], VOCABULARY)
         undefended = undefended_curve(scene)
-        assert row["searched"]["base_score"] == undefended.base_scores[undefended.row_at_recall(0.9)]
+        assert row["searched"]["base_threshold"] == undefended.base_thresholds[undefended.row_at_recall(0.9)]
         (defended,) = measured_of(noisy(4, 14), **(options | {"recall_of": "defended"}))["tuned"]
         searched = tuned(noisy(4, 14), "paper", recall_of="undefended")
         assert found["certified_mean"]["value"] == pytest.approx(searched.held_out.certified_mean)
-        assert defended["searched"]["base_score"] >= row["searched"]["base_score"]
+        assert defended["searched"]["base_threshold"] >= row["searched"]["base_threshold"]
         with pytest.raises(ObjectSeekerError, match="neither"):
             Search(mask_floor=FLOOR, recall_of="neither")
 
@@ -231,19 +231,19 @@ class TestMeasured:
             settings = made(alpha=max(FLOOR, point["beta"]), beta=point["beta"], clean_recall=0.9)
             literal = evaluated(images, settings)
             assert point["ap50"]["value"] == pytest.approx(literal["objectseeker"]["ap50"])
-            lost = literal["vanilla"]["ap50"] - literal["objectseeker"]["ap50"]
+            lost = literal["undefended"]["ap50"] - literal["objectseeker"]["ap50"]
             assert point["ap50_loss"]["value"] == pytest.approx(lost)
-        assert measured["undefended"]["ap50_coco"] == evaluated(images, PAPER)["vanilla"]["ap50_coco"]
+        assert measured["undefended"]["ap50_coco"] == evaluated(images, PAPER)["undefended"]["ap50_coco"]
 
-    def test_low_mask_scores_add_spurious_boxes(self, measured):
+    def test_low_mask_thresholds_add_spurious_boxes(self, measured):
         boxes = [point["at_recall"][0]["spurious"]["value"] for point in measured["curve"]]
         assert boxes == sorted(boxes, reverse=True)
         assert boxes[0] > 0 == boxes[-1]
 
     def test_it_is_ready_for_json(self, measured):
         assert json.loads(json.dumps(measured)) == measured
-        assert RunFigures.of_json(measured).to_json() == measured
-        assert "samples" not in json.dumps(compared([measured]).to_json())
+        assert RunFigures.from_dict(measured).to_dict() == measured
+        assert "samples" not in json.dumps(compared([measured]).to_dict())
 
     def test_a_loss_that_cannot_be_kept_is_said(self):
         found = measured_of(noisy(4, 14), **(OPTIONS | {"losses": (-50.0,), "rules": ("paper",)}))
@@ -273,7 +273,7 @@ class TestMeasured:
 
 class TestCompared:
     def test_a_run_does_not_differ_from_itself(self, measured):
-        (difference,) = compared([measured, measured]).to_json()["differences"]
+        (difference,) = compared([measured, measured]).to_dict()["differences"]
         assert difference["paired"]
         estimates = [difference["undefended"]["ap50"], *(point["ap50_loss"] for point in difference["curve"])]
         estimates += [row["held_out"]["certified_far"] for row in difference["tuned"]]
@@ -281,7 +281,7 @@ class TestCompared:
             assert (one["value"], one["low"], one["high"]) == (0, 0, 0)
 
     def test_differences_are_the_second_minus_the_first(self, measured, other):
-        (difference,) = compared([measured, other]).to_json()["differences"]
+        (difference,) = compared([measured, other]).to_dict()["differences"]
         one, two = (run["tuned"][1]["held_out"]["certified_over"] for run in (measured, other))
         differs = difference["tuned"][1]["held_out"]["certified_over"]
         assert differs["value"] == pytest.approx(two["value"] - one["value"])
@@ -291,7 +291,7 @@ class TestCompared:
 
     def test_only_runs_of_the_same_images_are_paired(self, measured):
         moved = {**measured, "run": "runs/moved", "image_digest": "another"}
-        (difference,) = compared([measured, moved]).to_json()["differences"]
+        (difference,) = compared([measured, moved]).to_dict()["differences"]
         assert not difference["paired"]
         assert any("not paired" in line for line in comparison.remarks(compared([measured, moved])))
 
@@ -303,11 +303,11 @@ class TestCompared:
 
     def test_everything_is_saved_and_read_again(self, measured, other, tmp_path):
         pytest.importorskip("matplotlib")
-        comparison.save(tmp_path, [RunFigures.of_json(run) for run in (measured, other)])
+        comparison.save(tmp_path, [RunFigures.from_dict(run) for run in (measured, other)])
         names = {file.name for file in tmp_path.iterdir()}
         plain = {"comparison.json", "comparison.csv", "comparison.md", "comparison.svg", "comparison.png"}
         assert names == plain | {"one.measured.json", "two.measured.json"}
-        assert comparison.read_measured(tmp_path / "one.measured.json").to_json() == measured
+        assert comparison.read_measured(tmp_path / "one.measured.json").to_dict() == measured
         with (tmp_path / "comparison.csv").open() as file:
             rows = list(csv.DictReader(file))
         far = next(row for row in rows if row["table"].startswith("evidence") and row["figure"] == "far")
@@ -322,7 +322,7 @@ class TestCompared:
         assert comparison.cell(BootstrapEstimate(None, None, None, 0, ())) == comparison.cell(None) == "-"
 
     def test_runs_of_one_name_are_numbered(self, measured):
-        runs = [RunFigures.of_json({**measured, "run": name}) for name in ("voc", "voc", "coco")]
+        runs = [RunFigures.from_dict({**measured, "run": name}) for name in ("voc", "voc", "coco")]
         assert comparison.names_of(runs) == ["voc (1)", "voc (2)", "coco"]
 
     def test_files_that_are_no_measurements_are_refused(self, tmp_path):

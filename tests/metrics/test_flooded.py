@@ -80,7 +80,7 @@ def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
 
 def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
     patches = [Patch(0.05, where=where) for where in PATCH_LOCATIONS]
-    rules = (Rule(base_score=0.3, mask_score=0.6, low_score=0.2), Rule(mask_score=0.4), IouRule())
+    rules = (Rule(base_threshold=0.3, mask_threshold=0.6, evidence_threshold=0.2), Rule(mask_threshold=0.4), IouRule())
     for seed in range(2):
         for one in run(seed, 2, generous=1.0, lines=4):
             expected = [rule.certify(one.observation, one.truth, patches) for rule in rules]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from evaluation_cases import NAMES, VOCABULARY
 
-from objectseeker import Defence, Halves, IouRule, Patch, Rule
+from objectseeker import Defense, Halves, IouRule, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
@@ -27,13 +27,13 @@ from objectseeker.metrics.policy import parse_policy
 from objectseeker.metrics.policy_metrics import METRICS, measure_run
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
-SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_score=0.3))
-DEFENCE = Defence(detector="embedded", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
+SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_threshold=0.3))
+DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
 
 
 def policy_of(*requirements, start="samples = 200"):
     text = "\n".join(["format = 1", start, *(f"[[require]]\n{one}" for one in requirements)])
-    return normal(parse_policy(text), DEFENCE)
+    return normal(parse_policy(text), DEFENSE)
 
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
@@ -46,7 +46,7 @@ def gate_of(images, *requirements, baseline=None, **others):
     policy = policy_of(*requirements)
     before = None if baseline is None else measured(baseline, policy)
     attacks = others.get("attacks", ())
-    release = Release(defence=DEFENCE, measured=measured(images, policy, attacks), baseline=before, **others)
+    release = Release(defense=DEFENSE, measured=measured(images, policy, attacks), baseline=before, **others)
     return judge(policy, release, {})
 
 
@@ -64,7 +64,7 @@ def found_everywhere(count, share=1.0, lines=3):
 CERTIFIED = 'figure = "certified_recall"\nwhere = "{}"\npatch = "1%"\nat_least = "{}"'
 
 
-@pytest.mark.parametrize("rule", [Rule(base_score=0.3), IouRule(ioa=Rule(base_score=0.3))])
+@pytest.mark.parametrize("rule", [Rule(base_threshold=0.3), IouRule(ioa=Rule(base_threshold=0.3))])
 def test_figures_are_those_of_evaluate(rule):
     images = evaluation_cases.noisy(3, 6) + evaluation_cases.run(5, 6)
     images = [replace(one, id=str(number)) for number, one in enumerate(images)]
@@ -75,10 +75,10 @@ def test_figures_are_those_of_evaluate(rule):
         'figure = "clean_ap50"\nat_least = "1 %"',
         'figure = "clean_ap50_loss"\nat_most = "1 point"',
         'figure = "false_alerts"\nat_most = "1 %"',
-        'figure = "joint_recall"\npatch = "1%"\nat_least = "1 %"',
+        'figure = "joint_certified_recall"\npatch = "1%"\nat_least = "1 %"',
     )
     evaluated = evaluate(images, VOCABULARY, settings)
-    own = replace(DEFENCE, rule=settings.rule)
+    own = replace(DEFENSE, rule=settings.rule)
     policy = normal(
         replace(policy, requirements=tuple(replace(one, threshold=None) for one in policy.requirements)), own
     )
@@ -87,9 +87,9 @@ def test_figures_are_those_of_evaluate(rule):
     values = [METRICS[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
     ours = evaluated.ours
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
-    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_recall]
+    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_certified_recall]
     assert values == pytest.approx(wanted, abs=1e-9)
-    wrong = METRICS["wrong_boxes"](all_of, policy.requirements[0])
+    wrong = METRICS["fppi"](all_of, policy.requirements[0])
     right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]
     literal = evaluation_cases.count_literally(list(zip(images, right_and_wrong, strict=True)))
     assert wrong.values(everything)[0] * len(images) == pytest.approx(sum(literal.wrong.values()))
@@ -132,14 +132,14 @@ def test_a_sample_has_the_figure_of_its_images():
 )
 def test_runs_built_to_pass_fail_and_be_undecided(share, limit, outcome):
     gate = gate_of(found_everywhere(60, share), CERTIFIED.format("over", limit))
-    (judgement,) = gate.judgements
-    assert (judgement.outcome, gate.verdict) == (outcome, outcome)
-    assert judgement.interval.value == 100 * share
-    assert (judgement.images, judgement.objects) == (60, 60)
-    assert (judgement.more_images is not None) == (outcome == "undecided")
-    assert len(judgement.instances) == (0 if share == 1 else 6)
+    (judgment,) = gate.judgments
+    assert (judgment.outcome, gate.verdict) == (outcome, outcome)
+    assert judgment.interval.value == 100 * share
+    assert (judgment.images, judgment.objects) == (60, 60)
+    assert (judgment.more_images is not None) == (outcome == "undecided")
+    assert len(judgment.instances) == (0 if share == 1 else 6)
     if outcome == "undecided":
-        assert f"about {judgement.more_images:,} more images like these 60 would decide" in judgement.reason
+        assert f"about {judgment.more_images:,} more images like these 60 would decide" in judgment.reason
 
 
 def test_few_perfect_images_prove_little():
@@ -148,7 +148,7 @@ def test_few_perfect_images_prove_little():
     enough = CERTIFIED.format("over", "10 %")
     assert gate_of(found_everywhere(3), enough).verdict == "pass"
     assert gate_of(found_everywhere(3), enough + "\nfewest_objects = 4").verdict == "undecided"
-    assert gate_of(found_everywhere(3), enough + "\nfewest_images = 4").judgements[0].more_images == 1
+    assert gate_of(found_everywhere(3), enough + "\nfewest_images = 4").judgments[0].more_images == 1
 
 
 def test_false_alerts_are_an_exact_share_of_images():
@@ -157,8 +157,8 @@ def test_false_alerts_are_an_exact_share_of_images():
     images[7] = evaluation_cases.image(
         [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)], [[(*stray, 0.9, 1)]] * 12, lines=3, number=7
     )
-    gate = gate_of(images, 'figure = "false_alerts"\nat_most = "20 %"', 'figure = "wrong_boxes"\nat_most = 0.5')
-    alerts, wrong = gate.judgements
+    gate = gate_of(images, 'figure = "false_alerts"\nat_most = "20 %"', 'figure = "fppi"\nat_most = 0.5')
+    alerts, wrong = gate.judgments
     assert (alerts.interval.value, alerts.interval.method, alerts.outcome) == (2.5, "exact", "pass")
     assert alerts.interval.high == pytest.approx(13.158586, abs=1e-6)
     assert [one.image for one in alerts.instances] == ["7"]
@@ -168,12 +168,12 @@ def test_false_alerts_are_an_exact_share_of_images():
 def test_a_regression_is_told_from_chance_image_by_image():
     same = 'figure = "certified_recall"\nwhere = "over"\npatch = "1%"\nno_worse_than_baseline_by = "15 points"'
     before, worse = found_everywhere(30), found_everywhere(30, 0.5)
-    assert gate_of(before, same).judgements[0].reason == "no baseline was given: add --baseline RUN"
+    assert gate_of(before, same).judgments[0].reason == "no baseline was given: add --baseline RUN"
     assert gate_of(before, same, baseline=before).verdict == "pass"
     lost = gate_of(worse, same, baseline=before)
-    assert (lost.verdict, lost.judgements[0].interval.value) == ("fail", -50)
+    assert (lost.verdict, lost.judgments[0].interval.value) == ("fail", -50)
     assert gate_of(before, same, baseline=worse).verdict == "pass"
-    assert gate_of(worse[:27], same, baseline=before).judgements[0].images == 27
+    assert gate_of(worse[:27], same, baseline=before).judgments[0].images == 27
     with pytest.raises(ObjectSeekerError, match="none of the run's images"):
         gate_of([replace(one, id=f"x{one.id}") for one in before], same, baseline=before)
     moved = [replace(before[0], truth=worse[0].truth[[]], ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))]
@@ -185,13 +185,13 @@ def test_the_worst_slice_is_named():
     images = found_everywhere(60, 0.75)
     tags = Tags({"weather": (*["sun"] * 45, *["rain"] * 14, "")})
     asked = CERTIFIED.format("over", "60 %")
-    (judgement,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).judgements
-    assert (judgement.slice, judgement.outcome, judgement.interval.value) == ("weather=rain", "fail", 0)
-    assert [(one.slice, one.images, one.outcome) for one in judgement.slices] == [
+    (judgment,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).judgments
+    assert (judgment.slice, judgment.outcome, judgment.interval.value) == ("weather=rain", "fail", 0)
+    assert [(one.slice, one.images, one.outcome) for one in judgment.slices] == [
         ("weather=rain", 14, "fail"),
         ("weather=sun", 45, "pass"),
     ]
-    (sun,) = gate_of(images, asked + '\nslice = "weather=sun"', tags=tags).judgements
+    (sun,) = gate_of(images, asked + '\nslice = "weather=sun"', tags=tags).judgments
     assert (sun.outcome, sun.slice, sun.slices) == ("pass", "weather=sun", ())
     with pytest.raises(ObjectSeekerError, match="give --tags FILE"):
         gate_of(images, asked + '\nslice = "weather"')
@@ -200,15 +200,15 @@ def test_the_worst_slice_is_named():
 def test_slices_by_class_and_size_need_no_tags():
     images = evaluation_cases.noisy(4, 20)
     asked = CERTIFIED.format("far", "1 %")
-    (by_class,) = gate_of(images, asked + '\nslice = "class"').judgements
+    (by_class,) = gate_of(images, asked + '\nslice = "class"').judgments
     assert {one.slice for one in by_class.slices} == {"class=cat", "class=dog"}
     assert sum(one.objects for one in by_class.slices) == 20
-    (by_size,) = gate_of(images, asked + '\nslice = "size"').judgements
+    (by_size,) = gate_of(images, asked + '\nslice = "size"').judgments
     assert [one.slice for one in by_size.slices] == ["size=small", "size=medium", "size=large"]
     assert sum(one.objects for one in by_size.slices) == 20
-    (dogs,) = gate_of(images, asked + '\nclasses = ["dog"]').judgements
+    (dogs,) = gate_of(images, asked + '\nclasses = ["dog"]').judgments
     assert dogs.objects == next(one.objects for one in by_class.slices if one.slice == "class=dog")
-    (none,) = gate_of(images, asked + "\nobject_size = [0.9, 1.0]").judgements
+    (none,) = gate_of(images, asked + "\nobject_size = [0.9, 1.0]").judgments
     assert (none.outcome, none.reason) == ("undecided", "there is nothing to measure it on")
     with pytest.raises(ObjectSeekerError, match=r"no class 'dgo': did you mean dog\?"):
         gate_of(images, asked + '\nclasses = ["dgo"]')
@@ -221,8 +221,8 @@ def row(n, *, survived=True, broken=False, certified=False, box=(40, 40, 60, 60)
         "class": NAMES[0],
         "box": list(map(float, box)),
         "certified": certified,
-        "found_by_defence": True,
-        "defence_survived": survived,
+        "found_by_defense": True,
+        "defense_survived": survived,
         "broken": broken,
     }
 
@@ -237,17 +237,17 @@ def attack_of(rows, where="over"):
 def test_recall_under_attack_is_that_of_the_attacked_objects():
     images = found_everywhere(40, 0.5)
     rows = [row(n, survived=n < 38) for n in range(40)]
-    (judgement,) = gate_of(images, ATTACK, attacks=[attack_of(rows)]).judgements
-    assert (judgement.outcome, judgement.interval.value, judgement.objects) == ("pass", 95, 40)
-    assert [one.image for one in judgement.instances] == ["38", "39"]
-    (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).judgements
+    (judgment,) = gate_of(images, ATTACK, attacks=[attack_of(rows)]).judgments
+    assert (judgment.outcome, judgment.interval.value, judgment.objects) == ("pass", 95, 40)
+    assert [one.image for one in judgment.instances] == ["38", "39"]
+    (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).judgments
     assert (other.outcome, other.interval.known) == ("undecided", False)
     twice = [attack_of(rows), attack_of([row(n, survived=n > 3) for n in range(40)])]
-    (both,) = gate_of(images, ATTACK, attacks=twice).judgements
+    (both,) = gate_of(images, ATTACK, attacks=twice).judgments
     assert (both.interval.value, both.objects) == (85, 40)
-    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).judgements
+    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).judgments
     assert (half.interval.value, half.objects) == (100, 20)  # the others are not of this run
-    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).judgements
+    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).judgments
     assert (foreign.outcome, "none of the attacked objects" in foreign.reason) == ("undecided", True)
     none_left = [row(n, survived=False) for n in range(20, 40)]
     assert gate_of(images, ATTACK, attacks=[attack_of(none_left)]).verdict == "fail"
@@ -265,7 +265,7 @@ def test_an_attack_refutes_a_certificate_by_its_own_account_or_by_the_runs():
 
 
 FINDINGS = [{"name": "deterministic", "passed": True}, {"name": "another batch size", "passed": None}]
-CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENCE.fill, "passed": True, "findings": FINDINGS}
+CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed": True, "findings": FINDINGS}
 
 
 @pytest.mark.parametrize(
@@ -281,18 +281,18 @@ CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENCE.fill, "passed":
         ({"findings": []}, "fail", "these checks failed"),
     ],
 )
-def test_check_detector_must_have_passed_for_this_very_defence(changes, outcome, reason):
-    transcript = Transcript.of_json(CHECK | changes, "check.json")
-    (judgement,) = gate_of(found_everywhere(3), 'figure = "check_detector"', transcript=transcript).judgements
-    assert judgement.outcome == outcome
-    assert reason in judgement.reason
+def test_check_detector_must_have_passed_for_this_very_defense(changes, outcome, reason):
+    transcript = Transcript.from_dict(CHECK | changes, "check.json")
+    (judgment,) = gate_of(found_everywhere(3), 'figure = "check_detector"', transcript=transcript).judgments
+    assert judgment.outcome == outcome
+    assert reason in judgment.reason
 
 
 def test_what_is_no_transcript_is_refused():
     with pytest.raises(ObjectSeekerError, match="no transcript"):
-        Transcript.of_json({"passed": True}, "check.json")
-    (judgement,) = gate_of(found_everywhere(3), 'figure = "check_detector"').judgements
-    assert (judgement.outcome, "add --check FILE" in judgement.reason) == ("undecided", True)
+        Transcript.from_dict({"passed": True}, "check.json")
+    (judgment,) = gate_of(found_everywhere(3), 'figure = "check_detector"').judgments
+    assert (judgment.outcome, "add --check FILE" in judgment.reason) == ("undecided", True)
 
 
 def test_one_failure_fails_the_release_and_one_doubt_leaves_it_undecided():
@@ -306,13 +306,13 @@ def test_one_failure_fails_the_release_and_one_doubt_leaves_it_undecided():
 def test_objects_that_no_patch_is_far_from_are_counted():
     whole = (0, 0, 100, 100)
     images = [evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], number=n) for n in range(5)]
-    (judgement,) = gate_of(images, CERTIFIED.format("far", "1 %")).judgements
-    assert (judgement.vacuous, judgement.interval.value) == (5, 100)
+    (judgment,) = gate_of(images, CERTIFIED.format("far", "1 %")).judgments
+    assert (judgment.vacuous, judgment.interval.value) == (5, 100)
 
 
 def test_equal_releases_have_equal_verdicts_to_the_last_digit():
     images = evaluation_cases.noisy(9, 8)
     asked = [CERTIFIED.format("close", "30 %"), 'figure = "clean_ap50_loss"\nat_most = "3 points"']
-    first, second = (gate_of(images, *asked).to_json() for _ in range(2))
+    first, second = (gate_of(images, *asked).to_dict() for _ in range(2))
     assert first == second
     assert ThreatModel(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number

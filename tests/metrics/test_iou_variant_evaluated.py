@@ -17,26 +17,26 @@ from objectseeker import Detections, Observation
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.metrics import BASE_SCORES, ImageSet, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, evaluate
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.results import evaluation_tables
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
 any_settings = st.builds(made, alpha=scores, beta=scores, filter_ioa=st.sampled_from([0.5, 0.6]))
 evidence_settings = st.builds(
-    lambda chosen, a, b: chosen.following(low_alpha=a, low_beta=b), any_settings, scores, scores
+    lambda chosen, a, b: chosen.following(evidence_alpha=a, evidence_beta=b), any_settings, scores, scores
 )
 
 
 def check_against_prune(images, chosen, classwise):
     chosen = chosen.with_rule(classwise=classwise)
     replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen.by_iou())
-    rules = [IouRule(ioa=chosen.on_curve(base_score)) for base_score in BASE_SCORES.tolist()]
+    rules = [IouRule(ioa=chosen.on_curve(base_threshold)) for base_threshold in BASE_THRESHOLDS.tolist()]
     added_in_all = 0
     for rule, added in zip(rules, replayed.additions(rules), strict=True):
         for number, one in enumerate(images):
             mine = added.detections[added.image == number]
-            found = Detections.concatenate([one.observation.base.at_least(rule.base_score), mine])
+            found = Detections.concatenate([one.observation.base.at_least(rule.base_threshold), mine])
             assert found == rule.prune(one.observation)
             added_in_all += len(mine)
     return added_in_all
@@ -44,7 +44,7 @@ def check_against_prune(images, chosen, classwise):
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32 - 1), any_settings | evidence_settings, st.booleans())
-def test_replay_is_prune_at_every_base_score(seed, chosen, classwise):
+def test_replay_is_prune_at_every_base_threshold(seed, chosen, classwise):
     check_against_prune(run(seed, count=2, crowd=0.95), chosen, classwise)
 
 
@@ -59,13 +59,13 @@ def test_the_columns_are_what_single_images_give(chosen):
     images = noisy(5, 12)
     result = evaluated(images, changed(chosen, clean_recall=0.7))
     row = result["iou_variant"]
-    assert (row["tau_iou"], row["threshold"]) == (0.8, 0.5)
+    assert (row["filter_iou"], row["threshold"]) == (0.8, 0.5)
     for classwise, at, certified, alerts in (
         (True, row, row["certified_recall"], row["false_alerts"]),
-        (False, row["label_free"], row["certified_recall_label_free"], row["false_alerts_label_free"]),
+        (False, row["class_agnostic"], row["certified_recall_class_agnostic"], row["false_alerts_class_agnostic"]),
     ):
-        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(at["base_score"]))
-        assert at["mask_score"] == rule.ioa.mask_score
+        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(at["base_threshold"]))
+        assert at["mask_threshold"] == rule.ioa.mask_threshold
         found = [
             rule.certify(one.observation, one.truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound)
             for one in images
@@ -74,7 +74,7 @@ def test_the_columns_are_what_single_images_give(chosen):
         assert list(certified.values()) == pytest.approx(shares.tolist())
         assert row["vacuous_far"] == sum(int(one.vacuous[0].sum()) for one in found)
         flagged = sum(
-            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_score)) for one in images
+            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
         )
         assert alerts == {"images": flagged, "rate": pytest.approx(100 * flagged / len(images))}
     assert sum(
@@ -142,10 +142,10 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
         "--masks",
         "halves:25",
     )
-    arguments = ["certify", "run", "--mask-score", 0.5, "--json"]
+    arguments = ["certify", "run", "--mask-threshold", 0.5, "--json"]
     (by_ioa,) = json.loads(command(tmp_path, *arguments).stdout)["objects"]
-    (by_iou,) = json.loads(command(tmp_path, *arguments, "--tau-iou", 0.8).stdout)["objects"]
-    (strict,) = json.loads(command(tmp_path, *arguments, "--tau-iou", 0.8, "--threshold", 0.85).stdout)["objects"]
+    (by_iou,) = json.loads(command(tmp_path, *arguments, "--filter-iou", 0.8).stdout)["objects"]
+    (strict,) = json.loads(command(tmp_path, *arguments, "--filter-iou", 0.8, "--threshold", 0.85).stdout)["objects"]
     assert by_ioa["far"]
     assert by_iou["far"]
     assert not by_iou["over"]
@@ -154,14 +154,14 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
 
 def test_tables_have_both_ways_to_prune_with_and_without_labels():
     evaluation = evaluate(noisy(5, 12), VOCABULARY, changed(PAPER, clean_recall=0.7))
-    found = evaluation.to_json()
+    found = evaluation.to_dict()
     rows = {row["detector"]: row for row in evaluation_tables.overview(evaluation)}
-    assert list(rows) == ["undefended", "defended", "label-free", "IoU", "IoU label-free"]
+    assert list(rows) == ["undefended", "defended", "agnostic", "IoU", "IoU agnostic"]
     for name, key, suffix in (
         ("defended", "objectseeker", ""),
-        ("label-free", "objectseeker", "_label_free"),
+        ("agnostic", "objectseeker", "_class_agnostic"),
         ("IoU", "iou_variant", ""),
-        ("IoU label-free", "iou_variant", "_label_free"),
+        ("IoU agnostic", "iou_variant", "_class_agnostic"),
     ):
         assert rows[name]["AP50"] == f"{found[key][f'ap50{suffix}']:.1f}"
         assert rows[name]["certified far"] == f"{found[key][f'certified_recall{suffix}']['far']:.1f}"
@@ -170,11 +170,11 @@ def test_tables_have_both_ways_to_prune_with_and_without_labels():
     for part in evaluation_tables.for_terminal(evaluation):
         console.print(part, soft_wrap=isinstance(part, str))
     text = console.export_text()
-    assert "IoU label-free" in text
+    assert "IoU agnostic" in text
     assert "…" not in text  # nothing cut off at 80 columns
     flagged = found["iou_variant"]["false_alerts"]["images"]
-    assert f"of 12: defended {found['objectseeker']['false_alerts']['images']}, label-free" in text
-    assert f"IoU {flagged}, IoU label-free" in text
+    assert f"of 12: defended {found['objectseeker']['false_alerts']['images']}, agnostic" in text
+    assert f"IoU {flagged}, IoU agnostic" in text
     for short, full, row in zip(
         evaluation_tables.per_class(evaluation),
         evaluation_tables.per_class_in_full(evaluation),
@@ -182,5 +182,5 @@ def test_tables_have_both_ways_to_prune_with_and_without_labels():
         strict=True,
     ):
         assert short.items() <= full.items()
-        assert full["far label-free"] == f"{row['certified_recall_label_free']['far']:.1f}"
+        assert full["far class-agnostic"] == f"{row['certified_recall_class_agnostic']['far']:.1f}"
         assert full["IoU far"] == f"{row['iou_variant']['certified_recall']['far']:.1f}"

@@ -1,4 +1,4 @@
-"""Two sets of labels: pruned and certified in the detector's, counted in the data set's."""
+"""Two sets of labels: pruned and certified in the detector's, counted in the dataset's."""
 
 import dataclasses
 
@@ -13,11 +13,11 @@ from objectseeker import Bands, Detections, Halves, IouRule, ObjectSeeker, Objec
 from objectseeker.core.boxes import ioa
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.metrics import BASE_SCORES, ImageSet, ThreatModel, certify_images, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, certify_images, evaluate
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.defended_images import DefendedImageSet
 
-# cat has three names, dog one, and of lamps the data set knows nothing
+# cat has three names, dog one, and of lamps the dataset knows nothing
 MANY = LabelMap(("cat", "kitten", "lamp", "dog", "tomcat"), NAMES, np.array([0, 0, -1, 1, 0]))
 
 
@@ -26,13 +26,13 @@ def renamed(images, seed, vocabulary=MANY):
     rng = np.random.default_rng(seed)
     names = [np.flatnonzero(vocabulary.to_dataset == label) for label in (0, 1, -1)]
 
-    def relabelled(found):
+    def relabeled(found):
         label = [int(rng.choice(names[c if rng.random() < 0.9 else -1])) for c in found.label.tolist()]
         return Detections(found.xyxy, found.score, label)
 
     def seen(one):
-        masked = [relabelled(view) for view in one.masked]
-        return Observation(one.width, one.height, one.masks, relabelled(one.base), masked)
+        masked = [relabeled(view) for view in one.masked]
+        return Observation(one.width, one.height, one.masks, relabeled(one.base), masked)
 
     return [dataclasses.replace(one, observation=seen(one.observation)) for one in images]
 
@@ -90,16 +90,16 @@ def test_every_recipe_certifies_something_under_many_names(make, chosen):
 
 SIZE, OBJECT, FILL, HIDING = 100, (40, 40, 60, 60), 114, 200
 TWO_NAMES = LabelMap(("person", "pedestrian"), ("person",), np.array([0, 0]))
-HESITANT = Rule(base_score=0.5, mask_score=0.8, low_score=0.3)
+HESITANT = Rule(base_threshold=0.5, mask_threshold=0.8, evidence_threshold=0.3)
 
 
 def hesitant(images):
     """Sees the bright rectangle, unless something hides it; which name it gives depends on how much is masked."""
     found = []
     for one in images:
-        grey = one[..., 0]
-        whole = (grey[40:60, 40:60] == 255).all() and not (grey == HIDING).any()
-        masked = int((grey == FILL).sum()) // (10 * SIZE)
+        gray = one[..., 0]
+        whole = (gray[40:60, 40:60] == 255).all() and not (gray == HIDING).any()
+        masked = int((gray == FILL).sum()) // (10 * SIZE)
         score = 0.56 if masked else 0.9  # evidence .52: one view does not decide, two do
         found.append(boxes([(*OBJECT, score, masked % 2)] if whole else []))
     return found
@@ -119,7 +119,7 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
     (observation,) = seeker.observe([picture()])
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
 
-    # In the data set's labels the views add up, so everything far is certified ...
+    # In the dataset's labels the views add up, so everything far is certified ...
     one_name = Observation(
         SIZE, SIZE, observation.masks, observation.base, [TWO_NAMES.in_dataset(view) for view in observation.masked]
     )
@@ -133,14 +133,14 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
     (row,) = next(certify_images([observed], TWO_NAMES, HESITANT, ThreatModel()))
     assert not row.certified["far"]
     # Without regard to labels both names are one, in certification as in deployment.
-    label_free = dataclasses.replace(HESITANT, classwise=False)
-    assert found.label_free.certified_recall()["far"] == 100
-    (output,) = ObjectSeeker(hesitant, label_free, masks=Halves(9))([picture(hidden_at=(15, 45))])
+    class_agnostic = dataclasses.replace(HESITANT, classwise=False)
+    assert found.class_agnostic.certified_recall()["far"] == 100
+    (output,) = ObjectSeeker(hesitant, class_agnostic, masks=Halves(9))([picture(hidden_at=(15, 45))])
     assert ioa(np.array([OBJECT], dtype=float), output.xyxy).max() == 1
 
 
 def test_what_is_certified_is_output_wherever_the_patch_lies():
-    sure = dataclasses.replace(HESITANT, mask_score=0.5)
+    sure = dataclasses.replace(HESITANT, mask_threshold=0.5)
     seeker = ObjectSeeker(hesitant, sure, masks=Halves(9))
     (observation,) = seeker.observe([picture()])
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
@@ -155,21 +155,21 @@ def test_what_is_certified_is_output_wherever_the_patch_lies():
             assert len(output)
 
 
-# --- counting in the data set's labels --------------------------------------------------------------------------------
+# --- counting in the dataset's labels --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("classwise", [True, False])
 @pytest.mark.parametrize("chosen", [PAPER, EVIDENCE])
 @pytest.mark.parametrize("by_iou", [False, True])
-def test_boxes_are_relabelled_after_pruning_and_all_of_them_are_pruned(chosen, classwise, by_iou):
+def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, classwise, by_iou):
     images = renamed(run(3, 4, generous=1.0), 3)
     chosen = chosen.with_rule(classwise=classwise)
     chosen = chosen.by_iou() if by_iou else chosen
     curve = DefendedImageSet.of(ImageSet.of(images, MANY), chosen).curve(chosen)
     objects = np.bincount(np.concatenate([one.truth.label[~one.ignore] for one in images]), minlength=2)
     points = {0: [], 1: []}
-    for row, base_score in enumerate(BASE_SCORES.tolist()):
-        rule = chosen.on_curve(base_score)
+    for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
+        rule = chosen.on_curve(base_threshold)
         counted = count_literally([(one, MANY.in_dataset(rule.prune(one.observation))) for one in images])
         for c, of_class in points.items():
             assert (curve.right[row, c], curve.wrong[row, c]) == (counted.right[c], counted.wrong[c])
@@ -184,7 +184,7 @@ def test_a_box_of_a_class_that_the_data_set_lacks_explains_others_where_labels_p
     observed = image([lamp], [(40, 40, 60, 60, 0)], [[cat]] * 4)
     found = evaluate([observed], MANY, PAPER)
     assert found.ours.ap50 == 100  # a mask finds the cat
-    assert found.label_free.ap50 == 0  # the lamp explains it, as it would in deployment
+    assert found.class_agnostic.ap50 == 0  # the lamp explains it, as it would in deployment
 
 
 def test_labels_are_checked_against_their_own_names():
@@ -214,7 +214,7 @@ def test_rows_of_objects_name_what_proves_them():
             build_proof_table(ImageSet.of([observed], MANY), rule, "exact"), rule, ThreatModel().patches()
         )
         assert [list(row.certified.values()) for row in rows] == together.T.tolist()
-        assert rows[0].to_json().keys() > {
+        assert rows[0].to_dict().keys() > {
             "image",
             "object",
             "class",

@@ -1,4 +1,4 @@
-"""Certificates object by object: of what is labelled, and without labels of what is output."""
+"""Certificates object by object: of what is labeled, and without labels of what is output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THREAT = ThreatModel(area=0.03)
 
 
 def test_without_labels_every_output_is_certified_as_what_it_is():
-    """Whatever the data set says of the images plays no part."""
+    """Whatever the dataset says of the images plays no part."""
     images = noisy(2, 4)
     seen = set()
     for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa=PAPER.rule)):
@@ -53,7 +53,7 @@ def test_a_table_has_one_column_for_every_number():
     (cells,) = csv.DictReader(io.StringIO(as_csv([row.to_cells()])))
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
     assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.vulnerable
-    assert (cells["object_is"], cells["score"]) == ("labelled", "")
+    assert (cells["object_is"], cells["score"]) == ("labeled", "")
     for where in PATCH_LOCATIONS:
         assert cells[where] == str(row.certified[where])
         assert cells[f"{where}_proven_as"] == (row.proven_as[where] or "")

@@ -19,7 +19,7 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_SCORES, Choices, ImageSet, Search, evaluate, sweeps, tune
+from objectseeker.metrics import BASE_THRESHOLDS, Choices, ImageSet, Search, evaluate, sweeps, tune
 from objectseeker.metrics.comparison_metrics import Options, Point, held_out_figures
 from objectseeker.metrics.curves import NO_BOXES, Curve, undefended_curve
 from objectseeker.metrics.image_set import ObjectCensus
@@ -31,19 +31,19 @@ MOST = 3.0  # wrong boxes an image: those images are full of them
 
 
 def at(settings, most):
-    return settings.at_wrong_boxes(most)
+    return settings.at_fppi(most)
 
 
 def point_literally(wrong, most):
-    """The smallest base_score such that there and at every larger one there are at most so many."""
+    """The smallest base_threshold such that there and at every larger one there are at most so many."""
     fine = [score for score in range(100) if all(one <= most for one in wrong[score:])]
-    return BASE_SCORES[min(fine)] if fine else None
+    return BASE_THRESHOLDS[min(fine)] if fine else None
 
 
 @pytest.mark.parametrize("settings", [PAPER, EVIDENCE])
 def test_the_point_is_where_boxes_counted_one_by_one_put_it(settings):
     """Ignored objects and crowds are among the objects: a box on one of them is not wrong."""
-    scores = BASE_SCORES.tolist()
+    scores = BASE_THRESHOLDS.tolist()
     counted = [count_literally([(one, outputs(one, settings, score, True)) for one in IMAGES]) for score in scores]
     defended = [sum(one.wrong.values()) / len(IMAGES) for one in counted]
     base = [[(one, one.observation.base[one.observation.base.score >= score]) for one in IMAGES] for score in scores]
@@ -54,33 +54,33 @@ def test_the_point_is_where_boxes_counted_one_by_one_put_it(settings):
     curves = (found.ours.curve, defended), (found.undefended.curve, undefended)
     for (curve, wrong), asked in itertools.product(curves, (0.0, *sorted({*defended, *undefended}), 0.7, 100.0)):
         row = curve.row_at_fppi(asked)
-        assert (None if row is None else BASE_SCORES[row]) == point_literally(wrong, asked)
-    assert found.ours.base_score == point_literally(defended, most)
-    assert found.ours.wrong_boxes == defended[scores.index(found.ours.base_score)] <= most
+        assert (None if row is None else BASE_THRESHOLDS[row]) == point_literally(wrong, asked)
+    assert found.ours.base_threshold == point_literally(defended, most)
+    assert found.ours.fppi == defended[scores.index(found.ours.base_threshold)] <= most
     point = found.undefended.point
-    assert point.base_score == point_literally(undefended, most)
-    assert point.wrong_boxes == undefended[scores.index(point.base_score)]
-    assert point.clean_recall == found.undefended.curve.clean_recall[scores.index(point.base_score)]
+    assert point.base_threshold == point_literally(undefended, most)
+    assert point.fppi == undefended[scores.index(point.base_threshold)]
+    assert point.clean_recall == found.undefended.curve.clean_recall[scores.index(point.base_threshold)]
 
 
-def test_fewer_wrong_boxes_at_a_low_score_do_not_count_if_there_are_more_at_a_higher_one():
+def test_fewer_fppi_at_a_evidence_threshold_do_not_count_if_there_are_more_at_a_higher_one():
     """The base box explains what masks see; without it, from .51 on, that is output and finds nothing."""
     seen = [[(10, 10, 30, 20, 0.9, 0)]] * 4
     hidden = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)], seen)
     settings = changed(PAPER, alpha=0.1, beta=0.0, clean_recall=None)
     curve = evaluate([hidden], VOCABULARY, at(settings, 0)).ours.curve
-    assert curve.wrong_boxes[[50, 51, 90, 91]].tolist() == [0, 1, 1, 0]
-    assert evaluate([hidden], VOCABULARY, at(settings, 0)).ours.base_score == 0.91
-    assert evaluate([hidden], VOCABULARY, at(settings, 1)).ours.base_score == 0.0
+    assert curve.fppi[[50, 51, 90, 91]].tolist() == [0, 1, 1, 0]
+    assert evaluate([hidden], VOCABULARY, at(settings, 0)).ours.base_threshold == 0.91
+    assert evaluate([hidden], VOCABULARY, at(settings, 1)).ours.base_threshold == 0.0
 
 
 def test_no_point_lies_where_base_boxes_are_not_known():
     """A run keeps them from a score on: how many are wrong below it, nobody can say."""
     good = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)])
     settings = at(changed(PAPER, clean_recall=None), 0.5)
-    for floor, base_score in ((0.0, 0.0), (0.01, 0.01), (0.015, 0.02), (1.0, None)):
+    for floor, base_threshold in ((0.0, 0.0), (0.01, 0.01), (0.015, 0.02), (1.0, None)):
         found = evaluate([good], VOCABULARY, dataclasses.replace(settings, base_floor=floor))
-        assert found.ours.base_score == base_score
+        assert found.ours.base_threshold == base_threshold
 
 
 def test_a_share_that_is_met_exactly_is_met():
@@ -95,30 +95,30 @@ def test_what_is_never_reached_is_said_and_not_made_up():
     found = evaluate([always], VOCABULARY, at(changed(PAPER, clean_recall=None), 0.5))
     assert (found.ours.point, found.undefended.point) == (None, None)
     assert found.remarks == [
-        "at most 0.5 wrong boxes an image cannot be reached: there are 1 even at the highest base_score, 0.99; "
-        "allow more with --wrong-boxes"
+        "at most 0.5 wrong boxes an image cannot be reached: there are 1 even at the highest base_threshold, 0.99; "
+        "allow more with --fppi"
     ]
-    answer = found.to_json()
-    assert answer["operating_point"]["asked"] == "wrong_boxes"
-    assert answer["operating_point"]["wrong_boxes"] == 0.5
-    assert answer["vanilla"]["clean_recall"] is None
+    answer = found.to_dict()
+    assert answer["operating_point"]["asked"] == "fppi"
+    assert answer["operating_point"]["fppi"] == 0.5
+    assert answer["undefended"]["clean_recall"] is None
     assert answer["objectseeker"]["certified_recall"]["far"] is None
 
 
-def test_the_gate_counts_the_same_wrong_boxes():
+def test_the_gate_counts_the_same_fppi():
     found = evaluate(IMAGES, VOCABULARY, at(EVIDENCE, MOST)).ours
     own = dataclasses.replace(EVIDENCE, rule=found.point.rule, clean_recall=None)
     measured = measure_run(IMAGES, VOCABULARY, own, [own.threat], curves=False)
-    assert measured.false_positives.sum() / len(IMAGES) == found.wrong_boxes
+    assert measured.false_positives.sum() / len(IMAGES) == found.fppi
 
 
 @pytest.mark.parametrize(
     ("point", "message"),
     [
-        ({"wrong_boxes": 1, "clean_recall": 0.8}, "one of them: got clean_recall=0.8, wrong_boxes=1"),
-        ({"wrong_boxes": 1, "base_score": 0.3}, "one of them: got base_score=0.3, wrong_boxes=1"),
-        ({"wrong_boxes": -0.5}, "at least 0, got -0.5"),
-        ({"wrong_boxes": float("nan")}, "finite, got nan"),
+        ({"fppi": 1, "clean_recall": 0.8}, "one of them: got clean_recall=0.8, fppi=1"),
+        ({"fppi": 1, "base_threshold": 0.3}, "one of them: got base_threshold=0.3, fppi=1"),
+        ({"fppi": -0.5}, "at least 0, got -0.5"),
+        ({"fppi": float("nan")}, "finite, got nan"),
     ],
 )
 def test_one_point_that_can_be(point, message):
@@ -129,10 +129,10 @@ def test_one_point_that_can_be(point, message):
 def test_every_sample_has_its_own_point():
     """Of samples of the images as of the images themselves."""
     scene = ImageSet.of(IMAGES, VOCABULARY)
-    tally = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+    tally = Tally.of(scene, [NO_BOXES] * len(BASE_THRESHOLDS))
     weights = np.random.default_rng(0).multinomial(5, np.full(5, 1 / 5), size=5).astype(np.float64)
     for most in (0.0, 0.4, 1.0, 50.0):
-        rows = tally.rows_at_wrong_boxes(most, weights)
+        rows = tally.rows_at_fppi(most, weights)
         for row, times in zip(rows.tolist(), weights, strict=True):
             sample = [one for one, often in zip(IMAGES, times, strict=True) for _ in range(int(often))]
             curve = undefended_curve(ImageSet.part(sample, VOCABULARY))
@@ -143,28 +143,28 @@ def test_every_sample_has_its_own_point():
 def test_compared_figures_are_those_of_the_point():
     figures = held_out_figures(ImageSet.of(IMAGES, VOCABULARY), at(PAPER, MOST), 0.1, 3, 0)
     found = evaluate(IMAGES, VOCABULARY, at(PAPER, MOST))
-    assert figures.base_score == found.ours.base_score
+    assert figures.base_threshold == found.ours.base_threshold
     assert figures.certified_over.value == pytest.approx(found.ours.certified_recall()["over"])
     assert figures.undefended_recall.value == pytest.approx(found.undefended.point.clean_recall)
-    assert Options(recalls=(), wrong_boxes=(2, 0.5)).points == (Point(wrong_boxes=0.5), Point(wrong_boxes=2.0))
-    assert Options(recalls=(0.8,), wrong_boxes=(1,)).points == (Point(clean_recall=0.8), Point(wrong_boxes=1.0))
+    assert Options(recalls=(), fppi=(2, 0.5)).points == (Point(fppi=0.5), Point(fppi=2.0))
+    assert Options(recalls=(0.8,), fppi=(1,)).points == (Point(clean_recall=0.8), Point(fppi=1.0))
     with pytest.raises(ObjectSeekerError, match="at least one value"):
         Options(recalls=())
 
 
-def test_a_search_at_so_many_wrong_boxes_keeps_them():
+def test_a_search_at_so_many_fppi_keeps_them():
     images = noisy(4, 8)
     one = Choices((0.6,), (1.0,), (0.1,))
-    search = Search(mask_floor=0.2, wrong_boxes=0.2, losses=(), most_loss=20, families=("paper",), choices=one)
+    search = Search(mask_floor=0.2, fppi=0.2, losses=(), most_loss=20, families=("paper",), choices=one)
     tuning = tune(images, VOCABULARY, search)
     best = tuning.best
     for half, trial in zip(sweeps.split(8, 2, 0), (best.searched, best.held_out), strict=True):
         table = evaluated([images[n] for n in half], best.settings)
-        assert trial.outcome.wrong_boxes == table["objectseeker"]["wrong_boxes"] <= 0.2
-        assert trial.outcome.base_score == table["objectseeker"]["base_score"]
-        assert trial.undefended_clean_recall == table["vanilla"]["clean_recall"]
-    assert tuning.search.point == "a base_score with at most 0.2 wrong boxes an image"
-    with pytest.raises(ObjectSeekerError, match=r"one of them: got wrong_boxes=0\.2, clean_recall=0\.5"):
+        assert trial.outcome.fppi == table["objectseeker"]["fppi"] <= 0.2
+        assert trial.outcome.base_threshold == table["objectseeker"]["base_threshold"]
+        assert trial.undefended_clean_recall == table["undefended"]["clean_recall"]
+    assert tuning.search.point == "a base_threshold with at most 0.2 wrong boxes an image"
+    with pytest.raises(ObjectSeekerError, match=r"one of them: got fppi=0\.2, clean_recall=0\.5"):
         dataclasses.replace(search, clean_recall=0.5)
     never = [image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])] * 4
     with pytest.raises(ObjectSeekerError, match=r"no setting gives at most 0.2 .*; the fewest .* are 1, so allow more"):
@@ -177,6 +177,6 @@ def test_several_processes_give_the_same_to_the_last_bit():
     seen = []
     alone = evaluate(images, VOCABULARY, settings)
     shared = evaluate(images, VOCABULARY, settings, processes=2, on_image=lambda: seen.append(1))
-    assert repr(shared.to_json()) == repr(alone.to_json())
+    assert repr(shared.to_dict()) == repr(alone.to_dict())
     assert shared.ours.point.remaining == alone.ours.point.remaining > 0
     assert len(seen) == 2 * len(images)

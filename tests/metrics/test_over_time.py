@@ -18,7 +18,7 @@ from objectseeker.metrics.track_certificates import Asked, over_time
 from objectseeker.results import track_tables as tables
 
 WORDS = LabelMap.same(("cat", "dog"))
-RULE, THREAT = Rule(mask_score=0.5), ThreatModel(area=0.05)
+RULE, THREAT = Rule(mask_threshold=0.5), ThreatModel(area=0.05)
 BOX = [4.0, 4.0, 12.0, 12.0]
 
 
@@ -105,7 +105,7 @@ def test_tracks_of_two_sequences_are_two_and_one_too_short_has_no_window():
     assert "tracks that are shorter than the longest window: 1" in found.remarks()
 
 
-@pytest.mark.parametrize("rule", [RULE, Rule(mask_score=0.75, low_score=0.1)], ids=["paper", "evidence"])
+@pytest.mark.parametrize("rule", [RULE, Rule(mask_threshold=0.75, evidence_threshold=0.1)], ids=["paper", "evidence"])
 def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
     """Where the same view always gives the same boxes; and both are what the core says, window by window."""
     rolling, whole, shared, truths = Rolling(Halves(4), 2), [], [], []
@@ -147,7 +147,7 @@ def test_tracks_of_classes_that_the_detector_does_not_know_are_counted():
     found = over_time(images, words, RECIPE, RULE, THREAT, Asked(windows=(2,)))
     assert {row.track for row in found.tracks} == {1}
     assert "tracks left out because the detector does not know their class: 1" in found.remarks()
-    assert found.to_json()["tracks_of_unknown_classes"] == 1
+    assert found.to_dict()["tracks_of_unknown_classes"] == 1
 
 
 def test_a_sequence_of_several_sizes_is_left_out_and_named():
@@ -160,7 +160,7 @@ def test_a_sequence_of_several_sizes_is_left_out_and_named():
     assert found.sequences == 1
     assert any("several sizes: 1, the first 's'" in said for said in found.remarks())
     alone = certify(odd)
-    assert (alone.rows(), alone.to_json()["several_sizes"]) == ([], ["s"])
+    assert (alone.rows(), alone.to_dict()["several_sizes"]) == ([], ["s"])
     assert "several sizes" in alone.remarks()[-1]
 
 
@@ -197,7 +197,7 @@ def test_masks_that_cannot_roll_are_only_counted():
 def test_tables_and_json_say_what_is_estimated(tmp_path):
     images = [image(t, observation=seen(ALL, (0,) if t % 2 else (2,))) for t in range(9)]
     found = certify(images)
-    content = json.loads(json.dumps(found.to_json()))
+    content = json.loads(json.dumps(found.to_dict()))
     assert {row["estimated"] for row in content["rows"]} == {True, False}
     assert {row["frames"] for row in content["rows"]} == {4, 8, 16}
     assert content["tracks"][0]["windows"]["4"] == {"certified": 6, "all": 6}

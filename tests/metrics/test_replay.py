@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from objectseeker import Detections, IouRule, ObjectSeekerError, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_SCORES, EvaluationSettings, ImageSet, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, evaluate
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.replay import find_candidates, replay_pruning
 
 
-def with_evidence(chosen, low_alpha, low_beta, power):
-    return chosen.following(low_alpha=low_alpha, low_beta=low_beta).with_rule(power=power)
+def with_evidence(chosen, evidence_alpha, evidence_beta, power):
+    return chosen.following(evidence_alpha=evidence_alpha, evidence_beta=evidence_beta).with_rule(power=power)
 
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
@@ -37,13 +37,13 @@ def observations(images):
 
 def check_against_prune(images, chosen, classwise, floor=None):
     chosen = chosen.with_rule(classwise=classwise)
-    rules = [chosen.on_curve(float(score)) for score in BASE_SCORES]
+    rules = [chosen.on_curve(float(score)) for score in BASE_THRESHOLDS]
     candidates = find_candidates(observations(images), rules[0], chosen.floor if floor is None else floor)
     different = 0
     for rule, added in zip(rules, replay_pruning(candidates, rules), strict=True):
         for number, observed in enumerate(images):
             hulls = added.detections[added.image == number]
-            found = Detections.concatenate([observed.observation.base.at_least(rule.base_score), hulls])
+            found = Detections.concatenate([observed.observation.base.at_least(rule.base_threshold), hulls])
             assert found == rule.prune(observed.observation)
             different += len(hulls)
     return different
@@ -51,7 +51,7 @@ def check_against_prune(images, chosen, classwise, floor=None):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32 - 1), any_settings | evidence_settings, st.booleans())
-def test_replay_is_prune_at_every_base_score(seed, chosen, classwise):
+def test_replay_is_prune_at_every_base_threshold(seed, chosen, classwise):
     check_against_prune(run(seed, count=3), chosen, classwise)
 
 
@@ -71,13 +71,13 @@ def test_a_base_box_explains_up_to_its_own_score():
 
 def test_rules_that_the_candidates_were_not_found_for_are_refused():
     candidates = find_candidates(observations(run(1)), Rule(), 0.3)
-    good = Rule(base_score=0.2, mask_score=0.3)
+    good = Rule(base_threshold=0.2, mask_threshold=0.3)
     assert len(list(replay_pruning(candidates, [good]))) == 1
-    for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_score": 0.29}):
+    for bad in ({"filter_ioa": 0.5}, {"classwise": False}, {"edge_factor": 0.9}, {"mask_threshold": 0.29}):
         with pytest.raises(ObjectSeekerError, match=r"candidates were found|must count from"):
             next(replay_pruning(candidates, [dataclasses.replace(good, **bad)]))
     with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.4 on, not from 0\.35"):
-        next(replay_pruning(candidates, [Rule(base_score=0.4, mask_score=0.35)]))
+        next(replay_pruning(candidates, [Rule(base_threshold=0.4, mask_threshold=0.35)]))
 
 
 def test_images_without_masked_boxes():
@@ -90,35 +90,40 @@ def test_images_without_masked_boxes():
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
-    base_score=st.sampled_from([0.3, 0.5, 0.625, 0.77, 1.0]),
-    mask_score=scores,
-    low_score=st.none() | scores,
+    base_threshold=st.sampled_from([0.3, 0.5, 0.625, 0.77, 1.0]),
+    mask_threshold=scores,
+    evidence_threshold=st.none() | scores,
     classwise=st.booleans(),
     by_iou=st.booleans(),
 )
-def test_a_rule_may_look_at_masked_boxes_below_its_base_score(
-    seed, base_score, mask_score, low_score, classwise, by_iou
+def test_a_rule_may_look_at_masked_boxes_below_its_base_threshold(
+    seed, base_threshold, mask_threshold, evidence_threshold, classwise, by_iou
 ):
     """Then a masked box that a base box of its own score explains is output all the same: the base box is not."""
-    low_score = None if low_score is None else min(low_score, mask_score)
-    rule = Rule(base_score=base_score, mask_score=mask_score, low_score=low_score, classwise=classwise)
+    evidence_threshold = None if evidence_threshold is None else min(evidence_threshold, mask_threshold)
+    rule = Rule(
+        base_threshold=base_threshold,
+        mask_threshold=mask_threshold,
+        evidence_threshold=evidence_threshold,
+        classwise=classwise,
+    )
     rule = IouRule(ioa=rule) if by_iou else rule
     chosen = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule))
     images = run(seed, 4)
     replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen)
-    rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_SCORES[::20])]
+    rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_THRESHOLDS[::20])]
     for one, added in zip(rules, replayed.additions(rules), strict=True):
         for number, observed in enumerate(images):
             mine = added.detections[added.image == number]
-            base = observed.observation.base.at_least(one.base_score)
+            base = observed.observation.base.at_least(one.base_threshold)
             assert Detections.concatenate([base, mine]) == one.prune(observed.observation)
 
 
-def test_an_own_rule_below_its_base_score_is_evaluated_as_it_is():
-    rule = Rule(base_score=0.5, mask_score=0.3)
+def test_an_own_rule_below_its_base_threshold_is_evaluated_as_it_is():
+    rule = Rule(base_threshold=0.5, mask_threshold=0.3)
     seen = (40, 40, 60, 60, 0.4, 0)
     images = [image([seen], [(40, 40, 60, 60, 0)], [[seen]] * 100, lines=25)]
     found = evaluate(images, VOCABULARY, EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule)))
     assert len(rule.prune(images[0].observation)) == 1
-    assert (found.ours.clean_recall, found.ours.base_score, found.ours.mask_score) == (100, 0.5, 0.3)
+    assert (found.ours.clean_recall, found.ours.base_threshold, found.ours.mask_threshold) == (100, 0.5, 0.3)
     assert found.ours.certified_recall() == dict.fromkeys(PATCH_LOCATIONS, 100)

@@ -30,8 +30,11 @@ def test_a_slice_of_images_is_what_these_images_give_alone(rows):
         assert (row.images, row.objects) == (len(chosen), alone["objects"])
         ours = alone["objectseeker"]
         assert row.certified == pytest.approx(ours["certified_recall"])
-        assert (row.clean_recall, row.wrong_boxes) == pytest.approx((ours["clean_recall"], ours["wrong_boxes"]))
-        assert (row.joint_recall, row.vacuous_far) == (pytest.approx(ours["joint_recall"]), ours["vacuous_far"])
+        assert (row.clean_recall, row.fppi) == pytest.approx((ours["clean_recall"], ours["fppi"]))
+        assert (row.joint_certified_recall, row.vacuous_far) == (
+            pytest.approx(ours["joint_certified_recall"]),
+            ours["vacuous_far"],
+        )
 
 
 def test_slices_of_objects_are_those_of_the_class_and_size(rows):
@@ -40,7 +43,7 @@ def test_slices_of_objects_are_those_of_the_class_and_size(rows):
         assert row.objects == one["objects"]
         assert row.certified == pytest.approx(one["certified_recall"])
         assert row.clean_recall == pytest.approx(one["clean_recall"])
-        assert (row.joint_recall, row.wrong_boxes) == (None, None)
+        assert (row.joint_certified_recall, row.fppi) == (None, None)
     sizes = [row for name, row in rows.items() if name.startswith("size")]
     assert [row.name for row in sizes] == ["size=small", "size=medium", "size=large"]
     assert sum(row.objects for row in sizes) == 6
@@ -77,8 +80,8 @@ def made(name, objects, anywhere):
         clean_recall=90.0,
         certified=certified,
         vacuous_far=0,
-        joint_recall=None,
-        wrong_boxes=None,
+        joint_certified_recall=None,
+        fppi=None,
     )
 
 

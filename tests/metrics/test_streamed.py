@@ -87,7 +87,7 @@ def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch
     monkeypatch.setattr(parallel, "TOGETHER", 2)
     bare = [image([(0, 0, 9, 9, 0.95, 0)], [], [[(50, 50, 60, 60, 0.99, 1)]] * 4)] * 4
     found = evaluate([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
-    assert (found.images, found.objects, found.ours.base_score) == (5, 1, 0.9)
+    assert (found.images, found.objects, found.ours.base_threshold) == (5, 1, 0.9)
     assert found.undefended.ap50 == pytest.approx(20)  # four wrong boxes, and one right
     assert found.undefended.ap50_coco == pytest.approx(20)
     assert found.ours.alerts == 4

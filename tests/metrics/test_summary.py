@@ -21,7 +21,7 @@ from evaluation_cases import (
     run,
 )
 
-from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule
+from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
@@ -39,26 +39,26 @@ def test_the_table_is_what_its_parts_say(settings):
     assert result["images"] == 12
     assert result["objects"] == sum(int((~one.ignore).sum()) for one in images)
     assert result["objects"] + result["ignored_objects"] == sum(len(one.truth) for one in images)
-    assert result["vanilla"]["ap50"] == undefended_curve(scene).mean_ap50
-    assert result["vanilla"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
+    assert result["undefended"]["ap50"] == undefended_curve(scene).mean_ap50
+    assert result["undefended"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
     ours = result["objectseeker"]
-    for classwise, at, suffix in ((True, ours, ""), (False, ours["label_free"], "_label_free")):
+    for classwise, at, suffix in ((True, ours, ""), (False, ours["class_agnostic"], "_class_agnostic")):
         ap50, certified = ours[f"ap50{suffix}"], ours[f"certified_recall{suffix}"]
         chosen = settings.with_rule(classwise=classwise)
         curve = DefendedImageSet.of(scene, chosen).curve(chosen)
         assert ap50 == curve.mean_ap50
-        row = np.flatnonzero(curve.base_scores == at["base_score"])[0]
+        row = np.flatnonzero(curve.base_thresholds == at["base_threshold"])[0]
         assert at["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
         assert (curve.clean_recall[row + 1 :] < 100 * settings.clean_recall).all()
-        rule = settings.on_curve(at["base_score"])
-        assert (at["mask_score"], at["low_score"]) == (rule.mask_score, rule.low_score)
+        rule = settings.on_curve(at["base_threshold"])
+        assert (at["mask_threshold"], at["evidence_threshold"]) == (rule.mask_threshold, rule.evidence_threshold)
         verdicts = [
             certify(
                 one.observation,
                 one.truth[~one.ignore],
                 settings.threat.patches(),
-                mask_score=rule.mask_score,
-                low_score=rule.low_score,
+                mask_threshold=rule.mask_threshold,
+                evidence_threshold=rule.evidence_threshold,
                 power=rule.power,
                 edge_factor=rule.edge_factor,
                 classwise=classwise,
@@ -71,24 +71,24 @@ def test_the_table_is_what_its_parts_say(settings):
         assert list(certified.values()) == pytest.approx(shares.tolist())
         assert list(certified) == list(PATCH_LOCATIONS)
         assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
-        rule = chosen.on_curve(at["base_score"])
+        rule = chosen.on_curve(at["base_threshold"])
         flagged = sum(
-            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_score)) for one in images
+            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
         )
         assert ours[f"false_alerts{suffix}"] == {"images": flagged, "rate": pytest.approx(100 * flagged / 12)}
 
 
-def test_label_free_certificates_accept_any_label():
+def test_class_agnostic_certificates_accept_any_label():
     """Seen as a dog under every mask that shows it, a cat is certified only if labels do not matter."""
     truth = [(40, 40, 60, 60, 0), (70, 40, 90, 60, 1)]
     view = [(40, 40, 60, 60, 0.99, 1), (70, 40, 90, 60, 0.99, 1)]
     observed = image([(*row[:4], 0.9, row[4]) for row in truth], truth, [view] * 28, lines=7)
     result = evaluated([observed], PAPER)
     assert result["objectseeker"]["certified_recall"]["far"] == 50
-    assert result["objectseeker"]["certified_recall_label_free"]["far"] == 100
+    assert result["objectseeker"]["certified_recall_class_agnostic"]["far"] == 100
     cat, dog = result["per_class"]
     assert (cat["certified_recall"]["far"], dog["certified_recall"]["far"]) == (0, 100)
-    assert cat["certified_recall_label_free"]["far"] == dog["certified_recall_label_free"]["far"] == 100
+    assert cat["certified_recall_class_agnostic"]["far"] == dog["certified_recall_class_agnostic"]["far"] == 100
 
 
 def test_classes_add_up_to_the_whole():
@@ -99,14 +99,14 @@ def test_classes_add_up_to_the_whole():
     assert sum(row["objects"] for row in rows) == result["objects"]
     for column, whole in (
         ("ap50", ours["ap50"]),
-        ("ap50_label_free", ours["ap50_label_free"]),
-        ("vanilla_ap50", result["vanilla"]["ap50"]),
-        ("vanilla_ap50_coco", result["vanilla"]["ap50_coco"]),
+        ("ap50_class_agnostic", ours["ap50_class_agnostic"]),
+        ("undefended_ap50", result["undefended"]["ap50"]),
+        ("undefended_ap50_coco", result["undefended"]["ap50_coco"]),
         ("clean_recall", ours["clean_recall"]),
-        ("clean_recall_label_free", ours["label_free"]["clean_recall"]),
+        ("clean_recall_class_agnostic", ours["class_agnostic"]["clean_recall"]),
     ):
         assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
-    for column in ("certified_recall", "certified_recall_label_free"):
+    for column in ("certified_recall", "certified_recall_class_agnostic"):
         for where in PATCH_LOCATIONS:
             certified = sum(row["objects"] * row[column][where] for row in rows)
             assert certified / result["objects"] == pytest.approx(ours[column][where])
@@ -117,8 +117,8 @@ def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
     result = evaluated([unseen], changed(PAPER, clean_recall=0.9))
     ours = result["objectseeker"]
     assert ours["highest_clean_recall"] == 50
-    assert ours["base_score"] is ours["mask_score"] is ours["clean_recall"] is ours["vacuous_far"] is None
-    assert ours["false_alerts"] == ours["false_alerts_label_free"] == {"images": None, "rate": None}
+    assert ours["base_threshold"] is ours["mask_threshold"] is ours["clean_recall"] is ours["vacuous_far"] is None
+    assert ours["false_alerts"] == ours["false_alerts_class_agnostic"] == {"images": None, "rate": None}
     assert set(ours["certified_recall"].values()) == {None}
     assert result["per_class"][0]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert ours["ap50"] == 50
@@ -128,19 +128,19 @@ def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
 def test_an_object_seen_only_in_the_untouched_image_is_not_certified():
     found = evaluated([image([(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)])], PAPER)["objectseeker"]
     assert found["clean_recall"] == 100
-    assert found["base_score"] == 0.9
+    assert found["base_threshold"] == 0.9
     assert set(found["certified_recall"].values()) == {0.0}
 
 
-def test_mask_and_low_scores_follow_the_base_score():
-    settings = made(alpha=0.6, beta=0.5, low_alpha=0.5, low_beta=0.25)
-    assert (settings.on_curve(0.0).mask_score, settings.on_curve(0.0).low_score) == (0.6, 0.5)
-    assert (settings.on_curve(0.5).mask_score, settings.on_curve(0.5).low_score) == (0.75, 0.625)
-    swapped = made(alpha=0.2, beta=0.0, low_alpha=0.4, low_beta=0.9)
-    assert swapped.on_curve(0.1).low_score == swapped.on_curve(0.1).mask_score == 0.2
-    for base_score in np.arange(100) / 100:
-        assert made(beta=1.0).on_curve(float(base_score)).mask_score == 1.0
-        assert made(alpha=0.0, beta=0.0).on_curve(float(base_score)).mask_score == base_score
+def test_mask_and_evidence_thresholds_follow_the_base_threshold():
+    settings = made(alpha=0.6, beta=0.5, evidence_alpha=0.5, evidence_beta=0.25)
+    assert (settings.on_curve(0.0).mask_threshold, settings.on_curve(0.0).evidence_threshold) == (0.6, 0.5)
+    assert (settings.on_curve(0.5).mask_threshold, settings.on_curve(0.5).evidence_threshold) == (0.75, 0.625)
+    swapped = made(alpha=0.2, beta=0.0, evidence_alpha=0.4, evidence_beta=0.9)
+    assert swapped.on_curve(0.1).evidence_threshold == swapped.on_curve(0.1).mask_threshold == 0.2
+    for base_threshold in np.arange(100) / 100:
+        assert made(beta=1.0).on_curve(float(base_threshold)).mask_threshold == 1.0
+        assert made(alpha=0.0, beta=0.0).on_curve(float(base_threshold)).mask_threshold == base_threshold
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_mask_and_low_scores_follow_the_base_score():
     [
         ({"alpha": 1.2}, "alpha must lie"),
         ({"beta": float("nan")}, "beta must be finite"),
-        ({"low_alpha": 0.2}, "both low_alpha and low_beta"),
-        ({"low_alpha": 0.2, "low_beta": -1}, "low_beta must lie"),
+        ({"evidence_alpha": 0.2}, "both evidence_alpha and evidence_beta"),
+        ({"evidence_alpha": 0.2, "evidence_beta": -1}, "evidence_beta must lie"),
         ({"bound": "best"}, "bound must be one of exact, paper"),
         ({"power": 0}, "power"),
         ({"patch_area": 0}, "patch area"),
@@ -176,10 +176,10 @@ def test_runs_without_anything_to_measure_are_refused():
 
 
 def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
-    """Its scores need not lie on the grid of base_scores, nor on the curve; the AP is that of the curve."""
+    """Its scores need not lie on the grid of base_thresholds, nor on the curve; the AP is that of the curve."""
     images = noisy(5, 12)
     curve = made(alpha=0.3, beta=0.2)
-    rule = Rule(base_score=0.4567, mask_score=0.654321, filter_ioa=0.6)
+    rule = Rule(base_threshold=0.4567, mask_threshold=0.654321, filter_ioa=0.6)
     own = dataclasses.replace(curve, rule=rule, clean_recall=None)
     found = evaluate(images, VOCABULARY, own)
     assert found.ours.point.rule == own.rule_at(0.4567) == rule
@@ -193,29 +193,29 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
     assert list(found.ours.certified_recall().values()) == pytest.approx(shares.tolist())
     assert 0 < found.ours.certified_recall()["far"] < 100
-    content = found.to_json()
+    content = found.to_dict()
     assert content["operating_point"]["asked"] == "rule"
-    assert (content["objectseeker"]["base_score"], content["objectseeker"]["mask_score"]) == (0.4567, 0.654321)
+    assert (content["objectseeker"]["base_threshold"], content["objectseeker"]["mask_threshold"]) == (0.4567, 0.654321)
 
-    asked = evaluate(images, VOCABULARY, dataclasses.replace(own, base_score=0.333))
+    asked = evaluate(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
     assert asked.ours.point.rule == own.follow.rule(rule, 0.333)
-    assert asked.to_json()["operating_point"]["asked"] == "base_score"
-    with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_score=0\.3"):
-        dataclasses.replace(own, base_score=0.3, clean_recall=0.8)
+    assert asked.to_dict()["operating_point"]["asked"] == "base_threshold"
+    with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_threshold=0\.3"):
+        dataclasses.replace(own, base_threshold=0.3, clean_recall=0.8)
 
 
 def test_the_iou_variant_can_be_what_is_deployed():
     images = noisy(5, 12)
-    rule = IouRule(ioa=Rule(base_score=0.3, mask_score=0.5), tau_iou=0.7)
+    rule = IouRule(ioa=Rule(base_threshold=0.3, mask_threshold=0.5), filter_iou=0.7)
     own = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule), threat=ThreatModel(area=0.005))
     found = evaluate(images, VOCABULARY, own)
     verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
-    content = found.to_json()
+    content = found.to_dict()
     assert list(content["objectseeker"]["certified_recall"].values()) == pytest.approx(shares.tolist())
     assert content["objectseeker"]["certified_recall"]["far"] > 0
-    assert content["iou_variant"] == {"tau_iou": 0.7, "threshold": 0.5, **content["objectseeker"]}
-    assert content["settings"]["tau_iou"] == 0.7
+    assert content["iou_variant"] == {"filter_iou": 0.7, "threshold": 0.5, **content["objectseeker"]}
+    assert content["settings"]["filter_iou"] == 0.7
     strict = evaluate(images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, threshold=0.9)))
     assert strict.ours.certified_recall()["far"] == 0
     # Beside another rule the variant keeps its own threshold, whatever that rule's is.
@@ -227,7 +227,7 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
     unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
     default = changed(PAPER, clean_recall=0.9, clean_recall_is_default=True)
     found = evaluate([unseen], VOCABULARY, default)
-    assert (found.ours.clean_recall, found.ours.base_score) == (50, 0.9)
+    assert (found.ours.clean_recall, found.ours.base_threshold) == (50, 0.9)
     assert found.remarks == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
     asked = evaluate([unseen], VOCABULARY, changed(PAPER, clean_recall=0.9))
     assert asked.ours.point is None
@@ -235,25 +235,27 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
     assert evaluate([unseen], VOCABULARY, changed(default, clean_recall=0.5)).remarks == []
 
 
-def test_a_result_names_the_defence_that_it_is_about():
-    defence = Defence.default("embedded")
-    own = EvaluationSettings(rule=defence.rule, follow=defence.curve)
-    found = evaluate(noisy(5, 4), VOCABULARY, own, defence=defence)
-    assert Defence.of_json(found.to_json()["defence"]) == defence
-    assert found.to_json()["defence"]["sha256"] == defence.sha256
-    there = evaluate(noisy(5, 4), VOCABULARY, replace(own, base_score=0.3), defence=defence)
-    named = Defence.of_json(there.to_json()["defence"])  # at another point of its curve it is another defence
-    assert named.rule == own.rule_at(0.3) != defence.rule
-    assert there.to_json()["defence"]["sha256"] == named.sha256 != defence.sha256
-    assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_json()["defence"] is None
+def test_a_result_names_the_defense_that_it_is_about():
+    defense = Defense.default("builtin")
+    own = EvaluationSettings(rule=defense.rule, follow=defense.curve)
+    found = evaluate(noisy(5, 4), VOCABULARY, own, defense=defense)
+    assert Defense.from_dict(found.to_dict()["defense"]) == defense
+    assert found.to_dict()["defense"]["sha256"] == defense.sha256
+    there = evaluate(noisy(5, 4), VOCABULARY, replace(own, base_threshold=0.3), defense=defense)
+    named = Defense.from_dict(there.to_dict()["defense"])  # at another point of its curve it is another defense
+    assert named.rule == own.rule_at(0.3) != defense.rule
+    assert there.to_dict()["defense"]["sha256"] == named.sha256 != defense.sha256
+    assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_dict()["defense"] is None
 
 
-@pytest.mark.parametrize("low_alpha", [None, 0.2])
+@pytest.mark.parametrize("evidence_alpha", [None, 0.2])
 @pytest.mark.parametrize("clean_recall", [None, 0.3])
-def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clean_recall):
-    follow = ThresholdSchedule(alpha=0.4, beta=0.2, low_alpha=low_alpha, low_beta=None if low_alpha is None else 0.1)
+def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha, clean_recall):
+    follow = ThresholdSchedule(
+        alpha=0.4, beta=0.2, evidence_alpha=evidence_alpha, evidence_beta=None if evidence_alpha is None else 0.1
+    )
     images = noisy(3, 5) + run(5, 5)
-    settings = EvaluationSettings.along(follow, Rule(base_score=0.3), clean_recall=clean_recall)
+    settings = EvaluationSettings.along(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
     found = evaluate(images, VOCABULARY, settings)
     point = found.ours.point
     expected = sum(
@@ -263,7 +265,9 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(low_alpha, clea
         for image in images
     )
     assert point.remaining == expected
-    assert found.to_json()["objectseeker"]["joint_recall"] == pytest.approx(100 * expected / found.objects)
-    assert found.ours.joint_recall >= found.ours.certified_recall()["anywhere"]
-    assert found.label_free.joint_recall is None  # of what is deployed alone
-    assert evaluate(images, VOCABULARY, replace(settings, threat=ThreatModel(count=2))).ours.joint_recall is None
+    assert found.to_dict()["objectseeker"]["joint_certified_recall"] == pytest.approx(100 * expected / found.objects)
+    assert found.ours.joint_certified_recall >= found.ours.certified_recall()["anywhere"]
+    assert found.class_agnostic.joint_certified_recall is None  # of what is deployed alone
+    assert (
+        evaluate(images, VOCABULARY, replace(settings, threat=ThreatModel(count=2))).ours.joint_certified_recall is None
+    )

@@ -28,7 +28,14 @@ def check(row, images, settings):
     """A row agrees with the table of its settings."""
     ours = evaluated(images, settings)["objectseeker"]
     assert row["ap50"] == ours["ap50"]
-    for column in ("base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "vacuous_far"):
+    for column in (
+        "base_threshold",
+        "mask_threshold",
+        "evidence_threshold",
+        "clean_recall",
+        "highest_clean_recall",
+        "vacuous_far",
+    ):
         assert row[column] == ours[column]
     assert {where: row[f"certified_{where}"] for where in PATCH_LOCATIONS} == ours["certified_recall"]
 
@@ -55,10 +62,10 @@ def test_every_sweep_agrees_with_the_table(scene, images, settings):
 
 
 def test_fewer_lines_cost_less_and_never_certify_more_at_equal_scores(scene, images):
-    settings = changed(PAPER, alpha=0.9, beta=0.9, clean_recall=0.0)  # base_score .99, mask_score .999
+    settings = changed(PAPER, alpha=0.9, beta=0.9, clean_recall=0.0)  # base_threshold .99, mask_threshold .999
     rows = tabled(sweeps.by_lines, scene, settings, [1, 3, LINES])
     assert column(rows, "forward_passes") == [5, 13, 29]
-    assert column(rows, "base_score") == [0.99] * 3
+    assert column(rows, "base_threshold") == [0.99] * 3
     assert column(rows, "certified_far") == sorted(column(rows, "certified_far"))
     assert rows[0]["certified_far"] < rows[-1]["certified_far"]
     check(rows[-1], images, settings)
@@ -107,7 +114,7 @@ def test_splits_are_disjoint_and_complete(scene, images):
     assert sorted([*first, *second]) == list(range(12))
     part = [images[i] for i in second]
     check(rows[1], part, PAPER)
-    assert rows[1]["undefended_ap50"] == evaluated(part, PAPER)["vanilla"]["ap50"]
+    assert rows[1]["undefended_ap50"] == evaluated(part, PAPER)["undefended"]["ap50"]
     assert [*sweeps.split(12, 2, 6)[0]] != [*first]
     with pytest.raises(ObjectSeekerError, match="cannot be split into 13 parts"):
         sweeps.split(12, 13, 0)
@@ -116,11 +123,11 @@ def test_splits_are_disjoint_and_complete(scene, images):
 def test_precision_and_recall_of_all_three_detectors(scene):
     rows = tabled(sweeps.precision_recall, scene, PAPER)
     assert len(rows) == 300
-    at = {(row["detector"], row["base_score"]): row for row in rows}
+    at = {(row["detector"], row["base_threshold"]): row for row in rows}
     assert {detector for detector, _ in at} == {"undefended", "defended", "without pruning"}
-    for base_score in (0.0, 0.2):
+    for base_threshold in (0.0, 0.2):
         undefended, defended, unpruned = (
-            at[name, base_score] for name in ("undefended", "defended", "without pruning")
+            at[name, base_threshold] for name in ("undefended", "defended", "without pruning")
         )
         assert undefended["recall"] <= defended["recall"]
         assert unpruned["precision"] < defended["precision"]

@@ -6,9 +6,9 @@ import json
 import pytest
 from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
-from objectseeker import Defence, ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate, sweeps, tune
-from objectseeker.metrics.tuning import COARSE, MANY_WRONG_BOXES, Climb, Trial, grid, moves
+from objectseeker.metrics.tuning import COARSE, MANY_FPPI, Climb, Trial, grid, moves
 from objectseeker.results.tuning_tables import remarks
 
 IMAGES = 20
@@ -37,13 +37,13 @@ def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
         for tuned in tuning.families.values():
             row, table = getattr(tuned, half).figures(), evaluated(part, tuned.settings)
             assert row["ap50"] == table["objectseeker"]["ap50"]
-            assert row["undefended_ap50"] == table["vanilla"]["ap50"]
-            assert row["ap50_loss"] == pytest.approx(table["vanilla"]["ap50"] - row["ap50"])
+            assert row["undefended_ap50"] == table["undefended"]["ap50"]
+            assert row["ap50_loss"] == pytest.approx(table["undefended"]["ap50"] - row["ap50"])
             certified = table["objectseeker"]["certified_recall"]
             assert row["certified_over"] == certified["over"]
             mean = (certified["far"] + certified["close"] + certified["over"]) / 3
             assert row["certified_mean"] == pytest.approx(mean)
-            assert row["base_score"] == table["objectseeker"]["base_score"]
+            assert row["base_threshold"] == table["objectseeker"]["base_threshold"]
 
 
 def test_the_loss_is_kept_and_the_floor_respected(tuning):
@@ -74,9 +74,9 @@ def test_searching_certifies_where_the_full_protocol_does(images, tuning):
     tried = [trial for trial in tuning.trials if trial.loss <= MOST_LOSS][::30]
     for trial in tried:
         ours = evaluated(part, trial.settings)["objectseeker"]
-        assert trial.outcome.base_score == ours["base_score"]
+        assert trial.outcome.base_threshold == ours["base_threshold"]
         assert trial.outcome.certified_recall()["far"] == ours["certified_recall"]["far"]
-    assert any(round(100 * trial.outcome.base_score) % COARSE for trial in tried)
+    assert any(round(100 * trial.outcome.base_threshold) % COARSE for trial in tried)
 
 
 def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
@@ -131,7 +131,7 @@ def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
     assert {distance for _, distance in chosen["evidence"]} == {0.1, 0.3}
 
 
-def test_choices_move_to_their_neighbours():
+def test_choices_move_to_their_neighbors():
     choices = Choices((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
     start = choices.start(SEARCH.settings())
     first, *moved = (
@@ -145,25 +145,25 @@ def test_choices_move_to_their_neighbours():
 
 
 def test_the_result_is_plain_and_repeatable(images, tuning):
-    assert json.loads(json.dumps(tuning.to_json())) == tuning.to_json()
+    assert json.loads(json.dumps(tuning.to_dict())) == tuning.to_dict()
     seen = []
     again = tune(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_attempt=seen.append)
-    assert again.families["paper"].to_json() == tuning.families["paper"].to_json()
+    assert again.families["paper"].to_dict() == tuning.families["paper"].to_dict()
     assert tuple(seen) == again.trials
     assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
 
 
-def test_a_defence_is_made_of_what_was_chosen(images, tuning):
+def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     rule, follow = tuning.chosen
     best = tuning.best.searched
-    assert (rule.base_score, rule.mask_score, rule.low_score) == (
-        best.outcome.base_score,
-        best.outcome.mask_score,
-        best.outcome.low_score,
+    assert (rule.base_threshold, rule.mask_threshold, rule.evidence_threshold) == (
+        best.outcome.base_threshold,
+        best.outcome.mask_threshold,
+        best.outcome.evidence_threshold,
     )
-    defence = Defence(detector="embedded", rule=rule, follow=follow)  # refuses a rule that is not on its curve
+    defense = Defense(detector="builtin", rule=rule, follow=follow)  # refuses a rule that is not on its curve
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    deployed = evaluate(part, VOCABULARY, EvaluationSettings(rule=defence.rule, follow=defence.curve))
+    deployed = evaluate(part, VOCABULARY, EvaluationSettings(rule=defense.rule, follow=defense.curve))
     assert deployed.ours.clean_recall == best.outcome.clean_recall
     assert deployed.ours.certified_recall() == best.outcome.certified_recall()
     assert deployed.ours.ap50 == best.outcome.ap50
@@ -178,13 +178,13 @@ def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     assert tune(half_seen, VOCABULARY, dataclasses.replace(search, clean_recall=0.4)).remarks == ()
 
 
-def test_a_recall_that_is_bought_with_wrong_boxes_is_said_to_be():
-    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MANY_WRONG_BOXES + 1)]
+def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
+    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MANY_FPPI + 1)]
     truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
     faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
     search = Search(mask_floor=0.1, families=("paper",), losses=())
     bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
-    assert bought.best.searched.outcome.wrong_boxes == MANY_WRONG_BOXES + 1
+    assert bought.best.searched.outcome.fppi == MANY_FPPI + 1
     assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in remarks(bought)[-1]
     modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
     assert modest.best.flooding is None
@@ -200,7 +200,7 @@ def test_a_half_that_does_not_reach_the_recall_says_so():
     why = (
         "the half that was not searched reaches a clean recall of at most 50.0 %, so nothing is certified at 90% there"
     )
-    assert found.best.why_not_held_out == found.best.to_json()["why"] == why
+    assert found.best.why_not_held_out == found.best.to_dict()["why"] == why
 
 
 def test_one_place_and_several_filters(images):
@@ -222,15 +222,15 @@ def test_one_place_and_several_filters(images):
 @pytest.mark.parametrize("family", ["paper", "evidence"])
 def test_grid_and_moves_stay_within_their_limits(family):
     starts = list(grid(PAPER, family, 0.3))
-    assert {start.follow.low_alpha is None for start in starts} == {family == "paper"}
+    assert {start.follow.evidence_alpha is None for start in starts} == {family == "paper"}
     for start in starts:
         for one in (start, *moves(start, 0.1, 0.3)):
             assert one.floor >= 0.3
-            if one.follow.low_alpha is not None:
-                assert one.follow.low_alpha <= one.follow.alpha
-                assert one.follow.low_beta <= one.follow.beta
-    corner = made(alpha=1.0, beta=0.0, low_alpha=0.3, low_beta=0.0, power=0.25)
-    assert any(one.follow.low_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
+            if one.follow.evidence_alpha is not None:
+                assert one.follow.evidence_alpha <= one.follow.alpha
+                assert one.follow.evidence_beta <= one.follow.beta
+    corner = made(alpha=1.0, beta=0.0, evidence_alpha=0.3, evidence_beta=0.0, power=0.25)
+    assert any(one.follow.evidence_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
     assert any(one.ioa.power == 0.75 for one in moves(corner, 0.1, 0.3))
 
 

@@ -22,7 +22,7 @@ from cases import pairs
 from command import photographs
 from command import run as run_cli
 from report_cases import (
-    BASE_SCORE,
+    BASE_THRESHOLD,
     EVIDENCE,
     IOU,
     PAPER,
@@ -39,7 +39,7 @@ from report_cases import (
     settings_of,
 )
 
-from objectseeker import Defence, Detections, Halves, ObjectSeekerError, Rule, halves
+from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Rule, halves
 from objectseeker.core import boxes
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.certification import find_safe_lines, proving_pairs
@@ -61,7 +61,7 @@ def written(out: Path, images, settings=PAPER, vocabulary=VOCABULARY, **options)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.4])
-@pytest.mark.parametrize("name", ["paper", "evidence", "labels", "label_free", "iou"])
+@pytest.mark.parametrize("name", ["paper", "evidence", "labels", "class_agnostic", "iou"])
 def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, threshold):
     run = run_of(name)
     column = columns_of(written(tmp_path, run.images, run.settings, run.vocabulary))
@@ -85,7 +85,7 @@ def test_every_object_has_a_target_for_each_label_that_stands_for_it(tmp_path):
     assert [column["target_label"][a:b].tolist() for a, b in pairwise(first)] == wanted
 
 
-def test_views_that_only_prove_together_come_with_their_weights_and_neighbours(tmp_path):
+def test_views_that_only_prove_together_come_with_their_weights_and_neighbors(tmp_path):
     images = awkward()
     column = columns_of(written(tmp_path, images, EVIDENCE))
     rule = EVIDENCE.rule
@@ -110,7 +110,7 @@ def test_views_that_only_prove_together_come_with_their_weights_and_neighbours(t
 
 
 @pytest.mark.parametrize(
-    "asked", [{"clean_recall": 0.6}, {"base_score": 0.345678}, {}], ids=["clean recall", "base score", "own"]
+    "asked", [{"clean_recall": 0.6}, {"base_threshold": 0.345678}, {}], ids=["clean recall", "base score", "own"]
 )
 @pytest.mark.parametrize("settings", [PAPER, IOU], ids=["ioa", "iou"])
 def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
@@ -121,10 +121,10 @@ def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
     ours = wanted.ours
     assert found["undefended"] == {"ap50": wanted.undefended.ap50, "ap50_coco": wanted.undefended.ap50_coco}
     assert found["defended"] == {"ap50": ours.ap50, "clean_recall": ours.clean_recall}
-    assert found["settings"]["base_score"] == repr(ours.base_score)
-    assert found["settings"]["mask_score"] == repr(ours.mask_score)
+    assert found["settings"]["base_threshold"] == repr(ours.base_threshold)
+    assert found["settings"]["mask_threshold"] == repr(ours.mask_threshold)
     if "clean_recall" not in asked:
-        assert ours.base_score == asked.get("base_score", BASE_SCORE)
+        assert ours.base_threshold == asked.get("base_threshold", BASE_THRESHOLD)
     assert found["objects"] == wanted.objects
     assert [row["label"] for row in found["per_class"]] == wanted.classes
     for row in found["per_class"]:
@@ -149,44 +149,52 @@ def test_a_usual_clean_recall_that_is_not_reached_gives_way_with_a_remark(tmp_pa
     assert data_of((tmp_path / "report.html").read_text())["remarks"] == []
 
 
-def test_the_page_names_the_defence_in_full(tmp_path):
+def test_the_page_names_the_defense_in_full(tmp_path):
     third = 1 / 3
-    follow = ThresholdSchedule(alpha=0.7 + 1e-13, beta=0.1, low_alpha=0.2, low_beta=third)
+    follow = ThresholdSchedule(alpha=0.7 + 1e-13, beta=0.1, evidence_alpha=0.2, evidence_beta=third)
     rule = follow.rule(Rule(filter_ioa=2 * third, edge_factor=0.85, cluster_distance=0.1 + 1e-12), 0.123456789012345)
-    defence = Defence(
+    defense = Defense(
         detector="python:mine:see", rule=rule, follow=follow, masks=Halves(6), fill=90, batch=4
     ).with_fingerprint("python sha256:77")
     settings = EvaluationSettings(rule=rule, follow=follow, threat=ThreatModel(bound="paper"))
     images = photographed(tmp_path, 3)
-    found = data_of(written(tmp_path, images, settings, defence=defence))["settings"]
-    assert found["defence"] == f"sha256:{defence.sha256}"
+    found = data_of(written(tmp_path, images, settings, defense=defense))["settings"]
+    assert found["defense"] == f"sha256:{defense.sha256}"
     assert "on the curve of" not in found
     wanted = {"detector": "python:mine:see", "detector identity": "python sha256:77", "masks": "halves:6", "fill": "90"}
     assert found.items() >= (wanted | {"batch": "4", "bound": "paper", "classwise": "True"}).items()
-    for name in ("base_score", "mask_score", "low_score", "power", "filter_ioa", "edge_factor", "cluster_distance"):
+    for name in (
+        "base_threshold",
+        "mask_threshold",
+        "evidence_threshold",
+        "power",
+        "filter_ioa",
+        "edge_factor",
+        "cluster_distance",
+    ):
         assert float(found[name]) == getattr(rule, name)
     assert not any("lines" in key for key in found)
 
-    found = data_of(written(tmp_path, images, replace(settings, base_score=0.5), defence=defence))["settings"]
-    deployed = replace(defence, rule=follow.rule(rule, 0.5))
-    assert found["defence"] == f"sha256:{deployed.sha256}"
-    assert found["on the curve of"] == f"sha256:{defence.sha256}"
-    assert float(found["mask_score"]) == deployed.rule.mask_score
+    found = data_of(written(tmp_path, images, replace(settings, base_threshold=0.5), defense=defense))["settings"]
+    deployed = replace(defense, rule=follow.rule(rule, 0.5))
+    assert found["defense"] == f"sha256:{deployed.sha256}"
+    assert found["on the curve of"] == f"sha256:{defense.sha256}"
+    assert float(found["mask_threshold"]) == deployed.rule.mask_threshold
 
 
-def test_a_defence_that_is_not_what_is_shown_is_refused(tmp_path):
+def test_a_defense_that_is_not_what_is_shown_is_refused(tmp_path):
     images = photographed(tmp_path, 2)
-    defence = Defence(detector="python:mine:see", rule=PAPER.rule, masks=Halves(6))
+    defense = Defense(detector="python:mine:see", rule=PAPER.rule, masks=Halves(6))
     with pytest.raises(ObjectSeekerError, match="the settings are about Rule"):
-        written(tmp_path, images, EVIDENCE, defence=defence)
-    with pytest.raises(ObjectSeekerError, match="image 000 was observed under other masks than the defence's halves:5"):
-        written(tmp_path, images, PAPER, defence=replace(defence, masks=Halves(5)))
+        written(tmp_path, images, EVIDENCE, defense=defense)
+    with pytest.raises(ObjectSeekerError, match="image 000 was observed under other masks than the defense's halves:5"):
+        written(tmp_path, images, PAPER, defense=replace(defense, masks=Halves(5)))
 
 
 def test_the_iou_variant_is_described(tmp_path):
     found = data_of(written(tmp_path, awkward(), IOU))
-    assert found["settings"]["tau_iou"] == "0.8"
-    assert found["settings"]["mask_score"] == repr(IOU.ioa.mask_score)
+    assert found["settings"]["filter_iou"] == "0.8"
+    assert found["settings"]["mask_threshold"] == repr(IOU.ioa.mask_threshold)
     assert found["controls"]["start"]["threshold"] == 0.5
     assert found["by_iou"]
     assert not found["evidence"]
@@ -204,7 +212,7 @@ def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path, name):
         drawn = details["base"] + details["recovered"]
         assert np.allclose(np.reshape([box[:4] for box in drawn], (-1, 4)), found.xyxy, atol=0.051)
         assert [box[5] for box in drawn] == found.label.tolist()
-        assert len(details["base"]) == len(image.observation.base.at_least(run.rule.base_score))
+        assert len(details["base"]) == len(image.observation.base.at_least(run.rule.base_threshold))
         recovered += len(details["recovered"])
         labels |= set(found.label.tolist())
     assert recovered > 0
@@ -223,7 +231,7 @@ def test_what_is_found_is_what_clean_recall_counts(tmp_path):
         mine = counts & (column["label"] == row["label"])
         assert 100 * float(((column["found"] & 2) > 0)[mine].mean()) == pytest.approx(row["clean_recall"])
     rule = EVIDENCE.rule
-    base = [(image, image.observation.base.at_least(rule.base_score)) for image in images]
+    base = [(image, image.observation.base.at_least(rule.base_threshold)) for image in images]
     right = evaluation_cases.count_literally(base).right
     undefended = (column["found"] & 1) > 0
     assert {c: int((undefended & counts & (column["label"] == c)).sum()) for c in right} == right
@@ -271,7 +279,7 @@ def columns_in(page: str) -> dict[str, str]:
     return dict(re.findall(r'<script type="text/plain" id="column-(\w+)">(.*?)</script>', page))
 
 
-def test_photographs_are_recompressed_and_embedded(tmp_path):
+def test_photographs_are_recompressed_and_builtin(tmp_path):
     page = written(tmp_path, photographed(tmp_path, 3))
     for kind in ("thumbnail", "view"):
         found = re.findall(rf'<script type="text/plain" id="{kind}-(\d+)">(.*?)</script>', page)
@@ -392,7 +400,7 @@ def test_a_place_is_told_by_its_last_name(text, wanted):
 
 
 def test_the_file_can_be_passed_on(tmp_path):
-    """No folder, user, password or key, whatever ids, paths, data set, detector and photographs hold."""
+    """No folder, user, password or key, whatever ids, paths, dataset, detector and photographs hold."""
     where = tmp_path / "alice"
     where.mkdir()
     images = photographed(where, 4)
@@ -404,10 +412,10 @@ def test_the_file_can_be_passed_on(tmp_path):
     images[1] = replace(images[1], id="ftp://alice:s3cret@host/deep/1.jpg", path=gone / "1.jpg")
     images[2] = replace(images[2], id="s3://bucket/2.jpg?key=s3cret", path=gone / "2.jpg")
     images[3] = replace(images[3], id="../alice/3.jpg", path=where / "3.jpg")
-    defence = Defence(detector=f"onnx:{where}/m.onnx", rule=PAPER.rule, masks=Halves(6)).with_fingerprint(
+    defense = Defense(detector=f"onnx:{where}/m.onnx", rule=PAPER.rule, masks=Halves(6)).with_fingerprint(
         "net sha256:77"
     )
-    page = written(tmp_path, images, defence=defence)
+    page = written(tmp_path, images, defense=defense)
     found = data_of(page)
     assert found["image_ids"] == ["photo 0.png", "ftp://host/.../1.jpg", "s3://bucket/2.jpg", "3.jpg"]
     assert found["image_files"] == ["photo 0.png", "1.jpg", "2.jpg", "3.jpg"]
@@ -466,14 +474,14 @@ def test_a_run_without_annotations_is_one_sentence(tmp_path):
 
 
 def test_without_labels_the_objects_are_what_is_output(tmp_path):
-    run = run_of("unlabelled")
+    run = run_of("unlabeled")
     page = run.report(tmp_path / "report.html").read_text()
     found, column = data_of(page), columns_of(page)
     outputs = [run.rule.prune(image.observation) for image in run.images]
     assert (column["box"].reshape(-1, 4) == np.concatenate([boxes.xyxy for boxes in outputs])).all()
     assert column["label"].tolist() == [label for boxes in outputs for label in boxes.label.tolist()]
     assert found["objects"] == len(column["label"]) > found["base_boxes"] > 0
-    assert not found["labelled"]
+    assert not found["labeled"]
     assert found.keys().isdisjoint({"undefended", "defended"})
     assert [row.keys() for row in found["per_class"]] == [{"label"}] * 2
     assert (
@@ -482,29 +490,32 @@ def test_without_labels_the_objects_are_what_is_output(tmp_path):
 
 
 def test_without_labels_another_operating_point_has_other_objects(tmp_path):
-    run = run_of("unlabelled")
-    high = replace(run, settings=replace(run.settings, base_score=0.8))
+    run = run_of("unlabeled")
+    high = replace(run, settings=replace(run.settings, base_threshold=0.8))
     found = data_of(high.report(tmp_path / "report.html").read_text())
     rule = high.settings.rule_at(0.8)
     assert found["objects"] == sum(len(rule.prune(image.observation)) for image in run.images)
-    assert found["settings"]["base_score"] == "0.8"
+    assert found["settings"]["base_threshold"] == "0.8"
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (replace(PAPER, clean_recall=0.5), "a point at clean recall 0.5 cannot be found without labels"),
-        (replace(settings_of(ThresholdSchedule(alpha=1.0)), base_score=1.0), "outputs no box on any of the 2 images"),
+        (
+            replace(settings_of(ThresholdSchedule(alpha=1.0)), base_threshold=1.0),
+            "outputs no box on any of the 2 images",
+        ),
     ],
 )
 def test_what_cannot_be_shown_without_labels_is_one_sentence(tmp_path, settings, message):
     with pytest.raises(ObjectSeekerError, match=message):
-        replace(run_of("unlabelled"), images=photographed(tmp_path, 2), settings=settings).report(tmp_path / "r.html")
+        replace(run_of("unlabeled"), images=photographed(tmp_path, 2), settings=settings).report(tmp_path / "r.html")
 
 
 def test_a_detector_without_names_is_shown_by_its_labels(tmp_path):
     nameless = LabelMap((), (), np.arange(2**15))
-    found = data_of(replace(run_of("unlabelled"), vocabulary=nameless).report(tmp_path / "report.html").read_text())
+    found = data_of(replace(run_of("unlabeled"), vocabulary=nameless).report(tmp_path / "report.html").read_text())
     assert found["names"] == ["0", "1"]
 
 
@@ -597,44 +608,44 @@ def test_report_on_the_command_line(tmp_path):
         tmp_path, "observe", "coco:truth.json:photos", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
     )
     answer = json.loads(run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
-    assert answer == {"out": "report.html", "images": 1, "objects_are": "labelled", "missing_photographs": []}
+    assert answer == {"out": "report.html", "images": 1, "objects_are": "labeled", "missing_photographs": []}
     found = data_of((tmp_path / "report.html").read_text())
     assert found["title"] == "objectseeker report: run"
     assert found["provenance"]["dataset"] == "coco:truth.json:photos"
     assert "numpy" in found["provenance"]["software"]
     assert found["settings"]["masks"] == "halves:3"
     assert found["settings"]["detector"] == "python:mine:see"
-    assert found["settings"]["mask_score"] == "0.5"
+    assert found["settings"]["mask_threshold"] == "0.5"
     (tmp_path / "photos" / "a.png").unlink()
     done = run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--photos", "beside", "--out", "o/r.html")
     assert "a.png" in done.stderr
     assert "Report: o/r.html" in done.stdout
     done = run_cli(tmp_path, "report", "run", "--photos", "cloud", code=2)
     assert done.stderr.splitlines()[-1] == "error: photos must be one of embed, beside, got 'cloud'"
-    # Slices, another defence of the same run beside it, and an operating point.
+    # Slices, another defense of the same run beside it, and an operating point.
     (tmp_path / "tags.csv").write_text("image,weather\n7,rain\n")
-    Defence(detector="python:mine:see", rule=Rule(mask_score=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
-    beside = ["--baseline", "run", "--baseline-defence", "strict.json", "--tags", "tags.csv", "--wrong-boxes", 1]
+    Defense(detector="python:mine:see", rule=Rule(mask_threshold=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
+    beside = ["--baseline", "run", "--baseline-defense", "strict.json", "--tags", "tags.csv", "--fppi", 1]
     run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, *beside, "--out", "both.html")
     found = data_of((tmp_path / "both.html").read_text())
     assert found["tags"] == [{"name": "weather", "values": ["rain"], "of_image": [0]}]
     assert found["before"]["name"] == "run, strict.json"
-    assert float(found["before"]["settings"]["mask_score"]) >= 0.95 > float(found["settings"]["mask_score"])
+    assert float(found["before"]["settings"]["mask_threshold"]) >= 0.95 > float(found["settings"]["mask_threshold"])
     assert "wrong box" in found["settings"]["operating point"]
-    done = run_cli(tmp_path, "report", "run", "--baseline-defence", "strict.json", code=2)
-    assert done.stderr.splitlines()[-1] == "error: --baseline-defence strict.json is about a --baseline RUN: name it"
+    done = run_cli(tmp_path, "report", "run", "--baseline-defense", "strict.json", code=2)
+    assert done.stderr.splitlines()[-1] == "error: --baseline-defense strict.json is about a --baseline RUN: name it"
 
 
 def test_data_without_labels_on_the_command_line(tmp_path):
     """A plain folder: certify and report speak of the boxes that are output, and say so."""
     photographs(tmp_path, [(20, 15, 40, 30)])
     run_cli(tmp_path, "observe", tmp_path / "photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:3")
-    done = run_cli(tmp_path, "certify", "run", "--mask-score", 0.5, "--out", "boxes.csv")
+    done = run_cli(tmp_path, "certify", "run", "--mask-threshold", 0.5, "--out", "boxes.csv")
     assert "certified far: 1 of 1 boxes that it outputs" in done.stdout
     assert "no recall: an image that is already attacked may hide objects" in done.stdout
     (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
     assert (row["object_is"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
-    answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-score", 0.5, "--json").stdout)
+    answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-threshold", 0.5, "--json").stdout)
     assert answer["objects_are"] == "output"
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["objects"] == 1

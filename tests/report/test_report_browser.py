@@ -27,7 +27,7 @@ from report_cases import (
     run_of,
 )
 
-from objectseeker import Bands, Defence, Detections, Halves, Observation, Patch, Rule
+from objectseeker import Bands, Defense, Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.boxes import area as area_of
 from objectseeker.core.certification import ObjectProof, proving_pairs
 from objectseeker.core.evidence import build_stars
@@ -61,7 +61,7 @@ def photographs(tmp_path_factory):
 
 @pytest.fixture(
     scope="module",
-    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "label_free", "iou", "unlabelled"],
+    params=["paper", "evidence", "bands_paper", "bands", "sum", "labels", "class_agnostic", "iou", "unlabeled"],
 )
 def certificates(request, tmp_path_factory):
     """Awkward images and larger ones under one rule, masks and labels: the file, and what it is about."""
@@ -120,14 +120,14 @@ def test_every_verdict_is_pythons(opened, certificates, threshold):
         # A clear box lies apart from what its mask removes: no square is harmless both left and right of it.
         assert theirs[2].any() != isinstance(run.rule, IouRule)
         # Under the evidence rule enough is certified by views together that none certifies alone.
-        assert (together(run, theirs[0]) > 50) == (getattr(run.rule, "low_score", None) is not None)
+        assert (together(run, theirs[0]) > 50) == (getattr(run.rule, "evidence_threshold", None) is not None)
 
 
 def together(run: Run, certified) -> int:
     """How many verdicts would be lost if views did not add up."""
     if isinstance(run.rule, IouRule):
         return 0
-    alone = replace(run, settings=replace(PAPER, rule=replace(run.rule, low_score=None)))
+    alone = replace(run, settings=replace(PAPER, rule=replace(run.rule, evidence_threshold=None)))
     return int((certified & ~pythons_verdicts(alone, 0.0)[0]).sum())
 
 
@@ -172,7 +172,7 @@ def test_every_position_is_judged_as_python_does(opened, certificates, size):
                 assert (mine == "1") == ObjectProof(proof.masks, proof.safe).certifies(here, size)
             t += 1
     assert t == len(found)
-    assert kinds == ({"0", "1", "2"} if getattr(run.rule, "low_score", None) is not None else {"0", "1"})
+    assert kinds == ({"0", "1", "2"} if getattr(run.rule, "evidence_threshold", None) is not None else {"0", "1"})
 
 
 def check_what_remains(page, run: Run) -> None:
@@ -195,7 +195,7 @@ def check_what_remains(page, run: Run) -> None:
         }""",
         asked,
     )
-    vocabulary = run.vocabulary if run.labelled else LabelMap.same(run.vocabulary.detector_names)
+    vocabulary = run.vocabulary if run.labeled else LabelMap.same(run.vocabulary.detector_names)
     scene = ImageSet.part(run.images, vocabulary)
     proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
@@ -221,7 +221,7 @@ def proofs_of(run: Run, image):
     for n, one in enumerate(safe):
         members = np.flatnonzero(proves[:, n] & (evidence > 0))
         stars = build_stars(seen, members, evidence[members], rule.cluster_distance)
-        proofs.append(ObjectProof(seen.masks, one, None if rule.low_score is None else stars))
+        proofs.append(ObjectProof(seen.masks, one, None if rule.evidence_threshold is None else stars))
     return proofs
 
 
@@ -256,14 +256,14 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     assert several > 0
 
 
-def test_a_box_too_weak_to_count_still_links_its_neighbours(opened, tmp_path):
-    """A star whose centre has evidence that is rounded down to nothing, below 2^-40: page and Python both keep it."""
-    follow = ThresholdSchedule(alpha=0.9, beta=0.0, low_alpha=0.1, low_beta=0.0)
+def test_a_box_too_weak_to_count_still_links_its_neighbors(opened, tmp_path):
+    """A star whose center has evidence that is rounded down to nothing, below 2^-40: page and Python both keep it."""
+    follow = ThresholdSchedule(alpha=0.9, beta=0.0, evidence_alpha=0.1, evidence_beta=0.0)
     settings = EvaluationSettings(rule=follow.rule(Rule(power=60.0, cluster_distance=0.3), 0.05), follow=follow)
     weak = 0.1 + 0.8 * 2 ** (-41 / 60)
     strong = 0.1 + 0.8 * 0.6 ** (1 / 60)
     whole, left, right = (20, 20, 80, 80), (20, 20, 62, 80), (38, 20, 80, 80)
-    # Two boxes that are no neighbours, each under half of the masks, and one that is a neighbour of both under all.
+    # Two boxes that are no neighbors, each under half of the masks, and one that is a neighbor of both under all.
     masked = [[(*(left, right)[mask % 2], strong, 0), (*whole, weak, 0)] for mask in range(36)]
     image = evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], masked, lines=9)
     evidence = settings.rule.evidence(np.array([weak, strong]))
@@ -317,7 +317,7 @@ def test_it_opens_with_the_overview(opened, photographs):
     page.locator("#chart-state:empty").wait_for(state="attached")
     assert page.locator("#chart path.series").count() == len(PATCH_LOCATIONS)
     assert page.locator("#classes tbody tr").count() == 2
-    assert "mask_score" in page.locator("#settings").inner_text()
+    assert "mask_threshold" in page.locator("#settings").inner_text()
 
 
 def test_figures_are_rounded_as_evaluate_rounds_them(opened, photographs):
@@ -565,7 +565,7 @@ def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs)
     hatched = page.locator("#layer-positions .positions")
     assert hatched.count() == 1
     x, y, width, height = (float(hatched.get_attribute(name)) for name in ("x", "y", "width", "height"))
-    # Top-left corners run from line - side + 1 to line - 1; centres lie 5 further for a patch of 10 x 10.
+    # Top-left corners run from line - side + 1 to line - 1; centers lie 5 further for a patch of 10 x 10.
     first = [max(lines[0] - 9, -9), max(lines[1] - 9, -9)]
     last = [min(lines[2], 100) - 1, min(lines[3], 100) - 1]
     assert [x, y] == [first[0] + 4.5, first[1] + 4.5]
@@ -662,8 +662,8 @@ def test_names_stay_text(opened, tmp_path):
     out = tmp_path / "report.html"
     vocabulary = LabelMap((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
     told = {"remarks": [hostile], "provenance": {hostile: hostile}}
-    defence = Defence(detector=f"python:{hostile}:see", rule=PAPER.rule, masks=Halves(6), class_names=(hostile,))
-    write_report(out, images, vocabulary, PAPER, title=hostile, defence=defence, photos="beside", **told)
+    defense = Defense(detector=f"python:{hostile}:see", rule=PAPER.rule, masks=Halves(6), class_names=(hostile,))
+    write_report(out, images, vocabulary, PAPER, title=hostile, defense=defense, photos="beside", **told)
     page = opened(out)
     page.evaluate("document.addEventListener('securitypolicyviolation', () => { window.hacked = 2; })")
     assert page.title() == page.locator("h1").inner_text() == shown
@@ -690,7 +690,7 @@ def test_names_stay_text(opened, tmp_path):
 
 def test_without_labels_nothing_is_called_recall(opened, tmp_path):
     images = [output_on(image, PAPER.rule) for image in photographed(tmp_path, 3)]
-    run = Run(images, PAPER, labelled=False)
+    run = Run(images, PAPER, labeled=False)
     page = opened(run.report(tmp_path / "report.html"))
     boxes = sum(len(image.truth) for image in images)
     assert "not recall: an image that is already attacked may hide" in page.locator("#remarks-above").inner_text()

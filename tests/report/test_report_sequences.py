@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from report_cases import EVIDENCE, PAPER, VOCABULARY, columns_of, data_of, filmed, without_objects
 
-from objectseeker import Defence, Halves, ObjectSeekerError
+from objectseeker import Defense, Halves, ObjectSeekerError
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import (
@@ -33,8 +33,8 @@ NAMES = {ALONE: "alone", HELD: "held", HIDDEN: "hidden"}
 
 def written(folder, images, recipe, settings=SETTINGS["paper"], **options):
     out = folder / "report.html"
-    defence = Defence(detector="python:mine:see", rule=settings.rule, masks=recipe)
-    write_report(out, images, VOCABULARY, settings, defence=defence, **options)
+    defense = Defense(detector="python:mine:see", rule=settings.rule, masks=recipe)
+    write_report(out, images, VOCABULARY, settings, defense=defense, **options)
     return out
 
 
@@ -139,8 +139,8 @@ def test_images_are_no_sequence_and_sequences_need_no_tracks(tmp_path):
     page = written(tmp_path, single, Halves(6)).read_text()
     assert data_of(page)["played"] is None
     assert "track" not in columns_of(page)
-    unlabelled = [replace(without_objects(image), track=np.empty(0, np.int64)) for image in images]
-    (sequence,) = data_of(written(tmp_path, unlabelled, Halves(6), labelled=False).read_text())["played"]["sequences"]
+    unlabeled = [replace(without_objects(image), track=np.empty(0, np.int64)) for image in images]
+    (sequence,) = data_of(written(tmp_path, unlabeled, Halves(6), labeled=False).read_text())["played"]["sequences"]
     assert (sequence["frames"], sequence["tracks"]) == ([0, 1, 2, 3], [])
 
 
@@ -157,7 +157,7 @@ def test_frames_of_several_sizes_are_played_and_nothing_is_said_over_time(tmp_pa
 def test_a_frame_with_another_share_of_the_masks_is_refused(tmp_path):
     images = filmed(tmp_path, ROLLING, count=4)
     moved = [replace(image, frame=replace(image.frame, number=image.frame.number + 1)) for image in images]
-    with pytest.raises(ObjectSeekerError, match="observed under other masks than the defence's rolling:4"):
+    with pytest.raises(ObjectSeekerError, match="observed under other masks than the defense's rolling:4"):
         written(tmp_path, moved, ROLLING)
 
 

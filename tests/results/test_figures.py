@@ -20,15 +20,15 @@ from objectseeker.results.figures import FIGURES, line_counts, write_figures
 LINES = 6
 FLOOR = 0.1
 OUTCOME = [
-    *("ap50", "base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "wrong_boxes"),
+    *("ap50", "base_threshold", "mask_threshold", "evidence_threshold", "clean_recall", "highest_clean_recall", "fppi"),
     *(f"certified_{where}" for where in PATCH_LOCATIONS),
     "vacuous_far",
 ]
 CERTIFIED = OUTCOME[-5:-1]
 COLUMNS = {
-    "precision-recall": ["detector", "base_score", "precision", "recall", "clean_recall"],
+    "precision-recall": ["detector", "base_threshold", "precision", "recall", "clean_recall"],
     "clean-recall": ["asked_clean_recall", *OUTCOME],
-    "wrong-boxes": ["asked_wrong_boxes", *OUTCOME, "undefended_clean_recall"],
+    "fppi": ["asked_fppi", *OUTCOME, "undefended_clean_recall"],
     "lines": ["k", "forward_passes", "masks", *OUTCOME, "undefended_ap50"],
     "cost": ["k", "forward_passes", "masks", *OUTCOME],
     "alpha": ["alpha", *OUTCOME, "undefended_ap50"],
@@ -36,11 +36,11 @@ COLUMNS = {
     "filter-ioa": ["filter_ioa", *OUTCOME, "undefended_ap50"],
     "threshold": ["threshold", *OUTCOME],
     "variants": [
-        *("detector", "ap50", "base_score", "mask_score", "clean_recall", *CERTIFIED, "vacuous_far"),
+        *("detector", "ap50", "base_threshold", "mask_threshold", "clean_recall", *CERTIFIED, "vacuous_far"),
         *("false_alerts", "false_alert_rate"),
     ],
     "iou-threshold": ["threshold", *OUTCOME],
-    "patch-area": ["k", "patch_area", "masks", *OUTCOME, "joint_recall"],
+    "patch-area": ["k", "patch_area", "masks", *OUTCOME, "joint_certified_recall"],
     "patch-aspect": ["patch_aspect", *OUTCOME],
     "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED, "vacuous_far"],
     "splits": ["split", "images", "objects", "undefended_ap50", *OUTCOME],
@@ -127,7 +127,7 @@ def test_tables_are_the_rows_of_the_sweeps(written, scene):
 
 def test_sweeps_of_one_setting_have_the_undefended_detector_beside_them(written, scene, images):
     out, _, _ = written
-    undefended = {"undefended_ap50": evaluated(images, PAPER)["vanilla"]["ap50"]}
+    undefended = {"undefended_ap50": evaluated(images, PAPER)["undefended"]["ap50"]}
     tenths = [step / 10 for step in range(10)]
     lines = named(tabled(sweeps.by_lines, scene, PAPER, [1, 2, 3, 4, 5, 6]))
     expected = {
@@ -148,13 +148,13 @@ def test_variants_are_the_rows_of_evaluate(written, images):
     out, _, _ = written
     found = evaluated(images, PAPER)
     rows = {row.pop("detector"): row for row in table(out, "variants")}
-    assert list(rows) == ["undefended", "IoA", "IoA, label-free", "IoU", "IoU, label-free"]
-    assert rows["undefended"]["ap50"] == str(found["vanilla"]["ap50"])
+    assert list(rows) == ["undefended", "IoA", "IoA, class-agnostic", "IoU", "IoU, class-agnostic"]
+    assert rows["undefended"]["ap50"] == str(found["undefended"]["ap50"])
     for name, key, suffix in (
         ("IoA", "objectseeker", ""),
-        ("IoA, label-free", "objectseeker", "_label_free"),
+        ("IoA, class-agnostic", "objectseeker", "_class_agnostic"),
         ("IoU", "iou_variant", ""),
-        ("IoU, label-free", "iou_variant", "_label_free"),
+        ("IoU, class-agnostic", "iou_variant", "_class_agnostic"),
     ):
         assert rows[name]["ap50"] == str(found[key][f"ap50{suffix}"])
         for where in PATCH_LOCATIONS:
@@ -183,7 +183,7 @@ def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypa
         (row,) = [
             row
             for row in table(tmp_path, name)
-            if row[column] == str(settings.to_json()[column]) and row.get("k", str(LINES)) == str(LINES)
+            if row[column] == str(settings.to_dict()[column]) and row.get("k", str(LINES)) == str(LINES)
         ]
         assert row["ap50"] == str(ours["ap50"])
         assert {where: row[f"certified_{where}"] for where in PATCH_LOCATIONS} == as_text(ours["certified_recall"])
@@ -229,13 +229,13 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
                 rows = [row for row in table(tmp_path, name) if row.get("threshold") != "mean"]
                 rows = [row for row in rows if name != "patch-area" or k == [f"k = {row['k']}"]]
                 assert [as_text({"y": y})["y"] for y in line.y] == [row[f"certified_{where}"] for row in rows]
-                assert line.look.colour == plots.LOOKS[where].colour
+                assert line.look.color == plots.LOOKS[where].color
         assert ("1 of the objects have no far position" in plot.note) == (name != "precision-recall")
     gaps = {name for name, plot in shown.items() if "Gaps: clean recall 90 % is not reached" in plot.note}
     assert gaps == {
         name
         for name in FIGURES
-        if name not in ("precision-recall", "clean-recall", "wrong-boxes")
+        if name not in ("precision-recall", "clean-recall", "fppi")
         and any(
             row["certified_far"] == "" and row.get("objects") != "0" and row.get("detector") != "undefended"
             for row in table(tmp_path, name)
@@ -244,16 +244,16 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
     assert {"lines", "alpha"} <= gaps
     (jointly,) = [one for one in shown["patch-area"].panels[-1].series if one.label == f"remain, k = {LINES}"]
     rows = [row for row in table(tmp_path, "patch-area") if row["k"] == str(LINES)]
-    assert [as_text({"y": y})["y"] for y in jointly.y] == [row["joint_recall"] for row in rows]
+    assert [as_text({"y": y})["y"] for y in jointly.y] == [row["joint_certified_recall"] for row in rows]
 
 
 def test_what_remains_jointly_is_what_evaluate_says_and_never_less_than_one_by_one(written, images):
     out, _, _ = written
     rows = [row for row in table(out, "patch-area") if row["k"] == str(LINES)]
-    assert all(float(row["joint_recall"]) >= float(row["certified_anywhere"]) for row in rows)
+    assert all(float(row["joint_certified_recall"]) >= float(row["certified_anywhere"]) for row in rows)
     (used,) = [row for row in rows if float(row["patch_area"]) == PAPER.threat.area]
-    assert used["joint_recall"] == str(evaluated(images, PAPER)["objectseeker"]["joint_recall"])
-    assert {row["joint_recall"] for row in table(out, "patch-area") if row["k"] != str(LINES)} == {""}
+    assert used["joint_certified_recall"] == str(evaluated(images, PAPER)["objectseeker"]["joint_certified_recall"])
+    assert {row["joint_certified_recall"] for row in table(out, "patch-area") if row["k"] != str(LINES)} == {""}
 
 
 def test_a_place_for_a_panel_that_nobody_fills_has_no_axes():
@@ -346,7 +346,7 @@ def test_bands_have_no_lines_to_leave_out(tmp_path):
     files = write_figures(ImageSet.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
     assert {file.stem for file in files} == {"figures", "patch-area", "threshold"}
     assert notes == ["left out, because bands:0.05 are no lines of which some could be used: lines, cost"]
-    assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME, "joint_recall"]
+    assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME, "joint_certified_recall"]
     assert max(float(row["certified_far"]) for row in table(tmp_path, "patch-area")) > 0
 
 
@@ -356,10 +356,10 @@ def test_figures_at_the_own_score_of_a_rule(scene, tmp_path):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
         write(scene, tmp_path, own)
-    assert "at\xa0base_score\xa00.5" in shown["alpha"].note
+    assert "at\xa0base_threshold\xa00.5" in shown["alpha"].note
     by_alpha = table(tmp_path, "alpha")
-    assert {row["base_score"] for row in by_alpha} == {"0.5"}
-    assert len({row["mask_score"] for row in by_alpha}) > 3  # the own point moves with what is varied
+    assert {row["base_threshold"] for row in by_alpha} == {"0.5"}
+    assert len({row["mask_threshold"] for row in by_alpha}) > 3  # the own point moves with what is varied
 
 
 def test_a_folder_that_cannot_be_written(scene, tmp_path):

@@ -51,12 +51,12 @@ def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
 
 def test_scores_have_all_their_digits_and_the_rule_is_there_in_full(evaluation):
     (defended,) = [row for row in evaluation_tables.overview(evaluation) if row["detector"] == "defended"]
-    for name in ("base_score", "mask_score", "low_score"):
+    for name in ("base_threshold", "mask_threshold", "evidence_threshold"):
         assert float(defended[name]) == getattr(evaluation.ours, name)
     told = " ".join(evaluation_tables.remarks(evaluation))
     for words in ("filter_ioa 0.6", "power 1.5", "edge_factor 0.8", "cluster_distance 0.1"):
         assert words in told
-    for column in ("COCO AP50", "clean recall", "label-free", "IoU", "false alerts", "vacuous"):
+    for column in ("COCO AP50", "clean recall", "class-agnostic", "IoU", "false alerts", "vacuous"):
         assert f"{column}: " in evaluation_tables.WORDS
 
 
@@ -70,10 +70,10 @@ def test_cells_that_a_spreadsheet_would_compute():
 
 
 def under_attack():
-    """Recall of three attacked objects, of which the defence lost one."""
+    """Recall of three attacked objects, of which the defense lost one."""
     fates = (("misclassified", "found"), ("disappeared", "disappeared"), ("disappeared", "found"))
     rows = [
-        {"effects": {"detector": {"object": a, "invented": 0}, "defence": {"object": b, "invented": 2}}}
+        {"effects": {"detector": {"object": a, "invented": 0}, "defense": {"object": b, "invented": 2}}}
         for a, b in fates
     ]
     recalls = {name: rate(2, 3) for name in ("certified_recall", "recall_under_attack", "clean_recall")}

@@ -1,4 +1,4 @@
-"""A run and a defence: one that is about something else is refused, one that fits is bound."""
+"""A run and a defense: one that is about something else is refused, one that fits is bound."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ from observe_job import LINES, OBSERVING, make_dataset, run_here
 from store_cases import DETECTOR_NAMES, manifest, store
 from store_cases import OBSERVING as STORED
 
-from objectseeker import Bands, Defence, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
+from objectseeker import Bands, Defense, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.datasets import open_dataset
-from objectseeker.defense import DEFAULT_RULE, EMBEDDED_FOLLOW, EMBEDDED_RULE, GENERAL_FOLLOW
+from objectseeker.defense import BUILTIN_FOLLOW, BUILTIN_RULE, DEFAULT_RULE, GENERAL_FOLLOW
 from objectseeker.runs.engines import engine_selection
 from objectseeker.runs.engines.engine_selection import open_engine
 from objectseeker.runs.observe import observe
@@ -18,7 +18,7 @@ from objectseeker.runs.run import open_run
 
 SPEC = "python:ray_detectors:spotting"
 IDENTITY = "toy sha256:00ff"
-RULE = Rule(base_score=0.4, mask_score=0.6)
+RULE = Rule(base_threshold=0.4, mask_threshold=0.6)
 
 
 def observed(folder, spec=SPEC, options=None, observing=OBSERVING):
@@ -33,20 +33,20 @@ def stored(folder, **changes):
 
 
 def toy(**changes):
-    """A defence that is the one of `stored`."""
+    """A defense that is the one of `stored`."""
     settings = {"masks": Halves(2), "identity": IDENTITY, "class_names": DETECTOR_NAMES, **changes}
-    return Defence(**{"detector": "onnx:somewhere/toy.onnx", "rule": RULE, **settings})
+    return Defense(**{"detector": "onnx:somewhere/toy.onnx", "rule": RULE, **settings})
 
 
-def test_the_defence_of_a_run_sees_what_the_run_holds(tmp_path):
+def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
     observing = replace(OBSERVING, fill=9, base_floor=0.0, mask_floor=0.0)
     run = observed(tmp_path, observing=observing)
-    defence = run.defence()
-    assert defence == Defence.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector)
-    assert (defence.rule, defence.follow) == (DEFAULT_RULE, GENERAL_FOLLOW)
-    defence.save(tmp_path / "defence.json")
-    loaded = Defence.load(tmp_path / "defence.json")
-    assert run.bind_defense(loaded) == defence
+    defense = run.defense()
+    assert defense == Defense.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector)
+    assert (defense.rule, defense.follow) == (DEFAULT_RULE, GENERAL_FOLLOW)
+    defense.save(tmp_path / "defense.json")
+    loaded = Defense.load(tmp_path / "defense.json")
+    assert run.bind_defense(loaded) == defense
     entries = open_dataset(run.manifest.dataset).entries
     for image, entry in zip(run.images(), entries, strict=True):
         (seen,) = loaded.seeker().observe([entry.load()])
@@ -56,36 +56,36 @@ def test_the_defence_of_a_run_sees_what_the_run_holds(tmp_path):
 def test_batches_are_the_callers_unless_the_detector_makes_its_own(tmp_path):
     run = observed(tmp_path, options={"batch": 5}, observing=replace(OBSERVING, batch=4))
     assert run.manifest.detector_options == {}
-    assert run.defence().batch == 4
-    assert run.defence().seeker().batch == 4
+    assert run.defense().batch == 4
+    assert run.defense().seeker().batch == 4
 
 
-def test_the_rule_of_a_runs_defence_may_be_any_other(tmp_path):
+def test_the_rule_of_a_runs_defense_may_be_any_other(tmp_path):
     run = stored(tmp_path)
-    assert replace(run.defence(RULE), detector=toy().detector) == toy()
-    assert run.defence(RULE).detector == f"onnx:{tmp_path / 'somewhere' / 'toy.onnx'}"  # as seen from the run
-    assert run.defence(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
+    assert replace(run.defense(RULE), detector=toy().detector) == toy()
+    assert run.defense(RULE).detector == f"onnx:{tmp_path / 'somewhere' / 'toy.onnx'}"  # as seen from the run
+    assert run.defense(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
     follow = ThresholdSchedule(alpha=0.3, beta=0.2)
-    assert run.defence(follow.rule(RULE, 0.4), follow).follow == follow
-    assert run.defence(follow=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_score)
-    embedded = stored(tmp_path / "embedded", detector_spec="embedded", detector_options={}).defence()
-    assert (embedded.rule, embedded.follow) == (EMBEDDED_RULE, EMBEDDED_FOLLOW)
+    assert run.defense(follow.rule(RULE, 0.4), follow).follow == follow
+    assert run.defense(follow=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_threshold)
+    builtin = stored(tmp_path / "builtin", detector_spec="builtin", detector_options={}).defense()
+    assert (builtin.rule, builtin.follow) == (BUILTIN_RULE, BUILTIN_FOLLOW)
     batched = stored(tmp_path / "batched", observing=replace(STORED, batch=4))
-    assert batched.defence().batch == 4
+    assert batched.defense().batch == 4
     own = replace(STORED, batch=None)
-    own_batches = stored(tmp_path / "own", observing=own, detector_options={"batch": 16, "mask_by": "crop"})
-    assert (own_batches.defence().batch, own_batches.defence().mask_by) == (16, "crop")
+    own_batches = stored(tmp_path / "own", observing=own, detector_options={"batch": 16, "mask_mode": "crop"})
+    assert (own_batches.defense().batch, own_batches.defense().mask_mode) == (16, "crop")
 
 
-def test_a_detector_that_was_handed_over_has_no_defence(tmp_path):
+def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
     run = run_here(make_dataset(tmp_path / "images", 1), tmp_path / "run")
     with pytest.raises(
         ObjectSeekerError, match=r"does not say how its detector spots sha256:0123 is loaded.* named by its SPEC"
     ):
-        run.defence()
-    fitting = Defence(detector="embedded", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
+        run.defense()
+    fitting = Defense(detector="builtin", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
     assert run.bind_defense(fitting) == fitting
-    with pytest.raises(ObjectSeekerError, match="its detector is embedded, the run's spots sha256:0123"):
+    with pytest.raises(ObjectSeekerError, match="its detector is builtin, the run's spots sha256:0123"):
         run.bind_defense(replace(fitting, identity=None))
 
 
@@ -97,14 +97,14 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
             return [Detections.empty() for _ in images]
 
     monkeypatch.setattr(engine_selection.detectors, "load", lambda spec, **options: Blind())
-    options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_by": "crop", "layout": None}
+    options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_mode": "crop", "layout": None}
     monkeypatch.chdir(tmp_path)
     run = observed(tmp_path, "onnx:weights/toy.onnx", options)
     assert run.manifest.detector_spec == "onnx:../weights/toy.onnx"  # as seen from the run
     monkeypatch.chdir("/")
-    assert run.defence().detector == f"onnx:{tmp_path / 'weights' / 'toy.onnx'}"  # wherever a command is called
-    assert run.manifest.detector_options == {"input_size": (64, 32), "mask_by": "crop"}
-    assert run.defence().options == {"input_size": (64, 32), "mask_by": "crop"}
+    assert run.defense().detector == f"onnx:{tmp_path / 'weights' / 'toy.onnx'}"  # wherever a command is called
+    assert run.manifest.detector_options == {"input_size": (64, 32), "mask_mode": "crop"}
+    assert run.defense().options == {"input_size": (64, 32), "mask_mode": "crop"}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
             {"detector": "onnx:other.onnx", "identity": None},
             "its detector is onnx:other.onnx, the run's onnx:somewhere/toy.onnx",
         ),
-        ({"mask_by": "crop", "identity": None}, "its mask_by is crop, the run's the detector's own"),
+        ({"mask_mode": "crop", "identity": None}, "its mask_mode is crop, the run's the detector's own"),
         ({"input_size": 640, "identity": None}, "its input_size is 640, the run's the detector's own"),
     ],
 )
@@ -135,7 +135,7 @@ def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_
     with pytest.raises(ObjectSeekerError) as caught:
         stored(tmp_path / "run").bind_defense(toy(**changes))
     assert str(caught.value) == (
-        f"the defence is not that of the run in {tmp_path / 'run'} ({named}): tune one on this run, or observe with "
+        f"the defense is not that of the run in {tmp_path / 'run'} ({named}): tune one on this run, or observe with "
         "that one"
     )
 
@@ -143,23 +143,23 @@ def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_
 def test_another_way_of_masking_is_another_identity(tmp_path):
     run = stored(tmp_path, detector="toy (64x64 fill batch=8) sha256:00ff")
     with pytest.raises(ObjectSeekerError, match=r"its detector is toy \(64x64 crop .*, the run's toy \(64x64 fill "):
-        run.bind_defense(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_by="crop"))
+        run.bind_defense(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_mode="crop"))
 
 
 def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
     run = stored(tmp_path, observing=replace(STORED, base_floor=0.3, mask_floor=0.5))
     assert run.bind_defense(toy()) == toy()
     masked = r"looks at masked boxes from a score of 0\.4 on and the run keeps them from 0\.5 on, observe with a lower "
-    low = replace(RULE, low_score=0.4)
-    for rule in (replace(RULE, mask_score=0.4), low, IouRule(ioa=low)):
+    low = replace(RULE, evidence_threshold=0.4)
+    for rule in (replace(RULE, mask_threshold=0.4), low, IouRule(ioa=low)):
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
             run.bind_defense(toy(rule=rule))
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
-            run.defence(rule)
+            run.defense(rule)
     with pytest.raises(
         ObjectSeekerError, match=r"base boxes from a score of 0\.2 .* keeps them from 0\.3 .*--base-floor"
     ):
-        run.bind_defense(toy(rule=replace(RULE, base_score=0.2)))
+        run.bind_defense(toy(rule=replace(RULE, base_threshold=0.2)))
 
 
 def test_one_without_an_identity_that_fits_is_bound(tmp_path):
@@ -169,9 +169,9 @@ def test_one_without_an_identity_that_fits_is_bound(tmp_path):
         assert run.bind_defense(unbound) == replace(unbound, identity=IDENTITY)
     assert run.bind_defense(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
     own = stored(
-        tmp_path / "own", observing=replace(STORED, batch=None), detector_options={"batch": 16, "mask_by": "crop"}
+        tmp_path / "own", observing=replace(STORED, batch=None), detector_options={"batch": 16, "mask_mode": "crop"}
     )
-    crop = toy(batch=16, mask_by="crop", class_names=None, identity=None)
+    crop = toy(batch=16, mask_mode="crop", class_names=None, identity=None)
     assert own.bind_defense(crop).identity == IDENTITY
     with pytest.raises(ObjectSeekerError, match="its batch is the detector's own, the run's 16"):
         own.bind_defense(replace(crop, batch=None))

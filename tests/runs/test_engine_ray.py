@@ -192,11 +192,11 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
     from objectseeker.runs.engines.ray import RayEngine
     from objectseeker.runs.engines.ray_cluster import ClusterRequest
 
-    loading = DetectorLoader("embedded", {}, str(HERE), cores=1)
+    loading = DetectorLoader("builtin", {}, str(HERE), cores=1)
     with RayEngine(loading, ClusterRequest(workers=1)) as engine:
         found = engine.describe()
     assert found == loading.describe(loading.load())
-    assert found == describe_detector(detectors.load("embedded"), "embedded")  # nor does it depend on the cores
+    assert found == describe_detector(detectors.load("builtin"), "builtin")  # nor does it depend on the cores
     assert found.own_batches
 
 

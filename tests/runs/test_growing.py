@@ -211,14 +211,14 @@ def test_what_changed_in_a_dataset_is_named(photos, tmp_path):
     with pytest.raises(ObjectSeekerError, match=r"holds another run \(.*2\.ppm is another image now\)"):
         run_here(str(photos), tmp_path / "run", limit=4)
     (photos / "1.ppm").unlink()
-    with pytest.raises(ObjectSeekerError, match=r"image 1 of the data set was 1\.ppm, now 2\.ppm\)"):
+    with pytest.raises(ObjectSeekerError, match=r"image 1 of the dataset was 1\.ppm, now 2\.ppm\)"):
         run_here(str(photos), tmp_path / "run", limit=4)
 
 
 def test_a_dataset_that_got_more_images_says_so(photos, tmp_path):
     run_here(str(photos), tmp_path / "run")
     PIL.Image.new("RGB", (3, 3)).save(photos / "9.ppm")
-    with pytest.raises(ObjectSeekerError, match=r"the data set had 6 images, now 7\)"):
+    with pytest.raises(ObjectSeekerError, match=r"the dataset had 6 images, now 7\)"):
         run_here(str(photos), tmp_path / "run")
 
 

@@ -187,7 +187,7 @@ def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm
         ({"base_floor": 0.05}, "base floor was 0.01, now 0.05"),
         ({"mask_floor": 0.2}, "mask floor was 0.1, now 0.2"),
         ({"batch": 4}, "batch was 8, now 4"),
-        ({"seed": 3}, "order was the data set's, now drawn with seed 3"),
+        ({"seed": 3}, "order was the dataset's, now drawn with seed 3"),
         ({"detector": Spots(identity="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
         (
             {"detector": Spots(names=("gadget", "thing", "ghost"))},
@@ -212,7 +212,7 @@ def test_other_settings_are_refused_and_named(spec, undisturbed, tmp_path, chang
 def test_another_dataset_is_refused_and_the_same_one_elsewhere_is_not(spec, tmp_path):
     run_here(spec, tmp_path / "run")
     other = make_dataset(tmp_path / "other", 5)
-    with pytest.raises(ObjectSeekerError, match=r"run \(the data set has other objects for image 0\)"):
+    with pytest.raises(ObjectSeekerError, match=r"run \(the dataset has other objects for image 0\)"):
         run_here(other, tmp_path / "run")
     assert run_here(make_dataset(tmp_path / "moved", 4), tmp_path / "run").complete
 
@@ -341,7 +341,7 @@ class Masks(Spots):
         return [Detections([[0, 0, 1 + value, 1 + number]], [0.5], [0]) for number in range(len(removed))]
 
 
-def test_detectors_that_mask_by_themselves_make_their_own_batches(spec, tmp_path):
+def test_detectors_that_mask_mode_themselves_make_their_own_batches(spec, tmp_path):
     detector = Masks()
     run = run_here(spec, tmp_path / "run", detector, batch=4)
     assert run.manifest.observing.batch is None
@@ -407,8 +407,8 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
     [
         ({"masks": "thirds"}, "masks must be a recipe such as Halves(30), got 'thirds'"),
         ({"masks": 30}, "masks must be a recipe such as Halves(30), got 30"),
-        ({"fill": 256}, "fill must be a grey value within 0 to 255, got 256"),
-        ({"fill": 0.5}, "fill must be a grey value within 0 to 255, got 0.5"),
+        ({"fill": 256}, "fill must be a gray value within 0 to 255, got 256"),
+        ({"fill": 0.5}, "fill must be a gray value within 0 to 255, got 0.5"),
         ({"base_floor": 1.5}, "base_floor must lie within"),
         ({"mask_floor": float("nan")}, "mask_floor must be finite"),
         ({"batch": 0}, "batch must be at least 1, got 0"),

@@ -187,9 +187,9 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
 
     monkeypatch.setattr(engine_selection, "every_gpu", lambda: ["cuda:0", "cuda:1"])
     monkeypatch.setattr(engine_selection.detectors, "load", load)
-    with engine_selection.open_engine("local", "embedded", {"device": device}, {}) as engine:
+    with engine_selection.open_engine("local", "builtin", {"device": device}, {}) as engine:
         assert len(engine.detectors) == len(used)
-        assert (engine.describe().spec, engine.describe().options) == ("embedded", {})
+        assert (engine.describe().spec, engine.describe().options) == ("builtin", {})
     assert loaded == used
 
 

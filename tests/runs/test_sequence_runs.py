@@ -94,7 +94,7 @@ def test_rolling_masks_are_refused_for_images_that_are_no_frames(tmp_path):
 
 def test_the_settings_survive_their_file_and_the_plan_knows_the_passes(tmp_path):
     observing = ObservationSettings(Rolling(Halves(30), 8))
-    assert ObservationSettings.of_json(observing.to_json()) == observing
+    assert ObservationSettings.from_dict(observing.to_dict()) == observing
     plan = job.plan_run(open_dataset(sequence(tmp_path / "clip")), observing)
     assert plan.views_per_image == 17
     assert "8 frames show all of them" in plan.why

@@ -9,7 +9,7 @@ import pytest
 from command import photographs, run
 from serving import picture, serving
 
-from objectseeker import Defence, Halves, Patch
+from objectseeker import Defense, Halves, Patch
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
@@ -17,49 +17,49 @@ from objectseeker.metrics import ThreatModel
 
 
 @pytest.fixture(scope="module")
-def embedded(tmp_path_factory):
-    """The embedded detector with its own rule and a few masks, from a file as a user has it."""
-    file = tmp_path_factory.mktemp("defence") / "defence.json"
-    Defence.default("embedded", masks=Halves(1)).save(file)
-    defence = Defence.load(file)
-    seeker = defence.seeker()
-    with serving(defence=defence, seeker=seeker) as running:
+def builtin(tmp_path_factory):
+    """The built-in detector with its own rule and a few masks, from a file as a user has it."""
+    file = tmp_path_factory.mktemp("defense") / "defense.json"
+    Defense.default("builtin", masks=Halves(1)).save(file)
+    defense = Defense.load(file)
+    seeker = defense.seeker()
+    with serving(defense=defense, seeker=seeker) as running:
         yield running
 
 
-def test_tritonclient_with_binary_tensors(embedded):
+def test_tritonclient_with_binary_tensors(builtin):
     triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
-    client = triton.InferenceServerClient(f"127.0.0.1:{embedded.port}")
+    client = triton.InferenceServerClient(f"127.0.0.1:{builtin.port}")
     assert client.is_server_live()
     assert client.is_server_ready()
     assert client.is_model_ready("objectseeker")
     assert client.get_server_metadata()["extensions"] == ["binary_tensor_data"]
     metadata = client.get_model_metadata("objectseeker")
-    settings = metadata["parameters"]["defence"]
-    assert metadata["versions"] == [settings["sha256"]] == [embedded.model.defence.sha256]
-    assert Defence.of_json(settings) == embedded.model.defence
+    settings = metadata["parameters"]["defense"]
+    assert metadata["versions"] == [settings["sha256"]] == [builtin.model.defense.sha256]
+    assert Defense.from_dict(settings) == builtin.model.defense
 
     image = load_image(samples()[0].path)
-    (expected,) = embedded.seeker([image])
+    (expected,) = builtin.seeker([image])
     assert len(expected)
     given = triton.InferInput("image", image.shape, "UINT8")
     given.set_data_from_numpy(image)
     answer = client.infer("objectseeker", [given], request_id="seven")
     assert answer.get_response()["id"] == "seven"
-    assert answer.get_response()["parameters"]["defence"] == settings["sha256"]
+    assert answer.get_response()["parameters"]["defense"] == settings["sha256"]
     for name, array in (("boxes", expected.xyxy), ("scores", expected.score), ("labels", expected.label)):
         assert answer.as_numpy(name).dtype == array.dtype
         assert answer.as_numpy(name).tobytes() == array.tobytes()
-    with pytest.raises(triton.InferenceServerException, match="the defence that is served is"):
+    with pytest.raises(triton.InferenceServerException, match="the defense that is served is"):
         client.infer("objectseeker", [given], model_version="1")
 
 
-def test_tritonclient_asks_for_certificates_of_one_defence():
+def test_tritonclient_asks_for_certificates_of_one_defense():
     triton = pytest.importorskip("tritonclient.http", reason="pip install 'tritonclient[http]'")
     names = ("certified", "vacuous_far", "largest_square", "found_by_masks", "boxes")
     with serving(threat=ThreatModel(area=0.005)) as running:
         client = triton.InferenceServerClient(f"127.0.0.1:{running.port}")
-        version = running.model.defence.sha256  # whose certificates the client knows
+        version = running.model.defense.sha256  # whose certificates the client knows
         image = picture()
         given = triton.InferInput("image", image.shape, "UINT8")
         given.set_data_from_numpy(image)
@@ -116,8 +116,8 @@ def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
     monkeypatch.chdir(tmp_path)
-    defence = Defence.load(tmp_path / "o" / "defence.json")
-    with serving(defence=defence, seeker=defence.seeker(), threat=ThreatModel(area=0.02)) as running:
+    defense = Defense.load(tmp_path / "o" / "defense.json")
+    with serving(defense=defense, seeker=defense.seeker(), threat=ThreatModel(area=0.02)) as running:
         path = f"/detect{'?certify=1' if certify else ''}"
         if shutil.which("curl"):
             command = ["curl", "-sf", "--data-binary", "@photos/0.png", f"http://127.0.0.1:{running.port}{path}"]

@@ -71,13 +71,13 @@ def test_images(running, body, status, words):
 
 
 def test_a_shape_that_takes_too_many_passes():
-    from objectseeker import Bands, Defence, ObjectSeeker, Rule
+    from objectseeker import Bands, Defense, ObjectSeeker, Rule
 
-    defence = Defence(detector="python:bright:detect", rule=Rule(), masks=Bands(0.01))
+    defense = Defense(detector="python:bright:detect", rule=Rule(), masks=Bands(0.01))
     from serving import Bright
 
     detector = Bright()
-    with serving(defence=defence, seeker=ObjectSeeker(detector, Rule(), masks=Bands(0.01))) as strips:
+    with serving(defense=defense, seeker=ObjectSeeker(detector, Rule(), masks=Bands(0.01))) as strips:
         status, answer = strips.post("/detect", file_of(np.zeros((2, 6000, 3), np.uint8)))
         assert status == 422
         assert "forward passes" in answer["error"]

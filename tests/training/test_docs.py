@@ -45,12 +45,12 @@ def test_training_saw_masked_images(followed):
     import numpy as np
 
     dataset = followed["dataset"]
-    grey = []
+    gray = []
     for index in [*range(len(dataset))] * 4:  # half of them are masked, so that none is does not happen
         image = np.asarray(dataset[index]["image"])
         edges = (image[0], image[-1], image[:, 0], image[:, -1])
-        grey.append(any((edge == 114).all() for edge in edges))
-    assert any(grey)
+        gray.append(any((edge == 114).all() for edge in edges))
+    assert any(gray)
 
 
 def test_the_saved_folder_is_a_detector(followed):

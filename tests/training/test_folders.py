@@ -9,18 +9,18 @@ import numpy as np
 import PIL.Image
 import pytest
 
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
 from objectseeker.detectors.network.class_names import VOC_20
-from train_embedded.folders import read_folder
-from train_embedded.pack import main as write_a_pack
-from train_embedded.packs import CROWD, DIFFICULT, NORMAL, decode, digest_of, join, read_pack, write_pack
+from train_builtin.folders import read_folder
+from train_builtin.pack import main as write_a_pack
+from train_builtin.packs import CROWD, DIFFICULT, NORMAL, decode, digest_of, join, read_pack, write_pack
 
 WIDTH, HEIGHT = 80, 60
 
 
 def picture(number: int) -> PIL.Image.Image:
-    """Flat colours, which survive shrinking and JPEG: left half, and right half."""
+    """Flat colors, which survive shrinking and JPEG: left half, and right half."""
     image = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     image[:, : WIDTH // 2] = 40 * number
     image[:, WIDTH // 2 :] = 255 - 40 * number
@@ -177,7 +177,7 @@ def test_a_pack_without_a_checksum_is_read(coco, tmp_path):
 def load(coco, tmp_path):
     """The data that training gets, with a list of images to leave out."""
     pytest.importorskip("torch")
-    from train_embedded.train import Log, detector_parser, load_data
+    from train_builtin.train import Log, detector_parser, load_data
 
     def load(listed, *more):
         (tmp_path / "leave-out.txt").write_bytes(listed if isinstance(listed, bytes) else listed.encode())

@@ -8,13 +8,13 @@ import pytest
 from objectseeker.core.boxes import Detections
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
-from train_embedded.augmentation import Bank, SampleMasking
-from train_embedded.evaluate import average_precisions
-from train_embedded.packs import CROWD, DIFFICULT, Pack, decode, halve, read_pack, write_pack
-from train_embedded.train import Log, measure, noise_pack
-from train_embedded.trainer import Settings, Trainer
+from train_builtin.augmentation import Bank, SampleMasking
+from train_builtin.evaluate import average_precisions
+from train_builtin.packs import CROWD, DIFFICULT, Pack, decode, halve, read_pack, write_pack
+from train_builtin.train import Log, measure, noise_pack
+from train_builtin.trainer import Settings, Trainer
 
 NAMES = ("cat", "dog", "cow")
 

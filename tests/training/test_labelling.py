@@ -1,4 +1,4 @@
-"""Images labelled by a network: boxes where the objects are, doubt that training neither rewards nor punishes."""
+"""Images labeled by a network: boxes where the objects are, doubt that training neither rewards nor punishes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from PIL import Image
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
 from objectseeker.detectors.builtin.model import EmbeddedDetector
-from train_embedded import label
-from train_embedded.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength
-from train_embedded.loss import anchors, detection_loss, sample_losses
-from train_embedded.packs import DOUBTFUL, NORMAL, Pack, decode, halve, read_pack, write_pack
-from train_embedded.train import noise_pack, repeats_of
+from train_builtin import label
+from train_builtin.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength
+from train_builtin.loss import anchors, detection_loss, sample_losses
+from train_builtin.packs import DOUBTFUL, NORMAL, Pack, decode, halve, read_pack, write_pack
+from train_builtin.train import noise_pack, repeats_of
 
 SIZE = 64
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ def find_white(images):
 
 
 @pytest.mark.parametrize("side", [128, 32])  # twice as large, and from the images at half size
-def test_an_object_is_labelled_once_where_it_is(side):
+def test_an_object_is_labeled_once_where_it_is(side):
     files, sizes = [], [(64, 48), (40, 64)]
     for width, height in sizes:
         picture = np.zeros((height, width, 3), np.uint8)
@@ -61,12 +61,12 @@ def test_an_object_is_labelled_once_where_it_is(side):
             assert box == pytest.approx([4, 8, 20, 24], abs=0.01)
 
 
-def test_a_labelled_pack_holds_the_same_images(tmp_path, monkeypatch):
+def test_a_labeled_pack_holds_the_same_images(tmp_path, monkeypatch):
     torch.manual_seed(0)
     torch.save(EmbeddedDetector().state_dict(), tmp_path / "weights.pt")
     pack, index = noise_pack(3), tmp_path / "photos.npz"
     parts = write_pack(pack, index, tmp_path / "photos.bin", source="photos", part_size=5000)
-    out = tmp_path / "labelled.npz"
+    out = tmp_path / "labeled.npz"
     options = ["--size", str(SIZE), "--processes", "1", "--doubtful", "1e-9", "--sure", "0.0002"]
     monkeypatch.setattr(
         sys,
@@ -75,9 +75,9 @@ def test_a_labelled_pack_holds_the_same_images(tmp_path, monkeypatch):
     )
     label.main()
 
-    labelled = read_pack(out, parts, sources=["photos"])
-    assert (labelled.files, labelled.names) == (pack.files, pack.names)
-    rows = np.concatenate(labelled.boxes)
+    labeled = read_pack(out, parts, sources=["photos"])
+    assert (labeled.files, labeled.names) == (pack.files, pack.names)
+    rows = np.concatenate(labeled.boxes)
     assert set(rows[:, 5]) == {NORMAL, DOUBTFUL}
     assert (rows[:, 1:5] >= 0).all()
     assert (rows[:, 3] <= 64).all()

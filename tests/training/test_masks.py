@@ -268,7 +268,7 @@ def test_the_bands_of_a_recipe_for_one_percent_are_among_those_drawn(size, spaci
     assert shares.max() < BAND_WIDTHS[1]
 
 
-def test_grey_is_in_the_range_of_the_image():
+def test_gray_is_in_the_range_of_the_image():
     strip = Strip(0, 0, 4)
     whole = apply_strip(np.ones((9, 9), np.uint8), NOTHING, strip).image
     fractions = apply_strip(np.ones((9, 9)), NOTHING, strip).image

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter, ImageOps
 
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 import check_overlap
 
-from train_embedded.packs import Pack, write_pack
+from train_builtin.packs import Pack, write_pack
 
 SIZE = 160, 120
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
-from train_embedded.ablation import changed
-from train_embedded.augmentation import (
+from train_builtin.ablation import changed
+from train_builtin.augmentation import (
     NO_MASKS,
     Augmentation,
     Bank,
@@ -21,10 +21,10 @@ from train_embedded.augmentation import (
     Strength,
     cut_to_border,
 )
-from train_embedded.loss import anchors, detection_loss
-from train_embedded.packs import DOUBTFUL, decode, halve
-from train_embedded.train import Log, detector_parser, noise_pack, settings_of, train
-from train_embedded.trainer import Settings, Trainer
+from train_builtin.loss import anchors, detection_loss
+from train_builtin.packs import DOUBTFUL, decode, halve
+from train_builtin.train import Log, detector_parser, noise_pack, settings_of, train
+from train_builtin.trainer import Settings, Trainer
 
 SIZE = 64
 
@@ -42,14 +42,14 @@ def draw(bank, masking, count=6, seed=0):
     return augmentation.batch(count, Strength(mosaic=0.5, mixup=0.0, smallest=0.8, largest=1.2, masking=masking))
 
 
-def test_what_a_mask_hides_is_grey_and_no_target_reaches_into_it(bank):
+def test_what_a_mask_hides_is_gray_and_no_target_reaches_into_it(bank):
     plain, masked = draw(bank, NO_MASKS), draw(bank, SampleMasking(probability=1.0))
-    grey = torch.isclose(masked.images, torch.tensor(114 / 255)).all(1)
+    gray = torch.isclose(masked.images, torch.tensor(114 / 255)).all(1)
 
     assert (
-        grey.float().mean((1, 2)) > torch.isclose(plain.images, torch.tensor(114 / 255)).all(1).float().mean((1, 2))
+        gray.float().mean((1, 2)) > torch.isclose(plain.images, torch.tensor(114 / 255)).all(1).float().mean((1, 2))
     ).any()
-    for image, boxes, present in zip(grey, masked.boxes, masked.present, strict=True):
+    for image, boxes, present in zip(gray, masked.boxes, masked.present, strict=True):
         rows, columns = (~image).any(1).nonzero(), (~image).any(0).nonzero()
         for x1, y1, x2, y2 in boxes[present]:
             assert x1 >= columns.min() - 1
@@ -142,8 +142,8 @@ def test_paired_batches_show_every_sample_whole_and_masked(bank):
     whole, masked = batch.images[:4], batch.images[4:]
 
     same = torch.isclose(whole, masked).all(1)
-    grey = torch.isclose(masked, torch.tensor(114 / 255)).all(1)
-    assert (same | grey).all()
+    gray = torch.isclose(masked, torch.tensor(114 / 255)).all(1)
+    assert (same | gray).all()
     assert not same.all()
     assert (batch.present[:4] | ~batch.present[4:]).all()  # nothing appears by masking
 

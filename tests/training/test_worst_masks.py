@@ -7,15 +7,15 @@ import argparse
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("train_embedded", reason="the training program is not part of the package")
+pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
 from objectseeker.errors import ObjectSeekerError
-from train_embedded.augmentation import Augmentation, Bank, SampleMasking, Strength
-from train_embedded.learner import Progress
-from train_embedded.loss import anchors, detection_loss, sample_losses
-from train_embedded.packs import decode, halve
-from train_embedded.train import detector_parser, noise_pack, settings_of
-from train_embedded.trainer import Trainer, strength
+from train_builtin.augmentation import Augmentation, Bank, SampleMasking, Strength
+from train_builtin.learner import Progress
+from train_builtin.loss import anchors, detection_loss, sample_losses
+from train_builtin.packs import decode, halve
+from train_builtin.train import detector_parser, noise_pack, settings_of
+from train_builtin.trainer import Trainer, strength
 
 SIZE = 64
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ def settings(*options):
 
 
 def hidden(batch):
-    """The share of each sample that is grey."""
+    """The share of each sample that is gray."""
     return torch.isclose(batch.images, torch.tensor(114 / 255)).all(1).float().mean((1, 2))
 
 

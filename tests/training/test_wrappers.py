@@ -271,7 +271,7 @@ def noise_tensor(torch):
 
 
 class Pairs:
-    """A plain dataset: bright images, so that grey is what a mask removed."""
+    """A plain dataset: bright images, so that gray is what a mask removed."""
 
     def __init__(self, torch, count: int = 12) -> None:
         self.image, self.target, self.count = noise_tensor(torch), plain_target(torch), count
@@ -286,7 +286,7 @@ class Pairs:
 
 
 def removed(images) -> list[tuple[int, ...]]:
-    """The place of every image's grey pixels, as their number in each row."""
+    """The place of every image's gray pixels, as their number in each row."""
     return [tuple((image == DEFAULT_FILL).all(dim=0).sum(dim=1).tolist()) for image in images]
 
 

@@ -23,7 +23,7 @@ from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text, write_atomic
 from objectseeker.files.images import load_image
@@ -33,7 +33,7 @@ from objectseeker.inference.drawing import (
     Layer,
     annotate,
     captions,
-    colour_of,
+    color_of,
     truth_layers,
     with_legend,
 )
@@ -42,7 +42,7 @@ from objectseeker.results.evaluation_tables import as_csv
 # Proof of a broken guarantee: everything needed to see it again, and nothing else.
 
 
-CLEAN, ATTACKED, CASE, DEFENCE, SCRIPT = "clean.png", "attacked.png", "case.json", "defence.json", "check.py"
+CLEAN, ATTACKED, CASE, DEFENSE, SCRIPT = "clean.png", "attacked.png", "case.json", "defense.json", "check.py"
 
 SNIPPET = '''"""Does the defended detector lose an object that it certified? Run: python check.py"""
 
@@ -55,16 +55,16 @@ print(recheck(Path(__file__).parent))
 
 
 def save_reproduction(
-    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, defence: Defence, *, device: str | None = None
+    folder: Path, pipeline: Pipeline, outcome: Outcome, patch: Patch, defense: Defense, *, device: str | None = None
 ) -> None:
-    """Both images, the defence, the case, and a script that checks again."""
-    judged, target = outcome.on_defence, outcome.target
+    """Both images, the defense, the case, and a script that checks again."""
+    judged, target = outcome.on_defense, outcome.target
     if judged is None:
         raise ObjectSeekerError(f"object {target.number} of {target.name} was not attacked")
     folder.mkdir(parents=True, exist_ok=True)
     save_picture(folder / CLEAN, PIL.Image.fromarray(target.image))
     save_picture(folder / ATTACKED, PIL.Image.fromarray(judged.image))
-    defence.save(folder / DEFENCE)
+    defense.save(folder / DEFENSE)
     case = {
         "image": target.name,
         "box": target.box.tolist(),
@@ -80,13 +80,13 @@ def save_reproduction(
 
 
 def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
-    """Certify the clean image and judge the attacked one, both with the defence saved in `folder`.
+    """Certify the clean image and judge the attacked one, both with the defense saved in `folder`.
 
     `seeker` takes its place: another detector, to see whether it has the same fault.
     """
     case = json.loads((folder / CASE).read_text(encoding="utf-8"))
     if seeker is None:
-        seeker = Defence.load(folder / DEFENCE).seeker(case["device"])
+        seeker = Defense.load(folder / DEFENSE).seeker(case["device"])
     pipeline = Pipeline.of(seeker, case["threshold"])
     clean, attacked = load_image(folder / CLEAN), load_image(folder / ATTACKED)
     box, labels = np.array(case["box"], float), tuple(case["labels"])
@@ -142,7 +142,7 @@ def save_images(folder: Path, outcome: Outcome, name: str) -> list[Path]:
     """The adversarial images of one object, to the last bit."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for kind, judged in (("detector", outcome.on_detector), ("defence", outcome.on_defence)):
+    for kind, judged in (("detector", outcome.on_detector), ("defense", outcome.on_defense)):
         if judged is not None:
             written.append(folder / f"{name}-{kind}.png")
             save_picture(written[-1], PIL.Image.fromarray(judged.image))
@@ -161,13 +161,13 @@ def before_and_after(pipeline: Pipeline, outcome: Outcome, names: Sequence[str])
     """The object without attack, the undefended detector under attack, the defended one under attack, side by side.
 
     Each under attack in the image that decides whether the object survived. Only boxes of the object's class are drawn,
-    and those of others that fit it, in their colours, the object itself in thin white on black, the patch in vermilion.
+    and those of others that fit it, in their colors, the object itself in thin white on black, the patch in vermilion.
     """
     target, effects = outcome.target, effects_of(outcome, pipeline)["effects"]
     clean = pipeline.output(pipeline.rule, target.observation)
     promised = "certified" if outcome.certified else "not certified"
     panels = [_panel(f"no attack; {promised}", pipeline, target.image, outcome, clean, None, names)]
-    sides = (("undefended", "detector", outcome.worst_for_detector), ("defended", "defence", outcome.on_defence))
+    sides = (("undefended", "detector", outcome.worst_for_detector), ("defended", "defense", outcome.on_defense))
     for what, goal, judged in sides:
         if judged is not None:
             fate = effects[goal]["object"]
@@ -197,11 +197,11 @@ def _panel(
     layers = truth_layers(outcome.target.truth[:1])
     for label in np.unique(shown.label).tolist():
         mine = shown[shown.label == label]
-        layers.append(Layer(mine.xyxy, captions(mine, names), colour=colour_of(label)))
+        layers.append(Layer(mine.xyxy, captions(mine, names), color=color_of(label)))
     if judged is not None:
         wide, tall = judged.size
         patches = [(x, y, x + wide, y + tall) for x, y in judged.position.corners]
-        layers.append(Layer(np.array(patches, float), colour=VULNERABLE, width=0.5))
+        layers.append(Layer(np.array(patches, float), color=VULNERABLE, width=0.5))
     drawn = with_legend(annotate(image, layers), LEGEND)
     font = PIL.ImageFont.load_default(max(12, drawn.height // 24))
     bar = round(font.getbbox("Ag")[3] * 1.4)
@@ -223,7 +223,7 @@ def curve_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
             "loss": f"{loss:.5g}",
         }
         for outcome in outcomes
-        for goal, judged in (("detector", outcome.on_detector), ("defence", outcome.on_defence))
+        for goal, judged in (("detector", outcome.on_detector), ("defense", outcome.on_defense))
         if judged is not None
         for restart, curve in enumerate(judged.curves)
         for step, loss in enumerate(curve)
@@ -233,8 +233,8 @@ def curve_rows(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
 def median_curves(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
     """For each attack, the median over objects of the best restart's loss so far, as a share of the first loss."""
     medians = {}
-    for goal in ("detector", "defence"):
-        images = [outcome.on_detector if goal == "detector" else outcome.on_defence for outcome in outcomes]
+    for goal in ("detector", "defense"):
+        images = [outcome.on_detector if goal == "detector" else outcome.on_defense for outcome in outcomes]
         curves = [_best_so_far(judged) for judged in images if judged is not None]
         steps = max((len(curve) for curve in curves), default=0)
         padded = [np.pad(curve, (0, steps - len(curve)), mode="edge") for curve in curves if len(curve)]

@@ -15,7 +15,7 @@ from objectseeker.attack.falsify import GOALS, JudgedImage, Outcome
 from objectseeker.attack.pipeline import GOOD_FIT, Pipeline, Target
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.threats import Patch
-from objectseeker.defense import BATCH, Defence, spec_without_path
+from objectseeker.defense import BATCH, Defense, spec_without_path
 from objectseeker.errors import ObjectSeekerError
 
 FATES = ("found", "misclassified", "disappeared")  # of an attacked object: one of them
@@ -57,15 +57,15 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "certified": outcome.certified,
         "vacuous": outcome.vacuous,
         "found_by_detector": outcome.clean.undefended,
-        "found_by_defence": outcome.clean.defended,
+        "found_by_defense": outcome.clean.defended,
         "undefended_survived": outcome.undefended_survived,
         "undefended_survived_iou50": outcome.undefended_fit_survived,
-        "defence_survived": outcome.defence_survived,
+        "defense_survived": outcome.defense_survived,
         "broken": outcome.broken,
         "leaks": outcome.leaks,
         "not_attacked": {goal: outcome.not_attacked(goal) for goal in GOALS},
         "detector_attack": _values(outcome.on_detector),
-        "defence_attack": _values(outcome.on_defence),
+        "defense_attack": _values(outcome.on_defense),
     }
 
 
@@ -77,13 +77,13 @@ def effects_of(outcome: Outcome, pipeline: Pipeline) -> dict[str, Any]:
     there without the patch (a box of its class with an IoU of 0.5). None where there was no attack. Certificates are
     about objects that disappear or are misclassified; they do not speak of invented boxes.
     """
-    target, of_detector, of_defence = outcome.target, outcome.worst_for_detector, outcome.on_defence
-    base = target.observation.base.at_least(pipeline.rule.base_score)
+    target, of_detector, of_defense = outcome.target, outcome.worst_for_detector, outcome.on_defense
+    base = target.observation.base.at_least(pipeline.rule.base_threshold)
     output = pipeline.output(pipeline.rule, target.observation)
     return {
         "effects": {
             "detector": None if of_detector is None else _effect(pipeline, target, of_detector.base, base),
-            "defence": None if of_defence is None else _effect(pipeline, target, of_defence.boxes, output),
+            "defense": None if of_defense is None else _effect(pipeline, target, of_defense.boxes, output),
         }
     }
 
@@ -117,7 +117,7 @@ def _values(judged: JudgedImage | None) -> dict[str, Any] | None:
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Attack success rates: how often the attacked object was hidden."""
-    defended = [row for row in rows if row["defence_survived"] is not None]
+    defended = [row for row in rows if row["defense_survived"] is not None]
 
     def hidden(of: Sequence[Row], key: str) -> dict[str, Any]:
         asked = [row for row in of if row[key] is not None]
@@ -129,9 +129,9 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "without_position": sum(row["vacuous"] for row in rows),
         "hidden_from_detector": hidden(rows, "undefended_survived"),
         "hidden_from_detector_iou50": hidden(rows, "undefended_survived_iou50"),
-        "hidden_from_defence": hidden(defended, "defence_survived"),
-        "hidden_certified": hidden([row for row in defended if row["certified"]], "defence_survived"),
-        "hidden_uncertified": hidden([row for row in defended if not row["certified"]], "defence_survived"),
+        "hidden_from_defense": hidden(defended, "defense_survived"),
+        "hidden_certified": hidden([row for row in defended if row["certified"]], "defense_survived"),
+        "hidden_uncertified": hidden([row for row in defended if not row["certified"]], "defense_survived"),
         "effects": effects(rows),
         "broken_guarantees": sum(row["broken"] for row in rows),
         "with_leaks": sum(row["leaks"] > 0 for row in rows),
@@ -163,12 +163,12 @@ def robust_recall(rows: Sequence[Row]) -> dict[str, Any]:
     """
     if not rows:
         raise ObjectSeekerError("an attack on no object says nothing about recall: attack at least one")
-    kept = sum(row["found_by_defence"] and row["defence_survived"] is not False for row in rows)
+    kept = sum(row["found_by_defense"] and row["defense_survived"] is not False for row in rows)
     kept_undefended = sum(row["found_by_detector"] and row["undefended_survived"] is not False for row in rows)
     return {
         "objects": len(rows),
         "defended": {
-            "clean_recall": rate(sum(row["found_by_defence"] for row in rows), len(rows)),
+            "clean_recall": rate(sum(row["found_by_defense"] for row in rows), len(rows)),
             "recall_under_attack": rate(kept, len(rows)),
             "certified_recall": rate(sum(row["certified"] for row in rows), len(rows)),
         },
@@ -180,16 +180,16 @@ def robust_recall(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], *, threshold: float) -> dict[str, Any]:
+def read_recall(path: Path, defense: Defense, threats: Patch | Sequence[Patch], *, threshold: float) -> dict[str, Any]:
     """`robust_recall` and `effects` of the objects in an attack.json, with the patch and the T of that attack.
 
-    Refuses a file that is about another defence, another threat than one of `threats`, or another T.
+    Refuses a file that is about another defense, another threat than one of `threats`, or another T.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        attacked = Defence.of_json(content["defence"], f"the defence in {path}")
+        attacked = Defense.from_dict(content["defense"], f"the defense in {path}")
         patch, at = Patch(**content["patch"]), content["threshold"]
-        edited = content["defence"]["sha256"] != attacked.sha256
+        edited = content["defense"]["sha256"] != attacked.sha256
         recall, became = robust_recall(content["objects"]), effects(content["objects"])
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
@@ -198,9 +198,9 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
     except (ValueError, KeyError, TypeError):
         raise ObjectSeekerError(f"{path} is no attack.json: name the one that objectseeker attack wrote") from None
     if edited:
-        raise ObjectSeekerError(f"{path} was edited: the settings of its defence are not those of its sha256")
+        raise ObjectSeekerError(f"{path} was edited: the settings of its defense are not those of its sha256")
     listed = [threats] if isinstance(threats, Patch) else list(threats)
-    differences = defence_differences(attacked, defence)
+    differences = defense_differences(attacked, defense)
     if patch not in listed:
         asked = " or ".join(map(_in_words, listed))
         differences.append(f"patch {_in_words(patch)}, asked for {asked}")
@@ -208,25 +208,25 @@ def read_recall(path: Path, defence: Defence, threats: Patch | Sequence[Patch], 
         differences.append(f"threshold {at!r}, asked for {threshold!r}")
     if differences:
         raise ObjectSeekerError(
-            f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defence and this patch"
+            f"{path} is an attack on something else ({'; '.join(differences)}): attack with this defense and this patch"
         )
     return {"patch": content["patch"], "threshold": at, **recall} | ({} if became is None else {"effects": became})
 
 
-def defence_differences(attacked: Defence, asked: Defence) -> list[str]:
-    """What makes the defence that is asked for another than the one that was attacked, each in a few words.
+def defense_differences(attacked: Defense, asked: Defense) -> list[str]:
+    """What makes the defense that is asked for another than the one that was attacked, each in a few words.
 
-    A detector's identity says which weights ran with which options; where a defence is bound to none, its spec and its
+    A detector's identity says which weights ran with which options; where a defense is bound to none, its spec and its
     options speak.
     """
     bound = None not in (attacked.identity, asked.identity)
 
-    def settings(defence: Defence) -> dict[str, Any]:
-        spec = {"detector": spec_without_path(defence.detector), **defence.options}
-        detector = {"detector": defence.identity} if bound else spec
-        rule = asdict(defence.rule)
+    def settings(defense: Defense) -> dict[str, Any]:
+        spec = {"detector": spec_without_path(defense.detector), **defense.options}
+        detector = {"detector": defense.identity} if bound else spec
+        rule = asdict(defense.rule)
         scoring: dict[str, Any] = rule.pop("ioa", {})
-        views = {"masks": str(defence.masks), "fill": defence.fill, "batch": defence.batch or BATCH}
+        views = {"masks": str(defense.masks), "fill": defense.fill, "batch": defense.batch or BATCH}
         return {**detector, **views, **scoring, **rule}
 
     then, now = settings(attacked), settings(asked)

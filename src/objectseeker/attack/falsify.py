@@ -1,4 +1,4 @@
-"""The falsifier: attack objects with and without the defence, let the real pipeline judge, look at certificates."""
+"""The falsifier: attack objects with and without the defense, let the real pipeline judge, look at certificates."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import Patch
 
-GOALS: tuple[Goal, ...] = ("detector", "defence")
+GOALS: tuple[Goal, ...] = ("detector", "defense")
 
 
 class Attacker(Protocol):
-    """Optimises patches: `gradient.attack` with its white box, or `search.attack`."""
+    """Optimizes patches: `gradient.attack` with its white box, or `search.attack`."""
 
     def __call__(
         self,
@@ -38,7 +38,7 @@ class Attacker(Protocol):
 class JudgedImage:
     """One finished adversarial image before the real pipeline: where the patches lie, and what is still found.
 
-    `base` are the detector's boxes on it, and `boxes` the output of what was attacked: the same, or the defence's;
+    `base` are the detector's boxes on it, and `boxes` the output of what was attacked: the same, or the defense's;
     `defended` is None where that was not asked. `leaks` are the views that changed though their masks remove the
     patches: what every certificate rests on is that there is none. `curves` are the losses of all restarts.
     """
@@ -65,11 +65,11 @@ class Outcome:
     vacuous: bool
     clean: Verdict
     on_detector: JudgedImage | None
-    on_defence: JudgedImage | None
+    on_defense: JudgedImage | None
 
     def not_attacked(self, goal: Goal) -> str | None:
         """Why there was no attack on this side; None if there was one."""
-        if (self.on_detector if goal == "detector" else self.on_defence) is not None:
+        if (self.on_detector if goal == "detector" else self.on_defense) is not None:
             return None
         if not (self.clean.undefended if goal == "detector" else self.clean.defended):
             return "not found without a patch"
@@ -80,7 +80,7 @@ class Outcome:
         """The image that counts for the undefended detector: of both attacks, the first that hides the object."""
         if self.on_detector is None:
             return None
-        tried = [one for one in (self.on_detector, self.on_defence) if one is not None]
+        tried = [one for one in (self.on_detector, self.on_defense) if one is not None]
         return next((one for one in tried if not one.undefended), self.on_detector)
 
     @property
@@ -91,23 +91,23 @@ class Outcome:
 
     @property
     def undefended_fit_survived(self) -> bool | None:
-        judged = [one.undefended_fit for one in (self.on_detector, self.on_defence) if one is not None]
+        judged = [one.undefended_fit for one in (self.on_detector, self.on_defense) if one is not None]
         return all(judged) if self.on_detector is not None and self.clean.undefended_fit else None
 
     @property
-    def defence_survived(self) -> bool | None:
-        return None if self.on_defence is None else self.on_defence.defended
+    def defense_survived(self) -> bool | None:
+        return None if self.on_defense is None else self.on_defense.defended
 
     @property
     def leaks(self) -> int:
         """How many views changed though their masks remove the patches."""
-        return 0 if self.on_defence is None else self.on_defence.leaks
+        return 0 if self.on_defense is None else self.on_defense.leaks
 
     @property
     def broken(self) -> bool:
         """A guarantee was broken: hidden though certified, or at a position where it is proven; or a view leaks."""
-        hidden = self.defence_survived is False
-        proven = self.certified or (self.on_defence is not None and self.on_defence.position.proven)
+        hidden = self.defense_survived is False
+        proven = self.certified or (self.on_defense is not None and self.on_defense.position.proven)
         return (hidden and proven) or self.leaks > 0
 
 
@@ -118,12 +118,12 @@ def falsify(
     patch: Patch,
     budget: Budget,
     *,
-    defence_budget: Budget | None = None,
+    defense_budget: Budget | None = None,
     seed: int = 0,
     judged: int | None = None,
     on_progress: Progress = lambda done, total: None,
 ) -> list[Outcome]:
-    """Attack every target, first the detector alone, then the defence; the outcomes in the order of the targets.
+    """Attack every target, first the detector alone, then the defense; the outcomes in the order of the targets.
 
     The restarts of each target go before the real pipeline, the most promising first, `judged` of them at most; the
     first that hides the object counts.
@@ -134,7 +134,7 @@ def falsify(
     images: dict[Goal, dict[int, JudgedImage]] = {}
     for part, goal in enumerate(GOALS):
         seen = [v.undefended if goal == "detector" else v.defended for v in verdicts]
-        spent = budget if goal == "detector" else defence_budget or budget
+        spent = budget if goal == "detector" else defense_budget or budget
         tasks = [
             task
             for target, there in zip(targets, seen, strict=True)
@@ -148,7 +148,7 @@ def falsify(
         solutions = attacker(pipeline, tasks, goal, spent, seed=seed, on_progress=report) if tasks else []
         images[goal] = judge_solutions(pipeline, solutions, goal, judged)
     return [
-        Outcome(target, *certificate, verdict, images["detector"].get(id(target)), images["defence"].get(id(target)))
+        Outcome(target, *certificate, verdict, images["detector"].get(id(target)), images["defense"].get(id(target)))
         for target, certificate, verdict in zip(targets, certificates, verdicts, strict=True)
     ]
 
@@ -171,7 +171,7 @@ def plan_tasks(
             target,
             position,
             start_pixels(target, position, patch.size(*target.size), restart, rng),
-            relabel=goal == "defence" and restart > 0 and restart == count - 1,
+            relabel=goal == "defense" and restart > 0 and restart == count - 1,
             distrust=restart >= count - doubting,
         )
         for restart, position in enumerate(positions)
@@ -188,7 +188,7 @@ def judge_solutions(
     """
 
     def hope(solution: Solution) -> tuple[bool, bool, float]:
-        return goal == "defence" and not solution.task.position.proven, not solution.hidden, solution.loss
+        return goal == "defense" and not solution.task.position.proven, not solution.hidden, solution.loss
 
     by_target: dict[int, list[Solution]] = {}
     for solution in sorted(solutions, key=hope):
@@ -216,7 +216,7 @@ def _hides(image: JudgedImage, goal: Goal) -> bool:
 def _rank(image: JudgedImage, goal: Goal) -> tuple[bool, bool, bool]:
     """What has to be reported first is highest."""
     hides = _hides(image, goal)
-    return goal == "defence" and hides and image.position.proven, image.leaks > 0, hides
+    return goal == "defense" and hides and image.position.proven, image.leaks > 0, hides
 
 
 def _judged(pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal) -> Iterator[JudgedImage]:
@@ -243,7 +243,7 @@ def _judged(pipeline: Pipeline, solutions: Sequence[Solution], goal: Goal) -> It
 
 def _judged_base(pipeline: Pipeline, solution: Solution, image: Image, base: Detections) -> JudgedImage:
     task = solution.task
-    boxes = base.at_least(pipeline.rule.base_score)
+    boxes = base.at_least(pipeline.rule.base_threshold)
     found = pipeline.judge_base(task.target, boxes)
     return JudgedImage(image, boxes, boxes, task.position, task.size, solution.loss, *found)
 

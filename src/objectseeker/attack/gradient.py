@@ -21,8 +21,8 @@ from objectseeker.core.seeker import view_rectangles
 from objectseeker.detectors.network.views import ViewPlan
 
 MOMENTUM = 0.9
-FIRST_STEP, LAST_STEP = 24.0, 1.0  # grey levels
-CHECKS = 3  # how often, in one attack on the defence, all views are looked at
+FIRST_STEP, LAST_STEP = 24.0, 1.0  # gray levels
+CHECKS = 3  # how often, in one attack on the defense, all views are looked at
 LOOK_FIRST = 100.0  # what a view that shows the object counts before its loss is known
 WHOLE = 0  # the number of the untouched view among a task's views
 NO_LINES = np.full((1, 2, 2), np.inf)  # of that view
@@ -38,7 +38,7 @@ def attack(
     seed: int = 0,
     on_progress: Progress = lambda done, total: None,
 ) -> list[Solution]:
-    """Optimise every task; solutions in the order of the tasks. On a CPU the same seed gives the same patches."""
+    """Optimize every task; solutions in the order of the tasks. On a CPU the same seed gives the same patches."""
     sizes = [white.place(task.target.size).size for task in tasks]
     solved: dict[int, Solution] = {}
     for part, size in enumerate(groups := list(dict.fromkeys(sizes))):
@@ -230,7 +230,7 @@ class _Campaign:
         return Goals(
             box=self.box[rows],
             wanted=self._tensor(labels),
-            score=self._tensor(np.where(view == WHOLE, rule.base_score, rule.floor)).float(),
+            score=self._tensor(np.where(view == WHOLE, rule.base_threshold, rule.floor)).float(),
             every_class=self._tensor((view == WHOLE) & self.white.detector.layout.every_class),
             relabel=self.relabel[rows],
             lines=self._tensor(lines).float(),

@@ -19,7 +19,7 @@ from objectseeker.attack.pipeline import Pipeline, Target
 from objectseeker.attack.plan import Budget, Progress
 from objectseeker.attack.whitebox import WhiteBox, white_box_of
 from objectseeker.core.threats import Patch
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.detectors import LoadedDetector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json
@@ -37,9 +37,9 @@ OBJECTS_AT_ONCE = {"cpu": 1, "cuda": 64}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attacked:
-    """A defence, bound to its detector, as it runs on a device, and how it is attacked."""
+    """A defense, bound to its detector, as it runs on a device, and how it is attacked."""
 
-    defence: Defence
+    defense: Defense
     pipeline: Pipeline
     attacker: Attacker
     mode: Mode
@@ -52,37 +52,37 @@ class Attacked:
 
 
 def load_attacked(
-    defence: Defence,
+    defense: Defense,
     *,
     threshold: float | None = None,
     mode: str | None = None,
     device: str | None = None,
     autocast: bool = False,
 ) -> Attacked:
-    """What `defence.seeker(device)` gives, attacked by its gradients if it shows them, by random search otherwise.
+    """What `defense.seeker(device)` gives, attacked by its gradients if it shows them, by random search otherwise.
 
     `threshold` is the T of certificates and verdicts, by default the rule's own. `autocast` computes gradients in
     bfloat16; verdicts always come from the defended detector itself.
     """
     if mode not in (None, "white", "black"):
         raise ObjectSeekerError(f"mode must be white or black, got {mode!r}")
-    seeker = defence.seeker(device)
+    seeker = defense.seeker(device)
     detector = cast(LoadedDetector, seeker.detector)
-    bound, pipeline = defence.with_fingerprint(detector.identity), Pipeline.of(seeker, threshold)
-    white = None if mode == "black" else _white_box(defence, detector, device or "cpu")
+    bound, pipeline = defense.with_fingerprint(detector.identity), Pipeline.of(seeker, threshold)
+    white = None if mode == "black" else _white_box(defense, detector, device or "cpu")
     if white is not None:
         return Attacked(bound, pipeline, partial(gradient.attack, replace(white, autocast=autocast)), "white", device)
     if mode == "white":
-        raise ObjectSeekerError(f"{defence.detector} shows no gradients: attack it with --mode black")
+        raise ObjectSeekerError(f"{defense.detector} shows no gradients: attack it with --mode black")
     return Attacked(bound, pipeline, random_search.attack, "black", device)
 
 
-def _white_box(defence: Defence, detector: LoadedDetector, device: str) -> WhiteBox | None:
-    """The detector's gradients; those of the embedded one are the same network's in torch, wherever it runs."""
+def _white_box(defense: Defense, detector: LoadedDetector, device: str) -> WhiteBox | None:
+    """The detector's gradients; those of the builtin one are the same network's in torch, wherever it runs."""
     if find_spec("torch") is None:
         return None
     predict = None
-    if defence.detector == "embedded":
+    if defense.detector == "builtin":
         from objectseeker.detectors.builtin.weights import load_torch
         from objectseeker.detectors.torch_module import torch_detector
 
@@ -94,7 +94,7 @@ def targets_of_image(pipeline: Pipeline, path: Path, most: int) -> list[Target]:
     """The confident base boxes of an image without annotations, best first."""
     image = load_image(path)
     observation = pipeline.observe(image)
-    boxes = observation.base.at_least(max(CONFIDENT_SCORE, pipeline.rule.base_score))
+    boxes = observation.base.at_least(max(CONFIDENT_SCORE, pipeline.rule.base_threshold))
     if not len(boxes):
         raise ObjectSeekerError(
             f"the detector finds nothing with a score of {CONFIDENT_SCORE} in {path}: choose another image"
@@ -169,7 +169,7 @@ def run_attack(
     artifacts.save_curves(out, outcomes)
     rows = [row_of(outcome) | effects_of(outcome, attacked.pipeline) for outcome in outcomes]
     content = {
-        "defence": attacked.defence.described(),
+        "defense": attacked.defense.described(),
         "device": attacked.device,
         "mode": attacked.mode,
         "patch": asdict(patch),
@@ -192,7 +192,7 @@ def save_outcome(out: Path, attacked: Attacked, outcome: Outcome, patch: Patch, 
     artifacts.save_picture(out / "pictures" / f"{name}.jpg", picture)
     if outcome.broken:
         folder = out / "broken" / name
-        save_reproduction(folder, attacked.pipeline, outcome, patch, attacked.defence, device=attacked.device)
+        save_reproduction(folder, attacked.pipeline, outcome, patch, attacked.defense, device=attacked.device)
 
 
 def _name(names: Sequence[str], label: int) -> str:

@@ -5,7 +5,7 @@ at least what counts in its view, has one of the object's labels, and has it as 
 every class counts. What counts in a masked view is the rule's lowest score; near a line of the mask, where
 `edge_factor` lowers scores, accordingly more. `hide` is zero exactly if no box does, with a margin. It pulls the
 label's score below the threshold or, where that helps, below another class, whichever is nearer. `relabel` also pushes
-another class up: pointless against our defence, deadly for one that lets boxes of one view suppress those of another.
+another class up: pointless against our defense, deadly for one that lets boxes of one view suppress those of another.
 `plant` raises base boxes that explain masked boxes away without giving the object away themselves.
 """
 
@@ -143,7 +143,7 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, gone: Bools) -> Floats:
     without finding it.
     """
     rule, observation = pipeline.scoring, target.observation
-    explains = pipeline.rule.tau_iou if isinstance(pipeline.rule, IouRule) else rule.filter_ioa
+    explains = pipeline.rule.filter_iou if isinstance(pipeline.rule, IouRule) else rule.filter_ioa
     counts = gone[observation.mask_of] & (rule.evidence(rule.scores(observation)) > 0)
     counts &= pipeline.finding(target, observation.boxes)
     shown: Detections = observation.boxes[counts]

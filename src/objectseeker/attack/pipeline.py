@@ -61,7 +61,7 @@ class Verdict:
 
 
 def pruned(rule: AnyRule, observation: Observation) -> Detections:
-    """What the defence outputs."""
+    """What the defense outputs."""
     return rule.prune(observation)
 
 
@@ -72,7 +72,7 @@ class Pipeline:
     Undefended and defended detector are judged alike, by the rule's own notion: found means that some output box of
     one of the object's labels (any label if the rule is not classwise) covers more than `threshold` of it or, with an
     `IouRule`, has an IoU above `threshold` with it. `output` turns an observation into detections; another function
-    than `pruned` is for experiments with defences that are not ours.
+    than `pruned` is for experiments with defenses that are not ours.
     """
 
     seeker: ObjectSeeker
@@ -118,7 +118,7 @@ class Pipeline:
 
     def judge_base(self, target: Target, base: Detections) -> tuple[bool, bool]:
         """`undefended` and `undefended_fit` of the verdict, from the boxes on the image alone."""
-        base = base.at_least(self.rule.base_score)
+        base = base.at_least(self.rule.base_threshold)
         fits = iou(target.box[None], base.xyxy)[0] >= GOOD_FIT
         return self.finds(target, base), bool((fits & self.of_label(target, base)).any())
 

@@ -54,7 +54,7 @@ class PositionProofs:
         proofs = []
         for of_label, alone in zip(proves.T, safe, strict=True):
             stars = None
-            if not isinstance(rule, IouRule) and rule.low_score is not None:
+            if not isinstance(rule, IouRule) and rule.evidence_threshold is not None:
                 members = np.flatnonzero(of_label & (evidence > 0))
                 stars = build_stars(observation, members, evidence[members], rule.cluster_distance)
             proofs.append(ObjectProof(observation.masks, alone, stars))
@@ -80,7 +80,7 @@ def removing(masks: Masks, corners: Ints, size: tuple[int, int]) -> Bools:
 def weakest_positions(
     pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator, *, proven: bool = False
 ) -> list[Position]:
-    """`count` allowed positions in the order in which to attack the defence; none if none is allowed.
+    """`count` allowed positions in the order in which to attack the defense; none if none is allowed.
 
     Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest proof
     comes first; among equals, the one that is flush with most of the lines that make it, then the one that fewest
@@ -168,7 +168,7 @@ def _candidates(target: Target, patch: Patch, size: tuple[int, int], rng: np.ran
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
     if not len(allowed):
         return np.empty((0, 2), np.int64)
-    ideal = np.rint(_centre(target) - np.array(size) / 2).astype(np.int64)
+    ideal = np.rint(_center(target) - np.array(size) / 2).astype(np.int64)
     corners = [np.clip(ideal, allowed[:, :2], allowed[:, 2:])]
     tight = [_tight(target.observation.masks, axis, size[axis]) for axis in (0, 1)]
     for rectangle in allowed:
@@ -187,7 +187,7 @@ def _tight(masks: Masks, axis: int, length: int) -> Ints:
     return np.unique(np.concatenate([lines[inside[:, 0], 0], lines[inside[:, 1], 1] - length]))
 
 
-def _centre(target: Target) -> Floats:
+def _center(target: Target) -> Floats:
     limit = np.array(target.size * 2)
     visible = np.clip(target.box, 0, limit)
     return np.asarray((visible[:2] + visible[2:]) / 2)
@@ -196,4 +196,4 @@ def _centre(target: Target) -> Floats:
 def _distance(target: Target, corners: Ints, size: tuple[int, int]) -> Floats:
     """From the middle of the patch to the middle of the object, in object sizes."""
     extent = np.maximum(target.box[2:] - target.box[:2], 1)
-    return np.asarray(np.linalg.norm((corners + np.array(size) / 2 - _centre(target)) / extent, axis=1))
+    return np.asarray(np.linalg.norm((corners + np.array(size) / 2 - _center(target)) / extent, axis=1))

@@ -13,10 +13,10 @@ from objectseeker.attack.placement import Position
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
-Goal = Literal["detector", "defence"]  # hide the object from the undefended detector, or from the whole defence
+Goal = Literal["detector", "defense"]  # hide the object from the undefended detector, or from the whole defense
 Progress = Callable[[int, int], None]
 
-BLOCK_SIDE = 8  # pixels, of a start made of coloured blocks
+BLOCK_SIDE = 8  # pixels, of a start made of colored blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class Budget:
     """How hard to try.
 
     Every object gets `restarts` patches (pairs of them, if the threat is two), each improved in `steps` steps. Against
-    the defence, `views` masked views are looked at per step. `jitter` moves the patch by up to so many pixels at every
+    the defense, `views` masked views are looked at per step. `jitter` moves the patch by up to so many pixels at every
     step: it then works around its position, not only at it. `at_once` views go through the network together. `seconds`
     may end it early.
 
-    `distrust` is the share of the restarts against the defence, rounded down, that do not believe our own margin: they
-    lie where the object is proven, flush with the masks that prove it, and are optimised as if these masks leaked.
+    `distrust` is the share of the restarts against the defense, rounded down, that do not believe our own margin: they
+    lie where the object is proven, flush with the masks that prove it, and are optimized as if these masks leaked.
     """
 
     steps: int = 100
@@ -81,7 +81,7 @@ class Solution:
 def start_pixels(
     target: Target, position: Position, size: tuple[int, int], restart: int, rng: np.random.Generator
 ) -> Patches:
-    """What restart number `restart` begins with: noise, coloured blocks, the image itself, in turn."""
+    """What restart number `restart` begins with: noise, colored blocks, the image itself, in turn."""
     return np.stack([_one_start(target, x, y, size, restart % 3, rng) for x, y in position.corners])
 
 

@@ -65,7 +65,7 @@ def _on_image(pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[
 
 
 def _on_views(pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]) -> list[tuple[float, bool]]:
-    """How well the defence sees each object: in the image, and on average in the views."""
+    """How well the defense sees each object: in the image, and on average in the views."""
     seen = []
     for task, patch in zip(tasks, patches, strict=True):
         observation = pipeline.observe(_drawn(task, patch))
@@ -76,7 +76,7 @@ def _on_views(pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[
 
 
 def _redrawn(patches: Patches, share: float, rng: np.random.Generator) -> Patches:
-    """`patches` with a random square of one of them in one random colour, or in noise."""
+    """`patches` with a random square of one of them in one random color, or in noise."""
     count, height, width = patches.shape[:3]
     side = max(1, round(share * min(height, width)))
     x, y = int(rng.integers(width - side + 1)), int(rng.integers(height - side + 1))

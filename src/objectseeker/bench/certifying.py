@@ -67,7 +67,7 @@ def _prune(boxes: int, rng: np.random.Generator) -> dict[str, Any]:
     rule = Rule()
     seconds, output = _time(lambda: rule.prune(observation))
     naive_seconds, slow = _time(
-        lambda: naive.prune(observation, rule.base_score, rule.mask_score, rule.filter_ioa), repeats=1
+        lambda: naive.prune(observation, rule.base_threshold, rule.mask_threshold, rule.filter_ioa), repeats=1
     )
     ours = sorted([*box, label] for box, label in zip(output.xyxy.tolist(), output.label.tolist(), strict=True))
     return {

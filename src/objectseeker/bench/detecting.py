@@ -23,7 +23,7 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, Masks, fill_rectangles
 from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.core.seeker import detect_views, view_rectangles
-from objectseeker.defense import BATCH, Defence
+from objectseeker.defense import BATCH, Defense
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.detectors.network.detector import NetworkDetector
@@ -32,13 +32,13 @@ from objectseeker.detectors.onnx import available_cores
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import load_image
 
-EMBEDDED_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
+BUILTIN_FLOPS = 5.197e9 / 416**2  # for a pixel of input, as torch counts them: two per multiplication and addition
 PLAIN_PASSES = 5
 PLAIN = f"{PLAIN_PASSES} plain passes"
 ROUNDS_IN_A_ROW = 3  # of all pictures
 
 SeeViews = Callable[[Image, Masks], Sequence[Detections]]
-MakeBaseline = Callable[[LoadedDetector], SeeViews]  # a defence around a detector
+MakeBaseline = Callable[[LoadedDetector], SeeViews]  # a defense around a detector
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Way:
 
 
 def run(
-    defence: Defence,
+    defense: Defense,
     *,
     images: int = 3,
     device: str | None = None,
@@ -91,18 +91,18 @@ def run(
 ) -> dict[str, Any]:
     """Seconds an image for every way, what they are of the naive loop, and how close to the device's peak.
 
-    The masks of `beside` are measured as well, against the naive loop of the defence's own masks. Of `defence` its
+    The masks of `beside` are measured as well, against the naive loop of the defense's own masks. Of `defense` its
     detector, masks and fill count, not its rule; its way of masking is measured beside the other one. `baseline` is
-    another defence, by name, around the plain detector. `equal` says whether views run at the same time gave the same
+    another defense, by name, around the plain detector. `equal` says whether views run at the same time gave the same
     bits as views run one after the other.
     """
     pictures = [load_image(sample.path) for sample in samples()[: require_count(images, "images")]]
-    ways = _ways(defence, device)
+    ways = _ways(defense, device)
     ours = ways[-1].detector
     ways += [_like(way, recipe) for recipe in beside for way in ways if way.name.startswith("ours")]
     if baseline is not None:
         name, around = baseline
-        ways.append(Way(name, around(ways[0].detector), ways[0].detector, defence.masks))
+        ways.append(Way(name, around(ways[0].detector), ways[0].detector, defense.masks))
     load_before = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     for way in ways:  # not counted: the first call also prepares the detector
         way.run(pictures[0], _masks(pictures[0], Halves(1)))
@@ -110,15 +110,15 @@ def run(
         for turn in range(len(ways)):
             ways[(turn + number) % len(ways)].take_turn(picture)
     ways += [
-        _in_a_row(way, pictures, defence) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")
+        _in_a_row(way, pictures, defense) for way in ways if _is_begun(way.detector) and way.name.startswith("ours")
     ]
     device = device or "cpu"
-    peak = _matmul_peak(device) if defence.detector == "embedded" else None  # of no other the operations are known
+    peak = _matmul_peak(device) if defense.detector == "builtin" else None  # of no other the operations are known
     naive = next(way for way in ways if way.name == "naive loop")
     rows = []
     for way in ways:
         seconds = median(way.seconds)
-        flops = None if baseline and way.name == baseline[0] else _flops(way, pictures, defence)
+        flops = None if baseline and way.name == baseline[0] else _flops(way, pictures, defense)
         rows.append(
             {
                 "way": way.name,
@@ -132,7 +132,7 @@ def run(
     return {
         "detector": naive.detector.identity,
         "images": len(pictures),
-        "masks": str(defence.masks),
+        "masks": str(defense.masks),
         "device": device,
         "cores": available_cores(),
         "load_before": load_before,
@@ -163,9 +163,9 @@ def notes(measured: dict[str, Any]) -> list[str]:
     return sentences
 
 
-def _ways(defence: Defence, device: str | None) -> list[Way]:
-    spec, options = defence.detector, defence.options | {"device": device}
-    network = spec.partition(":")[0] in ("embedded", "onnx")
+def _ways(defense: Defense, device: str | None) -> list[Way]:
+    spec, options = defense.detector, defense.options | {"device": device}
+    network = spec.partition(":")[0] in ("builtin", "onnx")
     single = load(spec, **options | {"batch": 1, "workers": 1 if network and device in (None, "cpu") else None})
 
     def plain(image: Image, masks: Masks) -> list[Detections]:
@@ -174,22 +174,22 @@ def _ways(defence: Defence, device: str | None) -> list[Way]:
     def naive(image: Image, masks: Masks) -> list[Detections]:
         return [
             single([view])[0]
-            for view in (image, *(fill_rectangles(image, mask, defence.fill) for mask in masks.removed))
+            for view in (image, *(fill_rectangles(image, mask, defense.fill) for mask in masks.removed))
         ]
 
-    ways = [Way(name, run, single, defence.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
-    for mask_by in ("fill", "crop", "drop"):
+    ways = [Way(name, run, single, defense.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
+    for mask_mode in ("fill", "crop", "drop"):
         try:
-            detector = load(spec, **options | {"mask_by": mask_by})
+            detector = load(spec, **options | {"mask_mode": mask_mode})
         except ObjectSeekerError:
-            if mask_by != "fill":  # the network takes one size only, has no tokens, or others draw its masks
+            if mask_mode != "fill":  # the network takes one size only, has no tokens, or others draw its masks
                 continue
             detector = load(spec, **options)
         watch = None
         if isinstance(detector, NetworkDetector) and not _is_begun(detector):
             watch = Stopwatch()
             detector = replace(detector, forward=watch.around(detector.forward))
-        ways.append(Way(f"ours by {mask_by}", _views_of(detector, defence), detector, defence.masks, watch))
+        ways.append(Way(f"ours by {mask_mode}", _views_of(detector, defense), detector, defense.masks, watch))
     return ways
 
 
@@ -205,8 +205,8 @@ def _passes(way: Way, pictures: Sequence[Image]) -> int:
     return max(way.masks.passes(picture.shape[1], picture.shape[0]) for picture in pictures)
 
 
-def _views_of(detector: LoadedDetector, defence: Defence) -> SeeViews:
-    return lambda image, masks: detect_views(detector, image, masks, value=defence.fill, batch=defence.batch or BATCH)
+def _views_of(detector: LoadedDetector, defense: Defense) -> SeeViews:
+    return lambda image, masks: detect_views(detector, image, masks, value=defense.fill, batch=defense.batch or BATCH)
 
 
 def _is_begun(detector: Any) -> bool:
@@ -214,11 +214,11 @@ def _is_begun(detector: Any) -> bool:
     return isinstance(detector, NetworkDetector) and detector.start_views is not None
 
 
-def _in_a_row(way: Way, pictures: Sequence[Image], defence: Defence) -> Way:
+def _in_a_row(way: Way, pictures: Sequence[Image], defense: Defense) -> Way:
     """The pictures one after the other without a pause, several times over; the same time for each."""
     given = [(picture, view_rectangles(_masks(picture, way.masks))) for picture in pictures] * ROUNDS_IN_A_ROW
     begin = time.perf_counter()
-    for _ in way.detector.detect_views_of(given, defence.fill):
+    for _ in way.detector.detect_views_of(given, defense.fill):
         pass
     took = (time.perf_counter() - begin) / len(given)
     return Way(f"{way.name}, in a row", way.run, way.detector, way.masks, seconds=[took] * len(pictures))
@@ -236,13 +236,13 @@ def _equal(detector: Any, image: Image) -> bool | None:
     return detect_views(detector, image, masks) == detect_views(replace(detector, workers=1), image, masks)
 
 
-def _flops(way: Way, pictures: Sequence[Image], defence: Defence) -> float | None:
+def _flops(way: Way, pictures: Sequence[Image], defense: Defense) -> float | None:
     """Operations an image, where they are known: on average over the pictures."""
-    if defence.detector != "embedded" or " shared " in way.detector.identity:  # shared layers do less than pixels say
+    if defense.detector != "builtin" or " shared " in way.detector.identity:  # shared layers do less than pixels say
         return None
     per_view = [_pixels(way.detector, picture, way.masks) for picture in pictures]
     plain = way.name == PLAIN
-    return EMBEDDED_FLOPS * float(np.mean([PLAIN_PASSES * each[0] if plain else each.sum() for each in per_view]))
+    return BUILTIN_FLOPS * float(np.mean([PLAIN_PASSES * each[0] if plain else each.sum() for each in per_view]))
 
 
 def _pixels(detector: NetworkDetector, picture: Image, recipe: Recipe) -> Ints:

@@ -15,7 +15,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import halves
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_SCORES, EvaluationSettings, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, evaluate
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375
@@ -23,13 +23,13 @@ WIDTH, HEIGHT = 500, 375
 RULES = {
     "paper rule": EvaluationSettings.along(ThresholdSchedule(alpha=0.7, beta=0.5), clean_recall=0.6),
     "evidence rule": EvaluationSettings.along(
-        ThresholdSchedule(alpha=0.5, beta=0.25, low_alpha=0.25, low_beta=0.1), clean_recall=0.6
+        ThresholdSchedule(alpha=0.5, beta=0.25, evidence_alpha=0.25, evidence_beta=0.1), clean_recall=0.6
     ),
 }
 
 
 def run(images: int = 700, lines: int = 30, seed: int = 0) -> list[dict[str, Any]]:
-    """One row per rule: seconds for the whole evaluation, label-wise and label-free, with all certificates.
+    """One row per rule: seconds for the whole evaluation, label-wise and class-agnostic, with all certificates.
 
     The naive seconds are for pruning alone, at each of the 100 thresholds and both ways of handling labels, measured
     on three images and scaled up.
@@ -88,9 +88,9 @@ def synthetic_image(number: int, lines: int, seed: int) -> ObservedImage:
 def _prune_anew(images: list[ObservedImage], settings: EvaluationSettings) -> float:
     started = time.perf_counter()
     for image in images:
-        for way in (settings, settings.label_free()):
-            for base_score in BASE_SCORES.tolist():
-                way.on_curve(base_score).prune(image.observation)
+        for way in (settings, settings.class_agnostic()):
+            for base_threshold in BASE_THRESHOLDS.tolist():
+                way.on_curve(base_threshold).prune(image.observation)
     return time.perf_counter() - started
 
 

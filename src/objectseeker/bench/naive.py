@@ -28,14 +28,16 @@ def certified(safe: Bools, masks: MaskSet, g: Floats, patch: Patch) -> bool:
     return bool((removed | ~allowed).all())
 
 
-def prune(observation: Observation, base_score: float, mask_score: float, filter_ioa: float) -> list[list[float]]:
+def prune(
+    observation: Observation, base_threshold: float, mask_threshold: float, filter_ioa: float
+) -> list[list[float]]:
     """The paper's pruning, label-wise, box by box."""
-    base = [(b, c) for b, s, c in _rows(observation.base) if s >= base_score]
+    base = [(b, c) for b, s, c in _rows(observation.base) if s >= base_threshold]
     left = [
         (box, score, label)
         for detections in observation.masked
         for box, score, label in _rows(detections)
-        if score >= mask_score and not any(label == c and _ioa(box, b) > filter_ioa for b, c in base)
+        if score >= mask_threshold and not any(label == c and _ioa(box, b) > filter_ioa for b, c in base)
     ]
     output = [[*box, label] for box, label in base]
     while left:

@@ -1,4 +1,4 @@
-"""`objectseeker bench observe`: a data set from files to a finished run, against its views alone.
+"""`objectseeker bench observe`: a dataset from files to a finished run, against its views alone.
 
 Detecting alone has the images in memory and throws the boxes away: what is left of its rate is what reading and storing
 leave. Both look at the same images, one after the other, with the same detector, which has seen each of their sizes.

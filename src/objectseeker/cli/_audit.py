@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import objectseeker
-from objectseeker import Defence, ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._release import NAMES, Files, judged, run_files, without_place
 from objectseeker.gate.audit_bundle import (
     Content,
@@ -37,14 +37,14 @@ def write_evidence(file: Path, files: Files, gate: Gate, measured: RunMeasuremen
     """Everything behind a verdict as one file; its SHA-256."""
     members: dict[str, Content] = {
         "policy.toml": files.policy,
-        "defence.json": _defence(files.defence),
+        "defense.json": _defense(files.defense),
         "software.json": json_bytes(_software()),
         **_of_run("run", files.run),
         **derived(files, gate, measured),
     }
-    if files.baseline is not None and files.baseline_defence is not None:
+    if files.baseline is not None and files.baseline_defense is not None:
         members |= _of_run("baseline", files.baseline)
-        members["baseline-defence.json"] = _defence(files.baseline_defence)
+        members["baseline-defense.json"] = _defense(files.baseline_defense)
     for number, path in enumerate(files.attacks, 1):
         members[f"attacks/{NAMES.format(number)}"] = path
     if files.check is not None:
@@ -57,7 +57,7 @@ def write_evidence(file: Path, files: Files, gate: Gate, measured: RunMeasuremen
 def derived(files: Files, gate: Gate, measured: RunMeasurements) -> dict[str, bytes]:
     """What follows from the rest, to the last byte."""
     return {
-        "verdict.json": json_bytes(gate.to_json()),
+        "verdict.json": json_bytes(gate.to_dict()),
         "certificates.csv": certificates_csv(measured).encode(),
         "images.csv": _images_csv(files.run).encode(),
         "verification.json": json_bytes(verification(gate)),
@@ -70,7 +70,7 @@ def verified(file: Path) -> Gate:
     with TemporaryDirectory() as place:
         folder = Path(place)
         names = unpack_archive(file, folder)
-        for needed in ("policy.toml", "defence.json", "run/run.json", "verdict.json"):
+        for needed in ("policy.toml", "defense.json", "run/run.json", "verdict.json"):
             if needed not in names:
                 raise TamperedError([f"{needed} is missing"])
         try:
@@ -97,8 +97,8 @@ def _files(folder: Path, names: list[str]) -> Files:
     def given(name: str) -> Path | None:
         return folder / name if name in names else None
 
-    def defence(run: Run, name: str) -> Defence:
-        return run.bind_defense(Defence.load(folder / name))
+    def defense(run: Run, name: str) -> Defense:
+        return run.bind_defense(Defense.load(folder / name))
 
     run = open_run(folder / "run")
     baseline = open_run(folder / "baseline") if "baseline/run.json" in names else None
@@ -106,9 +106,9 @@ def _files(folder: Path, names: list[str]) -> Files:
     return Files(
         policy=folder / "policy.toml",
         run=run,
-        defence=defence(run, "defence.json"),
+        defense=defense(run, "defense.json"),
         baseline=baseline,
-        baseline_defence=None if baseline is None else defence(baseline, "baseline-defence.json"),
+        baseline_defense=None if baseline is None else defense(baseline, "baseline-defense.json"),
         attacks=[folder / name for name in sorted(attacks, key=lambda name: (len(name), name))],
         check=given("check.json"),
         tags=given("tags.csv") or given("tags.json"),
@@ -127,9 +127,9 @@ def _of_run(place: str, run: Run) -> dict[str, Content]:
     return {f"{place}/{path.relative_to(run.folder).as_posix()}": path for path in run_files(run)}
 
 
-def _defence(defence: Defence) -> bytes:
-    placed = without_place(defence)
-    return json_bytes(placed.to_json() | {"sha256": placed.sha256})
+def _defense(defense: Defense) -> bytes:
+    placed = without_place(defense)
+    return json_bytes(placed.to_dict() | {"sha256": placed.sha256})
 
 
 def _software() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""`--baseline`: other certified defences beside ours, in observe, evaluate and bench detect."""
+"""`--baseline`: other certified defenses beside ours, in observe, evaluate and bench detect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BASELINES = ("detectorguard",)
 
-Baseline = Annotated[str | None, typer.Option(help="Another defence to compare with: detectorguard.")]
+Baseline = Annotated[str | None, typer.Option(help="Another defense to compare with: detectorguard.")]
 BaselineNetwork = Annotated[
     Path | None, typer.Option(help="ONNX file of the baseline's network. Default: the one of the package.")
 ]
@@ -61,12 +61,12 @@ def evaluate_baseline(name: str, run: Run, settings: EvaluationSettings, *, out:
     rows, remarks = beside.table_rows(), beside.remarks()
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        save_json(out / f"{name}.json", beside.to_json())
+        save_json(out / f"{name}.json", beside.to_dict())
         save_text(out / f"{name}.csv", evaluation_tables.as_csv(rows))
         text = [evaluation_tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
         save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
     if as_json:
-        print_json(beside.to_json())
+        print_json(beside.to_dict())
         return
     title = "AP50, clean recall, false alerts and certified recall, in percent"
     printed.print(evaluation_tables.table(title, beside.terminal_rows()))
@@ -79,5 +79,5 @@ def guarded_way(name: str, detector: Any, network: ObjectnessFeatures) -> Any:
     from objectseeker.detectorguard.guard import DetectorGuard
 
     require_baseline(name)
-    guard = DetectorGuard(detector, network, base_score=0.3, threshold=256)
+    guard = DetectorGuard(detector, network, base_threshold=0.3, threshold=256)
     return lambda image, masks: [guard([image])[0].detections]

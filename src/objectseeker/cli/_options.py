@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from objectseeker import Defence, IouRule, ObjectSeekerError, Patch, Rule, detectors
+from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
 from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import DEFAULT_FILL
@@ -43,7 +43,7 @@ class DetectorOptions:
     """Which detector, and how it sees masked views."""
 
     detector: Annotated[
-        str | None, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}. Default: embedded.")
+        str | None, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}. Default: builtin.")
     ] = None
     layout: Annotated[
         str | None, typer.Option(help="Family of an ONNX graph, where it cannot be told from the graph.")
@@ -52,7 +52,7 @@ class DetectorOptions:
         None
     )
     batch: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
-    mask_by: Annotated[
+    mask_mode: Annotated[
         str | None,
         typer.Option(
             help="fill: paint removed pixels over. crop: cut them away, where the network takes any size. drop: leave "
@@ -68,7 +68,7 @@ class DetectorOptions:
     ] = None
 
     def given(self) -> tuple[str | None, dict[str, Any]]:
-        """The spec, if one is given, and the options of `Defence` beside it."""
+        """The spec, if one is given, and the options of `Defense` beside it."""
         options = _given(self)
         if "names" in options:
             options["class_names"] = read_names(options.pop("names"))
@@ -86,30 +86,30 @@ class MaskOptions:
             "Default: halves:30."
         ),
     ] = None
-    fill: Annotated[int | None, typer.Option(help=f"Grey value of removed pixels. Default: {DEFAULT_FILL}.")] = None
+    fill: Annotated[int | None, typer.Option(help=f"Gray value of removed pixels. Default: {DEFAULT_FILL}.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleOptions:
-    """The rule: a defence file, or its settings one by one."""
+    """The rule: a defense file, or its settings one by one."""
 
-    defence: Annotated[
+    defense: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="A defence that tune or Defence.save wrote, embedded-fast or embedded-video."
-        ),
+        typer.Option(metavar="FILE", help="A defense that tune or Defense.save wrote, builtin-fast or builtin-video."),
     ] = None
-    base_score: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
-    mask_score: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None
-    low_score: Annotated[float | None, typer.Option(help="Evidence rule: score from which views add up.")] = None
+    base_threshold: Annotated[float | None, typer.Option(help="Smallest score of a base box.")] = None
+    mask_threshold: Annotated[float | None, typer.Option(help="Score at which one masked box decides alone.")] = None
+    evidence_threshold: Annotated[float | None, typer.Option(help="Evidence rule: score from which views add up.")] = (
+        None
+    )
     alpha: Annotated[
-        float | None, typer.Option(help="Instead of --mask-score: its lowest value, whatever the base_score.")
+        float | None, typer.Option(help="Instead of --mask-threshold: its lowest value, whatever the base_threshold.")
     ] = None
     beta: Annotated[
-        float | None, typer.Option(help="mask_score = max(alpha, base_score + (1 - base_score) * beta).")
+        float | None, typer.Option(help="mask_threshold = max(alpha, base_threshold + (1 - base_threshold) * beta).")
     ] = None
-    low_alpha: Annotated[float | None, typer.Option(help="Evidence rule: alpha of low_score.")] = None
-    low_beta: Annotated[float | None, typer.Option(help="Evidence rule: beta of low_score.")] = None
+    evidence_alpha: Annotated[float | None, typer.Option(help="Evidence rule: alpha of evidence_threshold.")] = None
+    evidence_beta: Annotated[float | None, typer.Option(help="Evidence rule: beta of evidence_threshold.")] = None
     power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None
     filter_ioa: Annotated[
         float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")
@@ -121,7 +121,9 @@ class RuleOptions:
         float | None, typer.Option(help="Boxes whose IoA is at least 1 minus this are one cluster. Default: 0.1.")
     ] = None
     classwise: Annotated[bool | None, typer.Option(help="Prune and certify label by label. Default: yes.")] = None
-    tau_iou: Annotated[float | None, typer.Option(help="Use the IoU variant, with this IoU (the paper's: 0.8).")] = None
+    filter_iou: Annotated[float | None, typer.Option(help="Use the IoU variant, with this IoU (the paper's: 0.8).")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,8 @@ class ThreatOptions:
     aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0
     patches: Annotated[int, typer.Option(help="How many patches at once, 1 or 2.")] = 1
     threshold: Annotated[
-        float | None, typer.Option(help="T: share of an object that must stay covered. Default: 0; with --tau-iou 0.5.")
+        float | None,
+        typer.Option(help="T: share of an object that must stay covered. Default: 0; with --filter-iou 0.5."),
     ] = None
     bound: Annotated[str, typer.Option(help="exact or paper.")] = "exact"
 
@@ -186,7 +189,7 @@ Outside = Annotated[bool, typer.Option("--outside", help="Allow annotations to n
 TrustDetector = Annotated[
     bool,
     typer.Option(
-        "--trust-detector", help="Your word that the detector gives the same boxes on this CPU as on the defence's own."
+        "--trust-detector", help="Your word that the detector gives the same boxes on this CPU as on the defense's own."
     ),
 ]
 
@@ -224,66 +227,67 @@ def _default(field: Field[Any]) -> Any:
     return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
-def defence_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions) -> Defence:
-    """The defence that the options of a command describe."""
-    if rule.defence is not None:
-        refuse_beside(rule.defence, rule, detector, masks)
-        return Defence.load(rule.defence)
+def defense_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions) -> Defense:
+    """The defense that the options of a command describe."""
+    if rule.defense is not None:
+        refuse_beside(rule.defense, rule, detector, masks)
+        return Defense.load(rule.defense)
     known = what_is_observed(detector, masks, None)
     chosen, follow = _rule_of(rule, known)
     return replace(known, rule=chosen, follow=follow)
 
 
-def defence_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defence:
-    """The defence to apply to a run, bound to its detector and masks: a file's, or the options' rule on the run's own.
+def defense_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defense:
+    """The defense to apply to a run, bound to its detector and masks: a file's, or the options' rule on the run's own.
 
-    With `point`, --base-score chooses an operating point on the curve of a file's rule, and is not refused beside it.
+    With `point`, --base-threshold chooses an operating point on the curve of a file's rule, and is not refused beside
+    it.
     """
-    if rule.defence is not None:
-        refuse_beside(rule.defence, replace(rule, base_score=None) if point else rule)
-        return run.bind_defense(Defence.load(rule.defence))
-    chosen, follow = _rule_of(rule, run.defence())
-    defence = run.bind_defense(run.defence(chosen, follow))
-    say(defence)
-    return defence
+    if rule.defense is not None:
+        refuse_beside(rule.defense, replace(rule, base_threshold=None) if point else rule)
+        return run.bind_defense(Defense.load(rule.defense))
+    chosen, follow = _rule_of(rule, run.defense())
+    defense = run.bind_defense(run.defense(chosen, follow))
+    say(defense)
+    return defense
 
 
-def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path | None) -> Defence:
-    """The detector and the masks to observe with, of a defence file or of the options; its rule plays no part."""
+def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path | None) -> Defense:
+    """The detector and the masks to observe with, of a defense file or of the options; its rule plays no part."""
     if file is not None:
         refuse_beside(file, detector, masks)
-        return Defence.load(file)
+        return Defense.load(file)
     spec, options = detector.given()
-    spec = "embedded" if spec is None else spec
-    return Defence.default(
+    spec = "builtin" if spec is None else spec
+    return Defense.default(
         spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
     )
 
 
-def defence_and_settings(
+def defense_and_settings(
     run: Run,
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: float | None,
-    wrong_boxes: float | None = None,
-) -> tuple[Defence, EvaluationSettings]:
-    """The defence to measure on a run, and how: against what, and at which operating point (by default its own)."""
+    fppi: float | None = None,
+) -> tuple[Defense, EvaluationSettings]:
+    """The defense to measure on a run, and how: against what, and at which operating point (by default its own)."""
     from objectseeker.metrics import EvaluationSettings
 
-    points = {"base_score": rule.base_score, "clean_recall": clean_recall, "wrong_boxes": wrong_boxes}
+    points = {"base_threshold": rule.base_threshold, "clean_recall": clean_recall, "fppi": fppi}
     given = [name for name, value in points.items() if value is not None]
     if len(given) > 1:
         raise ObjectSeekerError(f"give one of {_options(given)}, not several: each fixes the others")
-    defence = defence_of_run(run, rule, point=True)
-    note_masks(defence.masks, threat.patches)
-    base_score = rule.base_score if rule.defence is not None else None
+    defense = defense_of_run(run, rule, point=True)
+    note_masks(defense.masks, threat.patches)
+    base_threshold = rule.base_threshold if rule.defense is not None else None
     settings = EvaluationSettings(
-        rule=defence.rule,
-        follow=defence.curve,
+        rule=defense.rule,
+        follow=defense.curve,
         threat=threat.threat(),
-        base_score=base_score,
+        base_threshold=base_threshold,
         clean_recall=clean_recall,
-        wrong_boxes=wrong_boxes,
+        fppi=fppi,
         base_floor=run.manifest.observing.base_floor,
     )
     floor = run.manifest.observing.mask_floor
@@ -292,21 +296,21 @@ def defence_and_settings(
             f"the run keeps masked boxes from a score of {floor} on, but these settings look from {settings.floor} on: "
             "raise the scores, or observe with a lower --mask-floor"
         )
-    if settings.base_score is not None:
-        require_floor(run, settings.base_score)
-    return defence, settings
+    if settings.base_threshold is not None:
+        require_floor(run, settings.base_threshold)
+    return defense, settings
 
 
-def require_floor(run: Run, base_score: float) -> None:
+def require_floor(run: Run, base_threshold: float) -> None:
     """Refuse an operating point below what a run has stored: base boxes would be missing there."""
-    if base_score < run.manifest.observing.base_floor:
-        raise ObjectSeekerError(below_floor(run, base_score))
+    if base_threshold < run.manifest.observing.base_floor:
+        raise ObjectSeekerError(below_floor(run, base_threshold))
 
 
-def below_floor(run: Run, base_score: float) -> str:
+def below_floor(run: Run, base_threshold: float) -> str:
     return (
         f"the run keeps base boxes from a score of {run.manifest.observing.base_floor} on, but this looks from "
-        f"{base_score} on: ask for a higher score or less clean recall, or observe with a lower "
+        f"{base_threshold} on: ask for a higher score or less clean recall, or observe with a lower "
         "--base-floor"
     )
 
@@ -370,14 +374,14 @@ def read_class_map(text: str) -> dict[str, str]:
     return pairs
 
 
-def say(defence: Defence) -> None:
+def say(defense: Defense) -> None:
     """The settings in full, where they come from no file: what is printed can be typed again."""
-    ioa = defence.rule.ioa if isinstance(defence.rule, IouRule) else defence.rule
+    ioa = defense.rule.ioa if isinstance(defense.rule, IouRule) else defense.rule
     values = {field.name: getattr(ioa, field.name) for field in fields(ioa)}
-    if isinstance(defence.rule, IouRule):
-        values["tau_iou"] = defence.rule.tau_iou
+    if isinstance(defense.rule, IouRule):
+        values["filter_iou"] = defense.rule.filter_iou
     shown = ", ".join(f"{name} {value!r}" for name, value in values.items() if value is not None)
-    notes.print(f"rule: {shown}; masks {defence.masks}, fill {defence.fill}")
+    notes.print(f"rule: {shown}; masks {defense.masks}, fill {defense.fill}")
 
 
 def open_run(folder: Path) -> Run:
@@ -400,26 +404,26 @@ def note_masks(masks: Recipe, patches: int) -> None:
         warn(f"{masks} remove one patch each: two are certified where one mask removes both; use --masks pairs:10")
 
 
-def _rule_of(rule: RuleOptions, known: Defence) -> tuple[AnyRule, ThresholdSchedule | None]:
-    """The rule that the options give, else the one known for the detector; and how its scores follow base_score."""
+def _rule_of(rule: RuleOptions, known: Defense) -> tuple[AnyRule, ThresholdSchedule | None]:
+    """The rule that the options give, else the one known for the detector; and how its scores follow base_threshold."""
     given = _given(rule)
-    tau_iou = given.pop("tau_iou", None)
-    curve = {name: given.pop(name) for name in ("alpha", "beta", "low_alpha", "low_beta") if name in given}
-    scores = given.keys() & {"mask_score", "low_score"}
+    filter_iou = given.pop("filter_iou", None)
+    curve = {name: given.pop(name) for name in ("alpha", "beta", "evidence_alpha", "evidence_beta") if name in given}
+    scores = given.keys() & {"mask_threshold", "evidence_threshold"}
     if curve and scores:
         raise ObjectSeekerError(f"give {_options(scores)} or {_options(curve)}, not both: each fixes the other")
     follow: ThresholdSchedule | None
     if curve:
         follow = ThresholdSchedule(**curve)
-        chosen = follow.rule(Rule(**given), given.get("base_score", known.rule.base_score))
+        chosen = follow.rule(Rule(**given), given.get("base_threshold", known.rule.base_threshold))
     elif scores:
         follow, chosen = None, Rule(**given)
     else:
         assert isinstance(known.rule, Rule)
-        follow, base_score = known.curve, given.pop("base_score", None)
-        chosen = known.rule if base_score is None else follow.rule(known.rule, base_score)
+        follow, base_threshold = known.curve, given.pop("base_threshold", None)
+        chosen = known.rule if base_threshold is None else follow.rule(known.rule, base_threshold)
         chosen = replace(chosen, **given)
-    return (chosen if tau_iou is None else IouRule(ioa=chosen, tau_iou=tau_iou)), follow
+    return (chosen if filter_iou is None else IouRule(ioa=chosen, filter_iou=filter_iou)), follow
 
 
 def _masks_of(masks: MaskOptions) -> Recipe:
@@ -427,8 +431,8 @@ def _masks_of(masks: MaskOptions) -> Recipe:
 
 
 def refuse_beside(file: Path | None, *groups: Any) -> None:
-    """A defence file says it all: settings beside it are refused."""
-    given = [name for group in groups for name in _given(group) if name != "defence"]
+    """A defense file says it all: settings beside it are refused."""
+    given = [name for group in groups for name in _given(group) if name != "defense"]
     if given:
         raise ObjectSeekerError(f"{file} says it all: leave out {_options(given)}, or the file")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from objectseeker import Defence, ObjectSeekerError, Patch
+from objectseeker import Defense, ObjectSeekerError, Patch
 
 if TYPE_CHECKING:
     from objectseeker.metrics.gate import AttackFile, Gate, Transcript
@@ -26,13 +26,13 @@ NAMES = "attack-{}.json"  # what messages call attack files, wherever they lie
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Files:
-    """A release: runs with their defences, and the files beside them."""
+    """A release: runs with their defenses, and the files beside them."""
 
     policy: Path
     run: Run
-    defence: Defence
+    defense: Defense
     baseline: Run | None = None
-    baseline_defence: Defence | None = None
+    baseline_defense: Defense | None = None
     attacks: Sequence[Path] = ()
     check: Path | None = None
     tags: Path | None = None
@@ -45,12 +45,12 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
     from objectseeker.metrics.policy_metrics import measure_run
     from objectseeker.metrics.settings import EvaluationSettings
 
-    policy = normal(read_policy(files.policy), files.defence)
-    attacks = [_attack(path, number, files.defence) for number, path in enumerate(files.attacks, 1)]
+    policy = normal(read_policy(files.policy), files.defense)
+    attacks = [_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
     transcript = None if files.check is None else _transcript(files.check)
 
-    def measured(run: Run, defence: Defence) -> RunMeasurements:
-        settings = EvaluationSettings(rule=defence.rule, follow=defence.curve)
+    def measured(run: Run, defense: Defense) -> RunMeasurements:
+        settings = EvaluationSettings(rule=defense.rule, follow=defense.curve)
         asked = threats(policy, attacks)
         curves = needs_curves(policy)
         if curves:
@@ -64,12 +64,12 @@ def judged(files: Files, on_image: Callable[[], None] = lambda: None) -> tuple[G
         if run is not None:
             _require_whole(run)
     baseline = None
-    if files.baseline is not None and files.baseline_defence is not None:
-        _require_comparable(files.run, files.baseline, files.defence, files.baseline_defence)
-        baseline = measured(files.baseline, files.baseline_defence)
+    if files.baseline is not None and files.baseline_defense is not None:
+        _require_comparable(files.run, files.baseline, files.defense, files.baseline_defense)
+        baseline = measured(files.baseline, files.baseline_defense)
     release = Release(
-        defence=files.defence,
-        measured=measured(files.run, files.defence),
+        defense=files.defense,
+        measured=measured(files.run, files.defense),
         baseline=baseline,
         tags=NO_TAGS if files.tags is None else tags_of_run(files.tags, files.run),
         attacks=attacks,
@@ -95,10 +95,10 @@ def read_policy(file: Path) -> Policy:
 def about(files: Files) -> dict[str, Any]:
     """What the verdict is about: identities and hashes, no places."""
     return {
-        "defence": _named(files.defence),
+        "defense": _named(files.defense),
         "run": _described(files.run),
         "baseline": None if files.baseline is None else _described(files.baseline),
-        "baseline_defence": None if files.baseline_defence is None else _named(files.baseline_defence),
+        "baseline_defense": None if files.baseline_defense is None else _named(files.baseline_defense),
         "files": {
             "policy": sha256(files.policy),
             "attacks": [sha256(path) for path in files.attacks],
@@ -126,8 +126,8 @@ def run_files(run: Run) -> list[Path]:
     return [run.folder / MANIFEST, run.folder / LISTING, *sorted(kept), *sorted((run.folder / BROKEN).glob("*.json"))]
 
 
-def _named(defence: Defence) -> dict[str, Any]:
-    return {"sha256": defence.sha256, "detector": defence.identity, "masks": str(defence.masks)}
+def _named(defense: Defense) -> dict[str, Any]:
+    return {"sha256": defense.sha256, "detector": defense.identity, "masks": str(defense.masks)}
 
 
 def _described(run: Run) -> dict[str, Any]:
@@ -144,11 +144,11 @@ def _described(run: Run) -> dict[str, Any]:
     }
 
 
-def _require_comparable(run: Run, baseline: Run, defence: Defence, other: Defence) -> None:
+def _require_comparable(run: Run, baseline: Run, defense: Defense, other: Defense) -> None:
     """Refuse a baseline whose figures mean something else, or that saw other pixels."""
-    if type(defence.rule) is not type(other.rule):
+    if type(defense.rule) is not type(other.rule):
         raise ObjectSeekerError(
-            f"the baseline's rule is a {type(other.rule).__name__}, the release's a {type(defence.rule).__name__}: "
+            f"the baseline's rule is a {type(other.rule).__name__}, the release's a {type(defense.rule).__name__}: "
             "they certify different things, compare rules of one kind"
         )
     known = _files_seen(baseline)
@@ -186,7 +186,7 @@ def _require_curve(run: Run, settings: EvaluationSettings) -> None:
         )
 
 
-def _attack(path: Path, number: int, defence: Defence) -> AttackFile:
+def _attack(path: Path, number: int, defense: Defense) -> AttackFile:
     from objectseeker.attack.attack_metrics import read_recall
     from objectseeker.metrics.gate import AttackFile
 
@@ -194,20 +194,20 @@ def _attack(path: Path, number: int, defence: Defence) -> AttackFile:
     try:
         patch, threshold, rows = Patch(**content["patch"]), float(content["threshold"]), list(content["objects"])
         for row in rows:
-            _ = [row[key] for key in ("image", "object", "class", "broken", "found_by_defence", "defence_survived")]
+            _ = [row[key] for key in ("image", "object", "class", "broken", "found_by_defense", "defense_survived")]
             _ = [float(value) for value in row["box"]]
     except ObjectSeekerError:
         raise
     except (KeyError, TypeError, ValueError):
         raise ObjectSeekerError(f"{path} is no attack.json: name the one that objectseeker attack wrote") from None
-    read_recall(path, defence, patch, threshold=threshold)  # refuses one on another defence
+    read_recall(path, defense, patch, threshold=threshold)  # refuses one on another defense
     return AttackFile(NAMES.format(number), patch, threshold, rows)
 
 
 def _transcript(path: Path) -> Transcript:
     from objectseeker.metrics.gate import Transcript
 
-    return Transcript.of_json(_json(path, "transcript: write one with check-detector --json"), str(path))
+    return Transcript.from_dict(_json(path, "transcript: write one with check-detector --json"), str(path))
 
 
 def _json(path: Path, what: str) -> Any:
@@ -219,17 +219,17 @@ def _json(path: Path, what: str) -> Any:
         raise ObjectSeekerError(f"{path} is no {what}") from None
 
 
-def bound(run: Run, file: Path | None, like: Defence | None = None) -> Defence:
-    """The defence in a file, else the rule of `like` or the default one on the run's detector; bound to the run."""
+def bound(run: Run, file: Path | None, like: Defense | None = None) -> Defense:
+    """The defense in a file, else the rule of `like` or the default one on the run's detector; bound to the run."""
     if file is not None:
-        return run.bind_defense(Defence.load(file))
+        return run.bind_defense(Defense.load(file))
     if like is not None:
-        return run.bind_defense(run.defence(like.rule, like.follow))
-    return run.bind_defense(run.defence())
+        return run.bind_defense(run.defense(like.rule, like.follow))
+    return run.bind_defense(run.defense())
 
 
-def without_place(defence: Defence) -> Defence:
+def without_place(defense: Defense) -> Defense:
     """As it can be passed on: where its detector's file lies decides nothing."""
     from objectseeker.defense import spec_without_path
 
-    return replace(defence, detector=spec_without_path(defence.detector))
+    return replace(defense, detector=spec_without_path(defense.detector))

@@ -179,7 +179,7 @@ class Watching:
                     "cut_off": sums.cut_off or None,
                     "stopped": stopped,
                     "out": str(self.out),
-                    "defence": self.lines.defence,
+                    "defense": self.lines.defense,
                 }
             )
         else:
@@ -196,7 +196,7 @@ class Watching:
                 printed.print(ABOUT)
             if self.lines.alert:
                 printed.print(f"{sums.flagged} of {sums.frames} frames flagged")
-            written = [LINES, *([PICTURES] if self.annotate and sums.frames else []), "defence.json"]
+            written = [LINES, *([PICTURES] if self.annotate and sums.frames else []), "defense.json"]
             printed.print(f"Written to {escape(str(self.out))}: {', '.join(written)}")
         for reason in (*sums.reasons, *([sums.cut_off] if sums.cut_off else [])):
             notes.print(f"[bold yellow]skipped:[/] {escape(reason)}")

@@ -17,8 +17,8 @@ from objectseeker.cli._options import (
     MaskOptions,
     RuleOptions,
     ThreatOptions,
-    defence_of,
-    defence_of_run,
+    defense_of,
+    defense_of_run,
     grouped,
     open_run,
     refuse_beside_run,
@@ -40,8 +40,8 @@ def attack(
     objects: Annotated[int, typer.Option(help="At most so many objects.")] = 5,
     steps: Annotated[int, typer.Option(help="Steps per patch.")] = 100,
     restarts: Annotated[int, typer.Option(help="Patches per object.")] = 3,
-    views: Annotated[int, typer.Option(help="Masked views looked at per step, against the defence.")] = 4,
-    jitter: Annotated[int, typer.Option(help="Move the patch by up to so many pixels while optimising it.")] = 0,
+    views: Annotated[int, typer.Option(help="Masked views looked at per step, against the defense.")] = 4,
+    jitter: Annotated[int, typer.Option(help="Move the patch by up to so many pixels while optimizing it.")] = 0,
     distrust: Annotated[
         float, typer.Option(help="Share of the patches that also attack views our own proof calls immune.")
     ] = 0.5,
@@ -49,23 +49,23 @@ def attack(
     seed: Annotated[int, typer.Option(help="Of objects, positions and first pixels.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Try to hide objects with a patch, from the detector and from the defence, and to refute their certificates.
+    """Try to hide objects with a patch, from the detector and from the defense, and to refute their certificates.
 
-    The certificate is asked where the defence is weakest, and the patch goes there. Exit code 3 if a certified object
+    The certificate is asked where the defense is weakest, and the patch goes there. Exit code 3 if a certified object
     was hidden: then a guarantee is broken, and a reproduction is saved. RUN lends its images, annotations, detector and
     masks; without annotations the confident boxes of IMAGE are the objects.
 
     Example:  objectseeker attack street.jpg --patch 1% --where over --out attacked
-    Example:  objectseeker attack runs/voc --defence tuned/defence.json --objects 20 --out attacked
+    Example:  objectseeker attack runs/voc --defense tuned/defense.json --objects 20 --out attacked
     """
     from objectseeker.attack import Budget, job
 
     stored = open_run(source) if source.is_dir() else None
     if stored is not None:
         refuse_beside_run(source, detector, masks)
-        defence = defence_of_run(stored, rule)
+        defense = defense_of_run(stored, rule)
     else:
-        defence = defence_of(detector, masks, rule)
+        defense = defense_of(detector, masks, rule)
     patch = threat.at(where)
     on_gpu = (device or "cpu") != "cpu"
     budget = Budget(
@@ -76,10 +76,10 @@ def attack(
         distrust=distrust,
         at_once=256 if on_gpu else 16,
     )
-    attacked = job.load_attacked(defence, threshold=threat.threshold, mode=mode, device=device)
+    attacked = job.load_attacked(defense, threshold=threat.threshold, mode=mode, device=device)
     if stored is None:
-        if rule.defence is None:
-            say(attacked.defence)
+        if rule.defense is None:
+            say(attacked.defense)
         targets = job.targets_of_image(attacked.pipeline, source, objects)
     else:
         with progress("observing objects", objects) as bar:
@@ -122,8 +122,8 @@ def print_attack(results: dict[str, Any], out: Path) -> None:
     printed.print(table)
     for key, what in (
         ("hidden_from_detector", "hidden from the undefended detector"),
-        ("hidden_uncertified", "not certified, hidden from the defence"),
-        ("hidden_certified", "certified, hidden from the defence"),
+        ("hidden_uncertified", "not certified, hidden from the defense"),
+        ("hidden_certified", "certified, hidden from the defense"),
     ):
         rate = results["summary"][key]
         interval = f" ({rate['low']:.0%} to {rate['high']:.0%} at 95 %)" if rate["of"] else ""

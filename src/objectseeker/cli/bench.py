@@ -75,8 +75,8 @@ def bench_detect(
         network = open_network(baseline, baseline_network, baseline_size)
         guard = baseline, partial(guarded_way, baseline, network=network)
     others = [parse_recipe(recipe) for recipe in beside or ()]
-    defence = what_is_observed(detector, masks, None)
-    measured = detecting.run(defence, device=device, images=images, beside=others, baseline=guard)
+    defense = what_is_observed(detector, masks, None)
+    measured = detecting.run(defense, device=device, images=images, beside=others, baseline=guard)
     if as_json:
         print_json(measured)
         return
@@ -107,7 +107,7 @@ def bench_observe(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """A data set from files to a finished run, against its views alone: what reading and storing leave of the rate.
+    """A dataset from files to a finished run, against its views alone: what reading and storing leave of the rate.
 
     Example:  objectseeker bench observe voc:VOCdevkit:val --device cuda --precision float16
     """
@@ -115,9 +115,9 @@ def bench_observe(
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.manifest import ObservationSettings
 
-    defence = what_is_observed(detector, masks, None)
-    seeker = defence.seeker(device)
-    observing = ObservationSettings(masks=defence.masks, fill=defence.fill, batch=defence.batch)
+    defense = what_is_observed(detector, masks, None)
+    seeker = defense.seeker(device)
+    observing = ObservationSettings(masks=defense.masks, fill=defense.fill, batch=defense.batch)
     loaded: Any = seeker.detector
     measured = throughput.run(open_dataset(dataset), loaded, observing, images=images)
     if as_json:

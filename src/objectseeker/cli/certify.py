@@ -14,7 +14,7 @@ from objectseeker.cli._options import (
     RuleOptions,
     RunFolder,
     ThreatOptions,
-    defence_of_run,
+    defense_of_run,
     grouped,
     note_masks,
     open_run,
@@ -27,17 +27,17 @@ def certify(
     run: RunFolder,
     rule: RuleOptions,
     threat: ThreatOptions,
-    out: Annotated[Path | None, typer.Option(help="A .csv file for all objects; the defence goes beside it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="A .csv file for all objects; the defense goes beside it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The certificate of every object of a run, under the rule of a defence.
+    """The certificate of every object of a run, under the rule of a defense.
 
     Of data without labels the objects are the boxes that the defended detector outputs (object_is: output): what would
     remain of each under an attack on the image as it is. An image that is already attacked may hide objects that are
     not among its boxes, and no certificate speaks of them.
 
-    Example:  objectseeker certify runs/voc --defence tuned/defence.json --patch 1% --out certificates.csv
-    Example:  objectseeker certify runs/voc --mask-score 0.7
+    Example:  objectseeker certify runs/voc --defense tuned/defense.json --patch 1% --out certificates.csv
+    Example:  objectseeker certify runs/voc --mask-threshold 0.7
     """
     from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_text
@@ -45,32 +45,32 @@ def certify(
     from objectseeker.results import evaluation_tables
 
     stored = open_run(run)
-    defence = defence_of_run(stored, rule)
-    note_masks(defence.masks, threat.patches)
-    labelled = stored.labelled
-    certify = certify_images if labelled else certify_outputs
+    defense = defense_of_run(stored, rule)
+    note_masks(defense.masks, threat.patches)
+    labeled = stored.labeled
+    certify = certify_images if labeled else certify_outputs
     rows: list[ObjectRow] = []
     with progress("certifying", len(stored.parts)) as bar:
-        for of_image in certify(stored.images(), stored.vocabulary, defence.rule, threat.threat()):
+        for of_image in certify(stored.images(), stored.vocabulary, defense.rule, threat.threat()):
             rows += of_image
             bar.advance()
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         save_text(out, evaluation_tables.as_csv([row.to_cells() for row in rows]))
-        defence.save(out.with_name(f"{out.stem}.defence.json"))
+        defense.save(out.with_name(f"{out.stem}.defense.json"))
     if as_json:
-        objects_are = "labelled" if labelled else "output"
-        about = {"defence": defence.described(), "objects_are": objects_are}
-        print_json(about | {"objects": [row.to_json() for row in rows]})
+        objects_are = "labeled" if labeled else "output"
+        about = {"defense": defense.described(), "objects_are": objects_are}
+        print_json(about | {"objects": [row.to_dict() for row in rows]})
         return
     counted = [row for row in rows if not row.ignored]
-    things = "objects" if labelled else "boxes that it outputs"
+    things = "objects" if labeled else "boxes that it outputs"
     for where in PATCH_LOCATIONS:
         number = sum(row.certified[where] for row in counted)
         printed.print(f"certified {where}: {number} of {len(counted)} {things}")
     vacuous = sum(row.vacuous_far for row in counted)
     printed.print(f"{vacuous} {things} have no far position and count as certified there")
-    if not labelled:
+    if not labeled:
         printed.print(f"There are no labels, so this is no recall: {ATTACKED_ALREADY}.")
     if out is not None:
-        printed.print(f"Every {'object' if labelled else 'box'}: {escape(str(out))}")
+        printed.print(f"Every {'object' if labeled else 'box'}: {escape(str(out))}")

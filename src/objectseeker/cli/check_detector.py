@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from objectseeker import Defence, ObjectSeekerError, Rule, detectors
+from objectseeker import Defense, ObjectSeekerError, Rule, detectors
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import DetectorOptions, Device, Json, TrustDetector, grouped, refuse_beside
@@ -19,11 +19,11 @@ from objectseeker.core.recipes import parse_recipe
 def check_detector(
     options: DetectorOptions,
     spec: Annotated[
-        str | None, typer.Argument(metavar="[SPEC]", help=f"One of {', '.join(detectors.SPECS)}; or --defence.")
+        str | None, typer.Argument(metavar="[SPEC]", help=f"One of {', '.join(detectors.SPECS)}; or --defense.")
     ] = None,
     image: Annotated[Path | None, typer.Argument(help="An image with clear objects; default: a bundled one.")] = None,
-    defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Check the detector of this defence, under its own masks.")
+    defense: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Check the detector of this defense, under its own masks.")
     ] = None,
     masks: Annotated[str | None, typer.Option(help="Masks to check the views of. Default: halves:4.")] = None,
     device: Device = None,
@@ -34,26 +34,26 @@ def check_detector(
 
     Exit code 1 if a check fails.
 
-    Example:  objectseeker check-detector embedded
+    Example:  objectseeker check-detector builtin
     Example:  objectseeker check-detector onnx:model.onnx street.jpg
-    Example:  objectseeker check-detector --defence tuned/defence.json
+    Example:  objectseeker check-detector --defense tuned/defense.json
     """
     from objectseeker.demo.samples import samples
     from objectseeker.detectors.check import check_detector as run
     from objectseeker.files.images import load_image
 
-    if defence is not None:
+    if defense is not None:
         if masks is not None:
-            raise ObjectSeekerError(f"{defence} says it all: leave out --masks, or the file")
+            raise ObjectSeekerError(f"{defense} says it all: leave out --masks, or the file")
         if spec is not None:  # the only argument is the image then
             image = Path(spec)
-        refuse_beside(defence, options)
-        checked = Defence.load(defence)
+        refuse_beside(defense, options)
+        checked = Defense.load(defense)
     elif (spec or options.detector) is None:
-        raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defence FILE")
+        raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defense FILE")
     else:
         named, given = options.given()
-        checked = Defence.default(
+        checked = Defense.default(
             str(spec or named), rule=Rule(), follow=None, masks=parse_recipe(masks or "halves:4"), **given
         )
     seeker = checked.seeker(device, trust_detector=trust_detector)

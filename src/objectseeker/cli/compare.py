@@ -21,7 +21,7 @@ def compare(
     ],
     loss: Annotated[list[float] | None, typer.Option(help="Points of clean AP that may be lost; default: 1.")] = None,
     recall: Annotated[list[float] | None, typer.Option(help="r of CertR@r; default: 0.7 and 0.8.")] = None,
-    wrong_boxes: Annotated[
+    fppi: Annotated[
         list[float] | None,
         typer.Option(help="Instead, or with --recall as well: measure with at most so many wrong boxes an image."),
     ] = None,
@@ -49,11 +49,11 @@ def compare(
 
     AP lost to low mask scores, spurious boxes on clean images, and certified recall at an equal loss of AP: settings
     are searched on one half of the images and measured on the other. What one half allows the other may not, so
-    --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall, --wrong-boxes and --rule
+    --both-halves, which takes twice as long, tells detectors apart better. --loss, --recall, --fppi and --rule
     may be repeated. With --masks a run of a sum of recipes is taken for a run of one of them.
 
     Example:  objectseeker compare runs/plain runs/masked --loss 1 --recall 0.8 --processes 2
-    Example:  objectseeker compare runs/plain runs/masked --wrong-boxes 1
+    Example:  objectseeker compare runs/plain runs/masked --fppi 1
     Example:  objectseeker compare runs/sum --masks halves:30 --recall 0.8 --both-halves
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
@@ -61,9 +61,9 @@ def compare(
     from objectseeker.metrics import comparison as job
     from objectseeker.results import comparison_tables, plots
 
-    several = {"losses": loss, "recalls": recall, "wrong_boxes": wrong_boxes, "rules": rule}
+    several = {"losses": loss, "recalls": recall, "fppi": fppi, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}
-    if wrong_boxes and not recall:
+    if fppi and not recall:
         options["recalls"] = ()
     single = {"recall_of": recall_of, "patch_area": parse_area(patch), "bootstrap": bootstrap, "seed": seed}
     options |= {name: value for name, value in single.items() if value is not None}
@@ -84,7 +84,7 @@ def compare(
         if note is not None:
             warn(note)
     if as_json:
-        print_json(comparison.to_json())
+        print_json(comparison.to_dict())
         return
     for part in comparison_tables.for_terminal(comparison):
         printed.print(escape(part) if isinstance(part, str) else part)

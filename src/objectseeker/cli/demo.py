@@ -21,7 +21,7 @@ def demo(
     patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%",
     as_json: Json = False,
 ) -> None:
-    """Defend and certify the embedded detector on a few bundled photographs.
+    """Defend and certify the built-in detector on a few bundled photographs.
 
     The report opens with the photograph that shows most: drag the patch over it.
 
@@ -29,24 +29,24 @@ def demo(
     """
     from dataclasses import replace
 
-    from objectseeker import Defence
+    from objectseeker import Defense
     from objectseeker.core.recipes import parse_recipe
     from objectseeker.demo import demo_run as job
     from objectseeker.demo.samples import samples
 
-    defence, area = replace(Defence.default("embedded"), masks=parse_recipe(masks)), parse_area(patch)
+    defense, area = replace(Defense.default("builtin"), masks=parse_recipe(masks)), parse_area(patch)
     count = len(samples())
     out.mkdir(parents=True, exist_ok=True)
     results = []
     with progress("certifying photographs", count) as bar:
-        for verdicts in job.run(defence, patch_area=area):
+        for verdicts in job.run(defense, patch_area=area):
             job.save(out, verdicts)
             results.append(verdicts)
             bar.advance()
     rows = [row for verdicts in results for row in verdicts.rows()]
     summary = {where: sum(row["certified"][where] for row in rows) for where in job.SHOWN}
     columns = ["object", "found", *job.SHOWN, "largest patch"]
-    job.save_report(out / "report.html", results, defence, patch_area=area)
+    job.save_report(out / "report.html", results, defense, patch_area=area)
     if as_json:
         print_json({"out": str(out), "patch_area": area, "masks": masks, "objects": rows})
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker import Defence, ObjectSeeker, ObjectSeekerError
+from objectseeker import Defense, ObjectSeeker, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
@@ -22,7 +22,7 @@ from objectseeker.cli._options import (
     Outside,
     RuleOptions,
     ThreatOptions,
-    defence_of,
+    defense_of,
     grouped,
     note_masks,
     read_class_map,
@@ -44,7 +44,7 @@ def detect(
         list[str],
         typer.Argument(
             metavar="IMAGE|FOLDER|DATASET|VIDEO...",
-            help="Images and folders, one data set, or one video: a file, an address, a camera's number, video:FOLDER.",
+            help="Images and folders, one dataset, or one video: a file, an address, a camera's number, video:FOLDER.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the results; an unfinished one of images is continued.")],
@@ -76,9 +76,9 @@ def detect(
 ) -> None:
     """Robust detections of images or of a video: COCO results, CSV and pictures, or a line a frame and a video.
 
-    Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". The defence
-    that was used lies beside them, in defence.json: certificates hold for these detections if they are about this file.
-    Without --defence and scores the rule is the one that all commands share, printed in full.
+    Base boxes are drawn solid; boxes that only masking found are dashed and marked "found_by": "masks". The defense
+    that was used lies beside them, in defense.json: certificates hold for these detections if they are about this file.
+    Without --defense and scores the rule is the one that all commands share, printed in full.
 
     With images it may be stopped at any moment: the same command goes on where it was. One image that fails is named,
     and the others go on.
@@ -90,39 +90,39 @@ def detect(
     certified object from the detector itself, the image is flagged; clean images may be, too (see evaluate).
 
     A video gives frames.jsonl, one line of JSON a frame while it runs, and annotated.mp4. Ctrl-C ends it in order, with
-    what was done. With --defence embedded-video each frame is shown an eighth of the masks.
+    what was done. With --defense builtin-video each frame is shown an eighth of the masks.
 
     Example:  objectseeker detect photos/ --out found
     Example:  objectseeker detect clip.mp4 --start 1:30 --end 2:00 --stride 5 --out watched
-    Example:  objectseeker detect 0 --defence embedded-video --out camera
-    Example:  objectseeker detect photos/ --defence tuned/defence.json --out found --certify --patch 1% --alert
+    Example:  objectseeker detect 0 --defense builtin-video --out camera
+    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found --certify --patch 1% --alert
     Example:  objectseeker detect a.jpg b.png --detector onnx:yolox_nano.onnx --masks halves:10 --out found
     Example:  objectseeker detect coco:annotations.json:images --class-map Pkw=car --out found
     """
     from objectseeker.inference import images as job
     from objectseeker.inference.journal import journal_in
 
-    defence = defence_of(detector, masks, rule)
+    defense = defense_of(detector, masks, rule)
     against = _threat(threat, certify)
     if (given := video_in(inputs)) is not None:
         if class_map or outside:
-            raise ObjectSeekerError("--class-map and --outside are about data sets: leave them out for a video")
-        seeker_of = partial(defence.seeker, device, trust_detector=trust_detector)
-        watching = _watching(given, video, out, defence, seeker_of, threat=against, annotate=annotate, alert=alert)
+            raise ObjectSeekerError("--class-map and --outside are about datasets: leave them out for a video")
+        seeker_of = partial(defense.seeker, device, trust_detector=trust_detector)
+        watching = _watching(given, video, out, defense, seeker_of, threat=against, annotate=annotate, alert=alert)
         watching.say_cost()
         watching.run(as_json=as_json)
         return
     video.refuse()
-    refuse_rolling(defence.masks)
+    refuse_rolling(defense.masks)
     data, sources, ids = _given(inputs, outside)
     pairs = None if class_map is None else read_class_map(class_map)
-    seeker = defence.seeker(device, trust_detector=trust_detector)
+    seeker = defense.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
     categories, warnings = _categories(data, ids, loaded.names, pairs)
-    bound = defence.with_fingerprint(defence.identity or loaded.identity)
+    bound = defense.with_fingerprint(defense.identity or loaded.identity)
     doubt = None if trust_detector else getattr(loaded, "unverified", None)
     about = None if against is None else against.described(bound.rule)
-    with journal_in(out, {"defence": _decides(bound), "certified": about}) as journal:
+    with journal_in(out, {"defense": _decides(bound), "certified": about}) as journal:
         before = sum(source.name in journal.images for source in sources)
         known = len(journal.images)
         if doubt and known and before < len(sources):
@@ -130,7 +130,7 @@ def detect(
                 f"{out} has {known:,} finished images, and {doubt}; if this is the detector they were made with, say "
                 "so with --trust-detector, else use another folder"
             )
-        bound.save(out / "defence.json")
+        bound.save(out / "defense.json")
         say(bound)
         for sentence in (*(() if data is None else data.warnings), *warnings):
             warn(sentence)
@@ -164,7 +164,7 @@ def detect(
                 "failed": failed,
                 "without_picture": without_picture,
                 "out": str(out),
-                "defence": bound.sha256,
+                "defense": bound.sha256,
             }
         )
     else:
@@ -179,14 +179,14 @@ def _watching(
     given: str,
     options: VideoOptions,
     out: Path,
-    defence: Defence,
+    defense: Defense,
     seeker_of: Callable[[], ObjectSeeker],
     *,
     threat: ThreatModel | None,
     annotate: bool,
     alert: bool,
 ) -> Watching:
-    """What is asked for where a video is given; the defence that is used is written and printed."""
+    """What is asked for where a video is given; the defense that is used is written and printed."""
     from objectseeker.inference.decoding import open_video, pyav
     from objectseeker.inference.defended_video import Lines
     from objectseeker.inference.image_sources import Categories
@@ -198,8 +198,8 @@ def _watching(
     opened = open_video(given, rate=options.fps)  # first: a detector takes longer to load than a bad file to refuse
     seeker = seeker_of()
     loaded: Any = seeker.detector
-    bound = defence.with_fingerprint(defence.identity or loaded.identity)
-    bound.save(out / "defence.json")
+    bound = defense.with_fingerprint(defense.identity or loaded.identity)
+    bound.save(out / "defense.json")
     say(bound)
     lines = Lines(opened.name, Categories.of_detector(loaded.names), bound.sha256, alert)
     about = None if threat is None else threat.described(bound.rule)
@@ -218,7 +218,7 @@ def _threat(options: ThreatOptions, certify: bool) -> ThreatModel | None:
 
 
 def _given(inputs: list[str], outside: bool) -> tuple[Dataset | None, list[Source], tuple[Id, ...]]:
-    """The data set, where one is given; the images; and the ids of a data set's categories."""
+    """The dataset, where one is given; the images; and the ids of a dataset's categories."""
     from objectseeker.datasets import open_dataset
     from objectseeker.inference.image_sources import is_dataset, sources_of_dataset, sources_of_files
 
@@ -226,7 +226,7 @@ def _given(inputs: list[str], outside: bool) -> tuple[Dataset | None, list[Sourc
     if not named:
         return None, sources_of_files([Path(given) for given in inputs]), ()
     if len(inputs) > 1:
-        raise ObjectSeekerError(f"{named[0]} is a data set: give it alone, or images and folders")
+        raise ObjectSeekerError(f"{named[0]} is a dataset: give it alone, or images and folders")
     data = open_dataset(named[0], outside=outside)
     return data, *sources_of_dataset(data)
 
@@ -240,21 +240,21 @@ def _categories(
     if data is not None:
         return categories_of_dataset(data, ids, names, class_map)
     if class_map:
-        raise ObjectSeekerError("--class-map is about the classes of a data set: leave it out for images and folders")
+        raise ObjectSeekerError("--class-map is about the classes of a dataset: leave it out for images and folders")
     return Categories.of_detector(names), ()
 
 
-def _decides(defence: Defence) -> dict[str, Any]:
-    """Everything that two defences of one sha256 have in common."""
+def _decides(defense: Defense) -> dict[str, Any]:
+    """Everything that two defenses of one sha256 have in common."""
     from objectseeker.defense import spec_without_path
 
-    return defence.to_json() | {"detector": spec_without_path(defence.detector), "follow": None}
+    return defense.to_dict() | {"detector": spec_without_path(defense.detector), "follow": None}
 
 
-def _say_cost(defence: Defence, before: int, total: int) -> None:
+def _say_cost(defense: Defense, before: int, total: int) -> None:
     from objectseeker.runs.manifest import ObservationSettings
 
-    views, why = ObservationSettings(defence.masks).cost()
+    views, why = ObservationSettings(defense.masks).cost()
     done = f"{before:,} of {total:,} images done before; " if before else ""
     left = total - before
     notes.print(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
@@ -311,7 +311,7 @@ def _print_totals(
     printed.print(f"{totals.boxes} boxes in {totals.images} images, {totals.recovered} of them found by masking only")
     if totals.left_out:
         named = ", ".join(f"{name} {count}" for name, count in totals.left_out.most_common())
-        warn(f"boxes left out, of classes that the data set does not have: {totals.left_out.total()} ({named})")
+        warn(f"boxes left out, of classes that the dataset does not have: {totals.left_out.total()} ({named})")
     if threat is not None:
         for where in PATCH_LOCATIONS:
             printed.print(f"certified {where}: {totals.certified[where]} of {totals.boxes} boxes")

@@ -22,7 +22,7 @@ from objectseeker.cli._options import (
     TagsFile,
     ThreatOptions,
     WrongBoxes,
-    defence_and_settings,
+    defense_and_settings,
     grouped,
     open_run,
     require_floor,
@@ -39,7 +39,7 @@ def evaluate(
     threat: ThreatOptions,
     tracks: TrackOptions,
     clean_recall: CleanRecall = None,
-    wrong_boxes: WrongBoxes = None,
+    fppi: WrongBoxes = None,
     tags: TagsFile = None,
     slices: Slices = None,
     processes: Processes = None,
@@ -48,22 +48,23 @@ def evaluate(
     ] = None,
     attacks: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="attack.json of this defence: adds recall under attack, and what it did."),
+        typer.Option(metavar="FILE", help="attack.json of this defense: adds recall under attack, and what it did."),
     ] = None,
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
     """Clean AP and certified recall of a run, by the paper's protocol.
 
-    Certified recall is that of the rule itself, at its own base_score: what detect does with the same options or the
-    same file. With --clean-recall, --base-score or --wrong-boxes it is measured elsewhere on the rule's curve. Without
-    --defence and scores the rule is the one that all commands share; --alpha and --beta alone are the paper's rule.
+    Certified recall is that of the rule itself, at its own base_threshold: what detect does with the same options or
+    the
+    same file. With --clean-recall, --base-threshold or --fppi it is measured elsewhere on the rule's curve. Without
+    --defense and scores the rule is the one that all commands share; --alpha and --beta alone are the paper's rule.
 
-    Example:  objectseeker evaluate runs/voc --defence tuned/defence.json
+    Example:  objectseeker evaluate runs/voc --defense tuned/defense.json
     Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
-    Example:  objectseeker evaluate runs/voc --defence tuned/defence.json --wrong-boxes 1
+    Example:  objectseeker evaluate runs/voc --defense tuned/defense.json --fppi 1
     Example:  objectseeker evaluate runs/voc --tags tags.csv --slice weather --slice size
-    Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --low-alpha 0.2 --low-beta 0.15 --json
+    Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --evidence-alpha 0.2 --evidence-beta 0.15 --json
     Example:  objectseeker evaluate runs/mot --window 8 --moves 2 --moves any
     Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
@@ -73,10 +74,10 @@ def evaluate(
     from objectseeker.results import evaluation_tables, track_tables
 
     stored = open_run(run)
-    defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
+    defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
     tagged, asked = tags_and_slices(stored, tags, slices)
     if baseline is not None:
-        if wrong_boxes is not None or asked:
+        if fppi is not None or asked:
             raise ObjectSeekerError("--baseline is measured at a clean recall and as a whole: leave out the rest")
         evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
         return
@@ -84,10 +85,10 @@ def evaluate(
     times = 1 if settings.fixed_rule is not None else 2  # that the images are gone through
     with progress("evaluating", times * len(stored.parts)) as bar:
         evaluated = metrics.evaluate(
-            stored.images(), stored.vocabulary, settings, defence=defence, processes=many, on_image=bar.advance
+            stored.images(), stored.vocabulary, settings, defense=defense, processes=many, on_image=bar.advance
         )
-    deployed = evaluated.deployed or defence  # at the operating point that was asked for
-    require_floor(stored, deployed.rule.base_score)
+    deployed = evaluated.deployed or defense  # at the operating point that was asked for
+    require_floor(stored, deployed.rule.base_threshold)
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.attack_metrics import read_recall
@@ -97,7 +98,7 @@ def evaluate(
             attacks,
             deployed,
             settings.threat.patches(),
-            threshold=threshold_of(defence.rule, threat.threshold),
+            threshold=threshold_of(defense.rule, threat.threshold),
         )
     rows = []
     if asked and evaluated.ours.point is not None:
@@ -112,7 +113,7 @@ def evaluate(
         if over_time is not None:
             track_tables.save(out, over_time)
     if as_json:
-        of_tracks = {} if over_time is None else {"over_time": over_time.to_json()}
+        of_tracks = {} if over_time is None else {"over_time": over_time.to_dict()}
         print_json(evaluation_tables.as_json(evaluated, under_attack, rows) | of_tracks)
         return
     of_tracks_shown = [] if over_time is None else track_tables.for_terminal(over_time)

@@ -17,7 +17,7 @@ from objectseeker.cli._options import (
     RunFolder,
     ThreatOptions,
     WrongBoxes,
-    defence_and_settings,
+    defense_and_settings,
     grouped,
     open_run,
 )
@@ -31,7 +31,7 @@ def figures(
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: CleanRecall = None,
-    wrong_boxes: WrongBoxes = None,
+    fppi: WrongBoxes = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this figure; may be repeated. An unknown name lists all.")
     ] = None,
@@ -40,7 +40,7 @@ def figures(
     """Every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
 
     Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5 --clean-recall 0.8
-    Example:  objectseeker figures runs/voc --out figures --defence tuned/defence.json --wrong-boxes 1
+    Example:  objectseeker figures runs/voc --out figures --defense tuned/defense.json --fppi 1
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
     from objectseeker.metrics import ImageSet
@@ -48,26 +48,26 @@ def figures(
     from objectseeker.results import plots
 
     stored = open_run(run)
-    defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
+    defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
     with progress("drawing figures", 0) as bar:
         files = job.write_figures(
             ImageSet.of(stored.images(), stored.vocabulary),
             settings,
             out,
-            masks=defence.masks,
+            masks=defense.masks,
             mask_floor=stored.manifest.observing.mask_floor,
             only=only,
             on_progress=bar.update,
             on_note=warn,
         )
     fixed = settings.fixed_rule
-    named = defence if fixed is None else replace(defence, rule=fixed)
+    named = defense if fixed is None else replace(defense, rule=fixed)
     # At a clean recall or a number of wrong boxes every figure finds a rule of its own: the curve they lie on is named.
-    named.save(out / ("on-the-curve-of.defence.json" if fixed is None else "defence.json"))
+    named.save(out / ("on-the-curve-of.defense.json" if fixed is None else "defense.json"))
     note = plots.missing()
     if note is not None:
         warn(note)
     if as_json:
-        print_json({"out": str(out), "files": [str(file) for file in files], "defence": named.sha256})
+        print_json({"out": str(out), "files": [str(file) for file in files], "defense": named.sha256})
     else:
         printed.print(f"{len(files)} files in {escape(str(out))}")

@@ -19,20 +19,20 @@ CODES = {"pass": 0, "fail": 1, "undecided": 1, "refuted": 3}
 def gate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder that observe wrote.")] = None,
     policy: Annotated[Path | None, typer.Option(metavar="FILE", help="What is required, as TOML.")] = None,
-    defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The defence to judge. Default: the run's own.")
+    defense: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The defense to judge. Default: the run's own.")
     ] = None,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="The release before: a run of the same images.")
     ] = None,
-    baseline_defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its defence. Default: the rule that is judged.")
+    baseline_defense: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its defense. Default: the rule that is judged.")
     ] = None,
     attacks: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="attack.json of this defence; may be given again.")
+        list[Path] | None, typer.Option(metavar="FILE", help="attack.json of this defense; may be given again.")
     ] = None,
     check: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What check-detector --defence FILE --json printed.")
+        Path | None, typer.Option(metavar="FILE", help="What check-detector --defense FILE --json printed.")
     ] = None,
     tags: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Slices: CSV with columns image,..., or a COCO file.")
@@ -55,7 +55,7 @@ def gate(
     certificate.
 
     Example:  objectseeker gate --example > policy.toml
-    Example:  objectseeker gate runs/voc --policy policy.toml --defence tuned/defence.json --out gate
+    Example:  objectseeker gate runs/voc --policy policy.toml --defense tuned/defense.json --out gate
     Example:  objectseeker gate runs/new --policy policy.toml --baseline runs/old --evidence evidence.zip
     """
     from objectseeker.metrics.policy import EXAMPLE
@@ -71,18 +71,18 @@ def gate(
 
     read_policy(policy)  # refused before anything is computed
     stored = open_run(run)
-    chosen = bound(stored, defence)
-    if defence is None:
+    chosen = bound(stored, defense)
+    if defense is None:
         say(chosen)
     before = None if baseline is None else open_run(baseline)
-    if before is None and baseline_defence is not None:
-        raise ObjectSeekerError(f"--baseline-defence {baseline_defence} is about a --baseline RUN: name it")
+    if before is None and baseline_defense is not None:
+        raise ObjectSeekerError(f"--baseline-defense {baseline_defense} is about a --baseline RUN: name it")
     files = Files(
         policy=policy,
         run=stored,
-        defence=chosen,
+        defense=chosen,
         baseline=before,
-        baseline_defence=None if before is None else bound(before, baseline_defence, chosen),
+        baseline_defense=None if before is None else bound(before, baseline_defense, chosen),
         attacks=tuple(attacks or ()),
         check=check,
         tags=tags,
@@ -97,7 +97,7 @@ def gate(
 
         digest = write_evidence(evidence, files, found, measured)
     if as_json:
-        print_json(found.to_json() | ({} if digest is None else {"evidence_sha256": digest}))
+        print_json(found.to_dict() | ({} if digest is None else {"evidence_sha256": digest}))
     else:
         printed.print(table_of(found))
         for certificate in found.refuted:

@@ -41,12 +41,12 @@ def observe(
     ],
     detector: DetectorOptions,
     masks: MaskOptions,
-    defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Observe with the detector and the masks of this defence.")
+    defense: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Observe with the detector and the masks of this defense.")
     ] = None,
     class_map: ClassMap = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a data set with unusable annotations instead of leaving them out.")
+        bool, typer.Option("--strict", help="Refuse a dataset with unusable annotations instead of leaving them out.")
     ] = False,
     outside: Outside = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
@@ -89,7 +89,7 @@ def observe(
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
     Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --names n.txt --class-map Pkw=car --out own
     Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --sample 200 --out runs/voc-pairs
-    Example:  objectseeker observe voc:VOCdevkit:val --defence tuned/defence.json --out runs/voc
+    Example:  objectseeker observe voc:VOCdevkit:val --defense tuned/defense.json --out runs/voc
     Example:  objectseeker observe mot:MOT17/train --masks rolling:8:halves:30 --out runs/mot
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
@@ -106,7 +106,7 @@ def observe(
     count, drawn_by = (limit, None) if sample is None else (sample, seed or 0)
     pairs = None if class_map is None else read_class_map(class_map)
     data = open_dataset(dataset, strict=strict, outside=outside)
-    chosen = what_is_observed(detector, masks, defence)
+    chosen = what_is_observed(detector, masks, defense)
     observing = ObservationSettings(
         masks=chosen.masks,
         fill=chosen.fill,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from objectseeker import Defence, ObjectSeekerError
+from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import (
@@ -19,7 +19,7 @@ from objectseeker.cli._options import (
     TagsFile,
     ThreatOptions,
     WrongBoxes,
-    defence_and_settings,
+    defense_and_settings,
     grouped,
     open_run,
     tags_and_slices,
@@ -38,13 +38,13 @@ def report(
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: CleanRecall = None,
-    wrong_boxes: WrongBoxes = None,
+    fppi: WrongBoxes = None,
     tags: TagsFile = None,
     baseline: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Set beside it: a run of the same images, or this one.")
     ] = None,
-    baseline_defence: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its defence. Default: the rule that is shown.")
+    baseline_defense: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Its defense. Default: the rule that is shown.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     photos: Annotated[str, typer.Option(help="embed them in the file, or leave them beside it in a folder.")] = "embed",
@@ -53,34 +53,34 @@ def report(
     """One HTML file to look at a run: what is certified, and where a patch would still win. It needs no network.
 
     Patch size, shape, place and T given here are where the page's sliders stand at first. It shows the rule itself, at
-    its own base_score, unless --clean-recall, --wrong-boxes or --base-score is given. --baseline shows what was gained
-    and what was lost since another run of the same images, or since another defence of this one. Of data without labels
+    its own base_threshold, unless --clean-recall, --fppi or --base-threshold is given. --baseline shows what was gained
+    and what was lost since another run of the same images, or since another defense of this one. Of data without labels
     it shows the boxes that the defended detector outputs as objects, and says so. Sequences play, and every track shows
     where it is certified over time. The file is made to be passed on: it says nothing of folders, users and passwords.
 
-    Example:  objectseeker report runs/voc --defence tuned/defence.json --out report.html
+    Example:  objectseeker report runs/voc --defense tuned/defense.json --out report.html
     Example:  objectseeker report runs/voc --clean-recall 0.7 --photos beside
     Example:  objectseeker report runs/new --baseline runs/old --tags weather.csv
     """
     from objectseeker.report import provenance_of, write_report
 
     stored = open_run(run)
-    labelled = stored.labelled
-    defence, settings = defence_and_settings(stored, rule, threat, clean_recall, wrong_boxes)
+    labeled = stored.labeled
+    defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
     tagged, _ = tags_and_slices(stored, tags, None)
-    compared = None if baseline is None else _baseline(open_run(baseline), baseline_defence, settings)
-    if baseline is None and baseline_defence is not None:
-        raise ObjectSeekerError(f"--baseline-defence {baseline_defence} is about a --baseline RUN: name it")
+    compared = None if baseline is None else _baseline(open_run(baseline), baseline_defense, settings)
+    if baseline is None and baseline_defense is not None:
+        raise ObjectSeekerError(f"--baseline-defense {baseline_defense} is about a --baseline RUN: name it")
     with progress("writing images", len(stored.parts)) as bar:
         missing = write_report(
             out,
             stored.images(),
             stored.vocabulary,
             settings,
-            defence=defence,
+            defense=defense,
             title=f"objectseeker report: {stored.folder.resolve().name}",
             provenance=provenance_of(stored),
-            labelled=labelled,
+            labeled=labeled,
             tags=tagged,
             baseline=compared,
             photos=photos,  # type: ignore[arg-type]  # write_report refuses what it does not know
@@ -94,7 +94,7 @@ def report(
             {
                 "out": str(out),
                 "images": len(stored.parts),
-                "objects_are": "labelled" if labelled else "output",
+                "objects_are": "labeled" if labeled else "output",
                 "missing_photographs": missing,
             }
         )
@@ -103,16 +103,16 @@ def report(
 
 
 def _baseline(run: Run, file: Path | None, settings: EvaluationSettings) -> Baseline:
-    """What to compare with, measured at the same operating point: under its own defence, or under the rule shown."""
+    """What to compare with, measured at the same operating point: under its own defense, or under the rule shown."""
     from objectseeker.report import Baseline
 
     name = run.folder.resolve().name
-    defence = run.bind_defense(run.defence(settings.rule, settings.follow) if file is None else Defence.load(file))
-    measured = replace(settings, rule=defence.rule, follow=defence.curve)
+    defense = run.bind_defense(run.defense(settings.rule, settings.follow) if file is None else Defense.load(file))
+    measured = replace(settings, rule=defense.rule, follow=defense.curve)
     floor = run.manifest.observing.mask_floor
     if measured.floor < floor:
         raise ObjectSeekerError(
             f"the baseline keeps masked boxes from a score of {floor} on, but its rule looks from {measured.floor} on: "
-            "name a --baseline-defence that looks higher, or observe it with a lower --mask-floor"
+            "name a --baseline-defense that looks higher, or observe it with a lower --mask-floor"
         )
     return Baseline(name if file is None else f"{name}, {file.name}", run.images(), run.vocabulary, measured)

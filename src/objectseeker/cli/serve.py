@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from objectseeker import Defence, ObjectSeeker, ObjectSeekerError
+from objectseeker import Defense, ObjectSeeker, ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, notes, warn
 from objectseeker.cli._options import (
@@ -16,7 +16,7 @@ from objectseeker.cli._options import (
     RuleOptions,
     ThreatOptions,
     TrustDetector,
-    defence_of,
+    defense_of,
     grouped,
     note_masks,
     say,
@@ -49,7 +49,7 @@ def serve(
 
     GET / is a page to drop a photograph on. POST /detect takes an image file and answers what detect writes; with
     ?certify=1 also the certificates, against --patch and its like. POST /v2/models/NAME/infer takes tensors, in JSON or
-    in binary form. GET /v2/models/NAME says which defence answers; GET /metrics is for Prometheus. What happens is
+    in binary form. GET /v2/models/NAME says which defense answers; GET /metrics is for Prometheus. What happens is
     written to the output stream, a line of JSON each.
 
     There is no authentication: it listens on this machine alone unless --host says otherwise, and as long as it does
@@ -58,7 +58,7 @@ def serve(
 
     Needs the packages of the extra "serve".
 
-    Example:  objectseeker serve --defence tuned/defence.json
+    Example:  objectseeker serve --defense tuned/defense.json
     Example:  curl --data-binary @photo.jpg 'http://127.0.0.1:8000/detect?certify=1'
     """
     from objectseeker.serve.limits import MORE_VIEWS, SQUARE, Limits
@@ -77,10 +77,10 @@ def serve(
         raise ObjectSeekerError(f"serve needs {missing.name}: pip install 'objectseeker[serve]'") from None
     against = threat.threat()
     listener = bound_socket(host, port)
-    defence = defence_of(detector, masks, rule)
-    seekers = _seekers(defence, device, trust_detector)
+    defense = defense_of(detector, masks, rule)
+    seekers = _seekers(defense, device, trust_detector)
     loaded: Any = seekers[0].detector
-    bound = defence.with_fingerprint(defence.identity or loaded.identity)
+    bound = defense.with_fingerprint(defense.identity or loaded.identity)
     passes = 1 + len(bound.masks.masks(SQUARE, SQUARE))  # refuses masks that are not for single images
     say(bound)
     notes.print(
@@ -95,7 +95,7 @@ def serve(
     listener.listen(BACKLOG)  # from here on a connection is not refused
     _say_where(host, listener.getsockname()[1], public=hosts is None)
     write_lines()
-    log.info("serving", extra={"fields": {"host": host, "port": listener.getsockname()[1], "defence": bound.sha256}})
+    log.info("serving", extra={"fields": {"host": host, "port": listener.getsockname()[1], "defense": bound.sha256}})
     try:
         run(server, listener)
     finally:
@@ -103,12 +103,12 @@ def serve(
     log.info("stopped", extra={"fields": {"answered": server.server_state.total_requests}})
 
 
-def _seekers(defence: Defence, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
+def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
     """The defended detector on each device; it must be the same one on all."""
     from objectseeker.runs.engines.engine_selection import every_gpu
 
     devices = every_gpu() if device == "cuda" else [None] if device is None else device.split(",")
-    seekers = [defence.seeker(one, trust_detector=trust_detector) for one in devices]
+    seekers = [defense.seeker(one, trust_detector=trust_detector) for one in devices]
     loaded: list[Any] = [seeker.detector for seeker in seekers]
     for one, detector in zip(devices, loaded, strict=True):
         if detector.identity != loaded[0].identity:

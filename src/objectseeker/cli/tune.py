@@ -41,14 +41,14 @@ def tune(
     clean_recall: Annotated[
         float | None, typer.Option(help="Certify most where this clean recall (a fraction) is reached. Default: 0.8.")
     ] = None,
-    wrong_boxes: Annotated[
+    fppi: Annotated[
         float | None,
         typer.Option(help="Instead: certify most where there are at most so many wrong boxes an image."),
     ] = None,
     recall_of: Annotated[
         str, typer.Option(help="Which detector's clean recall counts: defended, or undefended.")
     ] = "defended",
-    where: Annotated[list[str] | None, typer.Option(help="What to maximise; default: far, close and over.")] = None,
+    where: Annotated[list[str] | None, typer.Option(help="What to maximize; default: far, close and over.")] = None,
     filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     cluster_distance: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
@@ -71,23 +71,23 @@ def tune(
     processes: Annotated[int, typer.Option(help="With --passes: how many recipes are searched at once.")] = 1,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for defence.json, and for what was found as tables, JSON and a plot."),
+        typer.Option(help="Folder for defense.json, and for what was found as tables, JSON and a plot."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Search the rule that certifies most within a clean AP loss, on one half of the images; report the other half.
 
     The paper's rule and the evidence rule are searched side by side, and for several losses: the frontier. The best
-    within --loss is written to defence.json, for every other command: detect, evaluate, certify, report, attack.
+    within --loss is written to defense.json, for every other command: detect, evaluate, certify, report, attack.
 
     With --passes N masks are chosen, too: of all recipes whose masks are among those of the run, the one that certifies
     most with at most N forward passes on every image. What is found is estimated from the run's views; to certify it,
-    observe again with the defence.json. With several N there is a defence-N.json for each.
+    observe again with the defense.json. With several N there is a defense-N.json for each.
 
     Example:  objectseeker tune runs/voc --loss 1 --clean-recall 0.8 --out tuned
-    Example:  objectseeker tune runs/voc --wrong-boxes 1 --tags tags.csv --slice weather --slice class --out tuned
+    Example:  objectseeker tune runs/voc --fppi 1 --tags tags.csv --slice weather --slice class --out tuned
     Example:  objectseeker tune runs/sum --passes 20 --passes 40 --processes 2 --out tuned
-    Example:  objectseeker detect photos/ --defence tuned/defence.json --out found
+    Example:  objectseeker detect photos/ --defense tuned/defense.json --out found
     """
     from objectseeker import metrics
     from objectseeker.metrics import Choices, Search
@@ -98,7 +98,7 @@ def tune(
     search = Search(
         threat=threat.threat(),
         clean_recall=clean_recall,
-        wrong_boxes=wrong_boxes,
+        fppi=fppi,
         recall_of=recall_of,  # type: ignore[arg-type]  # Search refuses what it does not know
         wheres=tuple(where or ("far", "close", "over")),  # type: ignore[arg-type]
         most_loss=loss,
@@ -116,31 +116,31 @@ def tune(
         raise ObjectSeekerError(f"--slice {asked[0]} is about one rule: leave out --passes, or evaluate what it chose")
     loadable = stored.manifest.detector_spec is not None
     if not loadable:
-        warn("the run does not say how its detector is loaded: what is found is shown, but no defence is written")
+        warn("the run does not say how its detector is loaded: what is found is shown, but no defense is written")
     if passes:
         _within_passes(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
         tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
     rule = tuning.chosen[0]
-    if rule.base_score < stored.manifest.observing.base_floor:
-        warn(below_floor(stored, rule.base_score))
-    defence = stored.defence(*tuning.chosen) if loadable else None
+    if rule.base_threshold < stored.manifest.observing.base_floor:
+        warn(below_floor(stored, rule.base_threshold))
+    defense = stored.defense(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
         tuning_tables.save(out, tuning, rows)
-        if defence is not None:
-            defence.save(out / "defence.json")
+        if defense is not None:
+            defense.save(out / "defense.json")
         _note_plots()
     if as_json:
-        print_json(tuning_tables.as_json(tuning, rows) | {"defence": None if defence is None else defence.described()})
+        print_json(tuning_tables.as_json(tuning, rows) | {"defense": None if defense is None else defense.described()})
         return
     _print(tuning_tables.for_terminal(tuning, rows))
-    if defence is None:
+    if defense is None:
         return
     if out is not None:
-        printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defence.json'))}")
-    say(defence)
+        printed.print(f"The rule for at most {loss:g} points of AP: {escape(str(out / 'defense.json'))}")
+    say(defense)
 
 
 def _sliced(run: Run, tuning: Tuning, tags: Tags, asked: list[str]) -> list[SliceRow]:
@@ -174,28 +174,28 @@ def _within_passes(
             processes=processes,
             on_progress=stages.update,
         )
-    defences = {
-        one.budget: replace(run.defence(*one.tuning.chosen), masks=one.candidate.recipe)
+    defenses = {
+        one.budget: replace(run.defense(*one.tuning.chosen), masks=one.candidate.recipe)
         for one in found.chosen
         if run.manifest.detector_spec is not None
     }
     files = {}
     if out is not None:
         recipe_search_tables.save(out, found)
-        for budget, defence in defences.items():
-            files[budget] = out / ("defence.json" if len(set(passes)) == 1 else f"defence-{budget}.json")
-            defence.save(files[budget])
+        for budget, defense in defenses.items():
+            files[budget] = out / ("defense.json" if len(set(passes)) == 1 else f"defense-{budget}.json")
+            defense.save(files[budget])
         _note_plots()
     if as_json:
-        described = {str(budget): defence.described() for budget, defence in defences.items()}
-        print_json(found.to_json() | {"defences": described})
+        described = {str(budget): defense.described() for budget, defense in defenses.items()}
+        print_json(found.to_dict() | {"defenses": described})
         return
     _print(recipe_search_tables.for_terminal(found))
     for budget, file in files.items():
-        printed.print(f"The defence for at most {budget} passes: {escape(str(file))}")
-    how = "save it with --out and observe" if defences else "observe with it"
+        printed.print(f"The defense for at most {budget} passes: {escape(str(file))}")
+    how = "save it with --out and observe" if defenses else "observe with it"
     if files:
-        how = f"observe again with --defence {next(iter(files.values()))}"
+        how = f"observe again with --defense {next(iter(files.values()))}"
     observed = run.manifest.observing.masks
     printed.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
 

@@ -41,7 +41,7 @@ def verify(
                 printed.print(f"  {escape(difference)}")
         raise typer.Exit(1) from None
     if as_json:
-        print_json({"verified": True, "sha256": digest, **gate.to_json()})
+        print_json({"verified": True, "sha256": digest, **gate.to_dict()})
         return
     printed.print(table_of(gate))
     printed.print(f"[bold]verified[/]: recomputed to the last bit. The verdict is [bold]{gate.verdict}[/]: ", end="")

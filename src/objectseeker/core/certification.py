@@ -244,7 +244,7 @@ def evidence_prover(rule: Rule, observation: Observation, threshold: float, boun
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
             return build_stars(observation, members, evidence[members], rule.cluster_distance)
 
-        return safe_boxes & (evidence >= 1)[:, None], None if rule.low_score is None else together
+        return safe_boxes & (evidence >= 1)[:, None], None if rule.evidence_threshold is None else together
 
     return proving
 

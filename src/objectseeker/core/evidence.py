@@ -2,7 +2,7 @@
 
 Fix an object g and a patch position p. Let B be the masked boxes that prove g (`certification.provable`), carry
 evidence, and whose masks remove p: the attacker cannot change them. If a base box filters one of them, that base box
-itself covers more than T of g. Otherwise all of B reaches clustering. The star of r in B is r and its neighbours in
+itself covers more than T of g. Otherwise all of B reaches clustering. The star of r in B is r and its neighbors in
 B: they are connected through r, so they lie in one cluster; whatever the attacker adds can only merge clusters and
 add evidence. So if some star has evidence of at least 1, a cluster that contains it is output, and its hull covers
 what each of its boxes covers of g.
@@ -44,12 +44,12 @@ SETS_AT_ONCE, STARS_AT_ONCE = 1024, 16
 
 @dataclass(frozen=True, slots=True)
 class Stars:
-    """The stars of one object: `evidence[r, m]` is the best evidence under mask m of star r, centred on a box of mask
-    `centre[r]`."""
+    """The stars of one object: `evidence[r, m]` is the best evidence under mask m of star r, centerd on a box of mask
+    `center[r]`."""
 
     masks: Masks
     evidence: Floats
-    centre: Ints
+    center: Ints
 
     def prove(self, x: Ints, y: Ints, classes: PositionClasses) -> bool:
         """Is every position proven whose class along the axes is one of `x` and one of `y`? True if there is none."""
@@ -69,13 +69,13 @@ class Stars:
             for i, across in enumerate(classes.removes[0][x]):
                 removes = across | classes.removes[1][y]
                 enough = removes.astype(np.float64) @ self.evidence.T >= 1 + MARGIN
-                left[i] = ~(enough & removes[:, self.centre]).any(axis=1)
+                left[i] = ~(enough & removes[:, self.center]).any(axis=1)
             return left
         across, down = (
             self._along(self.masks, 0, classes.removes[0][x]),
             self._along(self.masks, 1, classes.removes[1][y]),
         )
-        for star in range(0, len(self.centre), STARS_AT_ONCE):
+        for star in range(0, len(self.center), STARS_AT_ONCE):
             some = slice(star, star + STARS_AT_ONCE)
             left &= (across[some, :, None] + down[some, None, :] < 1 + MARGIN).all(axis=0)
             if not left.any():
@@ -96,23 +96,23 @@ class Stars:
     def _along(self, masks: MaskSet, axis: int, removes: Bools) -> Floats:
         """Each star's evidence at some classes along one axis, where `removes` (classes, M) are the removing masks.
 
-        A star whose centre is not among them does not count: -inf.
+        A star whose center is not among them does not count: -inf.
         """
         evidence = self.evidence @ removes.T.astype(np.float64)
-        on_axis = masks.axis[self.centre] == axis
-        return np.where(on_axis[:, None] & ~removes[:, self.centre].T, -np.inf, evidence)
+        on_axis = masks.axis[self.center] == axis
+        return np.where(on_axis[:, None] & ~removes[:, self.center].T, -np.inf, evidence)
 
     def _views(self) -> Ints:
         """The masks that play a part."""
-        return np.union1d(np.flatnonzero(self.evidence.any(axis=0)), self.centre)
+        return np.union1d(np.flatnonzero(self.evidence.any(axis=0)), self.center)
 
     def _prove_sets(self, removes: Bools, c: Ints, d: Ints, views: Ints) -> bool:
         """For every i, are the views that remove both class c[i] and class d[i] enough for some star?"""
-        if not len(c) or not len(self.centre):
+        if not len(c) or not len(self.center):
             return not len(c)
-        evidence, centre = self.evidence[:, views], np.searchsorted(views, self.centre)
+        evidence, center = self.evidence[:, views], np.searchsorted(views, self.center)
         strongest = np.argsort(-evidence.sum(axis=1), kind="stable")
-        evidence, centre = evidence[strongest], centre[strongest]
+        evidence, center = evidence[strongest], center[strongest]
         # What a set would carry if every view gave its best to one star: too little settles it, and else the sets
         # that have least come first, where a set that fails is most likely found.
         most = (removes * evidence.max(axis=0)) @ removes.T.astype(np.float64)
@@ -122,10 +122,10 @@ class Stars:
         for start in range(0, len(c), SETS_AT_ONCE):
             some = weakest[start : start + SETS_AT_ONCE]
             left = removes[c[some]] & removes[d[some]]
-            for star in range(0, len(centre), STARS_AT_ONCE):
+            for star in range(0, len(center), STARS_AT_ONCE):
                 stars = slice(star, star + STARS_AT_ONCE)
                 enough = left.astype(np.float64) @ evidence[stars].T >= 1 + MARGIN
-                left = left[~(enough & left[:, centre[stars]]).any(axis=1)]
+                left = left[~(enough & left[:, center[stars]]).any(axis=1)]
                 if not len(left):
                     break
             else:
@@ -164,5 +164,5 @@ def build_stars(observation: Observation, members: Ints, evidence: Floats, dista
         best[:, masks] = np.maximum.reduceat(np.where(near, weight, 0.0), first, axis=1)
         distinct |= dict.fromkeys((m, row.tobytes()) for m, row in zip(mask_of[some].tolist(), best, strict=True))
     rows = np.frombuffer(b"".join(row for _, row in distinct), dtype=np.float64)
-    centre = np.array([m for m, _ in distinct], dtype=np.int64)
-    return Stars(observation.masks, rows.reshape(len(distinct), len(observation.masks)), centre)
+    center = np.array([m for m, _ in distinct], dtype=np.int64)
+    return Stars(observation.masks, rows.reshape(len(distinct), len(observation.masks)), center)

@@ -3,14 +3,17 @@
 A masked box is clear if it lies apart from what its mask removes, by more than 1/CLEAR of that axis: the mask did not
 cut it. Clear boxes are pruned by IoU and output as they are; all others go the way of `pruning`, hulls and all.
 
-Why a clear box m of at least mask_score cannot be lost without a trace. That m is clear and confident depends on m, its
+Why a clear box m of at least mask_threshold cannot be lost without a trace. That m is clear and confident depends on
+m, its
 score and its mask alone, so no patch that the mask removes changes it. Then only two things can drop m:
 
-- a base box b with IoU(m, b) > tau_iou: base boxes are always output;
-- non-maximum suppression by a box b with IoU(m, b) > tau_iou: it is greedy, so only boxes that were kept suppress, and
+- a base box b with IoU(m, b) > filter_iou: base boxes are always output;
+- non-maximum suppression by a box b with IoU(m, b) > filter_iou: it is greedy, so only boxes that were kept suppress,
+  and
   what was kept is output.
 
-Boxes that are not clear never meet m. So m or some b with IoU(m, b) > tau_iou is output, and `iou_lower_bound` says how
+Boxes that are not clear never meet m. So m or some b with IoU(m, b) > filter_iou is output, and `iou_lower_bound` says
+how
 well any such box fits the object.
 """
 
@@ -32,7 +35,7 @@ from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 
 CLEARANCE_DIVISOR = 20  # a box is clear when its gap to the mask exceeds 1/CLEAR of the image's width or height
-TAU_IOU = 0.8
+FILTER_IOU = 0.8
 IOU_THRESHOLD = 0.5  # the T of this variant, unless told otherwise
 SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their size
 
@@ -41,21 +44,22 @@ SMALLEST_AREA = 1e-100  # below it areas are no longer rounded relative to their
 class IouRule:
     """The rule of the IoU variant: what is output, and what is certified of it.
 
-    `ioa` is the rule of the boxes that are not clear; its base_score, mask_score and classwise hold for clear ones as
+    `ioa` is the rule of the boxes that are not clear; its base_threshold, mask_threshold and classwise hold for clear
+    ones as
     well.
     """
 
     ioa: Rule = field(default_factory=Rule)
-    tau_iou: float = TAU_IOU
+    filter_iou: float = FILTER_IOU
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "tau_iou", require_fraction(self.tau_iou, "tau_iou"))
+        object.__setattr__(self, "filter_iou", require_fraction(self.filter_iou, "filter_iou"))
         if not isinstance(self.ioa, Rule):
             raise ObjectSeekerError(f"ioa must be a Rule, got {self.ioa!r}")
 
     @property
-    def base_score(self) -> float:
-        return self.ioa.base_score
+    def base_threshold(self) -> float:
+        return self.ioa.base_threshold
 
     @property
     def classwise(self) -> bool:
@@ -68,13 +72,14 @@ class IouRule:
     def prune(self, observation: Observation) -> Detections:
         """Base boxes, then the clear boxes that are left, then the hulls of the others.
 
-        Clear masked boxes of at least mask_score are dropped if a base box has an IoU above `tau_iou` with them, and
+        Clear masked boxes of at least mask_threshold are dropped if a base box has an IoU above `filter_iou` with
+        them, and
         what is left goes through non-maximum suppression at the same IoU, best scores first, earlier boxes first among
         equals. `classwise=False` ignores labels in all of that.
         """
-        base = observation.base.at_least(self.base_score)
+        base = observation.base.at_least(self.base_threshold)
         clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
-        fitting = observation.boxes[clear].at_least(self.ioa.mask_score)
+        fitting = observation.boxes[clear].at_least(self.ioa.mask_threshold)
         repeated = [self.same(fitting[some], base).any(axis=1) for some in row_blocks(len(fitting), len(base))]
         fitting = fitting[~np.concatenate([np.zeros(0, np.bool_), *repeated])]
         fitting = fitting[nms_survivors(fitting.score, lambda i: self.same(fitting[i], fitting)[0])]
@@ -97,7 +102,8 @@ class IouRule:
         IoU with g exceeds `threshold`. It holds in exact arithmetic, for a detector that is a pure function of the
         pixels a mask keeps; ties are not certified. An object with no visible area is never certified.
 
-        A mask is safe if under it a clear box of at least mask_score has a bound above `threshold`. See the top of this
+        A mask is safe if under it a clear box of at least mask_threshold has a bound above `threshold`. See the top of
+        this
         module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
         """
         return certify_objects(observation, truth, patches, self._proving(observation, threshold, bound))
@@ -121,8 +127,8 @@ class IouRule:
         return lambda objects: (iou_proving_pairs(self, observation, objects, threshold, bound), None)
 
     def same(self, a: Detections, b: Detections) -> Bools:
-        """Which boxes of `a` and `b` are one and the same: IoU above `tau_iou` and, if classwise, of one label."""
-        same = iou(a.xyxy, b.xyxy) > self.tau_iou
+        """Which boxes of `a` and `b` are one and the same: IoU above `filter_iou` and, if classwise, of one label."""
+        same = iou(a.xyxy, b.xyxy) > self.filter_iou
         if self.classwise:
             same &= a.label[:, None] == b.label[None]
         return np.asarray(same)
@@ -137,9 +143,11 @@ def iou_proving_pairs(
     """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
     require_fraction(threshold, "threshold")
     boxes = observation.boxes
-    usable = non_overlapping(boxes.xyxy, observation.mask_of, observation.masks) & (boxes.score >= rule.ioa.mask_score)
+    usable = non_overlapping(boxes.xyxy, observation.mask_of, observation.masks) & (
+        boxes.score >= rule.ioa.mask_threshold
+    )
     proves = np.zeros((len(boxes), len(truth)), dtype=np.bool_)
-    proves[usable] = iou_lower_bound(boxes.xyxy[usable], truth.xyxy, rule.tau_iou, bound) > threshold + MARGIN
+    proves[usable] = iou_lower_bound(boxes.xyxy[usable], truth.xyxy, rule.filter_iou, bound) > threshold + MARGIN
     if rule.classwise:
         proves &= boxes.label[:, None] == truth.label[None]
     return proves
@@ -176,9 +184,9 @@ def select_masked(observation: Observation, keep: Bools) -> Observation:
 
 
 def iou_lower_bound(
-    masked: Floats, truth: Floats, tau_iou: float, bound: Bound = "exact", margin: float = MARGIN
+    masked: Floats, truth: Floats, filter_iou: float, bound: Bound = "exact", margin: float = MARGIN
 ) -> Floats:
-    """The smallest IoU with each object that a box can have whose IoU with each masked box exceeds `tau_iou`.
+    """The smallest IoU with each object that a box can have whose IoU with each masked box exceeds `filter_iou`.
 
     Shape (masked, truth). With m the masked box, g the object, A = |g minus m|, B = |g and m|, C = |m minus g| and b
     any box with IoU(m, b) > tau:
@@ -199,20 +207,21 @@ def iou_lower_bound(
     lies inside g and the first is smaller). So it is the smallest IoU over rectangles b, never below the paper's.
 
     Guarantee: with the default margin no value that exceeds T + MARGIN belongs to a pair for which some b with
-    IoU(m, b) > tau_iou - 1e-12 has IoU(b, g) <= T, in exact arithmetic; the IoUs that pruning computes are off by less
+    IoU(m, b) > filter_iou - 1e-12 has IoU(b, g) <= T, in exact arithmetic; the IoUs that pruning computes are off by
+    less
     than 16 * 2**-53. (E, tau * |m| - C and 1 / tau each give way by the margin; sums and quotients round by a few
     2**-53 of values that no cancellation makes small.) IoU(m, g) is never below either bound. Boxes and objects
     without area give 0 or less. `margin=0` gives the plain value, for looking at, not for certifying.
     """
-    covered = lower_bound(masked, truth, tau_iou, bound, margin) * area(truth)[None]
-    if tau_iou < SMALLEST_FILTER:
+    covered = lower_bound(masked, truth, filter_iou, bound, margin) * area(truth)[None]
+    if filter_iou < SMALLEST_FILTER:
         return covered  # zeros
     m, g, shared = area(masked)[:, None], area(truth)[None], intersection(masked, truth)
     with np.errstate(divide="ignore", invalid="ignore"):
         if bound == "paper":
             smallest = covered / (m + g - shared)
         else:
-            slice_of_m = covered / (g + tau_iou * m - covered)
-            extended_m = shared / (g + m / (tau_iou - margin) - shared)
+            slice_of_m = covered / (g + filter_iou * m - covered)
+            extended_m = shared / (g + m / (filter_iou - margin) - shared)
             smallest = np.minimum(slice_of_m, extended_m)
     return np.where((m > SMALLEST_AREA) & (g > SMALLEST_AREA), smallest, 0.0)

@@ -1,7 +1,7 @@
-"""Two sets of labels: the detector's, in which boxes are pruned and certified, and the data set's, in which they count.
+"""Two sets of labels: the detector's, in which boxes are pruned and certified, and the dataset's, in which they count.
 
 A deployed detector knows only its own labels, so what is proven must be proven in them: boxes of two detector classes
-never add up, even if both stand for one class of the data set. Average precision and recall are about the data set's.
+never add up, even if both stand for one class of the dataset. Average precision and recall are about the dataset's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from objectseeker.core.boxes import Bools, Detections, Ints
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelMap:
-    """`to_dataset[d]` is the label of the data set that detector label d stands for, or -1 if it has none."""
+    """`to_dataset[d]` is the label of the dataset that detector label d stands for, or -1 if it has none."""
 
     detector_names: tuple[str, ...]
     dataset_names: tuple[str, ...]
@@ -23,11 +23,11 @@ class LabelMap:
 
     @classmethod
     def same(cls, names: tuple[str, ...]) -> LabelMap:
-        """Where there is only one set of labels: a data set without annotations, or one in the detector's classes."""
+        """Where there is only one set of labels: a dataset without annotations, or one in the detector's classes."""
         return cls(tuple(names), tuple(names), np.arange(len(names)))
 
     def in_dataset(self, boxes: Detections) -> Detections:
-        """Boxes with the data set's labels; those of classes that it does not have are left out."""
+        """Boxes with the dataset's labels; those of classes that it does not have are left out."""
         label = self.to_dataset[boxes.label] if len(boxes) else boxes.label
         kept = label >= 0
         return Detections(boxes.xyxy[kept], boxes.score[kept], label[kept])
@@ -40,9 +40,9 @@ class LabelMap:
         """
         means = truth.label[:, None] == self.to_dataset[None]
         if not classwise:
-            return _relabelled(truth, np.where(means.any(axis=1), np.argmax(means, axis=1), -1)), np.arange(len(truth))
+            return _relabeled(truth, np.where(means.any(axis=1), np.argmax(means, axis=1), -1)), np.arange(len(truth))
         n, label = np.nonzero(means)
-        return _relabelled(truth[n], label), n
+        return _relabeled(truth[n], label), n
 
     def any_of(self, verdicts: Bools, which: Ints, objects: int) -> Bools:
         """Verdicts (..., rows) on the rows of `in_detector` as verdicts on the objects: one that holds is enough."""
@@ -51,5 +51,5 @@ class LabelMap:
         return np.moveaxis(holds, 0, -1)
 
 
-def _relabelled(boxes: Detections, label: Ints) -> Detections:
+def _relabeled(boxes: Detections, label: Ints) -> Detections:
     return Detections(boxes.xyxy, boxes.score, label)

@@ -35,9 +35,9 @@ def as_image(image: Image) -> Image:
 
 
 def require_gray(value: int, name: str = "fill") -> int:
-    """`value` as a grey value."""
+    """`value` as a gray value."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not 0 <= value <= 255:
-        raise ObjectSeekerError(f"{name} must be a grey value within 0 to 255, got {value!r}")
+        raise ObjectSeekerError(f"{name} must be a gray value within 0 to 255, got {value!r}")
     return int(value)
 
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from objectseeker.core.observation import Observation
 
 MOST_ROWS, MOST_DRAWN = 20, 400
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, by label
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito's, by label
 PICTURE, SMALL = 320, 48  # pixels across
 PROVEN, NOT_PROVEN, VACUOUS = "✓", "✗", "○"
 
 
 def detections_html(found: Detections) -> str:
-    """The boxes in the colours of their labels, and label, score and corners of each."""
+    """The boxes in the colors of their labels, and label, score and corners of each."""
     size = found.xyxy[:, 2:].max(axis=0, initial=1)
     head = _plural(len(found), "box", "boxes")
     return _page(head, _svg(size[0], size[1], _rectangles(found)), _boxes(found))
@@ -82,22 +82,22 @@ def _boxes(found: Detections) -> str:
 
 
 def _rectangles(found: Detections, *, width: float = 1.5, opacity: float | None = 1.0) -> list[str]:
-    """The boxes in the colours of their labels; without an opacity, the surer the clearer."""
+    """The boxes in the colors of their labels; without an opacity, the surer the clearer."""
     some = found[:MOST_DRAWN]
     clear = np.maximum(some.score, 0.15) if opacity is None else np.full(len(some), opacity)
     return [
-        _rectangle(box, COLOURS[label % len(COLOURS)], width=width, opacity=much)
+        _rectangle(box, COLORS[label % len(COLORS)], width=width, opacity=much)
         for box, label, much in zip(some.xyxy.tolist(), some.label.tolist(), clear.tolist(), strict=True)
     ]
 
 
 def _rectangle(
-    box: Sequence[float], colour: str, *, width: float = 1.0, opacity: float = 1.0, shade: float = 0.0
+    box: Sequence[float], color: str, *, width: float = 1.0, opacity: float = 1.0, shade: float = 0.0
 ) -> str:
     x1, y1, x2, y2 = box
     return (
-        f'<rect x="{x1:g}" y="{y1:g}" width="{x2 - x1:g}" height="{y2 - y1:g}" fill="{colour}" '
-        f'fill-opacity="{shade:g}" stroke="{colour}" stroke-width="{width:g}" stroke-opacity="{opacity:g}" '
+        f'<rect x="{x1:g}" y="{y1:g}" width="{x2 - x1:g}" height="{y2 - y1:g}" fill="{color}" '
+        f'fill-opacity="{shade:g}" stroke="{color}" stroke-width="{width:g}" stroke-opacity="{opacity:g}" '
         'vector-effect="non-scaling-stroke"/>'
     )
 

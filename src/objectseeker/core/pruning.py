@@ -21,7 +21,7 @@ EDGE = 0.015  # a masked box this close to its mask's line, as a share of the ax
 
 def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
     """What `Rule.prune` does: base boxes, then one hull per cluster of unexplained masked boxes."""
-    base = observation.base.at_least(rule.base_score)
+    base = observation.base.at_least(rule.base_threshold)
     score = rule.scores(observation)
     evidence = rule.evidence(score)
     kept = np.flatnonzero(evidence > 0)
@@ -61,10 +61,10 @@ def are_neighbors(a: Floats, b: Floats, distance: float) -> Bools:
 
 
 def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
-    """Cluster number of every box: connected components of `neighbours` among boxes of equal label.
+    """Cluster number of every box: connected components of `neighbors` among boxes of equal label.
 
     This is DBSCAN with min_samples = 1. Clusters are numbered in the order of their first box. Memory is linear in the
-    number of boxes; time is quadratic at worst, where boxes overlap and are no neighbours (docs/guarantee.md).
+    number of boxes; time is quadratic at worst, where boxes overlap and are no neighbors (docs/guarantee.md).
     """
     number = np.full(len(boxes), -1, np.int64)
     count = 0
@@ -75,7 +75,7 @@ def clusters(boxes: Floats, label: Ints, distance: float) -> Ints:
         open_boxes = np.flatnonzero((number < 0) & (label == label[seed]))
         frontier = np.array([seed])
         while len(frontier) and len(open_boxes):
-            # Neighbours share area, so only boxes that meet the frontier's hull can be neighbours of any of it.
+            # Neighbors share area, so only boxes that meet the frontier's hull can be neighbors of any of it.
             low, high = boxes[frontier, :2].min(axis=0), boxes[frontier, 2:].max(axis=0)
             rest = boxes[open_boxes]
             meets = np.flatnonzero((rest[:, :2] < high).all(axis=1) & (rest[:, 2:] > low).all(axis=1))

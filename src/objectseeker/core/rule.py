@@ -21,17 +21,19 @@ from objectseeker.errors import ObjectSeekerError, require_flag, require_fractio
 class Rule:
     """What is output, and what is certified of it: one object holds every setting that both depend on.
 
-    With `low_score=None` (the paper's rule) one masked box of at least `mask_score` decides alone. Otherwise a masked
-    box of score s carries evidence clip((s - low_score) / (mask_score - low_score), 0, 1) ** power, and a cluster is
+    With `evidence_threshold=None` (the paper's rule) one masked box of at least `mask_threshold` decides alone.
+    Otherwise a masked
+    box of score s carries evidence clip((s - evidence_threshold) / (mask_threshold - evidence_threshold), 0, 1) **
+    power, and a cluster is
     output once the evidence of its views adds up to 1. Boxes are clustered whose IoA, either way, is at least
     1 - cluster_distance.
     """
 
-    base_score: float = 0.5
-    mask_score: float = 0.7
+    base_threshold: float = 0.5
+    mask_threshold: float = 0.7
     filter_ioa: float = 0.6
     classwise: bool = True
-    low_score: float | None = None
+    evidence_threshold: float | None = None
     power: float = 1.0
     edge_factor: float = 1.0
     cluster_distance: float = 0.1
@@ -39,26 +41,37 @@ class Rule:
     def __post_init__(self) -> None:
         # Stored as checked: equal rules are then written alike, whatever type of number they were given.
         checked: dict[str, object] = {"classwise": require_flag(self.classwise, "classwise")}
-        for name in ("base_score", "mask_score", "filter_ioa", "edge_factor", "cluster_distance", "low_score"):
-            if getattr(self, name) is not None or name != "low_score":
+        for name in (
+            "base_threshold",
+            "mask_threshold",
+            "filter_ioa",
+            "edge_factor",
+            "cluster_distance",
+            "evidence_threshold",
+        ):
+            if getattr(self, name) is not None or name != "evidence_threshold":
                 checked[name] = require_fraction(getattr(self, name), name)
         checked["power"] = require_number(self.power, "power")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.cluster_distance == 1:  # boxes that share no area would be neighbours
+        if self.cluster_distance == 1:  # boxes that share no area would be neighbors
             raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
         if self.power <= 0:
             raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
-        if self.low_score is not None and self.low_score > self.mask_score:
-            raise ObjectSeekerError(f"low_score must not exceed mask_score {self.mask_score!r}, got {self.low_score!r}")
+        if self.evidence_threshold is not None and self.evidence_threshold > self.mask_threshold:
+            raise ObjectSeekerError(
+                f"evidence_threshold must not exceed mask_threshold {self.mask_threshold!r}, "
+                f"got {self.evidence_threshold!r}"
+            )
 
     @property
     def floor(self) -> float:
         """The lowest score at which a masked box plays a part."""
-        return self.mask_score if self.low_score is None else self.low_score
+        return self.mask_threshold if self.evidence_threshold is None else self.evidence_threshold
 
     def prune(self, observation: Observation) -> Detections:
-        """Robust detections: base boxes from `base_score` on, then one hull per cluster of unexplained masked boxes.
+        """Robust detections: base boxes from `base_threshold` on, then one hull per cluster of unexplained masked
+        boxes.
 
         `classwise=False` ignores labels when filtering and clustering; a hull then takes the label of its best box.
         """
@@ -77,12 +90,13 @@ class Rule:
 
         Guarantee: if object g is certified against patch p, then for every allowed position of p (any two of them, if
         its count is 2) and whatever the attacker draws there, `prune` outputs a box (of g's label, if classwise) that
-        covers more than `threshold` of g; so it would with any other `base_score`. It holds in exact arithmetic, for a
+        covers more than `threshold` of g; so it would with any other `base_threshold`. It holds in exact arithmetic,
+        for a
         detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
         area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
         """
         proving = evidence_prover(self, observation, threshold, bound)
-        return certify_objects(observation, truth, patches, proving, by_views=self.low_score is not None)
+        return certify_objects(observation, truth, patches, proving, by_views=self.evidence_threshold is not None)
 
     def remaining(
         self,
@@ -95,7 +109,7 @@ class Rule:
     ) -> JointCertificate:
         """How many of the objects surely remain, all in one output, wherever a single patch lies: see `joint`."""
         proving = evidence_prover(self, observation, threshold, bound)
-        proofs = object_proofs(observation, truth, proving, by_views=self.low_score is not None)
+        proofs = object_proofs(observation, truth, proving, by_views=self.evidence_threshold is not None)
         return certify_jointly(
             observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
         )
@@ -109,8 +123,8 @@ class Rule:
         return np.where(cut, score * self.edge_factor, score)
 
     def evidence(self, score: Floats) -> Floats:
-        """What a masked box of each score adds to its cluster: exactly 1 from `mask_score` on."""
-        if self.low_score is None or self.low_score == self.mask_score:
-            return np.where(score >= self.mask_score, 1.0, 0.0)
-        share = (score - self.low_score) / (self.mask_score - self.low_score)
-        return np.where(score >= self.mask_score, 1.0, np.clip(share, 0, 1) ** self.power)
+        """What a masked box of each score adds to its cluster: exactly 1 from `mask_threshold` on."""
+        if self.evidence_threshold is None or self.evidence_threshold == self.mask_threshold:
+            return np.where(score >= self.mask_threshold, 1.0, 0.0)
+        share = (score - self.evidence_threshold) / (self.mask_threshold - self.evidence_threshold)
+        return np.where(score >= self.mask_threshold, 1.0, np.clip(share, 0, 1) ** self.power)

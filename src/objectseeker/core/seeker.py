@@ -261,7 +261,7 @@ class ObjectSeeker:
 
     def _defended(self, image: Image, observation: Observation) -> DefendedImage:
         boxes = self.rule.prune(observation)
-        base = len(observation.base.at_least(self.rule.base_score))
+        base = len(observation.base.at_least(self.rule.base_threshold))
         return DefendedImage(image, observation, boxes[:base], boxes[base:])
 
     def certify(

@@ -175,7 +175,7 @@ def _proofs(
 ) -> Iterable[Sequence[ObjectProof]]:
     if isinstance(rule, Rule):
         proving = evidence_prover(rule, observation, threshold, bound)
-        return object_proofs(observation, truth, proving, by_views=rule.low_score is not None)
+        return object_proofs(observation, truth, proving, by_views=rule.evidence_threshold is not None)
 
     def by_iou(objects: Detections) -> Proving:
         assert isinstance(rule, IouRule)

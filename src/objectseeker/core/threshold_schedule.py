@@ -1,4 +1,4 @@
-"""How the scores of masked boxes follow base_score: what makes one rule a curve of them."""
+"""How the scores of masked boxes follow base_threshold: what makes one rule a curve of them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ DECIMALS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdSchedule:
-    """mask_score = max(alpha, base_score + (1 - base_score) * beta), so it never falls below base_score.
+    """mask_threshold = max(alpha, base_threshold + (1 - base_threshold) * beta), so it never falls below
+    base_threshold.
 
     What follows is rounded to DECIMALS: a score is then what is shown of it, and can be typed again as the same rule.
 
-    Under the evidence rule low_score follows base_score in the same way by `low_alpha` and `low_beta`, but never above
-    mask_score.
+    Under the evidence rule evidence_threshold follows base_threshold in the same way by `evidence_alpha` and
+    `evidence_beta`, but never above
+    mask_threshold.
     """
 
     alpha: float = 0.8
     beta: float = 0.5
-    low_alpha: float | None = None
-    low_beta: float | None = None
+    evidence_alpha: float | None = None
+    evidence_beta: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "low_alpha", "low_beta"):
+        for name in ("alpha", "beta", "evidence_alpha", "evidence_beta"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, require_fraction(getattr(self, name), name))
-        if (self.low_alpha is None) != (self.low_beta is None):
+        if (self.evidence_alpha is None) != (self.evidence_beta is None):
             raise ObjectSeekerError(
-                f"the evidence rule needs both low_alpha and low_beta, got {self.low_alpha!r} and {self.low_beta!r}"
+                f"the evidence rule needs both evidence_alpha and evidence_beta, "
+                f"got {self.evidence_alpha!r} and {self.evidence_beta!r}"
             )
 
     @classmethod
@@ -42,33 +45,38 @@ class ThresholdSchedule:
         ioa = rule.ioa if isinstance(rule, IouRule) else rule
 
         def beta(score: float) -> float:
-            return max((score - ioa.base_score) / (1 - ioa.base_score), 0.0) if ioa.base_score < 1 else 0.0
+            return max((score - ioa.base_threshold) / (1 - ioa.base_threshold), 0.0) if ioa.base_threshold < 1 else 0.0
 
-        if ioa.low_score is None:
-            return cls(alpha=ioa.mask_score, beta=beta(ioa.mask_score))
+        if ioa.evidence_threshold is None:
+            return cls(alpha=ioa.mask_threshold, beta=beta(ioa.mask_threshold))
         return cls(
-            alpha=ioa.mask_score, beta=beta(ioa.mask_score), low_alpha=ioa.low_score, low_beta=beta(ioa.low_score)
+            alpha=ioa.mask_threshold,
+            beta=beta(ioa.mask_threshold),
+            evidence_alpha=ioa.evidence_threshold,
+            evidence_beta=beta(ioa.evidence_threshold),
         )
 
-    def scores(self, base_score: float) -> tuple[float, float | None]:
-        """mask_score and low_score at a base_score."""
-        mask_score = _follow(base_score, self.alpha, self.beta)
-        if self.low_alpha is None or self.low_beta is None:
-            return mask_score, None
-        return mask_score, min(mask_score, _follow(base_score, self.low_alpha, self.low_beta))
+    def scores(self, base_threshold: float) -> tuple[float, float | None]:
+        """mask_threshold and evidence_threshold at a base_threshold."""
+        mask_threshold = _follow(base_threshold, self.alpha, self.beta)
+        if self.evidence_alpha is None or self.evidence_beta is None:
+            return mask_threshold, None
+        return mask_threshold, min(mask_threshold, _follow(base_threshold, self.evidence_alpha, self.evidence_beta))
 
     @overload
-    def rule(self, like: Rule, base_score: float) -> Rule: ...
+    def rule(self, like: Rule, base_threshold: float) -> Rule: ...
     @overload
-    def rule(self, like: IouRule, base_score: float) -> IouRule: ...
-    def rule(self, like: AnyRule, base_score: float) -> AnyRule:
-        """The rule at another base_score: scores follow, everything else is as in `like`."""
+    def rule(self, like: IouRule, base_threshold: float) -> IouRule: ...
+    def rule(self, like: AnyRule, base_threshold: float) -> AnyRule:
+        """The rule at another base_threshold: scores follow, everything else is as in `like`."""
         if isinstance(like, IouRule):
-            return replace(like, ioa=self.rule(like.ioa, base_score))
-        mask_score, low_score = self.scores(base_score)
-        return replace(like, base_score=base_score, mask_score=mask_score, low_score=low_score)
+            return replace(like, ioa=self.rule(like.ioa, base_threshold))
+        mask_threshold, evidence_threshold = self.scores(base_threshold)
+        return replace(
+            like, base_threshold=base_threshold, mask_threshold=mask_threshold, evidence_threshold=evidence_threshold
+        )
 
 
-def _follow(base_score: float, alpha: float, beta: float) -> float:
-    """A score between base_score and 1 that follows base_score, from `alpha` on."""
-    return max(alpha, base_score, round(base_score + (1 - base_score) * beta, DECIMALS))
+def _follow(base_threshold: float, alpha: float, beta: float) -> float:
+    """A score between base_threshold and 1 that follows base_threshold, from `alpha` on."""
+    return max(alpha, base_threshold, round(base_threshold + (1 - base_threshold) * beta, DECIMALS))

@@ -100,7 +100,7 @@ class _ClassLookup:
     """The label of the one dataset class that a name stands for, or -1."""
 
     def __init__(self, dataset_names: Sequence[str]) -> None:
-        keys: tuple[Callable[[str], str], ...] = (str, _normalised, _meaning)
+        keys: tuple[Callable[[str], str], ...] = (str, _normalized, _meaning)
         self._labels: list[tuple[Callable[[str], str], dict[str, list[int]]]] = []
         for key in keys:
             labels: dict[str, list[int]] = {}
@@ -130,20 +130,20 @@ def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]
 
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:
-    alike = {_normalised(other): other for other in reversed(names)}
-    near = difflib.get_close_matches(_normalised(name), alike, n=1)
+    alike = {_normalized(other): other for other in reversed(names)}
+    near = difflib.get_close_matches(_normalized(name), alike, n=1)
     return alike[near[0]] if near else None
 
 
-def _normalised(name: str) -> str:
+def _normalized(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.casefold())
 
 
-MEANINGS = {_normalised(name): _normalised(group[0]) for group in ALIASES for name in group}
+MEANINGS = {_normalized(name): _normalized(group[0]) for group in ALIASES for name in group}
 
 
 def _meaning(name: str) -> str:
-    return MEANINGS.get(_normalised(name), _normalised(name))
+    return MEANINGS.get(_normalized(name), _normalized(name))
 
 
 def _truncated_list(names: Sequence[str], most: int = 5) -> str:

@@ -17,7 +17,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, walk_url
 
-# Any data set as sequences: the images of each folder in the order of their names, numbers counted as numbers.
+# Any dataset as sequences: the images of each folder in the order of their names, numbers counted as numbers.
 #
 # Objects are linked by overlap (`sequences.link`), since other formats have no tracks.
 

@@ -49,7 +49,7 @@ def natural_sort_key(text: str) -> list[tuple[int, str]]:
 
 
 def number_frames(images: Sequence[PurePath]) -> list[int]:
-    """The frame number of each image of one sequence, as data sets and videos of these images have it.
+    """The frame number of each image of one sequence, as datasets and videos of these images have it.
 
     They are counted in the order given. In a folder img1 whose images are called by numbers it is these (`mot_number`).
     """

@@ -1,6 +1,6 @@
 """YOLO: images and text files of the same name, and the class names in a YAML file or classes.txt.
 
-A label line is `class cx cy w h`, centre and size as fractions of the image, or `class x1 y1 x2 y2 x3 y3 ...`, the
+A label line is `class cx cy w h`, center and size as fractions of the image, or `class x1 y1 x2 y2 x3 y3 ...`, the
 corners of a polygon, of which the bounding box is taken. An image without a label file has no objects.
 """
 
@@ -219,7 +219,7 @@ NO_IMAGE = SkipReason("text file without an image left out", "text files without
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class Labeled:
     """One image and where its label file would be."""
 
     id: str
@@ -227,7 +227,7 @@ class Labelled:
     label: Path
 
 
-def find_images_and_labels(spec: str, root: Path, split: str, notes: SkipLog) -> list[Labelled]:
+def find_images_and_labels(spec: str, root: Path, split: str, notes: SkipLog) -> list[Labeled]:
     """`root` is the folder or the YAML file that the user named; `split` is empty where none is."""
     if root.is_file():
         return _of_yaml(spec, root, split, notes)
@@ -250,14 +250,14 @@ def _roboflow(root: Path, split: str) -> list[tuple[str, Path]]:
     return [(name, root / name) for name in names if all((root / name / sub).is_dir() for sub in ("images", "labels"))]
 
 
-def _joined(parts: list[tuple[str, list[Labelled]]]) -> list[Labelled]:
+def _joined(parts: list[tuple[str, list[Labeled]]]) -> list[Labeled]:
     """All images; where there are several parts, each id begins with that of its part."""
     if len(parts) == 1:
         return parts[0][1]
-    return [Labelled(f"{name}/{one.id}", one.image, one.label) for name, part in parts for one in part]
+    return [Labeled(f"{name}/{one.id}", one.image, one.label) for name, part in parts for one in part]
 
 
-def _in_folder(images: Path, labels: Path, notes: SkipLog) -> list[Labelled]:
+def _in_folder(images: Path, labels: Path, notes: SkipLog) -> list[Labeled]:
     paths = images_by_stem(images, notes)
     for file in filter(lambda file: writable(str(file)), sorted(labels.rglob("*.txt"))):
         if file.name != NAMES_FILE and file.relative_to(labels).with_suffix("").as_posix() not in paths:
@@ -265,14 +265,14 @@ def _in_folder(images: Path, labels: Path, notes: SkipLog) -> list[Labelled]:
             if images != labels:  # beside images there are other text files: lists of images, a readme
                 raise ObjectSeekerError(refusal)
             notes.note(NO_IMAGE, str(file), refusal)
-    return [Labelled(stem, path, labels / f"{stem}.txt") for stem, path in paths.items()]
+    return [Labeled(stem, path, labels / f"{stem}.txt") for stem, path in paths.items()]
 
 
 def _has_labels_beside(folder: Path) -> bool:
     return any(looks_like_image(path.name) and path.with_suffix(".txt").is_file() for path in folder.iterdir())
 
 
-def _of_yaml(spec: str, file: Path, split: str, notes: SkipLog) -> list[Labelled]:
+def _of_yaml(spec: str, file: Path, split: str, notes: SkipLog) -> list[Labeled]:
     text = read_text(file)
     stated = {key: values(text, key, file) for key in SPLITS}
     keys = [key for key in (SAME.get(split, (split,)) if split else SPLITS) if stated.get(key)]
@@ -280,7 +280,7 @@ def _of_yaml(spec: str, file: Path, split: str, notes: SkipLog) -> list[Labelled
         known = ", ".join(key for key in SPLITS if stated[key]) or "none of train, val and test"
         raise ObjectSeekerError(f"{spec!r}: {file} has no images for {split or 'any split'}; it has {known}")
     base = file.parent.joinpath(*values(text, "path", file)[:1])
-    parts: list[tuple[str, list[Labelled]]] = []
+    parts: list[tuple[str, list[Labeled]]] = []
     seen: set[Path] = set()
     for key, value in [(one, each) for one in keys for each in stated[one]]:
         place = _place(value, base, file, notes)
@@ -317,20 +317,20 @@ def _place(value: str, base: Path, file: Path, notes: SkipLog) -> Path | None:
     )
 
 
-def _in_place(place: Path, file: Path, notes: SkipLog) -> list[Labelled]:
+def _in_place(place: Path, file: Path, notes: SkipLog) -> list[Labeled]:
     if place.is_dir():
         return _in_folder(place, _labels_of(place), notes)
     return list(_in_list(place, file.parent, notes))
 
 
-def _in_list(listing: Path, root: Path, notes: SkipLog) -> Iterator[Labelled]:
+def _in_list(listing: Path, root: Path, notes: SkipLog) -> Iterator[Labeled]:
     """The images of a text file, one path a line, relative to the file."""
     for line, text in read_lines(listing):
         source, name = f"{listing} line {line}", text.strip()
         path = listing.parent / name
         if not notes.outside:
             path = Path(notes.inside(root, str(path.absolute()), source))
-        yield Labelled(Path(name).with_suffix("").as_posix(), path, _labels_of(path.parent) / f"{path.stem}.txt")
+        yield Labeled(Path(name).with_suffix("").as_posix(), path, _labels_of(path.parent) / f"{path.stem}.txt")
 
 
 def _labels_of(images: Path) -> Path:
@@ -350,14 +350,14 @@ POLYGON = SkipReason("polygon read as its bounding box", "polygons read as their
 def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
     """Labels are the class numbers of the files. With :SPLIT one split is read, else all."""
     root, split = _split(spec, rest)
-    labelled = find_images_and_labels(spec, root, split, notes)
+    labeled = find_images_and_labels(spec, root, split, notes)
     _refuse_key_points(root)
     names = names_in(root) if root.is_file() else find_names(root)
     records = []
-    for one in labelled:
+    for one in labeled:
         size = image_size(one.image)
         records.append(ImageRecord(one.id, one.image, size, _boxes(one.label, names, size, notes)))
-    parts = sorted({one.id.partition("/")[0] for one in labelled if "/" in one.id})
+    parts = sorted({one.id.partition("/")[0] for one in labeled if "/" in one.id})
     warnings = []
     if len(parts) > 1 and not split:
         warnings.append(f"all of {', '.join(parts)} are read; {spec}:{parts[-1]} would read one of them")
@@ -397,14 +397,14 @@ def _box(columns: list[str], names: tuple[str, ...], size: tuple[int, int], sour
     label = parse_digits(columns[0])
     if label is None or label >= len(names):
         raise ObjectSeekerError(f"{source} has the class {shown(columns[0])}; it must be one of 0 to {len(names) - 1}")
-    xyxy = _around(columns[1:], source) if polygon else _centred(columns[1:], source)
+    xyxy = _around(columns[1:], source) if polygon else _centerd(columns[1:], source)
     if polygon:
         notes.note(POLYGON, source, refusal)
     width, height = size
     return Annotation(names[label], (xyxy[0] * width, xyxy[1] * height, xyxy[2] * width, xyxy[3] * height), source)
 
 
-def _centred(columns: list[str], source: str) -> Xyxy:
+def _centerd(columns: list[str], source: str) -> Xyxy:
     named = list(zip(columns, ("cx", "cy", "w", "h"), strict=True))
     cx, cy, w, h = (_fraction(text, name, source) for text, name in named)
     return cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2
@@ -418,7 +418,7 @@ def _around(columns: list[str], source: str) -> Xyxy:
 def _fraction(text: str, name: str, source: str) -> float:
     value = parse_number(text, name, source)
     if not 0 <= value <= 1 + ROUNDING:
-        sentence = f"{source} has {plain(text)}; centre and size are fractions of the image, 0 to 1"
+        sentence = f"{source} has {plain(text)}; center and size are fractions of the image, 0 to 1"
         if name in ("w", "h") and -1 <= value < 0:
             raise InvalidAnnotationError(NO_AREA, source, sentence)
         raise ObjectSeekerError(sentence)

@@ -1,4 +1,4 @@
-"""`objectseeker demo`: the embedded detector, defended and certified, on the bundled photographs."""
+"""`objectseeker demo`: the built-in detector, defended and certified, on the bundled photographs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from objectseeker.core.masks import Image
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.seeker import DefendedImage, ObjectSeeker
 from objectseeker.core.threats import Patch, PatchLocation
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.demo.samples import Sample, samples
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.files.images import load_image
@@ -61,9 +61,9 @@ class Verdicts:
             }
 
 
-def run(defence: Defence | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
-    """Photograph by photograph under a defence of the embedded detector, by default its own."""
-    seeker = (defence or Defence.default("embedded")).seeker()
+def run(defense: Defense | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
+    """Photograph by photograph under a defense of the built-in detector, by default its own."""
+    seeker = (defense or Defense.default("builtin")).seeker()
     for sample in samples():
         yield judge(seeker, sample, patch_area)
 
@@ -92,22 +92,22 @@ def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
 
 
 def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
-    """Objects in the colour of their certificate: over (green), only away from the object (orange), none (red).
+    """Objects in the color of their certificate: over (green), only away from the object (orange), none (red).
 
-    Objects without a certificate are often tiny and many, so they go without a caption. A legend says what colours are.
+    Objects without a certificate are often tiny and many, so they go without a caption. A legend says what colors are.
     """
     over = certified[SHOWN.index("over")]
     away = certified.any(axis=0) & ~over
     layers, keys = list[Layer](), list[Key]()
-    for chosen, colour, dashed, words in (
+    for chosen, color, dashed, words in (
         (~over & ~away, VULNERABLE, True, "not certified"),
         (away, ORANGE, False, "certified away from it"),
         (over, CERTIFIED, False, "certified, even under the patch"),
     ):
-        captions = [VOC_20[c] for c in truth.label[chosen]] if colour != VULNERABLE else []
-        layers.append(Layer(truth.xyxy[chosen], captions, colour=colour, dashed=dashed))
+        captions = [VOC_20[c] for c in truth.label[chosen]] if color != VULNERABLE else []
+        layers.append(Layer(truth.xyxy[chosen], captions, color=color, dashed=dashed))
         if chosen.any():
-            keys.insert(0, Key(f"{words} ({int(chosen.sum())})", colour, dashed=dashed))
+            keys.insert(0, Key(f"{words} ({int(chosen.sum())})", color, dashed=dashed))
     return with_legend(annotate(image, layers), keys)
 
 
@@ -125,21 +125,21 @@ def save(out: Path, verdicts: Verdicts) -> Path:
     return path
 
 
-def save_report(path: Path, results: Sequence[Verdicts], defence: Defence, *, patch_area: float) -> None:
-    """Write the interactive report on the photographs, under the defence they were judged with."""
+def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, patch_area: float) -> None:
+    """Write the interactive report on the photographs, under the defense they were judged with."""
     images = [
         ObservedImage(
             v.sample.name, v.sample.path, v.defended.observation, v.sample.truth, v.sample.crowd, v.sample.crowd
         )
         for v in results
     ]
-    bound = defence.with_fingerprint(detectors.load(defence.detector, **defence.options).identity)
+    bound = defense.with_fingerprint(detectors.load(defense.detector, **defense.options).identity)
     write_report(
         path,
         images,
         LabelMap.same(VOC_20),
-        EvaluationSettings(rule=defence.rule, follow=defence.curve, threat=ThreatModel(area=patch_area)),
-        defence=bound,
+        EvaluationSettings(rule=defense.rule, follow=defense.curve, threat=ThreatModel(area=patch_area)),
+        defense=bound,
         title="objectseeker demo",
         provenance={
             "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",

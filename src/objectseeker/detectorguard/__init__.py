@@ -1,1 +1,1 @@
-"""DetectorGuard (Xiang and Mittal, CCS 2021), a certified defence that raises an alert: docs/detectorguard.md."""
+"""DetectorGuard (Xiang and Mittal, CCS 2021), a certified defense that raises an alert: docs/detectorguard.md."""

@@ -25,7 +25,7 @@ EXPANSION = 2
 
 
 class ConvNorm(nn.Module):
-    """Convolution without padding, batch normalisation, ReLU unless `linear`."""
+    """Convolution without padding, batch normalization, ReLU unless `linear`."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1, *, linear: bool = False) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ObjectnessNetwork(nn.Module):
 class FeatureExtractor(nn.Module):
     """The network as it is exported: RGB 0..255, float N3HW -> clipped logits of the classes, background left out.
 
-    The defence never asks how much a position looks like background (docs/detectorguard.md says why).
+    The defense never asks how much a position looks like background (docs/detectorguard.md says why).
     """
 
     def __init__(self, network: ObjectnessNetwork) -> None:
@@ -89,7 +89,7 @@ class FeatureExtractor(nn.Module):
 
 
 def fused(network: ObjectnessNetwork) -> ObjectnessNetwork:
-    """A copy for inference, every batch normalisation folded into its convolution."""
+    """A copy for inference, every batch normalization folded into its convolution."""
     result: ObjectnessNetwork = copy.deepcopy(network).eval()
     for module in result.modules():
         if isinstance(module, ConvNorm) and isinstance(module.norm, nn.BatchNorm2d):

@@ -3,7 +3,7 @@
     RUN/detectorguard/features.json      which network, run on which input size
     RUN/detectorguard/000012.features    the features of image 12
 
-What is stored is what the defence works with: whole numbers, to the last bit. Every file begins or ends with a
+What is stored is what the defense works with: whole numbers, to the last bit. Every file begins or ends with a
 checksum; that of features is also about which image, run and network they belong to, so a file in another one's place
 is told from its own. The folder can be added to a run at any time, and a job that was stopped goes on where it was.
 """
@@ -71,7 +71,7 @@ class ObjectnessFeatures:
     def __call__(self, image: Image) -> Features:
         """(rows, columns, classes)."""
         height, width = image.shape[:2]
-        canvas = prepare(image, place((width, height), self.input_size, "centred"), pad=DEFAULT_FILL)
+        canvas = prepare(image, place((width, height), self.input_size, "centerd"), pad=DEFAULT_FILL)
         pixels = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32)
         (logits,) = self.session.run(None, {self.session.get_inputs()[0].name: pixels})
         shape = tuple(positions(side) for side in self.input_size[::-1])

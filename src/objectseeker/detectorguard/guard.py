@@ -31,18 +31,20 @@ class DetectorGuard:
         detector: Callable[[Sequence[Image]], Sequence[Detections]],
         network: ObjectnessFeatures,
         *,
-        base_score: float,
+        base_threshold: float,
         threshold: int,
     ) -> None:
         if isinstance(threshold, bool) or int(threshold) != threshold or threshold < 0:
             raise ObjectSeekerError(f"threshold must be a whole number of at least 0, got {threshold!r}")
         self.detector, self.network = detector, network
-        self.base_score = require_fraction(base_score, "base_score")
+        self.base_threshold = require_fraction(base_threshold, "base_threshold")
         self.threshold = int(threshold)
 
     def __call__(self, images: Sequence[Image]) -> list[GuardedDetections]:
         base = self.detector(images)
-        return [self._guard(image, boxes.at_least(self.base_score)) for image, boxes in zip(images, base, strict=True)]
+        return [
+            self._guard(image, boxes.at_least(self.base_threshold)) for image, boxes in zip(images, base, strict=True)
+        ]
 
     def _guard(self, image: Image, base: Detections) -> GuardedDetections:
         height, width = image.shape[:2]

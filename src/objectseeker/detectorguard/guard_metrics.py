@@ -1,11 +1,12 @@
 """DetectorGuard measured as ObjectSeeker is: AP, false alerts and certified recall at one clean recall.
 
-The output at a base_score are the base boxes of at least that score, or an alert instead of them. On a clean image an
-alert is false: its boxes are gone and its objects are missed (as published). The higher base_score, the fewer boxes
-explain anything, so an image that alerts at one base_score alerts at every higher one.
+The output at a base_threshold are the base boxes of at least that score, or an alert instead of them. On a clean image
+an
+alert is false: its boxes are gone and its objects are missed (as published). The higher base_threshold, the fewer boxes
+explain anything, so an image that alerts at one base_threshold alerts at every higher one.
 
-Boxes explain as the deployed guard has them: all of them, those of classes that the data set lacks included. What is
-output counts in the data set's labels. Certificates know no labels, so an object needs no detector label to hold.
+Boxes explain as the deployed guard has them: all of them, those of classes that the dataset lacks included. What is
+output counts in the dataset's labels. Certificates know no labels, so an object needs no detector label to hold.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.curves import Curve, undefended_curve
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.matching import Overlaps, candidate_pairs, count_matches, greedy_match
-from objectseeker.metrics.settings import BASE_SCORES
+from objectseeker.metrics.settings import BASE_THRESHOLDS
 
 FALSE_ALERTS = 0.05  # the rate the threshold is tuned to
 OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).astype(np.int64))  # that are tried
@@ -33,7 +34,7 @@ OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).ast
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Maps:
-    """What alerts depend on, for every image of a scene: independent of threshold and base_score."""
+    """What alerts depend on, for every image of a scene: independent of threshold and base_threshold."""
 
     scene: ImageSet
     grids: tuple[Grid, ...]
@@ -59,19 +60,19 @@ class Maps:
 
         return Maps(self.scene.subset(index), pick(self.grids), pick(self.votes), pick(self.explained))
 
-    def first_alert(self, thresholds: Ints, base_scores: Floats = BASE_SCORES) -> Ints:
-        """The first of the ascending `base_scores` at which each image alerts, by threshold: (thresholds, images).
+    def first_alert(self, thresholds: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Ints:
+        """The first of the ascending `base_thresholds` at which each image alerts, by threshold: (thresholds, images).
 
-        len(base_scores) if it never does. Found by bisection, since alerts only come and never go.
+        len(base_thresholds) if it never does. Found by bisection, since alerts only come and never go.
         """
         first = np.empty((len(thresholds), len(self.grids)), np.int64)
         rows = np.arange(len(thresholds))
         for n, (votes, explained) in enumerate(zip(self.votes, self.explained, strict=True)):
             says_object = votes > thresholds[:, None, None] * votes_needed(1)
-            low, high = np.zeros_like(rows), np.full_like(rows, len(base_scores))  # the answer lies in [low, high]
+            low, high = np.zeros_like(rows), np.full_like(rows, len(base_thresholds))  # the answer lies in [low, high]
             while (low < high).any():
                 middle = (low + high) // 2
-                score = base_scores[np.minimum(middle, len(base_scores) - 1)]
+                score = base_thresholds[np.minimum(middle, len(base_thresholds) - 1)]
                 alerts = clustered(says_object & (explained < score[:, None, None]))
                 low, high = np.where(alerts | (low == high), low, middle + 1), np.where(alerts, middle, high)
             first[:, n] = low
@@ -106,22 +107,24 @@ class Guarded:
         return np.isin(scene.counted, taken)
 
 
-def guarded_curve(scene: ImageSet, first_alert: Ints, base_scores: Floats = BASE_SCORES) -> Curve:
-    """Right and wrong boxes at every base_score, boxes of images that alert left out."""
+def guarded_curve(scene: ImageSet, first_alert: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
+    """Right and wrong boxes at every base_threshold, boxes of images that alert left out."""
     pairs = candidate_pairs(scene.base, scene)
     counts = []
-    for row in range(len(base_scores)):
-        score, kept = _output(scene, first_alert, row, base_scores)
+    for row in range(len(base_thresholds)):
+        score, kept = _output(scene, first_alert, row, base_thresholds)
         label = scene.base.detections.label[kept]
         counts.append(count_matches(label, _matched(scene, pairs, score, kept), scene))
     right, wrong = map(np.array, zip(*counts, strict=True))
-    return Curve(scene, base_scores, right, wrong)
+    return Curve(scene, base_thresholds, right, wrong)
 
 
-def _output(scene: ImageSet, first_alert: Ints, row: int, base_scores: Floats = BASE_SCORES) -> tuple[Floats, Bools]:
+def _output(
+    scene: ImageSet, first_alert: Ints, row: int, base_thresholds: Floats = BASE_THRESHOLDS
+) -> tuple[Floats, Bools]:
     """The scores of the boxes that are output, and which of all base boxes these are."""
     base = scene.base
-    kept = (base.detections.score >= base_scores[row]) & (first_alert > row)[base.image]
+    kept = (base.detections.score >= base_thresholds[row]) & (first_alert > row)[base.image]
     return base.detections.score[kept], kept
 
 
@@ -143,7 +146,7 @@ def tune_thresholds(
     """For each loss of AP that is allowed, in points, the lowest threshold that alerts seldom enough.
 
     That is: where the clean recall is reached, the rate of false alerts is at most `false_alerts`. None if there is no
-    such threshold. Lower thresholds certify more. The AP is over all base_scores: at high ones fewer boxes explain,
+    such threshold. Lower thresholds certify more. The AP is over all base_thresholds: at high ones fewer boxes explain,
     more images alert, and a low threshold costs more AP than the one rate of false alerts tells.
     """
     undefended = undefended_curve(maps.scene).mean_ap50
@@ -170,7 +173,7 @@ class GuardVerdicts:
 
 
 def certify_scene(maps: Maps, features: Iterable[Features], threshold: int, patches: Sequence[Patch]) -> GuardVerdicts:
-    """`certify_guarded` for every counted object of a scene. The verdicts depend on no base_score."""
+    """`certify_guarded` for every counted object of a scene. The verdicts depend on no base_threshold."""
     parts = []
     for image, grid, own in zip(maps.scene.images, maps.grids, features, strict=True):
         truth = image.truth[~image.ignore]

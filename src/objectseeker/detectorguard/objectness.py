@@ -37,7 +37,7 @@ from objectseeker.errors import ObjectSeekerError
 # within a distance of `NEIGHBOURHOOD`. That is when DBSCAN with these parameters finds a cluster: a cluster begins with
 # such a position, and noise is all there is without one.
 #
-# Guarantee: more unexplained positions never take an alert back (each position keeps the neighbours it had), and a box
+# Guarantee: more unexplained positions never take an alert back (each position keeps the neighbors it had), and a box
 # that explains one of the positions that an object owns overlaps the object with positive area. Proof of the latter: an
 # object owns a position if its box contains the middle m: x1 <= m <= x2. A base box u explains the position if
 # u1 < m < u2. Hence u1 < x2 and u2 > x1; likewise in y. The object has positive area, so both share some. All
@@ -98,7 +98,7 @@ def clustered(points: Bools) -> Bools:
 def alert(grid: Grid, says_object: Bools, base: Detections) -> bool:
     """Whether some of the positions that say object (rows, columns) are left unexplained by the boxes, and dense.
 
-    Boxes explain whatever their label is, also those of classes that a data set does not have.
+    Boxes explain whatever their label is, also those of classes that a dataset does not have.
     """
     return bool(clustered(says_object & (explaining_score(grid, base) < 0)))
 
@@ -129,7 +129,7 @@ class Grid:
             raise ObjectSeekerError(
                 f"the network's input must be at least {SMALLEST_INPUT} pixels a side, got {network}"
             )
-        placement = place(image, network, "centred")
+        placement = place(image, network, "centerd")
         return cls(placement, (_middles(placement.x), _middles(placement.y)))
 
     @property
@@ -176,7 +176,7 @@ def votes_of(features: Features) -> Ints:
 
 
 def running_sums(values: Ints, length: int, axis: int) -> Ints:
-    """Sums of `length` neighbours along an axis, one for every place where they fit."""
+    """Sums of `length` neighbors along an axis, one for every place where they fit."""
     totals = np.cumsum(np.moveaxis(values, axis, -1), axis=-1)
     sums = totals[..., length - 1 :].copy()
     sums[..., 1:] -= totals[..., :-length]

@@ -38,8 +38,8 @@ EVERY_NTH_LINE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DefenceRow:
-    """One defence. APs, recalls and rates are percentages, scores are not; None is what it does not have.
+class DefenseRow:
+    """One defense. APs, recalls and rates are percentages, scores are not; None is what it does not have.
 
     - certified_recall: the share of objects that no patch hides; with DetectorGuard, without an alert.
     - certified_and_found: the share of objects that are certified and in the output of the clean image (found by the
@@ -47,12 +47,12 @@ class DefenceRow:
     - certified_published: certified under the published model of where a patch may lie.
     """
 
-    defence: str
+    defense: str
     forward_passes: int
     threshold: float | None = None
     ap50: float | None = None
     highest_clean_recall: float | None = None
-    base_score: float | None = None
+    base_threshold: float | None = None
     clean_recall: float | None = None
     false_alerts: int | None = None  # images
     alert_rate: float | None = None
@@ -63,10 +63,10 @@ class DefenceRow:
 
     @property
     def guarded(self) -> bool:
-        return self.defence.startswith("DetectorGuard")
+        return self.defense.startswith("DetectorGuard")
 
-    def to_json(self) -> dict[str, Any]:
-        """What the defence has."""
+    def to_dict(self) -> dict[str, Any]:
+        """What the defense has."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
         images, rate = row.pop("false_alerts"), row.pop("alert_rate")
         row["false_alerts"] = None if images is None else {"images": images, "rate": rate}
@@ -78,11 +78,11 @@ class DefenceRow:
             for of in (self.certified_recall, self.certified_and_found, self.certified_published)
         )
         return {
-            "defence": self.defence,
+            "defense": self.defense,
             "passes": str(self.forward_passes),
             "threshold": _two_digits(self.threshold),
             "AP50": percent(self.ap50),
-            "base_score": _two_digits(self.base_score),
+            "base_threshold": _two_digits(self.base_threshold),
             "clean recall": percent(self.clean_recall),
             "false alerts": percent(self.alert_rate),
             **{f"certified {where}": percent(certified[where]) for where in PATCH_LOCATIONS},
@@ -101,24 +101,24 @@ class SideBySide:
     network: Mapping[str, Any]
     tuned_on: int  # images; 0 if the threshold was given
     false_alert_rate: float  # at most, in percent, where tuned
-    rows: tuple[DefenceRow, ...]
+    rows: tuple[DefenseRow, ...]
     why_this_recall: str | None  # if nobody asked for it
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         tuning = {"images": self.tuned_on, "false_alert_rate": self.false_alert_rate} if self.tuned_on else None
         return {
             "baseline": "detectorguard",
             "images": self.images,
             "objects": self.objects,
-            "settings": self.settings.to_json(),
+            "settings": self.settings.to_dict(),
             "network": dict(self.network),
             "tuning": tuning,
-            "rows": [row.to_json() for row in self.rows],
+            "rows": [row.to_dict() for row in self.rows],
             "remarks": self.remarks(),
         }
 
     def table_rows(self) -> list[dict[str, str]]:
-        """The table to print: one row per defence."""
+        """The table to print: one row per defense."""
         return [row.to_table() for row in self.rows]
 
     def terminal_rows(self) -> list[dict[str, str]]:
@@ -126,7 +126,7 @@ class SideBySide:
         rows = []
         for row in self.rows:
             full = row.to_table()
-            names = {"": "defence", "AP50": "AP50", "recall": "clean recall", "alerts": "false alerts"}
+            names = {"": "defense", "AP50": "AP50", "recall": "clean recall", "alerts": "false alerts"}
             shown = {short: full[name] for short, name in names.items()}
             rows.append(shown | {where: full[f"certified {where}"] for where in PATCH_LOCATIONS[:3]})
             for name, prefix in (
@@ -180,7 +180,7 @@ def side_by_side(
     Thresholds are tuned on one half of the images (`tune_thresholds`): to a rate of false alerts of at most
     `false_alerts` where the clean recall is `settings.clean_recall`, and, in a second row, to an AP loss of at most one
     point besides. Everything is measured on the other half. With a `threshold` (a whole number of steps) nothing is
-    tuned, and everything is measured on all images. DetectorGuard's certificates do not depend on base_score.
+    tuned, and everything is measured on all images. DetectorGuard's certificates do not depend on base_threshold.
     """
     require_fraction(false_alerts, "false_alerts")
     if settings.threat.count != 1:
@@ -209,7 +209,7 @@ def side_by_side(
         tuned_on=tuned_on,
         false_alert_rate=100 * false_alerts,
         rows=(
-            DefenceRow(defence="undefended", forward_passes=1, ap50=undefended_curve(scene).mean_ap50),
+            DefenseRow(defense="undefended", forward_passes=1, ap50=undefended_curve(scene).mean_ap50),
             *(
                 _guarded_row(name, maps, read_features(run, measured), settings, each)
                 for name, each in zip(names, thresholds, strict=False)
@@ -228,7 +228,7 @@ def _at_some_recall(settings: EvaluationSettings, scenes: Sequence[ImageSet]) ->
         return settings, None
     usual = CLEAN_RECALL if asked is None else asked
     reached = min(undefended_curve(scene).highest_clean_recall for scene in scenes) / 100
-    why = "no clean recall was asked for, and defences are compared at one: "
+    why = "no clean recall was asked for, and defenses are compared at one: "
     if reached < usual:
         return settings.at_clean_recall(reached), f"{why}the highest that is reached, since {usual:g} is not"
     return settings.at_clean_recall(usual), f"{why}{usual:g}"
@@ -236,9 +236,9 @@ def _at_some_recall(settings: EvaluationSettings, scenes: Sequence[ImageSet]) ->
 
 def _guarded_row(
     name: str, maps: Maps, features: Iterable[Features], settings: EvaluationSettings, threshold: int | None
-) -> DefenceRow:
+) -> DefenseRow:
     if threshold is None:  # none was found
-        return DefenceRow(defence=name, forward_passes=PASSES)
+        return DefenseRow(defense=name, forward_passes=PASSES)
     assert settings.clean_recall is not None
     guarded = Guarded.measure(maps, threshold)
     curve = guarded.curve
@@ -247,14 +247,14 @@ def _guarded_row(
     at = curve.row_at_recall(settings.clean_recall)
     if at is not None:
         there = {
-            "base_score": float(curve.base_scores[at]),
+            "base_threshold": float(curve.base_thresholds[at]),
             "clean_recall": float(curve.clean_recall[at]),
             "false_alerts": guarded.false_alerts(at),
             "alert_rate": 100 * guarded.false_alerts(at) / len(maps.grids),
             "certified_and_found": _shares(verdicts.certified & guarded.found(at)),
         }
-    return DefenceRow(
-        defence=name,
+    return DefenseRow(
+        defense=name,
         forward_passes=PASSES,
         threshold=threshold * FEATURE_STEP,
         ap50=curve.mean_ap50,
@@ -266,11 +266,11 @@ def _guarded_row(
     )
 
 
-def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings) -> list[DefenceRow]:
+def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings) -> list[DefenseRow]:
     """Label by label and without labels: DetectorGuard promises nothing about labels."""
     rows = []
     masks = max(len(image.observation.masks) for image in scene.images)
-    for classwise, suffix in ((True, ""), (False, ", label-free")):
+    for classwise, suffix in ((True, ""), (False, ", class-agnostic")):
         way = settings.with_rule(classwise=classwise)
         replayed = DefendedImageSet.of(scene, way)
         curve = replayed.curve(way)
@@ -280,7 +280,7 @@ def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings)
             (added,) = replayed.added([point.rule])
             alerts = len(np.unique(added.image))
             there = {
-                "base_score": point.rule.base_score,
+                "base_threshold": point.rule.base_threshold,
                 "clean_recall": point.clean_recall,
                 "certified_recall": point.certified_recall(),
                 "vacuous_far": point.vacuous_far(),
@@ -288,8 +288,8 @@ def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings)
                 "alert_rate": 100 * alerts / len(scene.images),
             }
         rows.append(
-            DefenceRow(
-                defence=f"ObjectSeeker {rule}{suffix}",
+            DefenseRow(
+                defense=f"ObjectSeeker {rule}{suffix}",
                 forward_passes=1 + masks,
                 ap50=curve.mean_ap50,
                 highest_clean_recall=curve.highest_clean_recall,
@@ -302,7 +302,7 @@ def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings)
 def _rule_name(settings: EvaluationSettings) -> str:
     if isinstance(settings.rule, IouRule):
         return "IoU variant"
-    return "as given" if settings.rule.low_score is None else "evidence"
+    return "as given" if settings.rule.evidence_threshold is None else "evidence"
 
 
 def cost_rows(scene: ImageSet, beside: SideBySide, ks: Iterable[int]) -> list[dict[str, Any]]:
@@ -311,7 +311,7 @@ def cost_rows(scene: ImageSet, beside: SideBySide, ks: Iterable[int]) -> list[di
     The lines are every n-th of the stored ones: `EVERY_NTH_LINE` is to stand beside these rows.
     """
     rows = [
-        _cost_row(row.defence, None, PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
+        _cost_row(row.defense, None, PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
         for row in beside.rows
         if row.guarded
     ]
@@ -321,9 +321,9 @@ def cost_rows(scene: ImageSet, beside: SideBySide, ks: Iterable[int]) -> list[di
     return rows
 
 
-def _cost_row(defence: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
+def _cost_row(defense: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
     lines = None if k is None else "every n-th stored"
-    row: dict[str, Any] = {"defence": defence, "k": k, "lines": lines, "forward_passes": passes}
+    row: dict[str, Any] = {"defense": defense, "k": k, "lines": lines, "forward_passes": passes}
     return row | {f"certified_{where}": certified[where] for where in PATCH_LOCATIONS}
 
 

@@ -1,6 +1,6 @@
 """Detectors: `load(SPEC)` gives a callable from images to boxes, whatever framework is behind it.
 
-    embedded                  the detector that comes with the package
+    builtin                  the detector that comes with the package
     onnx:FILE                 an ONNX graph
     torchvision:NAME          a detection model of torchvision, with its default weights; NAME,weights=FILE: with yours
     transformers:NAME         an object detection model of Hugging Face transformers: a folder, or a name on the hub
@@ -24,8 +24,8 @@ from objectseeker.errors import ObjectSeekerError
 
 __all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load", "require_spec"]
 
-# What `load` takes beside a spec and a device, and what a defence therefore says about its detector.
-OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_by", "precision")
+# What `load` takes beside a spec and a device, and what a defense therefore says about its detector.
+OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_mode", "precision")
 
 WEIGHTS = ",weights="  # in a spec of torchvision: what follows is a file
 
@@ -40,14 +40,14 @@ class _Kind(NamedTuple):
 
 
 _FRAMEWORK = frozenset({"score_floor", "device"})
-_NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_by", "workers"}
+_NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_mode", "workers"}
 
 # To add a source of detectors, write its module and name it here. It is imported when it is first asked for.
 _KINDS = {
-    "embedded": _Kind("", "builtin", "load_embedded", _NETWORK | {"precision"}),
+    "builtin": _Kind("", "builtin", "load_builtin", _NETWORK | {"precision"}),
     "onnx": _Kind("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
     "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
-    "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_by"}),
+    "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_mode"}),
     "ultralytics": _Kind("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
     "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset({"class_names"})),
 }
@@ -72,7 +72,7 @@ def load(spec: str, **options: Any) -> LoadedDetector:
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
     and `class_names` the classes of one, of a python or of a torchvision detector; boxes scored below `score_floor` are
-    not returned; `device` is cpu, cuda or cuda:1; `mask_by` is fill, crop (`network.views`) or drop (`tokens`);
+    not returned; `device` is cpu, cuda or cuda:1; `mask_mode` is fill, crop (`network.views`) or drop (`tokens`);
     `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU. `batch` is
     how many views run together: a detector that leaves batches to its caller ignores it.
     """

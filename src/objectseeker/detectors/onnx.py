@@ -51,7 +51,7 @@ log = logging.getLogger("objectseeker")
 def load_onnx(
     path: str | Path, *, class_names: Sequence[str] | None = None, workers: int | None = None, **options: Any
 ) -> NetworkDetector:
-    """The detector in an ONNX file; its layout is recognised from the graph unless given.
+    """The detector in an ONNX file; its layout is recognized from the graph unless given.
 
     `options` are those of `NetworkOptions`. A graph with a fixed batch or size is run at it. Otherwise the batch is
     `batch` and the size `input_size`, by default what its layout usually takes. Its classes are those of `class_names`,
@@ -75,7 +75,7 @@ def load_onnx(
     layout = graph.resolve_background(layout, classes, class_names)
     size = graph.choose_size(asked.input_size, layout)
     dtype = graph.input_type
-    if asked.mask_by == "crop" and (graph.size is not None or layout.stride == 1):
+    if asked.mask_mode == "crop" and (graph.size is not None or layout.stride == 1):
         raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
     batch = graph.choose_batch(asked.batch, layout) or BATCH_ON[kind]
     settings = asked.describe(layout, size, batch)
@@ -91,7 +91,7 @@ def load_onnx(
         dtype=dtype,
         score_floor=asked.score_floor,
         dynamic_batch=layout.batched and graph.batch is None,
-        mask_by=asked.mask_by,
+        mask_mode=asked.mask_mode,
         workers=workers,
     )
 
@@ -153,7 +153,7 @@ class Graph:
         return LAYOUTS[name]
 
     def _disambiguate_layout(self, name: str, size: Size) -> str:
-        """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a grey image."""
+        """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a gray image."""
         shape = (self.batch or 1, 3, size[1], size[0])
         if math.prod(shape) * np.dtype(self.input_type).itemsize > MOST_BATCH_BYTES:  # which is refused later on
             return name
@@ -165,7 +165,7 @@ class Graph:
         found = infer_box_format(boxes, size)
         if found == "corners":
             return {"yolox": "picodet", "yolov8": "yolov9"}[name]
-        if found == "centres" and name == "yolox":
+        if found == "centers" and name == "yolox":
             raise ObjectSeekerError(
                 f"{self.path} has YOLOX's shapes, but its boxes are decoded already: choose a layout (--layout), "
                 "yolov5 for YOLOv6, yolov5,fit=top-left,channels=bgr,std=1 for YOLOX"

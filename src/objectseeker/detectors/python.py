@@ -229,7 +229,7 @@ def _installations(search: tuple[str, ...]) -> tuple[str, ...]:
     return (*sorted(places), str(Path(__file__).parents[1]), *SYSTEM)
 
 
-TRIAL_SIZE = (64, 96, 3)  # of the grey image that a detector is tried with, to see what it reads
+TRIAL_SIZE = (64, 96, 3)  # of the gray image that a detector is tried with, to see what it reads
 LONGEST_IDENTITY = 300  # characters of one that the user gives
 SHOWN_FILES = 3
 
@@ -276,7 +276,7 @@ class PythonViewDetector(PythonDetector):
 def load_python(target: str, *, class_names: Sequence[str] | None = None) -> PythonDetector:
     """`MODULE:FUNCTION`, looked up from the current folder first. FUNCTION may be any callable object.
 
-    This executes code: the module is imported, and the function is called once with a small grey image.
+    This executes code: the module is imported, and the function is called once with a small gray image.
 
     `class_names`, or else its attribute `names`, or that of MODULE, lists the class names (or has them by label); its
     method `detect_views`, if there is one, is used for masked views.
@@ -371,7 +371,7 @@ def _unverifiable_reason(
     beyond: Sequence[str],
 ) -> str | None:
     if failure is not None:
-        why = f"it failed on a grey image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
+        why = f"it failed on a gray image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
     elif unwatched:
         why = f"{unwatched[0]} had been imported before"
     elif beyond:

@@ -33,14 +33,14 @@ def torch_detector(
     """A module from float images N x 3 x H x W to boxes N x A x 4 (corners, input pixels) and scores N x A x classes.
 
     `decode` turns what the module returns into that pair, if it returns something else. `options` are those of
-    `NetworkOptions`. `layout` says how the input is placed and normalised and what IoU is suppressed; its default is
-    that of the embedded detector: RGB 0..255, top left on grey. The module is put into evaluation mode: a batch norm in
+    `NetworkOptions`. `layout` says how the input is placed and normalized and what IoU is suppressed; its default is
+    that of the built-in detector: RGB 0..255, top left on gray. The module is put into evaluation mode: a batch norm in
     training mode would mix the views of a batch.
 
     Views are masked, run and suppressed on the device (`gpu.device_views`); the best 300 boxes of each take part in
     suppression. In a `precision` other than float32 a copy of the module is used. `compiled` has torch compile it, by
     default where that pays and is possible: in half precision on a GPU, with triton and a C compiler, if the layout
-    gives all images one input size (each size takes most of a minute). `share` has the views of the embedded detector
+    gives all images one input size (each size takes most of a minute). `share` has the views of the built-in detector
     share its first stages (`gpu.shared`), by default in half precision on a GPU.
     """
     torch = import_torch("a torch module")
@@ -77,7 +77,7 @@ def torch_detector(
         input_size=size,
         batch=batch,
         score_floor=asked.score_floor,
-        mask_by=asked.mask_by,
+        mask_mode=asked.mask_mode,
         crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,
         start_views=views.begin,
         predict=predict,

@@ -88,7 +88,7 @@ def _require_on_hub(name: str, failed: str) -> None:
 
 
 def transformers_detector(
-    model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_by: str = "fill"
+    model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_mode: str = "fill"
 ) -> SingleImageDetector:
     """A model for object detection and its image processor, which resizes and maps the boxes back.
 
@@ -96,8 +96,8 @@ def transformers_detector(
     nothing but paint: `tokens` says how, and which models can.
     """
     torch = import_torch("a transformers model")
-    if mask_by not in MASK_BY:
-        raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_by!r}")
+    if mask_mode not in MASK_BY:
+        raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_mode!r}")
     model = prepare_module(model, device)
     dtype = next(model.parameters()).dtype
 
@@ -115,7 +115,7 @@ def transformers_detector(
         with torch.inference_mode():
             return read(model(**prepare(image)), image)
 
-    # How the processor resizes and normalises decides the boxes as much as the weights do.
+    # How the processor resizes and normalizes decides the boxes as much as the weights do.
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
     values = model.config.to_dict() if hasattr(model.config, "to_dict") else vars(model.config)
     config = {key: value for key, value in values.items() if key[0] != "_" and key not in BESIDE}
@@ -126,7 +126,7 @@ def transformers_detector(
     around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attends}"
     named = fingerprint.model_fingerprint(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
-    if mask_by == "fill":
+    if mask_mode == "fill":
         return SingleImageDetector(names=names, identity=named, find=find, score_floor=score_floor)
     return TokenDetector(
         names=names,

@@ -67,8 +67,8 @@ def load_image(path: AnyPath) -> Image:
     """The image as an H x W x 3 uint8 RGB array.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit values keep their upper eight bits, floating
-    point values are taken to run from 0 to 1, and of an animation the first frame is read. Colour profiles are not
-    applied. A damaged or incomplete file is an error, never a partly grey image.
+    point values are taken to run from 0 to 1, and of an animation the first frame is read. Color profiles are not
+    applied. A damaged or incomplete file is an error, never a partly gray image.
     """
     return load_with_hash(path)[0]
 
@@ -355,9 +355,9 @@ def _strips(image: PIL.Image.Image) -> Iterator[tuple[slice, PIL.Image.Image]]:
 
 def _strip_as_rgb(image: PIL.Image.Image) -> Image:
     if image.mode == "I" or image.mode.startswith("I;16"):
-        return _grey_as_rgb((np.asarray(image) >> 8).astype(np.uint8))
+        return _gray_as_rgb((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode == "F":
-        return _grey_as_rgb(np.rint(np.asarray(image) * 255).astype(np.uint8))
+        return _gray_as_rgb(np.rint(np.asarray(image) * 255).astype(np.uint8))
     if image.has_transparency_data:
         page = PIL.Image.new("RGBA", image.size, "white")
         image = PIL.Image.alpha_composite(page, image.convert("RGBA"))
@@ -374,5 +374,5 @@ def _refuse_range(image: PIL.Image.Image, low: int, high: int, path: AnyPath) ->
         )
 
 
-def _grey_as_rgb(grey: Image) -> Image:
-    return np.repeat(grey[..., None], 3, axis=2)
+def _gray_as_rgb(gray: Image) -> Image:
+    return np.repeat(gray[..., None], 3, axis=2)

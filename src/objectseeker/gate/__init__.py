@@ -7,7 +7,7 @@ from pathlib import Path
 
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.gate.failure_images import pictures_of
 from objectseeker.gate.junit import junit_of
@@ -23,14 +23,14 @@ def write_gate(
     gate: Gate,
     images: Sequence[ObservedImage],
     vocabulary: LabelMap,
-    defence: Defence,
+    defense: Defense,
     *,
     allow_undecided: bool = False,
 ) -> None:
     """Write all four into `out`; `images` are those that were judged."""
     out.mkdir(parents=True, exist_ok=True)
-    pictures = pictures_of(gate, images, vocabulary, defence.rule)
-    save_json(out / "gate.json", gate.to_json())
+    pictures = pictures_of(gate, images, vocabulary, defense.rule)
+    save_json(out / "gate.json", gate.to_dict())
     save_text(out / "junit.xml", junit_of(gate, allow_undecided=allow_undecided))
     save_text(out / "gate.md", markdown_of(gate))
     save_text(out / "gate.html", page_of(gate, pictures))

@@ -1,7 +1,7 @@
 """The evidence file: one zip with all that a verdict was made from, and what may be said of it.
 
     manifest.json     the SHA-256 of every other member
-    policy.toml, defence.json, run/, baseline/, attacks/, check.json, tags.csv    what the verdict is made from
+    policy.toml, defense.json, run/, baseline/, attacks/, check.json, tags.csv    what the verdict is made from
     verdict.json, certificates.csv, images.csv, verification.json, README.md      what follows from it
     software.json     the versions that made it: a record, from which nothing follows
 
@@ -31,7 +31,7 @@ from objectseeker.text import plain, readable
 FORMAT = 1
 MANIFEST = "manifest.json"
 NAMES = re.compile(
-    r"manifest\.json|policy\.toml|defence\.json|baseline-defence\.json|check\.json|tags\.csv|tags\.json"
+    r"manifest\.json|policy\.toml|defense\.json|baseline-defense\.json|check\.json|tags\.csv|tags\.json"
     r"|attacks/attack-[1-9]\d{0,5}\.json|verdict\.json|certificates\.csv|images\.csv|verification\.json|README\.md"
     r"|software\.json|(run|baseline)/(run\.json|images\.parquet"
     r"|(parts|pending)/\d{6,12}-[0-9a-f]{16}\.parquet|broken/\d{6,12}-[0-9a-f]{16}\.json)"
@@ -197,7 +197,7 @@ def verification(gate: Gate) -> dict[str, Any]:
 
 def _assumptions(gate: Gate) -> list[dict[str, str]]:
     """Those of docs/guarantee.md, in their order."""
-    run, checks = gate.about["run"], [one for one in gate.judgements if one.requirement.figure == "check_detector"]
+    run, checks = gate.about["run"], [one for one in gate.judgments if one.requirement.figure == "check_detector"]
     checked = checks[0].reason if checks else "the policy does not ask for check-detector"
     unverified = run["detector_unverified"]
     identity = "named by a hash of its weights and settings" if unverified is None else f"not verified: {unverified}"
@@ -221,7 +221,7 @@ def _assumptions(gate: Gate) -> list[dict[str, str]]:
         },
         {
             "assumption": "objects are what their annotations say",
-            "how": f"taken as given, in data set {run['dataset_identity'][:16]}; images not read: {run['left_out']}",
+            "how": f"taken as given, in dataset {run['dataset_identity'][:16]}; images not read: {run['left_out']}",
         },
     ]
 

@@ -25,8 +25,8 @@ def pictures_of(
 ) -> dict[Instance, bytes | str]:
     """A picture for every instance of every requirement that does not pass, and of those that do."""
     wanted: dict[str, list[Instance]] = {}
-    for judgement in gate.judgements:
-        for instance in judgement.instances:
+    for judgment in gate.judgments:
+        for instance in judgment.instances:
             wanted.setdefault(instance.image, []).append(instance)
     pictures: dict[Instance, bytes | str] = {}
     for image in images if wanted else ():
@@ -44,14 +44,14 @@ def _picture(image: ObservedImage, instance: Instance, vocabulary: LabelMap, rul
         return str(error)
     if pixels.shape[1::-1] != (image.observation.width, image.observation.height):
         return f"{image.path} is no longer the image that was observed"
-    base = image.observation.base.at_least(rule.base_score)
+    base = image.observation.base.at_least(rule.base_threshold)
     boxes, names = rule.prune(image.observation), vocabulary.detector_names
     picture: PIL.Image.Image
     if instance.box is None:
         picture = draw(pixels, base, names, recovered=boxes[len(base) :])
     else:
-        missed = Layer(np.array([instance.box]), [str(visible(instance.class_name))], colour=VULNERABLE)
-        layers = [Layer(boxes.xyxy, captions(boxes, names), colour=BASE, width=0.5), missed]
+        missed = Layer(np.array([instance.box]), [str(visible(instance.class_name))], color=VULNERABLE)
+        layers = [Layer(boxes.xyxy, captions(boxes, names), color=BASE, width=0.5), missed]
         keys = [Key("the object", VULNERABLE), Key("output without an attack", BASE)]
         picture = with_legend(annotate(pixels, layers), keys)
     return photo_of_pixels(np.asarray(picture)).view

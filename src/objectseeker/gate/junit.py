@@ -21,7 +21,7 @@ def junit_of(gate: Gate, *, allow_undecided: bool = False) -> str:
     """
     undecided = gate.count("undecided")
     counts = {
-        "tests": len(gate.judgements) + 1,
+        "tests": len(gate.judgments) + 1,
         "failures": gate.count("fail") + (0 if allow_undecided else undecided),
         "errors": int(bool(gate.refuted)),
     }
@@ -29,8 +29,8 @@ def junit_of(gate: Gate, *, allow_undecided: bool = False) -> str:
     root = ElementTree.Element("testsuites", {"name": SUITE, **plain})
     skipped = str(undecided if allow_undecided else 0)
     suite = ElementTree.SubElement(root, "testsuite", {"name": SUITE, **plain, "skipped": skipped})
-    for judgement in gate.judgements:
-        _add(suite, judgement, allow_undecided)
+    for judgment in gate.judgments:
+        _add(suite, judgment, allow_undecided)
     case = _case(suite, "certificates", "no certificate is refuted by an attack file")
     if gate.refuted:
         error = ElementTree.SubElement(case, "error", {"type": "refuted", "message": in_short(gate)})
@@ -39,22 +39,22 @@ def junit_of(gate: Gate, *, allow_undecided: bool = False) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
-def _add(suite: ElementTree.Element, judgement: Judgement, allow_undecided: bool) -> None:
-    asked = judgement.requirement
+def _add(suite: ElementTree.Element, judgment: Judgement, allow_undecided: bool) -> None:
+    asked = judgment.requirement
     case = _case(suite, asked.figure, asked.name)
-    message = _legal(why(judgement))
-    if judgement.outcome == "undecided" and allow_undecided:
+    message = _legal(why(judgment))
+    if judgment.outcome == "undecided" and allow_undecided:
         ElementTree.SubElement(case, "skipped", {"message": message})
-    elif judgement.outcome != "pass":
-        failure = ElementTree.SubElement(case, "failure", {"type": judgement.outcome, "message": message})
-        failure.text = _legal(_details(judgement))
-    ElementTree.SubElement(case, "system-out").text = _legal(_details(judgement))
+    elif judgment.outcome != "pass":
+        failure = ElementTree.SubElement(case, "failure", {"type": judgment.outcome, "message": message})
+        failure.text = _legal(_details(judgment))
+    ElementTree.SubElement(case, "system-out").text = _legal(_details(judgment))
 
 
-def _details(judgement: Judgement) -> str:
-    asked = judgement.requirement
-    lines = [asked.in_full(), figure_of(judgement), behind(judgement), why(judgement)]
-    lines += [f"{one.slice}: {one.outcome}, {figure_of(one)}" for one in judgement.slices]
+def _details(judgment: Judgement) -> str:
+    asked = judgment.requirement
+    lines = [asked.in_full(), figure_of(judgment), behind(judgment), why(judgment)]
+    lines += [f"{one.slice}: {one.outcome}, {figure_of(one)}" for one in judgment.slices]
     return "\n".join(line for line in lines if line)
 
 

@@ -47,7 +47,7 @@ def page_of(gate: Gate, pictures: Pictures) -> str:
         f'<p class="soft">A requirement passes if the worse end of its {100 * gate.policy.confidence:g} % interval is '
         "good enough, fails if even the better end is not, and is undecided in between. Intervals are over images."
         "</p></section>",
-        *(_section(judgement, pictures) for judgement in gate.judgements),
+        *(_section(judgment, pictures) for judgment in gate.judgments),
         _about(gate),
     ]
     return (
@@ -60,32 +60,32 @@ def page_of(gate: Gate, pictures: Pictures) -> str:
     )
 
 
-def _section(judgement: Judgement, pictures: Pictures) -> str:
-    asked = judgement.requirement
+def _section(judgment: Judgement, pictures: Pictures) -> str:
+    asked = judgment.requirement
     parts = [
-        f'<section class="{judgement.outcome}">',
-        f'<h2><span class="mark">{MARKS[judgement.outcome]}</span> {_text(asked.name)}</h2>',
+        f'<section class="{judgment.outcome}">',
+        f'<h2><span class="mark">{MARKS[judgment.outcome]}</span> {_text(asked.name)}</h2>',
         "" if not asked.given_name else f"<p>{_text(asked.in_full())}</p>",
-        _drawn(judgement),
-        f"<p><b>{_text(figure_of(judgement))}</b></p>" if judgement.interval.known else "",
-        f"<p>{_text(why(judgement))}</p>",
-        f'<p class="soft">{_text(_measured_on(judgement))}</p>',
-        _slices(judgement),
-        _pictures(judgement, pictures),
+        _drawn(judgment),
+        f"<p><b>{_text(figure_of(judgment))}</b></p>" if judgment.interval.known else "",
+        f"<p>{_text(why(judgment))}</p>",
+        f'<p class="soft">{_text(_measured_on(judgment))}</p>',
+        _slices(judgment),
+        _pictures(judgment, pictures),
         "</section>",
     ]
     return "\n".join(part for part in parts if part)
 
 
-def _measured_on(judgement: Judgement) -> str:
+def _measured_on(judgment: Judgement) -> str:
     how = {"exact": "exact interval (Clopper-Pearson)", "bootstrap": "bootstrap over images (BCa)"}
-    words = behind(judgement)
-    return f"{words}; {how[judgement.interval.method]}" if words and judgement.interval.known else words
+    words = behind(judgment)
+    return f"{words}; {how[judgment.interval.method]}" if words and judgment.interval.known else words
 
 
-def _drawn(judgement: Judgement) -> str:
+def _drawn(judgment: Judgement) -> str:
     """The interval, the figure and the limit on a line: of percents all of it, else as much as shows them."""
-    interval, limit, unit = judgement.interval, judgement.limit, judgement.requirement.unit
+    interval, limit, unit = judgment.interval, judgment.limit, judgment.requirement.unit
     if not interval.known or limit is None:
         return ""
     low, high = (0.0, 100.0) if unit == "%" else (min(interval.low, limit, 0.0), max(interval.high, limit, 0.0))
@@ -95,7 +95,7 @@ def _drawn(judgement: Judgement) -> str:
         return f"{100 * (value - low) / span:.2f}%"
 
     width = f"{100 * (interval.high - interval.low) / span:.2f}%"
-    shown = f"{figure_of(judgement)}, {judgement.requirement.limit_in_words()}"
+    shown = f"{figure_of(judgment)}, {judgment.requirement.limit_in_words()}"
     return (
         f'<div class="bar" role="img" aria-label="{_text(shown)}">'
         f'<span class="range" style="left:{at(interval.low)};width:{width}"></span>'
@@ -106,24 +106,24 @@ def _drawn(judgement: Judgement) -> str:
     )
 
 
-def _slices(judgement: Judgement) -> str:
-    if not judgement.slices:
+def _slices(judgment: Judgement) -> str:
+    if not judgment.slices:
         return ""
     rows = "".join(
         f'<tr><td>{_text(str(one.slice))}</td><td class="{one.outcome}"><span class="mark">{MARKS[one.outcome]}</span>'
         f"</td><td>{_text(figure_of(one))}</td><td>{_text(behind(one))}</td></tr>"
-        for one in judgement.slices
+        for one in judgment.slices
     )
     head = "<tr><th>slice</th><th></th><th>figure</th><th>measured on</th></tr>"
     return f'<div class="scroll"><table>{head}{rows}</table></div>'
 
 
-def _pictures(judgement: Judgement, pictures: Pictures) -> str:
-    if not judgement.instances:
+def _pictures(judgment: Judgement, pictures: Pictures) -> str:
+    if not judgment.instances:
         return ""
-    figures = "".join(_figure(instance, pictures.get(instance, "")) for instance in judgement.instances)
-    opened = "" if judgement.outcome == "pass" else " open"
-    words = "The largest objects" if judgement.instances[0].box else "Images"
+    figures = "".join(_figure(instance, pictures.get(instance, "")) for instance in judgment.instances)
+    opened = "" if judgment.outcome == "pass" else " open"
+    words = "The largest objects" if judgment.instances[0].box else "Images"
     summary = f"<summary>{words} that speak against it</summary>"
     return f'<details{opened}>{summary}<div class="pictures">{figures}</div></details>'
 
@@ -138,13 +138,13 @@ def _figure(instance: Instance, picture: bytes | str) -> str:
 
 
 def _about(gate: Gate) -> str:
-    defence, run, files = (gate.about.get(name) or {} for name in ("defence", "run", "files"))
+    defense, run, files = (gate.about.get(name) or {} for name in ("defense", "run", "files"))
     rows = {
-        "defence": defence.get("sha256"),
-        "detector": defence.get("detector"),
-        "masks": defence.get("masks"),
+        "defense": defense.get("sha256"),
+        "detector": defense.get("detector"),
+        "masks": defense.get("masks"),
         "run": run.get("digest"),
-        "data set": run.get("dataset_identity"),
+        "dataset": run.get("dataset_identity"),
         "images": run.get("images"),
         "policy": files.get("policy"),
     }

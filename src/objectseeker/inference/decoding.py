@@ -24,7 +24,7 @@ SUFFIXES = frozenset(
     {".3gp", ".asf", ".avi", ".dv", ".flv", ".h264", ".h265", ".hevc", ".ivf", ".m2ts", ".m2v", ".m4v", ".mjpeg"}
     | {".mjpg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv", ".y4m"}
 )
-COLOURS = {1: 1, 5: 5, 6: 5, 7: 7, 9: 9, 10: 9}  # FFmpeg's numbers for standards: in a frame, and in a conversion
+COLORS = {1: 1, 5: 5, 6: 5, 7: 7, 9: 9, 10: 9}  # FFmpeg's numbers for standards: in a frame, and in a conversion
 LIVE = frozenset({"rtmp", "rtmps", "rtp", "rtsp", "rtsps", "srt", "udp"})  # schemes of streams that wait for nobody
 NO_VIDEO, DAMAGED = "it is damaged or no video", "it is damaged"
 SILENCE = (20.0, 20.0)  # seconds that a stream may take to be opened, and to send more
@@ -180,13 +180,13 @@ class Decoded:
 def _as_image(frame: Any, where: str) -> Image:
     reject_oversized(frame.width, frame.height, where)
     usual = 1 if frame.width >= 1280 or frame.height > 576 else 5  # where it does not say: as players take it
-    colours = COLOURS.get(int(frame.colorspace), usual)
+    colors = COLORS.get(int(frame.colorspace), usual)
     if any(component.is_alpha for component in frame.format.components):
-        rgba = frame.to_ndarray(format="rgba", src_colorspace=colours).astype(np.uint16)
+        rgba = frame.to_ndarray(format="rgba", src_colorspace=colors).astype(np.uint16)
         alpha = rgba[..., 3:]
         rgb = ((rgba[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
     else:
-        rgb = frame.to_ndarray(format="rgb24", src_colorspace=colours)
+        rgb = frame.to_ndarray(format="rgb24", src_colorspace=colors)
     matrix = frame.side_data.get("DISPLAYMATRIX")
     return np.ascontiguousarray(rgb if matrix is None else _upright(rgb, bytes(matrix)))
 

@@ -95,7 +95,7 @@ class Lines:
 
     video: str
     categories: Categories
-    defence: str
+    defense: str
     alert: bool = False
 
     def of(self, watched: Watched) -> dict[str, Any]:
@@ -104,11 +104,11 @@ class Lines:
         if isinstance(frame, Frame):
             line["time"] = round(frame.time, 6)
         if found is None:
-            return line | {"failed": watched.failure, "defence": self.defence}
+            return line | {"failed": watched.failure, "defense": self.defense}
         line |= {"size": found.size, "masks": watched.masks, "passes": watched.passes}
         line["boxes"] = [coco_result(row) for row in boxes_of(found, self.categories)]
         line["found_by_masks_only"] = found.recovered
-        return line | ({"alert": found.recovered > 0} if self.alert else {}) | {"defence": self.defence}
+        return line | ({"alert": found.recovered > 0} if self.alert else {}) | {"defense": self.defense}
 
 
 @dataclass(slots=True)
@@ -154,5 +154,5 @@ def annotated(image: Image, found: Found, names: Sequence[str], threat: ThreatMo
     keys = [Key("found by masking only", dashed=True)]
     if threat is not None:
         looks = {"certified anywhere": CERTIFIED, "where the label says": PARTLY, "not certified": VULNERABLE}
-        keys += [Key(text, colour) for text, colour in looks.items()] + [Key(f"against {patch_words(threat)}", None)]
+        keys += [Key(text, color) for text, color in looks.items()] + [Key(f"against {patch_words(threat)}", None)]
     return with_legend(drawn, keys)

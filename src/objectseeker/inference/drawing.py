@@ -1,4 +1,4 @@
-"""Boxes drawn on images, in colours that colour-blind readers tell apart (Okabe and Ito's palette)."""
+"""Boxes drawn on images, in colors that color-blind readers tell apart (Okabe and Ito's palette)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from objectseeker.core.masks import Image, as_image
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.text import plain
 
-Colour = tuple[int, int, int]
+Color = tuple[int, int, int]
 Font = PIL.ImageFont.FreeTypeFont | PIL.ImageFont.ImageFont
 
-BLACK: Colour = (0, 0, 0)
-WHITE: Colour = (255, 255, 255)
-ORANGE: Colour = (230, 159, 0)
-SKY_BLUE: Colour = (86, 180, 233)
-GREEN: Colour = (0, 158, 115)
-YELLOW: Colour = (240, 228, 66)
-BLUE: Colour = (0, 114, 178)
-VERMILION: Colour = (213, 94, 0)
-PURPLE: Colour = (204, 121, 167)
+BLACK: Color = (0, 0, 0)
+WHITE: Color = (255, 255, 255)
+ORANGE: Color = (230, 159, 0)
+SKY_BLUE: Color = (86, 180, 233)
+GREEN: Color = (0, 158, 115)
+YELLOW: Color = (240, 228, 66)
+BLUE: Color = (0, 114, 178)
+VERMILION: Color = (213, 94, 0)
+PURPLE: Color = (204, 121, 167)
 
 PALETTE = (SKY_BLUE, ORANGE, YELLOW, PURPLE, GREEN, VERMILION, BLUE)  # of classes
 BASE, CERTIFIED, PARTLY, VULNERABLE, TRUTH = SKY_BLUE, GREEN, SKY_BLUE, VERMILION, WHITE
@@ -48,7 +48,7 @@ class Layer:
 
     boxes: Floats
     captions: Sequence[str] = ()
-    colour: Colour = BASE
+    color: Color = BASE
     dashed: bool = False
     width: float = 1.0
     shade: float = 0.0
@@ -66,10 +66,10 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One entry of a legend: what boxes of this look are; without a colour, a remark."""
+    """One entry of a legend: what boxes of this look are; without a color, a remark."""
 
     text: str
-    colour: Colour | None = BLACK
+    color: Color | None = BLACK
     dashed: bool = False
 
 
@@ -83,35 +83,33 @@ def draw(
     proven: Sequence[Sequence[str]] | None = None,
     against: str = "a patch",
 ) -> PIL.Image.Image:
-    """Boxes with name and score in the colour of their class, and a legend below the image.
+    """Boxes with name and score in the color of their class, and a legend below the image.
 
     Boxes that only masking found (`recovered`) are dashed, ground truth is thin and white. `proven` says where a patch
-    (`against` names it) cannot hide each box, base ones first: colours then tell what is certified, not the class.
+    (`against` names it) cannot hide each box, base ones first: colors then tell what is certified, not the class.
     """
     boxes = base if recovered is None else Detections.concatenate([base, recovered])
     words = captions(boxes, names)
     if proven is None:
-        colours = [colour_of(label) for label in boxes.label.tolist()]
+        colors = [color_of(label) for label in boxes.label.tolist()]
         keys = _class_keys(boxes, names)
     else:
-        colours = [_colour_of_places(places) for places in proven]
+        colors = [_color_of_places(places) for places in proven]
         words = [_with_places(text, places) for text, places in zip(words, proven, strict=True)]
-        keys = _certificate_keys(colours, against)
+        keys = _certificate_keys(colors, against)
     layers = [] if truth is None else truth_layers(truth)
-    alike: dict[tuple[Colour, bool], list[int]] = {}
-    for number, colour in enumerate(colours):
-        alike.setdefault((colour, number >= len(base)), []).append(number)
-    for (colour, dashed), numbers in sorted(
-        alike.items(), key=lambda item: item[0][1]
-    ):  # base boxes get captions first
-        layers.append(Layer(boxes.xyxy[numbers], [words[n] for n in numbers], colour=colour, dashed=dashed))
+    alike: dict[tuple[Color, bool], list[int]] = {}
+    for number, color in enumerate(colors):
+        alike.setdefault((color, number >= len(base)), []).append(number)
+    for (color, dashed), numbers in sorted(alike.items(), key=lambda item: item[0][1]):  # base boxes get captions first
+        layers.append(Layer(boxes.xyxy[numbers], [words[n] for n in numbers], color=color, dashed=dashed))
     if len(boxes) > len(base):
         keys.append(Key("found by masking only", dashed=True))
     return with_legend(annotate(image, layers), keys)
 
 
-def colour_of(label: int) -> Colour:
-    """The colour of a class, the same in every picture: one of the palette, then hues as far apart as they come."""
+def color_of(label: int) -> Color:
+    """The color of a class, the same in every picture: one of the palette, then hues as far apart as they come."""
     if 0 <= label < len(PALETTE):
         return PALETTE[label]
     red, green, blue = colorsys.hsv_to_rgb(
@@ -123,12 +121,12 @@ def colour_of(label: int) -> Colour:
 def _class_keys(boxes: Detections, names: Sequence[str]) -> list[Key]:
     """The classes in a picture, the most frequent first."""
     counts = Counter(boxes.label.tolist()).most_common()
-    keys = [Key(f"{_name(label, names)} ({count})", colour_of(label)) for label, count in counts[:MOST_CLASSES]]
+    keys = [Key(f"{_name(label, names)} ({count})", color_of(label)) for label, count in counts[:MOST_CLASSES]]
     more = len(counts) - MOST_CLASSES
     return [*keys, Key(f"and {more} more classes", None)] if more > 0 else keys
 
 
-def _colour_of_places(places: Sequence[str]) -> Colour:
+def _color_of_places(places: Sequence[str]) -> Color:
     return CERTIFIED if "anywhere" in places else PARTLY if places else VULNERABLE
 
 
@@ -136,13 +134,13 @@ def _with_places(text: str, places: Sequence[str]) -> str:
     return text if not places or "anywhere" in places else f"{text} {'+'.join(places)}"
 
 
-def _certificate_keys(colours: Sequence[Colour], against: str) -> list[Key]:
+def _certificate_keys(colors: Sequence[Color], against: str) -> list[Key]:
     looks = (
         (CERTIFIED, "certified anywhere"),
         (PARTLY, "certified where the label says"),
         (VULNERABLE, "not certified"),
     )
-    keys = [Key(f"{text} ({colours.count(colour)})", colour) for colour, text in looks if colour in colours]
+    keys = [Key(f"{text} ({colors.count(color)})", color) for color, text in looks if color in colors]
     return [*keys, Key(f"against {against}", None)] if keys else []
 
 
@@ -160,7 +158,7 @@ def _name(label: int, names: Sequence[str]) -> str:
 
 def truth_layers(truth: Detections) -> list[Layer]:
     """Ground truth: a thin white line with a black one inside it, so that it shows on white too."""
-    return [Layer(truth.xyxy, colour=BLACK), Layer(truth.xyxy, colour=TRUTH, width=0.5)]
+    return [Layer(truth.xyxy, color=BLACK), Layer(truth.xyxy, color=TRUTH, width=0.5)]
 
 
 def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
@@ -171,7 +169,7 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
     canvas = as_image(image).copy()
     height, width = canvas.shape[:2]
     short = min(height, width)
-    texts: list[tuple[str, Ints, Colour]] = []
+    texts: list[tuple[str, Ints, Color]] = []
     for layer in layers:
         thinnest = 2 if layer.width >= 1 and short > 200 else 1
         line = 0 if layer.width == 0 else max(thinnest, round(layer.width * short / 200))
@@ -179,16 +177,16 @@ def annotate(image: Image, layers: Iterable[Layer]) -> PIL.Image.Image:
             if box[0] >= width or box[1] >= height or box[2] <= 0 or box[3] <= 0:
                 continue  # wholly outside the image
             pixels = _pixels(box, width, height)
-            _shade(canvas, pixels, layer.colour, layer.shade)
-            _outline(canvas, pixels, layer.colour, line, dash=4 * line if layer.dashed else 0)
+            _shade(canvas, pixels, layer.color, layer.shade)
+            _outline(canvas, pixels, layer.color, line, dash=4 * line if layer.dashed else 0)
             if len(layer.captions):
-                texts.append((layer.captions[number], pixels, layer.colour))
+                texts.append((layer.captions[number], pixels, layer.color))
     picture = PIL.Image.fromarray(canvas)
     font = _font(width, height)
     taken = np.empty((0, 4))
     texts.sort(key=lambda one: (one[1][0] - one[1][2]) * (one[1][3] - one[1][1]))
-    for text, pixels, colour in texts[:MOST_CAPTIONS]:
-        taken = _caption(picture, text, pixels, colour, font, taken)
+    for text, pixels, color in texts[:MOST_CAPTIONS]:
+        taken = _caption(picture, text, pixels, color, font, taken)
     return picture
 
 
@@ -206,7 +204,7 @@ def with_legend(picture: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Imag
     placed: list[tuple[Key, int, int, str]] = []
     x = y = 0
     for key in keys:
-        begin = line // 4 if key.colour is None else swatch
+        begin = line // 4 if key.color is None else swatch
         text = _shortened(key.text, font, picture.width - begin)
         wide = begin + math.ceil(font.getlength(text))
         if x and x + wide > picture.width:
@@ -217,11 +215,11 @@ def with_legend(picture: PIL.Image.Image, keys: Sequence[Key]) -> PIL.Image.Imag
     page.paste(picture)
     pen, stroke = PIL.ImageDraw.Draw(page), max(2, line // 6)
     for key, x, y, text in placed:
-        if key.colour is not None:
+        if key.color is not None:
             middle = y + (line - stroke) // 2
             for start in range(x + line // 4, x + swatch - line // 2, (2 if key.dashed else 1) * stroke):
-                pen.rectangle((start, middle, start + stroke - 1, middle + stroke - 1), fill=key.colour)
-        begin = line // 4 if key.colour is None else swatch - line // 4
+                pen.rectangle((start, middle, start + stroke - 1, middle + stroke - 1), fill=key.color)
+        begin = line // 4 if key.color is None else swatch - line // 4
         pen.text((x + begin, y + line // 6 - top // 2), text, font=font, fill=BLACK)
     return page
 
@@ -240,22 +238,22 @@ def _pixels(box: Floats, width: int, height: int) -> Ints:
     return np.concatenate([first, last]).astype(np.int64)
 
 
-def _shade(canvas: Image, pixels: Ints, colour: Colour, opacity: float) -> None:
+def _shade(canvas: Image, pixels: Ints, color: Color, opacity: float) -> None:
     x1, y1, x2, y2 = pixels
     if opacity > 0:
         inside = canvas[y1:y2, x1:x2]
-        inside[:] = np.rint(inside * (1 - opacity) + np.array(colour) * opacity)
+        inside[:] = np.rint(inside * (1 - opacity) + np.array(color) * opacity)
 
 
-def _outline(canvas: Image, pixels: Ints, colour: Colour, line: int, *, dash: int) -> None:
+def _outline(canvas: Image, pixels: Ints, color: Color, line: int, *, dash: int) -> None:
     """An outline `line` pixels thick, inside the box; `dash` is the length of a dash and of a gap, 0 for none."""
     x1, y1, x2, y2 = pixels
     inside = canvas[y1:y2, x1:x2]
     if line > 0:
         for edge in (inside[:line], inside[-line:]):
-            edge[:, _drawn(edge.shape[1], dash)] = colour
+            edge[:, _drawn(edge.shape[1], dash)] = color
         for edge in (inside[:, :line], inside[:, -line:]):
-            edge[_drawn(edge.shape[0], dash)] = colour
+            edge[_drawn(edge.shape[0], dash)] = color
 
 
 def _drawn(length: int, dash: int) -> Bools:
@@ -263,7 +261,7 @@ def _drawn(length: int, dash: int) -> Bools:
     return np.ones(length, np.bool_) if dash == 0 else np.arange(length) // dash % 2 == 0
 
 
-def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, colour: Colour, font: Font, taken: Floats) -> Floats:
+def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, color: Color, font: Font, taken: Floats) -> Floats:
     """The text on a plate above the box, inside it or below, where no earlier plate lies, best at its left.
 
     It is always inside the image, and left out where it would cover others. Returns the plates there are now.
@@ -288,8 +286,8 @@ def _caption(picture: PIL.Image.Image, text: str, pixels: Ints, colour: Colour, 
     plate = plates[place : place + 1]
     x, y = plate[0, :2].tolist()
     pen = PIL.ImageDraw.Draw(picture)
-    pen.rectangle((x, y, x + width - 1, y + height - 1), fill=colour)
-    brightness = np.dot(colour, (0.299, 0.587, 0.114))
+    pen.rectangle((x, y, x + width - 1, y + height - 1), fill=color)
+    brightness = np.dot(color, (0.299, 0.587, 0.114))
     pen.text((x + margin - left, y + margin - top), text, font=font, fill=BLACK if brightness > 110 else WHITE)
     return np.concatenate([taken, plate])
 

@@ -209,7 +209,7 @@ def _join(waiting: deque[Frame | Lost], event: Frame | Lost) -> None:
 class Folder:
     """A folder of images that are the frames of a video, in natural order: frame2 comes before frame10.
 
-    They have the numbers that data sets give them (`datasets.sequences.numbered`).
+    They have the numbers that datasets give them (`datasets.sequences.numbered`).
     """
 
     path: Path

@@ -38,7 +38,7 @@ class Source:
 class Categories:
     """Under which category the boxes of a detector's label are listed.
 
-    With `to_category` (by detector label, -1 for none) the categories are a data set's; else they are the detector's
+    With `to_category` (by detector label, -1 for none) the categories are a dataset's; else they are the detector's
     own classes, numbered from 1, and a label without a name is called by its number.
     """
 
@@ -55,7 +55,7 @@ class Categories:
         return self.detector_names[label] if 0 <= label < len(self.detector_names) else str(label)
 
     def of(self, label: int) -> tuple[Id, str] | None:
-        """Id and name; None for a class that the data set does not have."""
+        """Id and name; None for a class that the dataset does not have."""
         if self.to_category is None:
             return label + 1, self.detector_name(label)
         place = self.to_category[label] if 0 <= label < len(self.to_category) else -1
@@ -70,7 +70,7 @@ class Categories:
 
 
 def is_dataset(given: str) -> bool:
-    """Whether an argument names a data set, not an image or a folder on disk."""
+    """Whether an argument names a dataset, not an image or a folder on disk."""
     kind, colon, rest = given.partition(":")
     return not os.path.exists(given) and (is_url(given) or bool(colon and rest and kind in READERS))  # noqa: PTH110
 
@@ -103,7 +103,7 @@ def _last(path: Path, parts: int) -> str:
 
 
 def sources_of_dataset(data: Dataset) -> tuple[list[Source], tuple[Id, ...]]:
-    """The images of a data set and the ids of its categories: those of a COCO file, else numbered from 1."""
+    """The images of a dataset and the ids of its categories: those of a COCO file, else numbered from 1."""
     if not data.spec.startswith("coco:"):
         sources = [Source(number, entry.id, entry.path, entry.size) for number, entry in enumerate(data.entries, 1)]
         return sources, tuple(range(1, len(data.names) + 1))
@@ -118,7 +118,7 @@ def sources_of_dataset(data: Dataset) -> tuple[list[Source], tuple[Id, ...]]:
 def categories_of_dataset(
     data: Dataset, ids: tuple[Id, ...], detector_names: Sequence[str], class_map: Mapping[str, str] | None = None
 ) -> tuple[Categories, tuple[str, ...]]:
-    """The categories of a data set's results, and sentences for the user on classes that do not match."""
+    """The categories of a dataset's results, and sentences for the user on classes that do not match."""
     if not data.annotated:
         if class_map:
             raise ObjectSeekerError(f"{data.spec} has no classes: leave out --class-map")
@@ -128,7 +128,7 @@ def categories_of_dataset(
 
 
 def _coco_file(spec: str) -> dict[str, list[dict[str, Any]]]:
-    """The file that a data set was read from, and checked: a `Dataset` has ids as texts, and none of categories."""
+    """The file that a dataset was read from, and checked: a `Dataset` has ids as texts, and none of categories."""
     parts = spec.split(":")[1:]
     files = (Path(":".join(parts[:count])).expanduser() for count in range(1, len(parts)))
     content: dict[str, list[dict[str, Any]]] = json.loads(read_bytes(next(file for file in files if file.is_file())))

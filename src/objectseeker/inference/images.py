@@ -37,7 +37,7 @@ from objectseeker.text import harmless
 
 CERTIFICATE = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
 COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "found_by")
-RESULT = ("image_id", "category_id", "bbox", "score", "image", "category_name", "found_by", *CERTIFICATE, "defence")
+RESULT = ("image_id", "category_id", "bbox", "score", "image", "category_name", "found_by", *CERTIFICATE, "defense")
 LARGEST_JPEG = 65_500  # pixels a side
 LONGEST_PART = 200  # bytes of a name of a folder or file; most disks take 255
 
@@ -64,8 +64,8 @@ class Found:
         """How many boxes only masking found."""
         return len(self.boxes) - self.base
 
-    def to_json(self) -> Row:
-        """Plain values that `of_json` reads back, to the last bit."""
+    def to_dict(self) -> Row:
+        """Plain values that `from_dict` reads back, to the last bit."""
         boxes = self.boxes
         return {
             "sha256": self.sha256,
@@ -78,7 +78,7 @@ class Found:
         }
 
     @classmethod
-    def of_json(cls, line: Mapping[str, Any]) -> Found:
+    def from_dict(cls, line: Mapping[str, Any]) -> Found:
         proven = line["certificates"]
         return cls(
             sha256=line["sha256"],
@@ -151,12 +151,12 @@ def look_at_all(
             yield Looked(source, failure=f"{source.path} is not the image it was before, and {only_known}")
             continue
         try:
-            found = look(seeker, image, sha256, threat) if line is None else Found.of_json(line)
+            found = look(seeker, image, sha256, threat) if line is None else Found.from_dict(line)
         except Exception as error:  # foreign code, whatever it raises
             yield Looked(source, failure=f"the detector failed on {source.path}: {_reason(error)}")
             continue
         if line is None:
-            journal.add({"image": source.name} | found.to_json())
+            journal.add({"image": source.name} | found.to_dict())
         elif source.name not in journal.images:
             journal.add({"image": source.name, "same": found.sha256})
         no_picture = ""
@@ -203,7 +203,7 @@ def encode(picture: PIL.Image.Image) -> bytes:
     if max(picture.size) > LARGEST_JPEG:
         picture.thumbnail((LARGEST_JPEG, LARGEST_JPEG))
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=90, subsampling=0)  # else thin lines lose their colour
+    picture.save(stream, "JPEG", quality=90, subsampling=0)  # else thin lines lose their color
     return stream.getvalue()
 
 
@@ -257,13 +257,13 @@ class Totals:
 class Results:
     """The files of a folder, made of what was found in each source (its sha256 beside it).
 
-    `certified` says what was certified against, `defence` is the sha256 of the defence.
+    `certified` says what was certified against, `defense` is the sha256 of the defense.
     """
 
     journal: Journal
     looked: Sequence[tuple[Source, str]]
     categories: Categories
-    defence: str
+    defense: str
     certified: Row | None = None
 
     def save(self, out: Path, *, alerts: bool = False) -> Totals:
@@ -272,7 +272,7 @@ class Results:
         for source, found in self._each():
             totals.images += 1
             images.append({"id": source.id, "file_name": source.name, "width": found.size[0], "height": found.size[1]})
-            flags.append(alert_row(source, found) | {"defence": self.defence})
+            flags.append(alert_row(source, found) | {"defense": self.defense})
             labels.update(found.boxes.label.tolist())
             totals.flagged += [source.name] if found.recovered else []
             for label in found.boxes.label.tolist():
@@ -285,7 +285,7 @@ class Results:
         categories = self.categories.listed(labels)
         save_json(
             out / "images.json",
-            {"info": {"defence": self.defence}, "images": images, "annotations": [], "categories": categories},
+            {"info": {"defense": self.defense}, "images": images, "annotations": [], "categories": categories},
         )
         write_atomic(out / "detections.json", self._write_json)
         write_atomic(out / "boxes.csv", self._write_csv)
@@ -297,20 +297,20 @@ class Results:
 
     def _certificates(self, totals: Totals) -> Row:
         counts = {name: totals.certified[name] for name in CERTIFICATE[:-1]}
-        return {"about": ABOUT, **(self.certified or {}), "boxes": totals.boxes, **counts, "defence": self.defence}
+        return {"about": ABOUT, **(self.certified or {}), "boxes": totals.boxes, **counts, "defense": self.defense}
 
     def _each(self) -> Iterator[tuple[Source, Found]]:
         for source, sha256 in self.looked:
             line = self.journal.get(sha256)
             assert line is not None  # it was written before
-            yield source, Found.of_json(line)
+            yield source, Found.from_dict(line)
 
     def _rows(self) -> Iterator[Row]:
         for source, found in self._each():
             yield from self._rows_of(source, found)
 
     def _rows_of(self, source: Source, found: Found) -> Iterator[Row]:
-        return (row | {"defence": self.defence} for row in box_rows(source, found, self.categories))
+        return (row | {"defense": self.defense} for row in box_rows(source, found, self.categories))
 
     def _write_json(self, stream: BinaryIO) -> None:
         """A list with one row a line, never all in memory."""
@@ -321,7 +321,7 @@ class Results:
         stream.write(b"\n]\n" if before == b",\n" else b"[]\n")
 
     def _write_csv(self, stream: BinaryIO) -> None:
-        columns = [*COLUMNS, *(CERTIFICATE if self.certified is not None else ()), "defence"]
+        columns = [*COLUMNS, *(CERTIFICATE if self.certified is not None else ()), "defense"]
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()

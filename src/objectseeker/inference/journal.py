@@ -83,7 +83,7 @@ class Journal:
                 f"{self._file} is damaged or from another version: remove it, or use another folder"
             )
         if before != about:
-            what = "of another defence" if before["defence"] != about["defence"] else "certified otherwise"
+            what = "of another defense" if before["defense"] != about["defense"] else "certified otherwise"
             raise ObjectSeekerError(
                 f"{self._file.parent} holds results {what} ({'; '.join(differences(before, about))}): use what it "
                 "was begun with, or another folder"

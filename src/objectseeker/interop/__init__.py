@@ -51,7 +51,7 @@ def to_coco(
 ) -> list[dict[str, Any]]:
     """Rows of COCO results, as `COCO.loadRes` takes them.
 
-    `category_ids` are the ids of the labels in the data set; without them label 0 is category 1, as COCO counts.
+    `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts.
     """
     ids = None if category_ids is None else list(category_ids)
     return [

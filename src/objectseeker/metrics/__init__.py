@@ -1,6 +1,6 @@
 """Evaluation from stored observations: clean AP, certified recall, sweeps and tuning. No detector runs here.
 
-Boxes are pruned and certified in the detector's labels and counted in the data set's. All APs and recalls are
+Boxes are pruned and certified in the detector's labels and counted in the dataset's. All APs and recalls are
 percentages (0 to 100); scores, thresholds, areas and the clean recall asked for are fractions.
 """
 
@@ -10,12 +10,12 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectRow, certify_images
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
 from objectseeker.metrics.summary import Evaluation, evaluate
 from objectseeker.metrics.tuning import Choices, Search, Tuning, tune
 
 __all__ = [
-    "BASE_SCORES",
+    "BASE_THRESHOLDS",
     "PATCH_LOCATIONS",
     "Choices",
     "DefendedOutcome",

@@ -16,20 +16,20 @@ from objectseeker.metrics.curves import NO_BOXES, Curve, defended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, counted, operating_row_of
 from objectseeker.metrics.image_set import BoxTable, ImageSet, ObjectCensus
 from objectseeker.metrics.outcomes import DefendedOutcome, Undefended, UndefendedPoint
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
 
 class Sums:
-    """One detector while images pass by: right and wrong boxes and flagged images, one row per base_score."""
+    """One detector while images pass by: right and wrong boxes and flagged images, one row per base_threshold."""
 
-    def __init__(self, base_scores: Floats, classes: int) -> None:
-        self._base_scores = base_scores
-        self._right, self._wrong = np.zeros((2, len(base_scores), classes), np.int64)
-        self.alerts = np.zeros(len(base_scores), np.int64)
+    def __init__(self, base_thresholds: Floats, classes: int) -> None:
+        self._base_thresholds = base_thresholds
+        self._right, self._wrong = np.zeros((2, len(base_thresholds), classes), np.int64)
+        self.alerts = np.zeros(len(base_thresholds), np.int64)
 
     def add(self, scene: ImageSet, added: Iterable[BoxTable]) -> None:
-        """`added` to the base boxes at each base_score, in the detector's labels."""
-        curve = defended_curve(scene, self._base_scores, self._flagging(scene, added))
+        """`added` to the base boxes at each base_threshold, in the detector's labels."""
+        curve = defended_curve(scene, self._base_thresholds, self._flagging(scene, added))
         self._right += curve.right
         self._wrong += curve.wrong
 
@@ -44,7 +44,7 @@ class Sums:
             yield boxes.in_dataset(scene.vocabulary)
 
     def curve(self, census: ObjectCensus, rows: slice) -> Curve:
-        return Curve(census, self._base_scores[rows], self._right[rows], self._wrong[rows])
+        return Curve(census, self._base_thresholds[rows], self._right[rows], self._wrong[rows])
 
 
 class Proven:
@@ -76,7 +76,7 @@ class Proven:
 
 
 class Totals:
-    """The first time through: what all detectors do at every base_score, and what is certified of known rules."""
+    """The first time through: what all detectors do at every base_threshold, and what is certified of known rules."""
 
     def __init__(self, vocabulary: LabelMap, ways: Sequence[EvaluationSettings]) -> None:
         classes = len(vocabulary.dataset_names)
@@ -85,11 +85,11 @@ class Totals:
         self._judged: list[Judged] = []
         self._ways = ways
         # A rule that is no point of the curve comes after it: it has no part in the AP.
-        self._rules = [[way.on_curve(score) for score in BASE_SCORES.tolist()] for way in ways]
+        self._rules = [[way.on_curve(score) for score in BASE_THRESHOLDS.tolist()] for way in ways]
         for way, rules in zip(ways, self._rules, strict=True):
             rules += [] if way.fixed_rule is None else [way.fixed_rule]
-        self._sums = [Sums(np.array([rule.base_score for rule in rules]), classes) for rules in self._rules]
-        self._undefended = Sums(np.array([rule.base_score for rule in self._rules[0]]), classes)
+        self._sums = [Sums(np.array([rule.base_threshold for rule in rules]), classes) for rules in self._rules]
+        self._undefended = Sums(np.array([rule.base_threshold for rule in self._rules[0]]), classes)
         self._proven = [Proven(classes, jointly=jointly(way, n)) for n, way in enumerate(ways)]
 
     def add(self, scene: ImageSet) -> None:
@@ -121,7 +121,7 @@ class Totals:
         return ObjectCensus(self.objects, self.images)
 
     def undefended(self) -> Undefended:
-        curve = self._undefended.curve(self.census, slice(len(BASE_SCORES)))
+        curve = self._undefended.curve(self.census, slice(len(BASE_THRESHOLDS)))
         row = self._row(self._ways[0], curve)
         there = None if row is None else self._undefended.curve(self.census, slice(row, row + 1))
         coco = Judged.join(self._judged).ap50(self.objects)
@@ -130,7 +130,7 @@ class Totals:
     def outcome(self, number: int) -> DefendedOutcome:
         """One of the ways, at the point that it asks for; nothing is certified yet where only the curve says it."""
         way, sums = self._ways[number], self._sums[number]
-        curve = sums.curve(self.census, slice(len(BASE_SCORES)))
+        curve = sums.curve(self.census, slice(len(BASE_THRESHOLDS)))
         row = self._row(way, curve)
         if row is None:
             return DefendedOutcome(way, curve, None)
@@ -142,14 +142,14 @@ class Totals:
             objects=self.objects,
             certified=proven.certified,
             vacuous=proven.vacuous,
-            wrong_boxes=float(there.wrong_boxes[0]),
+            fppi=float(there.fppi[0]),
             remaining=None if way.fixed_rule is None else proven.remaining,
         )
         return DefendedOutcome(way, curve, point, int(sums.alerts[row]))
 
     @staticmethod
     def _row(way: EvaluationSettings, curve: Curve) -> int | None:
-        return len(BASE_SCORES) if way.fixed_rule is not None else operating_row_of(way, curve)
+        return len(BASE_THRESHOLDS) if way.fixed_rule is not None else operating_row_of(way, curve)
 
 
 def jointly(way: EvaluationSettings, number: int) -> bool:

@@ -29,7 +29,7 @@ from objectseeker.metrics.settings import threshold_of
 # What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
 SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
     Rule: ("filter_ioa", "classwise", "edge_factor"),
-    IouRule: ("tau_iou", "classwise"),
+    IouRule: ("filter_iou", "classwise"),
 }
 
 
@@ -160,7 +160,7 @@ def _evidence(proofs: ProofTable, rule: AnyRule, threshold: float | None) -> Flo
 
 
 def _by_views(rule: AnyRule) -> bool:
-    return isinstance(rule, Rule) and rule.low_score is not None
+    return isinstance(rule, Rule) and rule.evidence_threshold is not None
 
 
 def _proof(proofs: ProofTable, rule: AnyRule, evidence: Floats, target: int) -> ObjectProof:
@@ -200,7 +200,7 @@ def _proving(
 def _shares(rule: AnyRule, boxes: Detections, truth: Detections, bound: Bound) -> Floats:
     """The bound of every box for every target: (boxes, targets); 0 where no score would make it prove it."""
     if isinstance(rule, IouRule):
-        share = iou_lower_bound(boxes.xyxy, truth.xyxy, rule.tau_iou, bound)
+        share = iou_lower_bound(boxes.xyxy, truth.xyxy, rule.filter_iou, bound)
     else:
         share = lower_bound(boxes.xyxy, truth.xyxy, rule.filter_ioa, bound)
     if rule.classwise:
@@ -215,7 +215,7 @@ def _scores(rule: AnyRule, observation: Observation) -> Floats:
 def evidence_weights(rule: AnyRule, score: Floats) -> Floats:
     """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
     if isinstance(rule, IouRule):
-        return np.where(score >= rule.ioa.mask_score, 1.0, 0.0)
+        return np.where(score >= rule.ioa.mask_threshold, 1.0, 0.0)
     return rule.evidence(score)
 
 

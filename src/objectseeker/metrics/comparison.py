@@ -64,12 +64,12 @@ class RunFigures(Compared):
     objects: int
     image_digest: str
 
-    def to_json(self, *, samples: bool = True) -> dict[str, Any]:
+    def to_dict(self, *, samples: bool = True) -> dict[str, Any]:
         return plain(self, samples=samples)  # type: ignore[no-any-return]
 
     @classmethod
-    def of_json(cls, content: Mapping[str, Any]) -> RunFigures:
-        """What `to_json` gave; ValueError or TypeError for anything else."""
+    def from_dict(cls, content: Mapping[str, Any]) -> RunFigures:
+        """What `to_dict` gave; ValueError or TypeError for anything else."""
         figures = read(cls, content)
         if not isinstance(figures, cls):
             raise TypeError(f"{type(content).__name__} instead of figures")
@@ -102,7 +102,7 @@ class Comparison:
     runs: tuple[RunFigures, ...]
     differences: tuple[Difference, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return plain(self, samples=False)  # type: ignore[no-any-return]
 
 
@@ -117,17 +117,20 @@ def measure(
     """All figures of one run, or of some of its masks: those of another recipe, all of which it must hold.
 
     - undefended: AP50 of the undefended detector.
-    - curve: AP50 and its loss against that where mask_score = base_score + (1 - base_score) * beta, by the paper's
+    - curve: AP50 and its loss against that where mask_threshold = base_threshold + (1 - base_threshold) * beta, by the
+      paper's
       rule and protocol (alpha is beta, or the run's floor if that is higher; filter_ioa 0.6), on all images; and the
-      spurious boxes per image at the base_score at which the undefended detector has the operating point. A spurious
-      box is one that the defence adds to the base boxes of a clean image and that overlaps no object of its label
+      spurious boxes per image at the base_threshold at which the undefended detector has the operating point. A
+      spurious
+      box is one that the defense adds to the base boxes of a clean image and that overlaps no object of its label
       (an ignored one neither) with an IoU of 0.5.
     - tuned: for every rule, operating point and loss, the settings that certify most within the loss on one half of the
       images, and what they give on the other half. With `both_halves`, likewise the other way round: `halves` has both,
       `held_out` the mean.
 
     An operating point is a clean recall, or a number of wrong boxes an image. Every figure has a 95 % bootstrap
-    interval over images. Settings stay as they were found; a sample's base_score is the one at which that sample has
+    interval over images. Settings stay as they were found; a sample's base_threshold is the one at which that sample
+    has
     the operating point, and samples that never do are left out (`unreached` counts them). `options` are those of
     `Options`; `on_part` is called with how many parts of the work are done, and of how many.
     """
@@ -198,7 +201,7 @@ def both_ways(one: TunedFigures, other: TunedFigures) -> TunedFigures:
     return TunedFigures(
         rule=one.rule,
         clean_recall=one.clean_recall,
-        wrong_boxes=one.wrong_boxes,
+        fppi=one.fppi,
         most_loss=one.most_loss,
         halves=(one, other),
         held_out=combined(one.held_out, other.held_out, lambda a, b: (a + b) / 2),

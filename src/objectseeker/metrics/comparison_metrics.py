@@ -24,13 +24,13 @@ from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.resampling import NO_ROW, Tally, ratios_at_rows, require_samples, resamples, spurious
 from objectseeker.metrics.settings import (
-    BASE_SCORES,
+    BASE_THRESHOLDS,
     EvaluationSettings,
     ThreatModel,
     at_most,
     ioa_of,
+    require_fppi,
     require_seed,
-    require_wrong_boxes,
 )
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tuning import FAMILIES, Choices, Family, RecallOf, Search, Tuned, tune
@@ -47,7 +47,7 @@ class Options:
 
     losses: tuple[float, ...] = (1.0,)
     recalls: tuple[float, ...] = (0.7, 0.8)
-    wrong_boxes: tuple[float, ...] = ()
+    fppi: tuple[float, ...] = ()
     rules: tuple[Family, ...] = FAMILIES
     bootstrap: int = 1000
     seed: int = 0
@@ -59,8 +59,8 @@ class Options:
     def __post_init__(self) -> None:
         for name, check in (("losses", require_number), ("recalls", require_fraction)):
             object.__setattr__(self, name, tuple(sorted({check(value, name) for value in getattr(self, name)})))
-        object.__setattr__(self, "wrong_boxes", tuple(sorted(set(map(require_wrong_boxes, self.wrong_boxes)))))
-        for name, values in (("losses", self.losses), ("recalls", (*self.recalls, *self.wrong_boxes))):
+        object.__setattr__(self, "fppi", tuple(sorted(set(map(require_fppi, self.fppi)))))
+        for name, values in (("losses", self.losses), ("recalls", (*self.recalls, *self.fppi))):
             if not values:
                 raise ObjectSeekerError(f"{name} must hold at least one value, got none")
         if not self.rules or not set(self.rules) <= set(FAMILIES):
@@ -72,7 +72,7 @@ class Options:
     def points(self) -> tuple[Point, ...]:
         """All operating points."""
         recalls = [Point(clean_recall=recall) for recall in self.recalls]
-        return (*recalls, *(Point(wrong_boxes=most) for most in self.wrong_boxes))
+        return (*recalls, *(Point(fppi=most) for most in self.fppi))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +80,10 @@ class Point:
     """An operating point to search and to measure at, one of both."""
 
     clean_recall: float | None = None
-    wrong_boxes: float | None = None
+    fppi: float | None = None
 
     def in_words(self) -> str:
-        return f"clean recall {self.clean_recall:g}" if self.wrong_boxes is None else at_most(self.wrong_boxes)
+        return f"clean recall {self.clean_recall:g}" if self.fppi is None else at_most(self.fppi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class SpuriousAt:
     """Spurious boxes per image where the undefended detector has a clean recall, or at most so many wrong boxes."""
 
     clean_recall: float | None
-    mask_score: float | None
+    mask_threshold: float | None
     spurious: BootstrapEstimate
-    wrong_boxes: float | None = None
+    fppi: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +153,9 @@ class CleanFigures:
 class CertifiedFigures:
     """What settings give at an operating point; the mean is over far, close and over."""
 
-    base_score: float | None
-    mask_score: float | None
-    low_score: float | None
+    base_threshold: float | None
+    mask_threshold: float | None
+    evidence_threshold: float | None
     clean_recall: BootstrapEstimate
     certified_far: BootstrapEstimate
     certified_close: BootstrapEstimate
@@ -169,8 +169,9 @@ class CertifiedFigures:
 class HeldOut(CertifiedFigures):
     """What fixed settings give on images that they were not found on, where the defended detector reaches the recall.
 
-    Masks find objects, too, so that is at a higher base_score than where the undefended one does, and every mask_score
-    rises with base_score: `at_undefended_recall` has the figures at the undefended detector's.
+    Masks find objects, too, so that is at a higher base_threshold than where the undefended one does, and every
+    mask_threshold
+    rises with base_threshold: `at_undefended_recall` has the figures at the undefended detector's.
     """
 
     images: int
@@ -192,7 +193,7 @@ class TunedFigures:
     rule: Family
     clean_recall: float | None
     most_loss: float
-    wrong_boxes: float | None = None
+    fppi: float | None = None
     settings: dict[str, Any] | None = None
     searched: dict[str, Any] | None = None
     image_digest: str | None = None
@@ -202,7 +203,7 @@ class TunedFigures:
 
     @property
     def point(self) -> Point:
-        return Point(clean_recall=self.clean_recall, wrong_boxes=self.wrong_boxes)
+        return Point(clean_recall=self.clean_recall, fppi=self.fppi)
 
 
 def clean_figures(
@@ -211,7 +212,7 @@ def clean_figures(
     """What needs no settings, from all images."""
     scene = ImageSet.of(images, vocabulary)
     weights = resamples(len(images), options.bootstrap, options.seed)
-    undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+    undefended = Tally.of(scene, [NO_BOXES] * len(BASE_THRESHOLDS))
     undefended_ap50 = undefended.ap50(weights)
     rows_at = {point: undefended.rows_asked_for(_at(point), weights) for point in options.points}
     each = [EvaluationSettings.along(ThresholdSchedule(alpha=max(floor, beta), beta=beta)) for beta in BETAS]
@@ -223,9 +224,9 @@ def clean_figures(
         at_recall = tuple(
             SpuriousAt(
                 point.clean_recall,
-                None if rows[0] == NO_ROW else _rule_at(settings, rows[0]).mask_score,
+                None if rows[0] == NO_ROW else _rule_at(settings, rows[0]).mask_threshold,
                 BootstrapEstimate.of(_spurious_per_image(scene, additions, rows, weights)),
-                point.wrong_boxes,
+                point.fppi,
             )
             for point, rows in rows_at.items()
         )
@@ -257,7 +258,7 @@ def tuned_figures(
         mask_floor=floor,
         threat=ThreatModel(area=options.patch_area),
         clean_recall=point.clean_recall,
-        wrong_boxes=point.wrong_boxes,
+        fppi=point.fppi,
         families=(rule,),
         most_loss=options.losses[-1],
         losses=options.losses,
@@ -275,7 +276,7 @@ def tuned_figures(
 
     def figures(loss: float) -> TunedFigures:
         asked: dict[str, Any] = {"rule": rule, "clean_recall": point.clean_recall, "most_loss": loss}
-        asked |= {"wrong_boxes": point.wrong_boxes}
+        asked |= {"fppi": point.fppi}
         asked["image_digest"] = _digest(held_out.images)
         if loss not in best:
             return TunedFigures(
@@ -285,7 +286,7 @@ def tuned_figures(
         # Each half has samples of its own, so that means over both halves spread as they should.
         measured = held_out_figures(held_out, one.settings, floor, options.bootstrap, options.seed + half)
         return TunedFigures(
-            **asked, settings=one.settings.to_json(), searched=one.searched.figures(), held_out=measured
+            **asked, settings=one.settings.to_dict(), searched=one.searched.figures(), held_out=measured
         )
 
     return [figures(loss) for loss in options.losses]
@@ -298,7 +299,7 @@ def held_out_figures(scene: ImageSet, settings: EvaluationSettings, floor: float
     additions = _additions(replayed, settings)
     tally = Tally.of(scene, additions)
     ap50 = tally.ap50(weights)
-    undefended = Tally.of(scene, [NO_BOXES] * len(BASE_SCORES))
+    undefended = Tally.of(scene, [NO_BOXES] * len(BASE_THRESHOLDS))
     undefended_ap50 = undefended.ap50(weights)
     of_undefended = undefended.rows_asked_for(settings, weights)
 
@@ -311,9 +312,9 @@ def held_out_figures(scene: ImageSet, settings: EvaluationSettings, floor: float
         )
         mean = (by_where["far"] + by_where["close"] + by_where["over"]) / 3
         return {
-            "base_score": None if rule is None else rule.base_score,
-            "mask_score": None if rule is None else rule.mask_score,
-            "low_score": None if rule is None else rule.low_score,
+            "base_threshold": None if rule is None else rule.base_threshold,
+            "mask_threshold": None if rule is None else rule.mask_threshold,
+            "evidence_threshold": None if rule is None else rule.evidence_threshold,
             "clean_recall": BootstrapEstimate.of(_recall_at(tally, rows, weights)),
             **{f"certified_{where}": BootstrapEstimate.of(values) for where, values in by_where.items()},
             "certified_mean": BootstrapEstimate.of(mean),
@@ -339,15 +340,15 @@ def _recall_at(tally: Tally, rows: Ints, weights: Floats) -> Floats:
 
 def _at(point: Point) -> EvaluationSettings:
     """Any settings with this operating point."""
-    return EvaluationSettings.along(ThresholdSchedule(), clean_recall=point.clean_recall, wrong_boxes=point.wrong_boxes)
+    return EvaluationSettings.along(ThresholdSchedule(), clean_recall=point.clean_recall, fppi=point.fppi)
 
 
 def _rule_at(settings: EvaluationSettings, row: int) -> Rule:
-    return ioa_of(settings.on_curve(float(BASE_SCORES[row])))
+    return ioa_of(settings.on_curve(float(BASE_THRESHOLDS[row])))
 
 
 def _additions(replayed: DefendedImageSet, settings: EvaluationSettings) -> list[BoxTable]:
-    return list(replayed.additions([settings.on_curve(score) for score in BASE_SCORES.tolist()]))
+    return list(replayed.additions([settings.on_curve(score) for score in BASE_THRESHOLDS.tolist()]))
 
 
 def _spurious_per_image(scene: ImageSet, additions: Sequence[BoxTable], rows: Ints, weights: Floats) -> Floats:
@@ -358,7 +359,7 @@ def _spurious_per_image(scene: ImageSet, additions: Sequence[BoxTable], rows: In
 
 
 def _certified_counts(replayed: DefendedImageSet, settings: EvaluationSettings) -> Callable[[int], Floats]:
-    """For the row of a base_score, how many counted objects of each image are certified: (WHERES, images)."""
+    """For the row of a base_threshold, how many counted objects of each image are certified: (WHERES, images)."""
     scene = replayed.scene
     image = scene.truth.image[scene.counted]
 

@@ -22,12 +22,12 @@ from objectseeker.metrics.curves import Curve, defended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.replay import PruningCandidates, find_candidates, replay_pruning
 from objectseeker.metrics.replay_iou import IouCandidates, find_iou_candidates, replay_iou
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel, ioa_of
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, ioa_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatingPoint:
-    """A defended detector at one base_score. Recalls are percentages, counts are (WHERES, classes)."""
+    """A defended detector at one base_threshold. Recalls are percentages, counts are (WHERES, classes)."""
 
     rule: AnyRule
     clean_recall: float
@@ -35,11 +35,11 @@ class OperatingPoint:
     objects: Ints  # per class
     certified: Ints
     vacuous: Ints
-    wrong_boxes: float  # an image
+    fppi: float  # an image
     remaining: int | None = None  # objects that surely remain under one patch, wherever it lies, where counted
 
     @property
-    def joint_recall(self) -> float | None:
+    def joint_certified_recall(self) -> float | None:
         """The joint certificate: of all objects, how many percent surely remain under any single patch."""
         objects = int(self.objects.sum())
         return None if self.remaining is None or not objects else 100 * (self.remaining / objects)
@@ -74,10 +74,10 @@ class DefendedImageSet:
     @cached_property
     def candidates(self) -> PruningCandidates | IouCandidates:
         rule, observations = self.settings.rule, [image.observation for image in self.scene.images]
-        # Scores that follow base_score never fall below it, but those of the rule itself may.
-        reach = rule.base_score if rule.floor < rule.base_score else 0.0
+        # Scores that follow base_threshold never fall below it, but those of the rule itself may.
+        reach = rule.base_threshold if rule.floor < rule.base_threshold else 0.0
         if isinstance(rule, IouRule):
-            lowest = min(rule.ioa.mask_score, ioa_of(self.settings.on_curve(0.0)).mask_score)
+            lowest = min(rule.ioa.mask_threshold, ioa_of(self.settings.on_curve(0.0)).mask_threshold)
             mask_floor = lowest if self.floor == self.settings.floor else self.floor
             return find_iou_candidates(observations, rule, self.floor, mask_floor=mask_floor, reach=reach)
         return find_candidates(observations, rule, self.floor, reach=reach)
@@ -86,8 +86,8 @@ class DefendedImageSet:
     def proofs(self) -> ProofTable:
         return build_proof_table(self.scene, self.settings.rule, self.settings.threat.bound, floor=self.floor)
 
-    def curve(self, settings: EvaluationSettings, base_scores: Floats = BASE_SCORES) -> Curve:
-        return self._curve(base_scores, [settings.on_curve(score) for score in base_scores.tolist()])
+    def curve(self, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
+        return self._curve(base_thresholds, [settings.on_curve(score) for score in base_thresholds.tolist()])
 
     def added(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
         """What each rule adds to the base boxes of all images, as the deployed detector does: in its own labels."""
@@ -97,7 +97,7 @@ class DefendedImageSet:
         return replay_pruning(candidates, cast("Iterable[Rule]", rules))
 
     def additions(self, rules: Iterable[AnyRule]) -> Iterator[BoxTable]:
-        """What each rule adds to the base boxes of all images, in the data set's labels."""
+        """What each rule adds to the base boxes of all images, in the dataset's labels."""
         return (boxes.in_dataset(self.scene.vocabulary) for boxes in self.added(rules))
 
     def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
@@ -110,7 +110,7 @@ class DefendedImageSet:
 
     def at(self, settings: EvaluationSettings, rule: AnyRule) -> OperatingPoint:
         """Certify one rule, on the curve of these settings or not."""
-        return self._point(settings, rule, self._curve(np.array([rule.base_score]), [rule]), 0)
+        return self._point(settings, rule, self._curve(np.array([rule.base_threshold]), [rule]), 0)
 
     def at_operating_point(self, settings: EvaluationSettings, curve: Curve) -> OperatingPoint | None:
         """Certify where these settings say; None if their curve has no such point."""
@@ -119,22 +119,22 @@ class DefendedImageSet:
         row = operating_row_of(settings, curve)
         if row is None:
             return None
-        return self._point(settings, settings.on_curve(float(curve.base_scores[row])), curve, row)
+        return self._point(settings, settings.on_curve(float(curve.base_thresholds[row])), curve, row)
 
-    def _curve(self, base_scores: Floats, rules: Iterable[AnyRule]) -> Curve:
-        return defended_curve(self.scene, base_scores, self.additions(rules))
+    def _curve(self, base_thresholds: Floats, rules: Iterable[AnyRule]) -> Curve:
+        return defended_curve(self.scene, base_thresholds, self.additions(rules))
 
     def _point(self, settings: EvaluationSettings, rule: AnyRule, curve: Curve, row: int) -> OperatingPoint:
         certified, vacuous = (counted(self.scene, verdicts) for verdicts in self.certified(rule, settings.threat))
         recall = float(curve.clean_recall[row]), curve.recall[row]
-        wrong = float(curve.wrong_boxes[row])
+        wrong = float(curve.fppi[row])
         return OperatingPoint(rule, *recall, self.scene.objects_per_class, certified, vacuous, wrong)
 
 
 def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
     """Where on a curve the settings' operating point is, for those that have no fixed rule; None if nowhere."""
-    if settings.wrong_boxes is not None:
-        return curve.row_at_fppi(settings.wrong_boxes, settings.base_floor)
+    if settings.fppi is not None:
+        return curve.row_at_fppi(settings.fppi, settings.base_floor)
     asked = settings.clean_recall
     assert asked is not None
     if settings.clean_recall_is_default:

@@ -15,7 +15,7 @@ import numpy as np
 
 from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.confidence_intervals import (
     NOTHING,
@@ -57,7 +57,7 @@ class Instance:
     class_name: str | None
     box: tuple[float, ...] | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         box = None if self.box is None else list(self.box)
         return {"image": self.image, "object": self.number, "class": self.class_name, "box": box}
 
@@ -88,7 +88,7 @@ class Judgement:
         better = self.requirement.higher_is_better
         return self.interval.low - self.limit if better else self.limit - self.interval.high
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         asked, known = self.requirement, self.interval.known
         row = {
             "name": asked.name,
@@ -107,14 +107,14 @@ class Judgement:
             "objects": self.objects,
             "vacuous": self.vacuous,
             "more_images": self.more_images,
-            "instances": [one.to_json() for one in self.instances],
+            "instances": [one.to_dict() for one in self.instances],
         }
-        return row | ({"slices": [one.to_json() for one in self.slices]} if self.slices else {})
+        return row | ({"slices": [one.to_dict() for one in self.slices]} if self.slices else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackFile:
-    """What an attack on this defence left: rows as `attack.statistics.row_of` makes them."""
+    """What an attack on this defense left: rows as `attack.statistics.row_of` makes them."""
 
     name: str
     patch: Patch
@@ -138,14 +138,14 @@ class Transcript:
     failed: tuple[str, ...]
 
     @classmethod
-    def of_json(cls, content: Any, source: str) -> Transcript:
+    def from_dict(cls, content: Any, source: str) -> Transcript:
         try:
             failed = tuple(str(one["name"]) for one in content["findings"] if one["passed"] is False)
             passed, checked = content["passed"] is True and not failed, bool(content["findings"])
             return cls(str(content["detector"]), content.get("masks"), content.get("fill"), passed and checked, failed)
         except (KeyError, TypeError, AttributeError):
             raise ObjectSeekerError(
-                f"{source} is no transcript of check-detector: write one with check-detector --defence FILE --json"
+                f"{source} is no transcript of check-detector: write one with check-detector --defense FILE --json"
             ) from None
 
 
@@ -153,7 +153,7 @@ class Transcript:
 class Release:
     """All that a policy is held against."""
 
-    defence: Defence
+    defense: Defense
     measured: RunMeasurements
     baseline: RunMeasurements | None = None
     tags: Tags = NO_TAGS
@@ -166,7 +166,7 @@ class Gate:
     """The verdict on a release. `about` names everything that it was made from."""
 
     policy: Policy
-    judgements: tuple[Judgement, ...]
+    judgments: tuple[Judgement, ...]
     refuted: tuple[str, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
 
@@ -174,13 +174,13 @@ class Gate:
     def verdict(self) -> Verdict:
         if self.refuted:
             return "refuted"
-        outcomes = {judgement.outcome for judgement in self.judgements}
+        outcomes = {judgment.outcome for judgment in self.judgments}
         return next(outcome for outcome in WORST_FIRST if outcome in outcomes)
 
     def count(self, outcome: Outcome) -> int:
-        return sum(judgement.outcome == outcome for judgement in self.judgements)
+        return sum(judgment.outcome == outcome for judgment in self.judgments)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "verdict": self.verdict,
@@ -189,16 +189,16 @@ class Gate:
             "seed": self.policy.seed,
             **self.about,
             "refuted": list(self.refuted),
-            "requirements": [judgement.to_json() for judgement in self.judgements],
+            "requirements": [judgment.to_dict() for judgment in self.judgments],
         }
 
 
-def normal(policy: Policy, defence: Defence) -> Policy:
-    """The policy with the T that the defence's rule has where none is given."""
+def normal(policy: Policy, defense: Defense) -> Policy:
+    """The policy with the T that the defense's rule has where none is given."""
     return replace(
         policy,
         requirements=tuple(
-            replace(one, threshold=threshold_of(defence.rule, one.threshold)) if "patch" in one.kind.keys else one
+            replace(one, threshold=threshold_of(defense.rule, one.threshold)) if "patch" in one.kind.keys else one
             for one in policy.requirements
         ),
     )
@@ -211,7 +211,7 @@ def threats(policy: Policy, attacks: Sequence[AttackFile]) -> list[ThreatModel]:
 
 def joint_threats(policy: Policy) -> list[ThreatModel]:
     """What must be certified against jointly."""
-    return _threats(policy, "joint_recall")
+    return _threats(policy, "joint_certified_recall")
 
 
 def _threats(policy: Policy, figure: str) -> list[ThreatModel]:
@@ -224,8 +224,8 @@ def needs_curves(policy: Policy) -> bool:
 
 def judge(policy: Policy, release: Release, about: Mapping[str, Any]) -> Gate:
     """Hold a release against a policy (made `normal`)."""
-    judgements = tuple(_judged(one, policy, release) for one in policy.requirements)
-    return Gate(policy=policy, judgements=judgements, refuted=tuple(_refuted(release)), about=about)
+    judgments = tuple(_judged(one, policy, release) for one in policy.requirements)
+    return Gate(policy=policy, judgments=judgments, refuted=tuple(_refuted(release)), about=about)
 
 
 def _judged(asked: Requirement, policy: Policy, release: Release) -> Judgement:
@@ -325,18 +325,18 @@ def _undecided(interval: ConfidenceInterval, unit: Unit, more: int, images: int)
 
 
 def _of_transcript(asked: Requirement, release: Release) -> Judgement:
-    transcript, defence = release.transcript, release.defence
+    transcript, defense = release.transcript, release.defense
     outcome: Outcome = "undecided"
-    masks = str(defence.masks)
+    masks = str(defense.masks)
     if transcript is None:
-        reason = "no transcript was given: add --check FILE, what check-detector --defence FILE --json printed"
-    elif transcript.detector != defence.identity:
-        reason = f"the transcript is about the detector {transcript.detector}, not {defence.identity}: check this one"
+        reason = "no transcript was given: add --check FILE, what check-detector --defense FILE --json printed"
+    elif transcript.detector != defense.identity:
+        reason = f"the transcript is about the detector {transcript.detector}, not {defense.identity}: check this one"
     elif transcript.masks is None or transcript.fill is None:
-        reason = "the transcript does not say under which masks and fill: check again with --defence FILE"
-    elif (transcript.masks, transcript.fill) != (masks, defence.fill):
+        reason = "the transcript does not say under which masks and fill: check again with --defense FILE"
+    elif (transcript.masks, transcript.fill) != (masks, defense.fill):
         checked = f"{transcript.masks} and fill {transcript.fill}"
-        reason = f"checked under {checked}, the defence has {masks} and {defence.fill}: check again with --defence FILE"
+        reason = f"checked under {checked}, the defense has {masks} and {defense.fill}: check again with --defense FILE"
     elif transcript.passed:
         outcome, reason = "pass", "every check passed for this very detector, under these masks"
     else:
@@ -354,14 +354,14 @@ def _of_attack(asked: Requirement, policy: Policy, release: Release) -> Judgemen
     ours = _objects(release.measured)
     rows = [row for attack in attacks for row in attack.rows if _key(row) in ours]
     if not rows:
-        reason = "no attack with this patch was given: add --attacks FILE, the attack.json of this defence"
+        reason = "no attack with this patch was given: add --attacks FILE, the attack.json of this defense"
         if attacks:
             reason = "none of the attacked objects is one of this run: attack the run that is judged"
         return Judgement(requirement=asked, outcome="undecided", reason=reason)
     kept: dict[Instance, bool] = {}
     for row in rows:
         one = Instance(row["image"], row["object"], row["class"], tuple(row["box"]))
-        survived = bool(row["found_by_defence"] and row["defence_survived"] is not False)
+        survived = bool(row["found_by_defense"] and row["defense_survived"] is not False)
         kept[one] = kept.get(one, True) and survived
     images = {name: place for place, name in enumerate(sorted({one.image for one in kept}))}
     found, there = np.zeros((2, len(images), 1))
@@ -374,11 +374,11 @@ def _of_attack(asked: Requirement, policy: Policy, release: Release) -> Judgemen
 
 def _against(asked: Requirement, measured: RunMeasurements) -> list[Instance]:
     """What speaks against the requirement most: the largest objects that it misses, or the images with most boxes."""
-    if asked.figure in ("false_alerts", "wrong_boxes"):
-        count = measured.false_positives + measured.flagged if asked.figure == "wrong_boxes" else measured.flagged * 1
+    if asked.figure in ("false_alerts", "fppi"):
+        count = measured.false_positives + measured.flagged if asked.figure == "fppi" else measured.flagged * 1
         worst = np.argsort(-count, kind="stable")[:MOST_SHOWN]
         return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if count[n] > 0]
-    if asked.figure == "joint_recall":
+    if asked.figure == "joint_certified_recall":
         lost = np.bincount(measured.image, minlength=len(measured.ids)) - measured.remaining[threat_of(asked)]
         worst = np.argsort(-lost, kind="stable")[:MOST_SHOWN]
         return [Instance(measured.ids[n], None, None, None) for n in worst.tolist() if lost[n] > 0]
@@ -404,7 +404,7 @@ def _common(measured: RunMeasurements, baseline: RunMeasurements) -> tuple[Ints,
     both = [(n, place[key]) for n, key in enumerate(measured.ids) if key in place]
     if not both:
         raise ObjectSeekerError(
-            f"the baseline has none of the run's images, such as {plain(measured.ids[0])}: observe the same data set"
+            f"the baseline has none of the run's images, such as {plain(measured.ids[0])}: observe the same dataset"
         )
     mine, theirs = (np.array(column, np.int64) for column in zip(*both, strict=True))
     ours, others = measured.of_images(mine), baseline.of_images(theirs)
@@ -413,7 +413,7 @@ def _common(measured: RunMeasurements, baseline: RunMeasurements) -> tuple[Ints,
     )
     if not same:
         raise ObjectSeekerError(
-            "the baseline has other objects on the same images: compare runs of one data set by detectors that know "
+            "the baseline has other objects on the same images: compare runs of one dataset by detectors that know "
             "the same of its classes"
         )
     return mine, theirs
@@ -438,6 +438,6 @@ def _refuted(release: Release) -> list[str]:
         for row in attack.rows:
             n = objects.get(_key(row))
             proven = n is not None and bool(certified[n])
-            if row["broken"] or (proven and row["defence_survived"] is False):
+            if row["broken"] or (proven and row["defense_survived"] is False):
                 found.append(f"{attack.name}: {plain(str(row['class']))} {row['object']} of {plain(str(row['image']))}")
     return found

@@ -38,7 +38,7 @@ class BoxTable:
         return BoxTable(self.detections[index], self.image[index])
 
     def in_dataset(self, vocabulary: LabelMap) -> BoxTable:
-        """With the data set's labels instead of the detector's, without the boxes of classes that it does not have."""
+        """With the dataset's labels instead of the detector's, without the boxes of classes that it does not have."""
         label = vocabulary.to_dataset[self.detections.label] if len(self) else self.detections.label
         kept = label >= 0
         return BoxTable(vocabulary.in_dataset(self.detections), self.image[kept])
@@ -70,7 +70,7 @@ class ImageSet:
     vocabulary: LabelMap
     width: Ints  # per image
     height: Ints
-    base: BoxTable  # in the data set's labels, like `truth`
+    base: BoxTable  # in the dataset's labels, like `truth`
     truth: BoxTable
     ignore: Bools  # per object
     crowd: Bools
@@ -102,7 +102,7 @@ class ImageSet:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The classes of the data set."""
+        """The classes of the dataset."""
         return self.vocabulary.dataset_names
 
     @property

@@ -19,7 +19,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics.settings import ThreatModel, threshold_of
 
-ObjectIs = Literal["labelled", "output"]  # by the data set, or by the defended detector
+ObjectIs = Literal["labeled", "output"]  # by the dataset, or by the defended detector
 
 ATTACKED_ALREADY = "an image that is already attacked may hide objects that are not among its boxes"
 
@@ -44,14 +44,14 @@ class ObjectRow:
     detector_class: str | None
     largest_square: int
     vulnerable: tuple[int, ...]
-    object_is: ObjectIs = "labelled"
+    object_is: ObjectIs = "labeled"
     score: float | None = None
 
     @property
     def certified(self) -> dict[PatchLocation, bool]:
         return {where: name is not None for where, name in self.proven_as.items()}
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "image": self.image,
             "object": self.number,
@@ -70,7 +70,7 @@ class ObjectRow:
 
     def to_cells(self) -> dict[str, str]:
         """The same as a row of a table: one column for every number."""
-        values = self.to_json()
+        values = self.to_dict()
         box, lines, proven_as = values.pop("box"), values.pop("vulnerable"), values.pop("proven_as")
         values |= dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
         values |= dict(zip(("XL", "YT", "XR", "YB"), lines, strict=True))

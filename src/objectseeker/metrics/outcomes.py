@@ -15,15 +15,15 @@ from objectseeker.metrics.settings import EvaluationSettings, at_most
 @dataclass(frozen=True, slots=True)
 class UndefendedPoint:
     """The undefended detector at the operating point that was asked for: where it reaches that itself, or at the same
-    base_score."""
+    base_threshold."""
 
-    base_score: float
+    base_threshold: float
     clean_recall: float
-    wrong_boxes: float
+    fppi: float
 
     @classmethod
     def on(cls, curve: Curve, row: int) -> UndefendedPoint:
-        return cls(*(float(of[row]) for of in (curve.base_scores, curve.clean_recall, curve.wrong_boxes)))
+        return cls(*(float(of[row]) for of in (curve.base_thresholds, curve.clean_recall, curve.fppi)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,32 +64,32 @@ class DefendedOutcome:
         return self.curve.highest_clean_recall
 
     @property
-    def base_score(self) -> float | None:
-        return None if self.point is None else self.point.ioa.base_score
+    def base_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.base_threshold
 
     @property
-    def mask_score(self) -> float | None:
-        return None if self.point is None else self.point.ioa.mask_score
+    def mask_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.mask_threshold
 
     @property
-    def low_score(self) -> float | None:
-        return None if self.point is None else self.point.ioa.low_score
+    def evidence_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.evidence_threshold
 
     @property
     def clean_recall(self) -> float | None:
         return None if self.point is None else self.point.clean_recall
 
     @property
-    def wrong_boxes(self) -> float | None:
-        return None if self.point is None else self.point.wrong_boxes
+    def fppi(self) -> float | None:
+        return None if self.point is None else self.point.fppi
 
     @property
     def vacuous_far(self) -> int | None:
         return None if self.point is None else self.point.vacuous_far()
 
     @property
-    def joint_recall(self) -> float | None:
-        return None if self.point is None else self.point.joint_recall
+    def joint_certified_recall(self) -> float | None:
+        return None if self.point is None else self.point.joint_certified_recall
 
     def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
         """Of all objects, or of those of class `c`, where by where."""
@@ -101,11 +101,11 @@ class DefendedOutcome:
 
     def remark(self) -> str | None:
         """Why there is no point, or why it is at another clean recall than the usual one."""
-        if self.settings.wrong_boxes is not None and self.point is None:
-            fewest = float(self.curve.wrong_boxes[-1])
+        if self.settings.fppi is not None and self.point is None:
+            fewest = float(self.curve.fppi[-1])
             return (
-                f"{at_most(self.settings.wrong_boxes)} cannot be reached: there are {fewest:.3g} even at the "
-                f"highest base_score, {self.curve.base_scores[-1]:g}; allow more with --wrong-boxes"
+                f"{at_most(self.settings.fppi)} cannot be reached: there are {fewest:.3g} even at the "
+                f"highest base_threshold, {self.curve.base_thresholds[-1]:g}; allow more with --fppi"
             )
         asked, reached = self.settings.clean_recall, self.highest_clean_recall
         if asked is None or (self.point is not None and not self.settings.clean_recall_is_default):
@@ -118,7 +118,14 @@ class DefendedOutcome:
 
     def operating_row(self) -> dict[str, float | None]:
         """Where on its curve the detector was certified."""
-        names = ("base_score", "mask_score", "low_score", "clean_recall", "highest_clean_recall", "wrong_boxes")
+        names = (
+            "base_threshold",
+            "mask_threshold",
+            "evidence_threshold",
+            "clean_recall",
+            "highest_clean_recall",
+            "fppi",
+        )
         return {name: getattr(self, name) for name in names}
 
     def to_row(self) -> dict[str, Any]:

@@ -41,12 +41,14 @@ class Kind:
 
 KINDS: dict[str, Kind] = {
     "certified_recall": Kind("certified recall", "at_least", "%", (*PATCH, *OBJECTS, *ENOUGH)),
-    "joint_recall": Kind("objects that surely remain, all at once,", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)),
+    "joint_certified_recall": Kind(
+        "objects that surely remain, all at once,", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)
+    ),
     "clean_recall": Kind("clean recall", "at_least", "%", (*OBJECTS, *ENOUGH)),
     "clean_ap50": Kind("clean AP50", "at_least", "%", ("classes", "slice", *ENOUGH)),
     "clean_ap50_loss": Kind("AP50 lost against undefended", "at_most", "points", ("classes", "slice", *ENOUGH)),
     "false_alerts": Kind("clean images flagged", "at_most", "%", ("slice", *ENOUGH)),
-    "wrong_boxes": Kind("wrong boxes an image", "at_most", "", ("slice", *ENOUGH)),
+    "fppi": Kind("wrong boxes an image", "at_most", "", ("slice", *ENOUGH)),
     "recall_under_attack": Kind("recall under attack", "at_least", "%", (*PATCH, *ENOUGH), compared=False),
     "check_detector": Kind("check-detector passed", None, "", compared=False),
 }
@@ -291,7 +293,7 @@ def _instead(wrong: str, known: Any) -> str:
 
 EXAMPLE = """\
 # What a release must show. Check it with:
-#   objectseeker gate RUN --defence tuned/defence.json --policy policy.toml
+#   objectseeker gate RUN --defense tuned/defense.json --policy policy.toml
 format = 1
 
 # Every requirement is tested at the ends of its two-sided interval, not at the measured value: it passes if the worse
@@ -311,7 +313,7 @@ fewest_objects = 100        # behind this figure; with fewer it is undecided
 
 # Of all objects, how many surely remain under any one such patch? It lies at one place at a time, so that is more.
 # [[require]]
-# figure = "joint_recall"
+# figure = "joint_certified_recall"
 # patch = "1%"
 # at_least = "40 %"
 
@@ -332,7 +334,7 @@ fewest_objects = 100        # behind this figure; with fewer it is undecided
 # slice = "weather"         # or "weather=rain"
 # at_least = "40 %"
 
-# What the defence may cost.
+# What the defense may cost.
 [[require]]
 figure = "clean_ap50_loss"
 at_most = "2 points"
@@ -346,7 +348,7 @@ figure = "false_alerts"     # clean images to which masks add a box
 at_most = "30 %"
 
 # [[require]]
-# figure = "wrong_boxes"    # of the defended detector, per clean image
+# figure = "fppi"    # of the defended detector, per clean image
 # at_most = 1.5
 
 # No step back: --baseline RUN is the release before, on the same images.
@@ -354,14 +356,14 @@ at_most = "30 %"
 # figure = "clean_ap50"
 # no_worse_than_baseline_by = "0.5 points"
 
-# --attacks FILE: attack.json of this very defence and patch.
+# --attacks FILE: attack.json of this very defense and patch.
 # [[require]]
 # figure = "recall_under_attack"
 # where = "over"
 # patch = "1%"
 # at_least = "60 %"
 
-# --check FILE: what check-detector --defence FILE --json printed.
+# --check FILE: what check-detector --defense FILE --json printed.
 # [[require]]
 # figure = "check_detector"
 """

@@ -24,7 +24,7 @@ from objectseeker.metrics.matching import candidate_pairs, false_positives, gree
 from objectseeker.metrics.parallel import OnImage, working
 from objectseeker.metrics.policy import Requirement
 from objectseeker.metrics.resampling import Tally
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
 
 
 class Metric(Protocol):
@@ -222,7 +222,7 @@ def _part(
     rule = settings.rule
     replayed = DefendedImageSet.of(scene, settings)
     (added,) = replayed.added([rule])
-    base = scene.base.select(scene.base.detections.score >= rule.base_score)
+    base = scene.base.select(scene.base.detections.score >= rule.base_threshold)
     boxes = base.followed_by(added.in_dataset(scene.vocabulary))
     taken = greedy_match(boxes.detections.score, candidate_pairs(boxes, scene), scene)
     found = np.zeros(len(scene.truth), np.bool_)
@@ -237,8 +237,8 @@ def _part(
     flagged[added.image] = True
     tallies: list[Tally | None] = [None, None]
     if curves:
-        nothing: list[BoxTable] = [NO_BOXES] * len(BASE_SCORES)
-        on_curve = [settings.on_curve(score) for score in BASE_SCORES.tolist()]
+        nothing: list[BoxTable] = [NO_BOXES] * len(BASE_THRESHOLDS)
+        on_curve = [settings.on_curve(score) for score in BASE_THRESHOLDS.tolist()]
         tallies = [Tally.of(scene, nothing), Tally.of(scene, list(replayed.additions(on_curve)))]
     return RunMeasurements(
         names=scene.names,
@@ -286,7 +286,7 @@ def _certified_recall(measured: RunMeasurements, requirement: Requirement) -> Me
     return RatioMetric(_per_image(measured, holds)[:, None], _per_image(measured)[:, None])
 
 
-def _joint_recall(measured: RunMeasurements, requirement: Requirement) -> Metric:
+def _joint_certified_recall(measured: RunMeasurements, requirement: Requirement) -> Metric:
     """Of all objects, those that surely remain under any single patch: the joint certificate of each image."""
     remaining = measured.remaining[threat_of(requirement)].astype(np.float64)
     return RatioMetric(remaining[:, None], _per_image(measured)[:, None])
@@ -322,14 +322,18 @@ def fppi_of(measured: RunMeasurements) -> RatioMetric:
 
 METRICS: dict[str, Callable[[RunMeasurements, Requirement], Metric]] = {
     "certified_recall": _certified_recall,
-    "joint_recall": _joint_recall,
+    "joint_certified_recall": _joint_certified_recall,
     "clean_recall": lambda measured, _: clean_recall_of(measured),
     "clean_ap50": _clean_ap50,
     "clean_ap50_loss": _clean_ap50_loss,
     "false_alerts": _false_alerts,
-    "wrong_boxes": lambda measured, _: fppi_of(measured),
+    "fppi": lambda measured, _: fppi_of(measured),
 }
-OBJECT_METRICS = ("certified_recall", "joint_recall", "clean_recall")  # images without objects play no part in these
+OBJECT_METRICS = (
+    "certified_recall",
+    "joint_certified_recall",
+    "clean_recall",
+)  # images without objects play no part in these
 
 
 def _per_image(measured: RunMeasurements, holds: Bools | None = None) -> Floats:

@@ -80,7 +80,7 @@ class Tried:
         """The best first; of those without a gain the ones that lose least."""
         return (0, -self.gain, self.candidate.passes) if self.gain > NO_GAIN else (1, self.loss, 0)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         gain = None if self.gain == NO_GAIN else self.gain
         return {
             "masks": str(self.candidate.recipe),
@@ -106,9 +106,9 @@ class Chosen:
     def family(self) -> Family:
         return self.best.searched.family
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         found = {"budget": self.budget, "masks": str(self.candidate.recipe), "passes": self.candidate.passes}
-        return found | {"rule": self.family} | self.best.to_json()
+        return found | {"rule": self.family} | self.best.to_dict()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,10 +120,10 @@ class Budgets:
     tried: tuple[Tried, ...]
     remarks: tuple[str, ...]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
-            "budgets": [one.to_json() for one in self.chosen],
-            "recipes": [one.to_json() for one in self.tried],
+            "budgets": [one.to_dict() for one in self.chosen],
+            "recipes": [one.to_dict() for one in self.tried],
             "remarks": list(self.remarks),
         }
 

@@ -1,7 +1,8 @@
 """Inference from stored boxes, at many settings of one rule, for all images at once.
 
-`Rule.prune` run anew for every image and every base_score would spend its time on what does not change: which base box
-explains a masked box, and which masked boxes are neighbours. Both are found once. A setting then decides which masked
+`Rule.prune` run anew for every image and every base_threshold would spend its time on what does not change: which base
+box
+explains a masked box, and which masked boxes are neighbors. Both are found once. A setting then decides which masked
 boxes are alive (they carry evidence and nothing explains them), and only images where that changed are clustered again.
 The outcome is that of `Rule.prune`, bit for bit, in the detector's labels.
 """
@@ -20,7 +21,7 @@ from objectseeker.core.rule import Rule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.image_set import BoxTable
 
-# What decides which masked boxes are candidates and neighbours: both are found once for all rules that share it.
+# What decides which masked boxes are candidates and neighbors: both are found once for all rules that share it.
 SAME_CANDIDATES = ("filter_ioa", "classwise", "edge_factor", "cluster_distance")
 
 NO_BASE = -1.0  # the score of the base box that explains a masked box which none explains
@@ -32,18 +33,20 @@ MOST_LINKS = 2**32
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PruningCandidates:
-    """The masked boxes that can be output at some base_score, image by image.
+    """The masked boxes that can be output at some base_threshold, image by image.
 
-    Where masked boxes only count from a score of base_score on, one that a base box of at least its own score explains
-    is never output: most boxes of most runs end here. A rule whose masked scores lie below its base_score also needs
-    those that are explained by base boxes of lower scores alone: `reach` is the highest base_score of such a rule.
+    Where masked boxes only count from a score of base_threshold on, one that a base box of at least its own score
+    explains
+    is never output: most boxes of most runs end here. A rule whose masked scores lie below its base_threshold also
+    needs
+    those that are explained by base boxes of lower scores alone: `reach` is the highest base_threshold of such a rule.
     """
 
     boxes: BoxTable  # scores after the edge factor
     mask_of: Ints
     masks: Ints  # how many masks the image of each box has
     explained: Floats  # the highest score of a base box that explains the box
-    linked: list[list[int] | None]  # of each image: its boxes' neighbours, bit i being its i-th candidate, if kept
+    linked: list[list[int] | None]  # of each image: its boxes' neighbors, bit i being its i-th candidate, if kept
     first: list[int]  # each image's first candidate, and the end of the last image
     rule: Rule  # what it has of SAME_CANDIDATES holds for the candidates; scores and power are free
     floor: float  # the lowest masked score that was looked at
@@ -78,7 +81,7 @@ def find_candidates(
         boxes.append(Detections._checked(masked.xyxy[index], score[index], masked.label[index]))
         explained.append(best[possible])
         links = len(index) ** 2
-        linked.append(neighbours_as_bits(rule, boxes[-1]) if links <= room else None)
+        linked.append(neighbors_as_bits(rule, boxes[-1]) if links <= room else None)
         room -= links if links <= room else 0
     counts = [len(index) for index in kept]
     return PruningCandidates(
@@ -95,7 +98,8 @@ def find_candidates(
 
 
 def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
-    """For every masked box the highest score of a base box that explains it: it is filtered up to that base_score."""
+    """For every masked box the highest score of a base box that explains it: it is filtered up to that
+    base_threshold."""
     best = np.full(len(masked), NO_BASE)
     for left, rest in _groups(rule, masked.label, base.label):
         # The best base boxes come first: what one of them explains is not held against the others.
@@ -110,7 +114,7 @@ def filtering_score(rule: Rule, masked: Detections, base: Detections) -> Floats:
     return best
 
 
-def neighbours_as_bits(rule: Rule, boxes: Detections) -> list[int]:
+def neighbors_as_bits(rule: Rule, boxes: Detections) -> list[int]:
     """For every box, the boxes that clustering joins it to directly, as the bits of one number."""
     linked = [0] * len(boxes)
     for group, _ in _groups(rule, boxes.label, boxes.label):
@@ -144,7 +148,7 @@ def replay_pruning(candidates: PruningCandidates, rules: Iterable[Rule]) -> Iter
     for rule in rules:
         _check(rule, candidates)
         evidence = rule.evidence(score)
-        alive = (evidence > 0) & (candidates.explained < rule.base_score)
+        alive = (evidence > 0) & (candidates.explained < rule.base_threshold)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]
             members = np.flatnonzero(alive[start:end])
@@ -155,7 +159,7 @@ def replay_pruning(candidates: PruningCandidates, rules: Iterable[Rule]) -> Iter
                 _join(linked, members.tolist(), start, cluster)
         before = alive
         kept = np.flatnonzero(alive)
-        if rule.low_score is not None:
+        if rule.evidence_threshold is not None:
             kept = kept[_enough(cluster[kept], candidates.mask_of[kept], candidates.masks[kept], evidence[kept])]
         yield BoxTable(unionize(boxes.detections[kept], cluster[kept]), boxes.image[np.unique(cluster[kept])])
 
@@ -199,6 +203,6 @@ def _check(rule: Rule, candidates: PruningCandidates) -> None:
         wanted, prepared = getattr(rule, name), getattr(candidates.rule, name)
         if wanted != prepared:
             raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
-    needed = max(candidates.floor, rule.base_score if rule.base_score > candidates.reach else 0.0)
+    needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.reach else 0.0)
     if rule.floor < needed:
         raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {rule.floor!r}")

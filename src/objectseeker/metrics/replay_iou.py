@@ -1,6 +1,6 @@
-"""The IoU variant's inference from stored boxes, at many base_scores, for all images at once.
+"""The IoU variant's inference from stored boxes, at many base_thresholds, for all images at once.
 
-As in `replay`, what does not depend on the base_score is found once: which boxes are clear, which base boxes repeat
+As in `replay`, what does not depend on the base_threshold is found once: which boxes are clear, which base boxes repeat
 them and which of them suppress each other. The outcome is that of `IouRule.prune`, bit for bit, in the detector's
 labels.
 """
@@ -24,15 +24,15 @@ MOST_LINKS = 2**31  # as in `replay`
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IouCandidates:
-    """The masked boxes that can be output at some base_score, image by image: clear ones here, `others` apart."""
+    """The masked boxes that can be output at some base_threshold, image by image: clear ones here, `others` apart."""
 
     boxes: BoxTable
-    repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_score
+    repeated: Floats  # the highest score of a base box that repeats the box: it is dropped up to that base_threshold
     by_score: list[Ints]  # for every image its boxes, best first
     same: list[list[int] | None]  # in that order, which boxes each one suppresses: bit i is the i-th best; if kept
     first: list[int]  # each image's first box, and the end of the last image
     others: PruningCandidates
-    rule: IouRule  # its tau_iou and classwise hold for the candidates
+    rule: IouRule  # its filter_iou and classwise hold for the candidates
 
     def unsuppressed(self, image: int, alive: Bools) -> Ints:
         """`iou_variant.unsuppressed` among the boxes alive of one image."""
@@ -53,7 +53,7 @@ class IouCandidates:
 def find_iou_candidates(
     observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
 ) -> IouCandidates:
-    """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_score, on."""
+    """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_threshold, on."""
     clear = [non_overlapping(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
     parts: list[Detections] = []
     repeated: list[Floats] = []
@@ -103,9 +103,11 @@ def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[
     boxes, score = candidates.boxes, candidates.boxes.detections.score
     before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
     for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa for rule in rules]), strict=True):
-        if rule.tau_iou != candidates.rule.tau_iou:
-            raise ObjectSeekerError(f"the candidates were found for tau_iou={candidates.rule.tau_iou!r}, not {rule!r}")
-        alive = (score >= rule.ioa.mask_score) & (candidates.repeated < rule.base_score)
+        if rule.filter_iou != candidates.rule.filter_iou:
+            raise ObjectSeekerError(
+                f"the candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}"
+            )
+        alive = (score >= rule.ioa.mask_threshold) & (candidates.repeated < rule.base_threshold)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]
             output[start:end] = False

@@ -1,7 +1,8 @@
 """AP, clean recall and certified recall of many samples of the images at once: what confidence intervals are made of.
 
 A sample is one row of weights: how often each image is in it. Everything is counted image by image first, so a sample
-costs a few sums, and every figure of a sample is what the full protocol gives on it: the base_score at which a clean
+costs a few sums, and every figure of a sample is what the full protocol gives on it: the base_threshold at which a
+clean
 recall is reached is found anew for each.
 """
 
@@ -19,9 +20,9 @@ from objectseeker.metrics.average_precision import envelope_area
 from objectseeker.metrics.curves import RECALL_ROUNDING, defended_curve
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings
 
-NO_ROW = -1  # instead of the row of a base_score
+NO_ROW = -1  # instead of the row of a base_threshold
 MOST_SAMPLES = 10_000  # an interval is no better for more, and all of them go into files
 
 
@@ -42,16 +43,16 @@ def require_samples(count: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tally:
-    """One detector at one base_score per row, counted image by image. Results have one entry per sample."""
+    """One detector at one base_threshold per row, counted image by image. Results have one entry per sample."""
 
-    base_scores: Floats
+    base_thresholds: Floats
     objects: Floats  # (images, classes)
     right: Floats  # (images, rows, classes): objects found
     wrong: Floats  # likewise: boxes that found nothing
 
     @classmethod
-    def of(cls, scene: ImageSet, additions: Sequence[BoxTable], base_scores: Floats = BASE_SCORES) -> Tally:
-        """Of base boxes and what is added to them at each base_score, in the data set's labels."""
+    def of(cls, scene: ImageSet, additions: Sequence[BoxTable], base_thresholds: Floats = BASE_THRESHOLDS) -> Tally:
+        """Of base boxes and what is added to them at each base_threshold, in the dataset's labels."""
         images, classes = len(scene.images), len(scene.names)
         apart = replace(
             scene,
@@ -59,10 +60,10 @@ class Tally:
             base=_label_by_image(scene.base, classes),
             truth=_label_by_image(scene.truth, classes),
         )
-        curve = defended_curve(apart, base_scores, (_label_by_image(added, classes) for added in additions))
-        shape = len(base_scores), images, classes
+        curve = defended_curve(apart, base_thresholds, (_label_by_image(added, classes) for added in additions))
+        shape = len(base_thresholds), images, classes
         return cls(
-            base_scores=base_scores,
+            base_thresholds=base_thresholds,
             objects=apart.objects_per_class.reshape(images, classes).astype(np.float64),
             right=curve.right.reshape(shape).swapaxes(0, 1).astype(np.float64),
             wrong=curve.wrong.reshape(shape).swapaxes(0, 1).astype(np.float64),
@@ -90,22 +91,23 @@ class Tally:
         return row_blocks(len(weights), rows * classes)
 
     def rows_at_recall(self, clean_recall: float, weights: Floats) -> Ints:
-        """The row of the highest base_score whose clean recall is at least this fraction, or NO_ROW."""
+        """The row of the highest base_threshold whose clean recall is at least this fraction, or NO_ROW."""
         reached = self.clean_recall(weights) >= 100 * clean_recall - RECALL_ROUNDING
-        best = np.where(reached, self.base_scores[:, None], -np.inf).argmax(axis=0)
+        best = np.where(reached, self.base_thresholds[:, None], -np.inf).argmax(axis=0)
         return np.where(reached.any(axis=0), best, NO_ROW)
 
-    def rows_at_wrong_boxes(self, most: float, weights: Floats) -> Ints:
-        """The row of the smallest base_score from which on at most so many wrong boxes an image are left, or NO_ROW."""
-        order = np.argsort(self.base_scores, kind="stable")
+    def rows_at_fppi(self, most: float, weights: Floats) -> Ints:
+        """The row of the smallest base_threshold from which on at most so many wrong boxes an image are left, or
+        NO_ROW."""
+        order = np.argsort(self.base_thresholds, kind="stable")
         wrong = (weights @ self.wrong.sum(axis=2)[:, order]).T / weights.sum(axis=1)  # (rows, samples)
         too_many_from = np.logical_or.accumulate((wrong > most)[::-1], axis=0)[::-1]
         return np.where(too_many_from[-1], NO_ROW, order[np.argmin(too_many_from, axis=0)])
 
     def rows_asked_for(self, settings: EvaluationSettings, weights: Floats) -> Ints:
         """Where each sample has the operating point of settings that have no fixed rule, or NO_ROW."""
-        if settings.wrong_boxes is not None:
-            return self.rows_at_wrong_boxes(settings.wrong_boxes, weights)
+        if settings.fppi is not None:
+            return self.rows_at_fppi(settings.fppi, weights)
         assert settings.clean_recall is not None
         return self.rows_at_recall(settings.clean_recall, weights)
 

@@ -16,11 +16,11 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 
 # The settings a curve is made of. A run keeps base boxes from a floor on (.01 unless told otherwise): below it every
-# base_score gives the same boxes.
-BASE_SCORES: Floats = np.arange(100) / 100
-BASE_SCORES.setflags(write=False)
+# base_threshold gives the same boxes.
+BASE_THRESHOLDS: Floats = np.arange(100) / 100
+BASE_THRESHOLDS.setflags(write=False)
 
-OPERATING_POINT_KEYS = ("clean_recall", "base_score", "wrong_boxes")  # what can fix an operating point, one of them
+OPERATING_POINT_KEYS = ("clean_recall", "base_threshold", "fppi")  # what can fix an operating point, one of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +64,10 @@ class ThreatModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSettings:
-    """A rule, how its scores follow base_score, what it is certified against, and where on its curve.
+    """A rule, how its scores follow base_threshold, what it is certified against, and where on its curve.
 
     The operating point is where the defended detector reaches `clean_recall` (the r of CertR@r, a fraction), or at
-    `base_score`, or at the smallest base_score from which on it gives at most `wrong_boxes` wrong boxes an image; with
+    `base_threshold`, or at the smallest base_threshold from which on it gives at most `fppi` wrong boxes an image; with
     none of these it is the rule itself. A clean recall that nobody asked for (`clean_recall_is_default`) gives way to
     the highest that is reached.
     """
@@ -76,42 +76,44 @@ class EvaluationSettings:
     follow: ThresholdSchedule
     threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
-    base_score: float | None = None
+    base_threshold: float | None = None
     clean_recall_is_default: bool = False
-    wrong_boxes: float | None = None
+    fppi: float | None = None
     base_floor: float = 0.0  # below it base boxes are not known, so nobody can say how many of them are wrong
 
     def __post_init__(self) -> None:
-        for name in ("clean_recall", "base_score", "base_floor"):
+        for name in ("clean_recall", "base_threshold", "base_floor"):
             if getattr(self, name) is not None:
                 require_fraction(getattr(self, name), name)
-        if self.wrong_boxes is not None:
-            require_wrong_boxes(self.wrong_boxes)
+        if self.fppi is not None:
+            require_fppi(self.fppi)
         given = {name: getattr(self, name) for name in OPERATING_POINT_KEYS if getattr(self, name) is not None}
         if len(given) > 1:
             several = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
-        if (self.ioa.low_score is None) != (self.follow.low_alpha is None):
-            raise ObjectSeekerError(f"the rule's low_score is {self.ioa.low_score!r}, but its scores are {self.follow}")
+        if (self.ioa.evidence_threshold is None) != (self.follow.evidence_alpha is None):
+            raise ObjectSeekerError(
+                f"the rule's evidence_threshold is {self.ioa.evidence_threshold!r}, but its scores are {self.follow}"
+            )
 
     @classmethod
     def along(cls, follow: ThresholdSchedule, like: AnyRule | None = None, **others: Any) -> EvaluationSettings:
-        """Settings whose rule is the one on the curve at its base_score; all but scores is as in `like`."""
+        """Settings whose rule is the one on the curve at its base_threshold; all but scores is as in `like`."""
         like = Rule() if like is None else like
-        return cls(rule=follow.rule(like, like.base_score), follow=follow, **others)
+        return cls(rule=follow.rule(like, like.base_threshold), follow=follow, **others)
 
     @property
     def ioa(self) -> Rule:
         """The rule, or that of the boxes that are not clear."""
         return ioa_of(self.rule)
 
-    def on_curve(self, base_score: float) -> AnyRule:
-        """The rule whose scores follow this base_score: what the curve of an average precision is made of."""
-        return self.follow.rule(self.rule, base_score)
+    def on_curve(self, base_threshold: float) -> AnyRule:
+        """The rule whose scores follow this base_threshold: what the curve of an average precision is made of."""
+        return self.follow.rule(self.rule, base_threshold)
 
-    def rule_at(self, base_score: float) -> AnyRule:
-        """The rule at a base_score: the rule itself at its own."""
-        return self.rule if base_score == self.rule.base_score else self.on_curve(base_score)
+    def rule_at(self, base_threshold: float) -> AnyRule:
+        """The rule at a base_threshold: the rule itself at its own."""
+        return self.rule if base_threshold == self.rule.base_threshold else self.on_curve(base_threshold)
 
     @property
     def asked(self) -> str:
@@ -121,13 +123,13 @@ class EvaluationSettings:
     @property
     def fixed_rule(self) -> AnyRule | None:
         """The rule at the operating point, unless the curve must say where that is."""
-        if self.clean_recall is not None or self.wrong_boxes is not None:
+        if self.clean_recall is not None or self.fppi is not None:
             return None
-        return self.rule if self.base_score is None else self.rule_at(self.base_score)
+        return self.rule if self.base_threshold is None else self.rule_at(self.base_threshold)
 
     @property
     def floor(self) -> float:
-        """The lowest score at which a masked box can play a part, whatever the base_score."""
+        """The lowest score at which a masked box can play a part, whatever the base_threshold."""
         return min(self.rule.floor, self.on_curve(0.0).floor)
 
     def with_rule(self, **changes: Any) -> EvaluationSettings:
@@ -136,19 +138,17 @@ class EvaluationSettings:
         return replace(self, rule=replace(self.rule, ioa=ioa) if isinstance(self.rule, IouRule) else ioa)
 
     def following(self, **changes: Any) -> EvaluationSettings:
-        """Scores that follow base_score in another way, those of the rule itself included."""
+        """Scores that follow base_threshold in another way, those of the rule itself included."""
         follow = replace(self.follow, **changes)
-        return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_score))
+        return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_threshold))
 
     def at_clean_recall(self, clean_recall: float) -> EvaluationSettings:
-        return replace(
-            self, clean_recall=clean_recall, base_score=None, wrong_boxes=None, clean_recall_is_default=False
-        )
+        return replace(self, clean_recall=clean_recall, base_threshold=None, fppi=None, clean_recall_is_default=False)
 
-    def at_wrong_boxes(self, most: float) -> EvaluationSettings:
-        return replace(self, clean_recall=None, base_score=None, wrong_boxes=most, clean_recall_is_default=False)
+    def at_fppi(self, most: float) -> EvaluationSettings:
+        return replace(self, clean_recall=None, base_threshold=None, fppi=most, clean_recall_is_default=False)
 
-    def label_free(self) -> EvaluationSettings:
+    def class_agnostic(self) -> EvaluationSettings:
         """The same without regard to labels."""
         return self.with_rule(classwise=False)
 
@@ -158,20 +158,20 @@ class EvaluationSettings:
             return self
         return replace(self, rule=IouRule(ioa=self.rule), threat=replace(self.threat, threshold=None))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         ioa = self.ioa
         return {
-            **{name: getattr(self.follow, name) for name in ("alpha", "beta", "low_alpha", "low_beta")},
+            **{name: getattr(self.follow, name) for name in ("alpha", "beta", "evidence_alpha", "evidence_beta")},
             "power": ioa.power,
             "filter_ioa": ioa.filter_ioa,
             "edge_factor": ioa.edge_factor,
             "cluster_distance": ioa.cluster_distance,
             "classwise": ioa.classwise,
-            "tau_iou": self.rule.tau_iou if isinstance(self.rule, IouRule) else None,
+            "filter_iou": self.rule.filter_iou if isinstance(self.rule, IouRule) else None,
             **self.threat.described(self.rule),
             "clean_recall": self.clean_recall,
-            "base_score": self.base_score,
-            "wrong_boxes": self.wrong_boxes,
+            "base_threshold": self.base_threshold,
+            "fppi": self.fppi,
         }
 
 
@@ -187,17 +187,17 @@ def threshold_of(rule: AnyRule, threshold: float | None) -> float:
     return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0
 
 
-def require_wrong_boxes(most: float) -> float:
+def require_fppi(most: float) -> float:
     """How many wrong boxes an image may have, on average."""
-    number = require_number(most, "wrong_boxes")
+    number = require_number(most, "fppi")
     if number < 0:
-        raise ObjectSeekerError(f"wrong_boxes must be at least 0, got {most!r}")
+        raise ObjectSeekerError(f"fppi must be at least 0, got {most!r}")
     return number
 
 
-def at_most(wrong_boxes: float) -> str:
+def at_most(fppi: float) -> str:
     """An operating point in words."""
-    return f"at most {wrong_boxes:g} wrong box{'' if wrong_boxes == 1 else 'es'} an image"
+    return f"at most {fppi:g} wrong box{'' if fppi == 1 else 'es'} an image"
 
 
 def require_seed(seed: int) -> int:

@@ -37,8 +37,8 @@ class SliceRow:
     clean_recall: float | None  # the mean over its classes
     certified: dict[PatchLocation, float | None]
     vacuous_far: int
-    joint_recall: float | None  # of slices of images
-    wrong_boxes: float | None  # an image; likewise
+    joint_certified_recall: float | None  # of slices of images
+    fppi: float | None  # an image; likewise
 
     @property
     def column(self) -> str:
@@ -57,8 +57,8 @@ class SliceRow:
             "clean_recall": self.clean_recall,
             **certified,
             "vacuous_far": self.vacuous_far,
-            "joint_recall": self.joint_recall,
-            "wrong_boxes": self.wrong_boxes,
+            "joint_certified_recall": self.joint_certified_recall,
+            "fppi": self.fppi,
         }
 
 
@@ -192,6 +192,6 @@ def _row(name: str, part: RunMeasurements, threat: ThreatModel) -> SliceRow:
         clean_recall=recall,
         certified=shares(part.certified[threat].sum(axis=1), objects),
         vacuous_far=int(part.vacuous[threat][PATCH_LOCATIONS.index("far")].sum()),
-        joint_recall=100 * (remaining / objects) if remaining is not None and objects else None,
-        wrong_boxes=wrong,
+        joint_certified_recall=100 * (remaining / objects) if remaining is not None and objects else None,
+        fppi=wrong,
     )

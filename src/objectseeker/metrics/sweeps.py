@@ -29,7 +29,7 @@ from objectseeker.metrics.settings import EvaluationSettings
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PATCH_ASPECTS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0)
 THRESHOLDS = tuple(t / 10 for t in range(10))
-WRONG_BOXES = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
+FPPI = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # an image
 SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
@@ -92,10 +92,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRecall:
-    """Precision and recall over all boxes of one detector at one base_score."""
+    """Precision and recall over all boxes of one detector at one base_threshold."""
 
     detector: str
-    base_score: float
+    base_threshold: float
     precision: float | None
     recall: float
     clean_recall: float
@@ -118,7 +118,7 @@ def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iter
     ]
 
 
-def by_wrong_boxes(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = WRONG_BOXES) -> list[Step]:
+def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI) -> list[Step]:
     """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
     replayed, undefended = DefendedImageSet.of(scene, settings), undefended_curve(scene)
     curve, steps = replayed.curve(settings), []
@@ -126,9 +126,9 @@ def by_wrong_boxes(scene: ImageSet, settings: EvaluationSettings, most: Iterable
         row = undefended.row_at_fppi(one, settings.base_floor)
         steps.append(
             Step(
-                name="asked_wrong_boxes",
+                name="asked_fppi",
                 value=one,
-                outcome=_outcome(settings.at_wrong_boxes(one), replayed, curve=curve),
+                outcome=_outcome(settings.at_fppi(one), replayed, curve=curve),
                 beside={"undefended_clean_recall": None if row is None else float(undefended.clean_recall[row])},
             )
         )
@@ -150,12 +150,12 @@ def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -
 
 
 def by_alpha(scene: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[Step]:
-    """The effect of the lowest mask_score."""
+    """The effect of the lowest mask_threshold."""
     return _by_follow(scene, settings, "alpha", alphas)
 
 
 def by_beta(scene: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[Step]:
-    """The effect of how far mask_score rises above base_score."""
+    """The effect of how far mask_threshold rises above base_threshold."""
     return _by_follow(scene, settings, "beta", betas)
 
 
@@ -204,7 +204,13 @@ def by_patch_area(
         jointly = k is None or k == max(ks)
         outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes, jointly=jointly)
         steps += [
-            Step(name="patch_area", value=one, k=k, outcome=outcome, beside={"joint_recall": outcome.joint_recall})
+            Step(
+                name="patch_area",
+                value=one,
+                k=k,
+                outcome=outcome,
+                beside={"joint_certified_recall": outcome.joint_certified_recall},
+            )
             for one, outcome in zip(areas, outcomes, strict=True)
         ]
     return steps
@@ -252,7 +258,8 @@ def by_split(scene: ImageSet, settings: EvaluationSettings, *, splits: int = 2, 
 
 
 def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[PrecisionRecall]:
-    """Precision and recall over all boxes at every base_score: undefended, defended, and defended without pruning."""
+    """Precision and recall over all boxes at every base_threshold: undefended, defended, and defended without
+    pruning."""
     rows = []
     for detector, curve in (
         ("undefended", undefended_curve(scene)),
@@ -263,12 +270,12 @@ def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[Prec
         rows += [
             PrecisionRecall(
                 detector=detector,
-                base_score=float(curve.base_scores[i]),
+                base_threshold=float(curve.base_thresholds[i]),
                 precision=100 * float(right[i] / boxes[i]) if boxes[i] else None,
                 recall=100 * float(right[i] / len(scene.counted)),
                 clean_recall=float(curve.clean_recall[i]),
             )
-            for i in range(len(curve.base_scores))
+            for i in range(len(curve.base_thresholds))
         ]
     return rows
 

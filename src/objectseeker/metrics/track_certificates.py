@@ -91,7 +91,7 @@ class TrackRow:
     def seconds(self) -> float | None:
         return None if self.fps is None else self.hidden / self.fps
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "sequence": self.sequence,
             "track": self.track,
@@ -182,7 +182,7 @@ class OverTime:
             said.append("* estimated from a run that shows all masks: observe with --masks rolling:N:... to certify")
         return said
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "patch_area": self.patch.area,
             "patch_aspect": self.patch.aspect,
@@ -192,7 +192,7 @@ class OverTime:
             "several_sizes": list(self.several_sizes),
             "tracks_of_unknown_classes": self.unknown,
             "rows": self.rows(),
-            "tracks": [row.to_json() for row in self.tracks],
+            "tracks": [row.to_dict() for row in self.tracks],
         }
 
 

@@ -26,7 +26,7 @@ from objectseeker.metrics.curves import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import BASE_SCORES, EvaluationSettings, ThreatModel, at_most, require_seed
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, at_most, require_seed
 from objectseeker.metrics.sweeps import split
 
 Family = Literal["paper", "evidence"]
@@ -34,11 +34,12 @@ RecallOf = Literal["defended", "undefended"]
 
 FAMILIES: tuple[Family, ...] = get_args(Family)
 USUAL_RECALL = 0.8  # where nobody asks for another clean recall
-MANY_WRONG_BOXES = 10  # an image
+MANY_FPPI = 10  # an image
 NO_GAIN = -1.0  # of settings that do not reach the operating point
 
-# The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its low_alpha
-# and low_beta start as shares of its alpha and beta.
+# The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its
+# evidence_alpha
+# and evidence_beta start as shares of its alpha and beta.
 GRID: dict[Family, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "paper": ((0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9), (0.0, 0.1, 0.25, 0.4, 0.55, 0.7)),
     "evidence": ((0.2, 0.35, 0.5, 0.65, 0.8), (0.05, 0.25, 0.45, 0.65)),
@@ -55,7 +56,7 @@ SMALLEST_POWER = 0.25
 STARTS = 2  # how many of the best settings are moved
 MOST_ROUNDS = 3  # of moves of one step
 
-COARSE = 4  # while searching, a curve has every fourth base_score
+COARSE = 4  # while searching, a curve has every fourth base_threshold
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,7 +66,7 @@ class Trial:
     settings: EvaluationSettings
     outcome: DefendedOutcome
     undefended_ap50: float
-    loss: float  # the points of AP50 that the defence costs
+    loss: float  # the points of AP50 that the defense costs
     certified_mean: float | None  # over every `where` asked for; None if the point asked for is not there, or if the
     # setting loses more than any loss that is searched for: nothing is certified that could not be chosen
     undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
@@ -84,7 +85,7 @@ class Trial:
         return self.outcome.to_row() | more
 
     def to_row(self) -> dict[str, Any]:
-        return self.settings.to_json() | self.figures()
+        return self.settings.to_dict() | self.figures()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,7 +102,7 @@ class Tuned:
         """Why the held-out half has no certified recall, where it has none."""
         if self.held_out.outcome.point is not None:
             return None
-        if self.settings.wrong_boxes is not None:
+        if self.settings.fppi is not None:
             return f"on the half that was not searched, {self.held_out.outcome.remark()}"
         return (
             f"the half that was not searched reaches a clean recall of at most "
@@ -113,17 +114,17 @@ class Tuned:
     def flooding(self) -> str | None:
         """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
         point = self.searched.outcome.point
-        if point is None or point.wrong_boxes <= MANY_WRONG_BOXES:
+        if point is None or point.fppi <= MANY_FPPI:
             return None
         return (
-            f"the defence gives {point.wrong_boxes:.0f} wrong boxes an image from a score of {point.rule.base_score:g} "
-            "on: ask for fewer with --wrong-boxes, or for less with --clean-recall"
+            f"the defense gives {point.fppi:.0f} wrong boxes an image from a score of {point.rule.base_threshold:g} "
+            "on: ask for fewer with --fppi, or for less with --clean-recall"
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "most_loss": self.most_loss,
-            "settings": self.settings.to_json(),
+            "settings": self.settings.to_dict(),
             "searched": self.searched.figures(),
             "held_out": self.held_out.figures(),
             "why": self.why_not_held_out,
@@ -150,16 +151,16 @@ class Tuning:
 
     @property
     def chosen(self) -> tuple[AnyRule, ThresholdSchedule]:
-        """What a defence is made of: the best rule where the searched half reaches the clean recall, and its curve."""
+        """What a defense is made of: the best rule where the searched half reaches the clean recall, and its curve."""
         point, follow = self.best.searched.outcome.point, self.best.settings.follow
         assert point is not None  # otherwise it would not be the best
         return point.rule, follow
 
-    def to_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
-            "best": self.best.to_json(),
-            "families": {family: tuned.to_json() for family, tuned in self.families.items()},
-            "frontier": {family: [one.to_json() for one in points] for family, points in self.frontier.items()},
+            "best": self.best.to_dict(),
+            "families": {family: tuned.to_dict() for family, tuned in self.families.items()},
+            "frontier": {family: [one.to_dict() for one in points] for family, points in self.frontier.items()},
             "attempts": [trial.to_row() for trial in self.trials],
             "remarks": list(self.remarks),
         }
@@ -196,12 +197,13 @@ class Choices:
 class Search:
     """What `tune` looks for, and among what.
 
-    What is maximised is the mean certified recall over `wheres` against `threat` at `clean_recall`, or with at most
-    `wrong_boxes` wrong boxes an image (see `Settings`), among the settings
+    What is maximized is the mean certified recall over `wheres` against `threat` at `clean_recall`, or with at most
+    `fppi` wrong boxes an image (see `Settings`), among the settings
     that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
     "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
-    base_score. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the half
+    base_threshold. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the
+    half
     that is searched. Without a clean recall it is
     USUAL_RECALL, or what the undefended detector reaches on both halves if that is less.
     """
@@ -209,7 +211,7 @@ class Search:
     mask_floor: float
     threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
-    wrong_boxes: float | None = None
+    fppi: float | None = None
     base_floor: float = 0.0
     most_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
@@ -224,11 +226,9 @@ class Search:
     def __post_init__(self) -> None:
         require_fraction(self.mask_floor, "mask_floor")
         require_fraction(self.recall, "clean_recall")
-        if self.wrong_boxes is not None and (self.clean_recall is not None or self.recall_of != "defended"):
+        if self.fppi is not None and (self.clean_recall is not None or self.recall_of != "defended"):
             asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
-            raise ObjectSeekerError(
-                f"give a clean recall or wrong boxes, one of them: got wrong_boxes={self.wrong_boxes!r}, {asked}"
-            )
+            raise ObjectSeekerError(f"give a clean recall or wrong boxes, one of them: got fppi={self.fppi!r}, {asked}")
         for loss in (self.most_loss, *self.losses):
             require_number(loss, "most_loss")
         _require_some(self.families, FAMILIES, "families")
@@ -253,15 +253,15 @@ class Search:
 
     def settings(self) -> EvaluationSettings:
         """Where a search starts from."""
-        recall = self.recall if self.wrong_boxes is None else None
-        point: dict[str, Any] = {"clean_recall": recall, "wrong_boxes": self.wrong_boxes, "base_floor": self.base_floor}
+        recall = self.recall if self.fppi is None else None
+        point: dict[str, Any] = {"clean_recall": recall, "fppi": self.fppi, "base_floor": self.base_floor}
         return EvaluationSettings.along(ThresholdSchedule(), threat=self.threat, **point)
 
     @property
     def point(self) -> str:
         """Where is searched, in words."""
-        if self.wrong_boxes is not None:
-            return f"a base_score with {at_most(self.wrong_boxes)}"
+        if self.fppi is not None:
+            return f"a base_threshold with {at_most(self.fppi)}"
         return f"clean recall {100 * self.recall:g} %"
 
 
@@ -272,7 +272,8 @@ def tune(
     *,
     on_attempt: Callable[[Trial], None] | None = None,
 ) -> Tuning:
-    """Search alpha, beta and filter_ioa and, for the evidence rule, low_alpha, low_beta, power and the other choices.
+    """Search alpha, beta and filter_ioa and, for the evidence rule, evidence_alpha, evidence_beta, power and the other
+    choices.
 
     `on_attempt` is called after every setting.
     """
@@ -299,7 +300,7 @@ def tune(
 
 def within_reach(search: Search, halves: Sequence[ImageSet]) -> tuple[Search, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
-    if search.clean_recall is not None or search.wrong_boxes is not None:
+    if search.clean_recall is not None or search.fppi is not None:
         return search, ()
     highest = min(undefended_curve(half).highest_clean_recall for half in halves)
     if highest >= 100 * USUAL_RECALL:
@@ -310,7 +311,7 @@ def within_reach(search: Search, halves: Sequence[ImageSet]) -> tuple[Search, tu
 
 
 class Remembering(DefendedImageSet):
-    """Certifies a rule once: certificates hold for any base_score, and many settings differ in that alone."""
+    """Certifies a rule once: certificates hold for any base_threshold, and many settings differ in that alone."""
 
     @cached_property
     def _known(self) -> dict[tuple[Rule, ThreatModel], tuple[Bools, Bools]]:
@@ -319,7 +320,7 @@ class Remembering(DefendedImageSet):
     def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
         if patches is not None or not isinstance(rule, Rule):
             return super().certified(rule, threat, patches)
-        key = replace(rule, base_score=0.0), threat
+        key = replace(rule, base_threshold=0.0), threat
         if key not in self._known:
             self._known[key] = super().certified(rule, threat)
         return self._known[key]
@@ -346,9 +347,9 @@ class Measuring:
         return replace(self._trial(settings, curve, point), undefended_clean_recall=self._undefended_clean_recall)
 
     def coarse(self, settings: EvaluationSettings) -> Trial:
-        """AP at every COARSE-th base_score, defended and undefended; recalls where the full protocol has them."""
+        """AP at every COARSE-th base_threshold, defended and undefended; recalls where the full protocol has them."""
         replayed = self._shared(settings)
-        curve = replayed.curve(settings, BASE_SCORES[::COARSE])
+        curve = replayed.curve(settings, BASE_THRESHOLDS[::COARSE])
         if self._loss(curve) > self._search.every_loss[-1]:  # certifying takes most of the time
             return self._trial(settings, curve, None)
         if self._undefended is not None:
@@ -356,23 +357,23 @@ class Measuring:
         return self._trial(settings, curve, self._between(settings, replayed, curve))
 
     def _between(self, settings: EvaluationSettings, replayed: DefendedImageSet, curve: Curve) -> OperatingPoint | None:
-        """The operating point among the base_scores next to that of a coarse curve.
+        """The operating point among the base_thresholds next to that of a coarse curve.
 
-        Wrong boxes may be too many at a higher base_score between two of the coarse curve, too: that is for `full`.
+        Wrong boxes may be too many at a higher base_threshold between two of the coarse curve, too: that is for `full`.
         """
         row = operating_row_of(settings, curve)
-        if settings.wrong_boxes is None:
+        if settings.fppi is None:
             if row is None:
                 return None
-            beside = BASE_SCORES[row * COARSE : (row + 1) * COARSE]
+            beside = BASE_THRESHOLDS[row * COARSE : (row + 1) * COARSE]
         else:
-            row = len(curve.base_scores) if row is None else row
-            beside = BASE_SCORES[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
+            row = len(curve.base_thresholds) if row is None else row
+            beside = BASE_THRESHOLDS[max(0, (row - 1) * COARSE + 1) : row * COARSE + 1]
         return replayed.at_operating_point(settings, replayed.curve(settings, beside))
 
     def loss(self, settings: EvaluationSettings) -> float:
         """The points of AP50 that settings cost, as `coarse` measures them, without a certificate."""
-        return self._loss(self._shared(settings).curve(settings, BASE_SCORES[::COARSE]))
+        return self._loss(self._shared(settings).curve(settings, BASE_THRESHOLDS[::COARSE]))
 
     def reaches(self, trial: Trial) -> bool:
         """Whether what was asked for was reached."""
@@ -385,7 +386,7 @@ class Measuring:
         row = self._undefended.row_at_recall(self._search.recall)
         if row is None:
             return None
-        return replayed.at(settings, settings.on_curve(float(self._undefended.base_scores[row])))
+        return replayed.at(settings, settings.on_curve(float(self._undefended.base_thresholds[row])))
 
     @cached_property
     def _undefended_clean_recall(self) -> float | None:
@@ -405,10 +406,10 @@ class Measuring:
         return self._undefended_by(curve) - curve.mean_ap50
 
     def _undefended_by(self, curve: Curve) -> float:
-        """The undefended AP50 at the same base_scores."""
-        size = len(curve.base_scores)
+        """The undefended AP50 at the same base_thresholds."""
+        size = len(curve.base_thresholds)
         if size not in self._undefended_ap50:
-            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_scores).mean_ap50
+            self._undefended_ap50[size] = undefended_curve(self._scene, curve.base_thresholds).mean_ap50
         return self._undefended_ap50[size]
 
     def _shared(self, settings: EvaluationSettings) -> DefendedImageSet:
@@ -457,10 +458,10 @@ class Climb:
                 f"no setting loses at most {self._search.most_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
-        if self._search.wrong_boxes is not None:
-            fewest = min(float(trial.outcome.curve.wrong_boxes[-1]) for trial in self.trials.values())
-            most = at_most(self._search.wrong_boxes)
-            return f"no setting gives {most}; the fewest at the highest base_score are {fewest:.3g}, so allow more"
+        if self._search.fppi is not None:
+            fewest = min(float(trial.outcome.curve.fppi[-1]) for trial in self.trials.values())
+            most = at_most(self._search.fppi)
+            return f"no setting gives {most}; the fewest at the highest base_threshold are {fewest:.3g}, so allow more"
         wanted = 100 * self._search.recall
         highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
@@ -479,7 +480,7 @@ class Climb:
 
 
 def family_of(settings: EvaluationSettings) -> Family:
-    return "paper" if settings.follow.low_alpha is None else "evidence"
+    return "paper" if settings.follow.evidence_alpha is None else "evidence"
 
 
 def _within(trial: Trial, loss: float) -> bool:
@@ -501,16 +502,16 @@ def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[E
     follow, power = settings.follow, settings.ioa.power
     alpha, beta = follow.alpha, follow.beta
     for by in (-step, step):
-        if follow.low_alpha is None or follow.low_beta is None:
+        if follow.evidence_alpha is None or follow.evidence_beta is None:
             yield with_scores(settings, floor, alpha + by, beta, None, power)
             yield with_scores(settings, floor, alpha, beta + by, None, power)
         else:
-            low_alpha, low_beta = follow.low_alpha, follow.low_beta
-            yield with_scores(settings, floor, alpha + by, beta, (low_alpha, low_beta), power)
-            yield with_scores(settings, floor, alpha, beta + by, (low_alpha, low_beta), power)
-            yield with_scores(settings, floor, alpha, beta, (low_alpha + by, low_beta), power)
-            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta + by), power)
-            yield with_scores(settings, floor, alpha, beta, (low_alpha, low_beta), power + POWER_STEP * by)
+            evidence_alpha, evidence_beta = follow.evidence_alpha, follow.evidence_beta
+            yield with_scores(settings, floor, alpha + by, beta, (evidence_alpha, evidence_beta), power)
+            yield with_scores(settings, floor, alpha, beta + by, (evidence_alpha, evidence_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (evidence_alpha + by, evidence_beta), power)
+            yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta + by), power)
+            yield with_scores(settings, floor, alpha, beta, (evidence_alpha, evidence_beta), power + POWER_STEP * by)
 
 
 def with_scores(
@@ -519,10 +520,10 @@ def with_scores(
     """`settings` with these values, rounded and kept within their limits: low ones do not exceed the others."""
     alpha, beta = _clip(alpha, floor, 1.0), _clip(beta, 0.0, 1.0)
     if low is None:
-        return settings.following(alpha=alpha, beta=beta, low_alpha=None, low_beta=None)
-    low_alpha, low_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
+        return settings.following(alpha=alpha, beta=beta, evidence_alpha=None, evidence_beta=None)
+    evidence_alpha, evidence_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
     chosen = settings.with_rule(power=max(round(power, 4), SMALLEST_POWER))
-    return chosen.following(alpha=alpha, beta=beta, low_alpha=low_alpha, low_beta=low_beta)
+    return chosen.following(alpha=alpha, beta=beta, evidence_alpha=evidence_alpha, evidence_beta=evidence_beta)
 
 
 def _clip(value: float, low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""Another run or another defence of the same images beside the one that a report is about."""
+"""Another run or another defense of the same images beside the one that a report is about."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Baseline:
                 "things, compare rules of one kind"
             )
         if vocabulary.dataset_names != self.vocabulary.dataset_names:
-            raise ObjectSeekerError("the baseline has other classes of objects: observe both on the same data set")
+            raise ObjectSeekerError("the baseline has other classes of objects: observe both on the same dataset")
         known = {image.id: image for image in self.images}
         return replace(self, images=[self._of(image, known) for image in images])
 
@@ -45,6 +45,6 @@ class Baseline:
         seen, now = before.observation, image.observation
         if not same or (seen.width, seen.height) != (now.width, now.height):
             raise ObjectSeekerError(
-                f"the baseline has another image {image.id}, or other objects in it: observe both on the same data set"
+                f"the baseline has another image {image.id}, or other objects in it: observe both on the same dataset"
             )
         return replace(before, ignore=image.ignore, crowd=image.crowd)

@@ -2,15 +2,15 @@
 
 Per object: where it lies among the integer patch positions (`threats.Surroundings`). Per target, an object as one of
 the detector's labels that stand for its class: the masked boxes that prove it and decide alone (mask and share), and
-those that only prove it together (mask, weight, share, and who is whose neighbour).
+those that only prove it together (mask, weight, share, and who is whose neighbor).
 
 Why boxes that decide alone are not among the others: views only have to add up at positions that escape every mask
 which decides alone (`ObjectProof.certifies`). The mask of a box that decides alone removes none of those positions, so
-that box adds nothing there, and no star centred on it counts there. For the same reason one box per mask is enough: the
+that box adds nothing there, and no star centerd on it counts there. For the same reason one box per mask is enough: the
 one with the largest share proves the object up to the highest T. Every other box with any evidence is kept, even if its
-weight is rounded down to 0: it may still be the centre of a star.
+weight is rounded down to 0: it may still be the center of a star.
 
-An attacker can draw so many weak boxes that no page could hold which of them are neighbours. Of a target with more than
+An attacker can draw so many weak boxes that no page could hold which of them are neighbors. Of a target with more than
 MOST_TOGETHER, and of the largest if all together exceed MOST_BYTES, only the boxes that decide alone are kept: the page
 then certifies less than there is, never more, and says so.
 """
@@ -39,7 +39,7 @@ Column = npt.NDArray[Any]
 Singles = npt.NDArray[np.float32]
 
 MOST_TOGETHER = 2048  # boxes of one target that only prove it together; more than a handful a view
-MOST_BYTES = 2**26  # of all of them and their neighbours
+MOST_BYTES = 2**26  # of all of them and their neighbors
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +64,7 @@ class _Target:
 
     @property
     def size(self) -> int:
-        """Bytes of what decides together, neighbours included."""
+        """Bytes of what decides together, neighbors included."""
         rows = len(self.together["mask"])
         return sum(column.nbytes for column in self.together.values()) + rows * -(-rows // 8)
 
@@ -187,7 +187,7 @@ def _best_of_each_mask(proofs: ProofTable, mask_of: Ints, rows: Ints) -> Ints:
 
 
 def _links(boxes: Floats, distance: float) -> Column:
-    """The rows of a target's neighbour matrix as bits, each row on whole bytes. Neighbours as `evidence.linked`."""
+    """The rows of a target's neighbor matrix as bits, each row on whole bytes. Neighbors as `evidence.linked`."""
     near = (certain_neighbors(boxes[some], boxes, distance, some.start) for some in row_blocks(len(boxes), len(boxes)))
     bits = [np.packbits(rows, axis=1, bitorder="little").ravel() for rows in near]
     return np.concatenate([np.empty(0, np.uint8), *bits])

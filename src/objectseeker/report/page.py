@@ -27,7 +27,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
 from objectseeker.metrics.image_set import NO_IMAGES
@@ -79,11 +79,11 @@ def write_report(
     vocabulary: LabelMap,
     settings: EvaluationSettings,
     *,
-    defence: Defence | None = None,
+    defense: Defense | None = None,
     title: str = "objectseeker report",
     provenance: Mapping[str, str] | None = None,
     remarks: Sequence[str] = (),
-    labelled: bool = True,
+    labeled: bool = True,
     measured: bool = True,
     tags: Tags = NO_TAGS,
     baseline: Baseline | None = None,
@@ -92,8 +92,8 @@ def write_report(
 ) -> list[str]:
     """Write the report of a run to `out`; a sentence for every photograph that could not be shown.
 
-    It shows the rule that the settings ask for, by default the rule itself. `defence`, if given, is what that rule is
-    deployed as, and is named by the page. Images that are not `labelled` are shown with the boxes that the defended
+    It shows the rule that the settings ask for, by default the rule itself. `defense`, if given, is what that rule is
+    deployed as, and is named by the page. Images that are not `labeled` are shown with the boxes that the defended
     detector outputs as their objects; of those that are not `measured`, too few to measure anything, no AP is shown.
     `tags` make slices of the images, and a `baseline` is set beside them, object by object. With `photos="beside"` the
     photographs lie in a folder next to the file, which must then travel with it.
@@ -102,21 +102,21 @@ def write_report(
     """
     if photos not in get_args(Photos):
         raise ObjectSeekerError(f"photos must be one of {', '.join(get_args(Photos))}, got {photos!r}")
-    if defence is not None and defence.rule != settings.rule:
-        raise ObjectSeekerError(f"the settings are about {settings.rule}, but the defence has {defence.rule}")
+    if defense is not None and defense.rule != settings.rule:
+        raise ObjectSeekerError(f"the settings are about {settings.rule}, but the defense has {defense.rule}")
     if settings.threat.count != 1:
         raise ObjectSeekerError(f"a report shows certificates against one patch, got {settings.threat.count} patches")
-    if baseline is not None and not labelled:
+    if baseline is not None and not labeled:
         raise ObjectSeekerError("without labels two runs have no objects in common: a baseline needs an annotated set")
     images = tuple(images)  # those of a stored run are read anew whenever they are gone through
     if not images:
         raise ObjectSeekerError(NO_IMAGES)
-    masks, which = _masks(images, defence)
-    ours = (shown if labelled else shown_without_labels)(images, vocabulary, settings)
+    masks, which = _masks(images, defense)
+    ours = (shown if labeled else shown_without_labels)(images, vocabulary, settings)
     packed = pack(ours.scene, ours.rule, settings.threat.bound)
     outputs = [ours.rule.prune(image.observation) for image in ours.scene.images]
-    columns = dict(packed.columns) | found_columns(ours.scene, outputs, ours.rule, labelled=labelled)
-    recipe = None if defence is None else defence.masks
+    columns = dict(packed.columns) | found_columns(ours.scene, outputs, ours.rule, labeled=labeled)
+    recipe = None if defense is None else defense.masks
     played, of_tracks = sequences_of(ours.scene.images, ours.scene.vocabulary, ours.rule, settings.threat, recipe)
     columns |= of_tracks
     before, of_before = None, dict[str, Column]()
@@ -148,13 +148,13 @@ def write_report(
             data = {
                 **ours.figures,
                 **constants(ours.rule),
-                "measured": measured and labelled,
+                "measured": measured and labeled,
                 "title": title,
                 "remarks": [*ours.remarks, *_remarks(packed), *remarks],
                 "names": ours.scene.names,
                 "detector_names": vocabulary.detector_names,
                 "controls": controls(settings),
-                "settings": described(settings, ours.rule, defence),
+                "settings": described(settings, ours.rule, defense),
                 "provenance": dict(provenance or {}),
                 "photos": None if folder is None else quote(os.fsencode(folder.name)),
                 "image_ids": placeless_ids(image.id for image in images),
@@ -223,7 +223,7 @@ def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
     return before, between, after
 
 
-def _masks(images: Sequence[ObservedImage], defence: Defence | None) -> tuple[list[MaskSet], list[int]]:
+def _masks(images: Sequence[ObservedImage], defense: Defense | None) -> tuple[list[MaskSet], list[int]]:
     """The mask sets in use, one for all images of a size, and which of them each image has."""
     used: dict[MaskSet, int] = {}
     which = []
@@ -234,9 +234,9 @@ def _masks(images: Sequence[ObservedImage], defence: Defence | None) -> tuple[li
                 "a report shows certificates against one patch: observe with half masks or bands, not pairs"
             )
         number = None if image.frame is None else image.frame.number
-        if defence is not None and masks != recipe_for_frame(defence.masks, number).masks(masks.width, masks.height):
+        if defense is not None and masks != recipe_for_frame(defense.masks, number).masks(masks.width, masks.height):
             raise ObjectSeekerError(
-                f"image {image.id} was observed under other masks than the defence's {defence.masks}"
+                f"image {image.id} was observed under other masks than the defense's {defense.masks}"
             )
         which.append(used.setdefault(masks, len(used)))
     return list(used), which
@@ -244,7 +244,7 @@ def _masks(images: Sequence[ObservedImage], defence: Defence | None) -> tuple[li
 
 def _details(image: ObservedImage, ours: Shown, outputs: Detections, packed: Packed, number: int) -> dict[str, Any]:
     """What is only drawn: base boxes, boxes that only masking found, and the boxes behind the certificates."""
-    base = image.observation.base.at_least(ours.rule.base_score)
+    base = image.observation.base.at_least(ours.rule.base_threshold)
     targets = packed.columns["target_first"][packed.columns["object_first"][number : number + 2]]
     details: dict[str, Any] = {"base": _drawn(base), "recovered": _drawn(outputs[len(base) :])}
     for name, boxes in (("alone", packed.alone), ("together", packed.together)):

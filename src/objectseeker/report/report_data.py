@@ -16,7 +16,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.accumulators import Totals
 from objectseeker.metrics.image_set import BoxTable, ImageSet
@@ -37,15 +37,13 @@ if TYPE_CHECKING:
 UNDEFENDED, DEFENDED = 1, 2  # bits of the column `found`
 
 
-def found_columns(
-    scene: ImageSet, outputs: Sequence[Detections], rule: AnyRule, *, labelled: bool
-) -> dict[str, Column]:
+def found_columns(scene: ImageSet, outputs: Sequence[Detections], rule: AnyRule, *, labeled: bool) -> dict[str, Column]:
     """`found` (bits) and `score` of every object, by the matching of clean recall; `outputs` are those of the images.
 
-    Without labels the objects are the outputs themselves: all are found, the base boxes also without a defence.
+    Without labels the objects are the outputs themselves: all are found, the base boxes also without a defense.
     """
-    base = [image.observation.base.at_least(rule.base_score) for image in scene.images]
-    if labelled:
+    base = [image.observation.base.at_least(rule.base_threshold) for image in scene.images]
+    if labeled:
         undefended, weaker = _found(scene, base)
         defended, score = _found(scene, outputs)
         score = np.where(defended, score, weaker)
@@ -69,7 +67,7 @@ def _found(scene: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]
     return score >= 0, np.maximum(score, 0.0)
 
 
-# What the page says in numbers: AP and recall, the defence and provenance. All APs and recalls are percentages.
+# What the page says in numbers: AP and recall, the defense and provenance. All APs and recalls are percentages.
 
 
 # The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.
@@ -98,7 +96,7 @@ def shown(images: Sequence[ObservedImage], vocabulary: LabelMap, settings: Evalu
     if ours.point is None:
         raise ObjectSeekerError(remark or "there is no such operating point")
     figures = {
-        "labelled": True,
+        "labeled": True,
         "images": totals.images,
         "objects": int(totals.objects.sum()),
         "ignored": totals.ignored,
@@ -130,11 +128,11 @@ def shown_without_labels(images: Sequence[ObservedImage], vocabulary: LabelMap, 
     if not len(scene.truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(found)} images, so there is nothing to certify: "
-            f"its base_score is {rule.base_score:g}"
+            f"its base_threshold is {rule.base_threshold:g}"
         )
-    base = sum(len(image.observation.base.at_least(rule.base_score)) for image in found)
+    base = sum(len(image.observation.base.at_least(rule.base_threshold)) for image in found)
     figures = {
-        "labelled": False,
+        "labeled": False,
         "images": len(found),
         "objects": len(scene.truth),
         "ignored": 0,
@@ -171,21 +169,21 @@ def controls(settings: EvaluationSettings) -> dict[str, Any]:
     }
 
 
-def described(settings: EvaluationSettings, rule: AnyRule, defence: Defence | None) -> dict[str, str]:
-    """The defence in full, number by number as exact as it is used: what is read here can be typed again."""
+def described(settings: EvaluationSettings, rule: AnyRule, defense: Defense | None) -> dict[str, str]:
+    """The defense in full, number by number as exact as it is used: what is read here can be typed again."""
     values: dict[str, Any] = {}
-    if defence is not None:
-        deployed = replace(defence, rule=rule)
-        values["defence"] = f"sha256:{deployed.sha256}"
-        if deployed != defence:
-            values["on the curve of"] = f"sha256:{defence.sha256}"
-        identity = defence.identity or "not recorded"
-        values |= {"detector": placeless(defence.detector), "detector identity": placeless(identity)}
-        values |= defence.options | {"masks": str(defence.masks), "fill": defence.fill}
+    if defense is not None:
+        deployed = replace(defense, rule=rule)
+        values["defense"] = f"sha256:{deployed.sha256}"
+        if deployed != defense:
+            values["on the curve of"] = f"sha256:{defense.sha256}"
+        identity = defense.identity or "not recorded"
+        values |= {"detector": placeless(defense.detector), "detector identity": placeless(identity)}
+        values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     ioa = ioa_of(rule)
-    name = "the paper's: one masked box decides" if ioa.low_score is None else "evidence: views add up"
+    name = "the paper's: one masked box decides" if ioa.evidence_threshold is None else "evidence: views add up"
     values |= {"rule": "the IoU variant" if isinstance(rule, IouRule) else name} | asdict(ioa)
-    values |= {"tau_iou": rule.tau_iou} if isinstance(rule, IouRule) else {}
+    values |= {"filter_iou": rule.filter_iou} if isinstance(rule, IouRule) else {}
     values |= {"bound": settings.threat.bound, "operating point": evaluation_tables.operating_point(settings)}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
@@ -211,7 +209,7 @@ def constants(rule: AnyRule) -> dict[str, Any]:
     return {
         "margin": MARGIN,
         "needed": 1 + MARGIN,
-        "evidence": not by_iou and ioa_of(rule).low_score is not None,
+        "evidence": not by_iou and ioa_of(rule).evidence_threshold is not None,
         "by_iou": by_iou,
         "classwise": rule.classwise,
         "version": __version__,

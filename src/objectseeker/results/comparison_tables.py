@@ -109,10 +109,11 @@ def remarks(found: Comparison) -> list[str]:
         f"found on {found_on} half of the images; certified recall (far, close, over) and AP50, in percent, from "
         f"{measured_on}.",
         "They are certified where the defended detector has that clean recall or so few wrong boxes an image; the rows "
-        "marked undefended where the undefended one has, at another base_score. Settings were searched where the "
+        "marked undefended where the undefended one has, at another base_threshold. Settings were searched where the "
         f"{options.recall_of} one has.",
         f"In brackets: 95 % bootstrap intervals over images, {options.bootstrap} samples.",
-        "Masked boxes count from base_score + (1 - base_score) * beta on. A spurious box is one that masks add to a "
+        "Masked boxes count from base_threshold + (1 - base_threshold) * beta on. "
+        "A spurious box is one that masks add to a "
         "clean image and that overlaps no object of its class.",
     ]
     for name, difference in zip(names[1:], found.differences, strict=True):
@@ -164,7 +165,9 @@ def curve_plot(found: Comparison) -> Plot:
                 if_empty=f"no undefended detector reaches {point.in_words()}",
             )
         )
-    return Plot("What training changed", panels, "mask_score = base_score + (1 - base_score) * beta, paper's rule.")
+    return Plot(
+        "What training changed", panels, "mask_threshold = base_threshold + (1 - base_threshold) * beta, paper's rule."
+    )
 
 
 def save(out: Path, measured: Sequence[RunFigures]) -> None:
@@ -172,8 +175,8 @@ def save(out: Path, measured: Sequence[RunFigures]) -> None:
     out.mkdir(parents=True, exist_ok=True)
     found = compare(measured)
     for name, run in zip(names_of(measured), measured, strict=True):
-        save_json(out / f"{name.strip('/').replace('/', '-')}{MEASURED}", run.to_json())
-    save_json(out / "comparison.json", found.to_json())
+        save_json(out / f"{name.strip('/').replace('/', '-')}{MEASURED}", run.to_dict())
+    save_json(out / "comparison.json", found.to_dict())
     shown = columns(found)
     tables = [(title, rows(figures, shown)) for title, figures in sections(found)]
     save_text(out / "comparison.csv", as_csv([{"table": title} | row for title, part in tables for row in part]))
@@ -192,7 +195,7 @@ def read_measured(file: Path) -> RunFigures:
     except (ValueError, RecursionError) as error:
         raise ObjectSeekerError(f"cannot read measurements from {file}: {error}") from None
     try:
-        return RunFigures.of_json(content)
+        return RunFigures.from_dict(content)
     except (TypeError, KeyError, IndexError, AttributeError, ValueError, OverflowError, RecursionError):
         raise ObjectSeekerError(
             f"{file} holds no measurements of a run; give a run folder or a {MEASURED} file of this version"

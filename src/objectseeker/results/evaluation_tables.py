@@ -21,11 +21,11 @@ from objectseeker.metrics.slice_metrics import SliceRow, in_words, worst_slices
 from objectseeker.metrics.summary import Evaluation
 from objectseeker.text import harmless
 
-UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defence, as `attack` writes it
+UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
 
 WORDS = (
     "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; wrong "
-    "boxes: boxes an image that find no object; label-free: the same defence without regard to labels; IoU: its "
+    "boxes: boxes an image that find no object; class-agnostic: the same defense without regard to labels; IoU: its "
     "variant that outputs boxes which fit; false alerts: the share of these clean images to whose boxes masks add one; "
     "vacuous: objects that no position is far from"
 )
@@ -39,8 +39,8 @@ EFFECTS = (
 
 def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
     """Every way to prune, label by label and without labels; the deployed one first."""
-    ours = {"defended": found.ours, "label-free": found.label_free}
-    return ours if found.iou is found.ours else ours | {"IoU": found.iou, "IoU label-free": found.iou_label_free}
+    ours = {"defended": found.ours, "agnostic": found.class_agnostic}
+    return ours if found.iou is found.ours else ours | {"IoU": found.iou, "IoU agnostic": found.iou_class_agnostic}
 
 
 def overview(found: Evaluation) -> list[dict[str, str]]:
@@ -49,9 +49,9 @@ def overview(found: Evaluation) -> list[dict[str, str]]:
     first = {"AP50": percent(undefended.ap50), "COCO AP50": percent(undefended.ap50_coco)}
     if undefended.point is not None:
         first |= {
-            "base_score": _score(undefended.point.base_score),
+            "base_threshold": _score(undefended.point.base_threshold),
             "clean recall": percent(undefended.point.clean_recall),
-            "wrong boxes": per_image(undefended.point.wrong_boxes),
+            "wrong boxes": per_image(undefended.point.fppi),
         }
     rows = [{"detector": "undefended"} | first]
     for name, outcome in ways(found).items():
@@ -60,11 +60,11 @@ def overview(found: Evaluation) -> list[dict[str, str]]:
                 "detector": name,
                 "AP50": percent(outcome.ap50),
                 "COCO AP50": "",
-                "base_score": _score(outcome.base_score),
-                "mask_score": _score(outcome.mask_score),
-                "low_score": _score(outcome.low_score),
+                "base_threshold": _score(outcome.base_threshold),
+                "mask_threshold": _score(outcome.mask_threshold),
+                "evidence_threshold": _score(outcome.evidence_threshold),
                 "clean recall": percent(outcome.clean_recall),
-                "wrong boxes": per_image(outcome.wrong_boxes),
+                "wrong boxes": per_image(outcome.fppi),
                 **{f"certified {where}": percent(share) for where, share in outcome.certified_recall().items()},
                 "false alerts": percent(found.alert_rate(outcome)),
             }
@@ -91,17 +91,17 @@ def per_class(found: Evaluation) -> list[dict[str, str]]:
 
 def per_class_in_full(found: Evaluation) -> list[dict[str, str]]:
     """`per_class` with the same without labels, and of the IoU variant."""
-    free, iou, iou_free = found.label_free, found.iou, found.iou_label_free
+    free, iou, iou_free = found.class_agnostic, found.iou, found.iou_class_agnostic
     rows = []
     for short, c in zip(per_class(found), found.classes, strict=True):
         more = {
-            "AP50 label-free": percent(float(free.curve.ap50[c])),
-            "recall label-free": percent(free.recall(c)),
-            **{f"{where} label-free": share for where, share in _certified(free, c).items()},
+            "AP50 class-agnostic": percent(float(free.curve.ap50[c])),
+            "recall class-agnostic": percent(free.recall(c)),
+            **{f"{where} class-agnostic": share for where, share in _certified(free, c).items()},
             "IoU AP50": percent(float(iou.curve.ap50[c])),
             "IoU far": _certified(iou, c)["far"],
-            "IoU AP50 label-free": percent(float(iou_free.curve.ap50[c])),
-            "IoU far label-free": _certified(iou_free, c)["far"],
+            "IoU AP50 class-agnostic": percent(float(iou_free.curve.ap50[c])),
+            "IoU far class-agnostic": _certified(iou_free, c)["far"],
         }
         rows.append(short | more)
     return rows
@@ -134,10 +134,10 @@ def remarks(found: Evaluation) -> list[str]:
     alerts = [f"{name} {one.alerts}" for name, one in ways(found).items() if one.alerts is not None]
     if alerts:
         lines.append(f"images flagged by --alert without any attack, of {found.images}: {', '.join(alerts)}")
-    if found.defence is not None and found.deployed is not None:
-        other = found.deployed.sha256 != found.defence.sha256
-        on_curve = f", on the curve of sha256:{found.defence.sha256}" if other else ""
-        lines.append(f"defence sha256:{found.deployed.sha256}{on_curve}")
+    if found.defense is not None and found.deployed is not None:
+        other = found.deployed.sha256 != found.defense.sha256
+        on_curve = f", on the curve of sha256:{found.defense.sha256}" if other else ""
+        lines.append(f"defense sha256:{found.deployed.sha256}{on_curve}")
     return [*lines, WORDS]
 
 
@@ -148,7 +148,8 @@ def _jointly(found: Evaluation) -> list[str]:
         return []
     return [
         f"under any single patch, wherever it lies, {point.remaining} of {found.objects} objects surely remain: "
-        f"{percent(point.joint_recall)} % (one by one, {percent(point.certified_recall()['anywhere'])} % are certified)"
+        f"{percent(point.joint_certified_recall)} % "
+        f"(one by one, {percent(point.certified_recall()['anywhere'])} % are certified)"
     ]
 
 
@@ -164,10 +165,10 @@ def operating_point(settings: EvaluationSettings) -> str:
     """Where on its curve a detector is looked at, in words."""
     if settings.clean_recall is not None:
         return f"at clean recall {settings.clean_recall:g}"
-    if settings.wrong_boxes is not None:
-        return f"with {at_most(settings.wrong_boxes)}"
-    base_score = settings.rule.base_score if settings.base_score is None else settings.base_score
-    return f"at base_score {base_score:g}"
+    if settings.fppi is not None:
+        return f"with {at_most(settings.fppi)}"
+    base_threshold = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
+    return f"at base_threshold {base_threshold:g}"
 
 
 def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
@@ -180,8 +181,8 @@ def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
             "objects": f"{row.objects} (few)" if row.few else str(row.objects),
             "recall": percent(row.clean_recall),
             **{where: percent(row.certified[where]) for where in PATCH_LOCATIONS},
-            "remain": percent(row.joint_recall),
-            "wrong": per_image(row.wrong_boxes),
+            "remain": percent(row.joint_certified_recall),
+            "wrong": per_image(row.fppi),
         }
         for row in rows
     ]
@@ -237,7 +238,7 @@ def effects_for_terminal(effects: Mapping[str, Any] | None) -> list[Any]:
 def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
     """What became of the attacked objects, and the boxes invented: one row per detector, with 95 % intervals."""
     rows = []
-    for goal, detector in (("detector", "undefended"), ("defence", "defended")):
+    for goal, detector in (("detector", "undefended"), ("defense", "defended")):
         of = effects[goal]
         inventing = of["inventing"]
         invented = f"{of['invented_boxes']} in {inventing['count']} of {inventing['of']} images"
@@ -274,7 +275,7 @@ def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
     more = {"under_attack": attacked} if attacked is not None else {}
-    return found.to_json() | more | ({"slices": slices_json(slices)} if slices else {})
+    return found.to_dict() | more | ({"slices": slices_json(slices)} if slices else {})
 
 
 def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> None:

@@ -1,4 +1,4 @@
-"""The colours of every page that the package makes, in light and dark."""
+"""The colors of every page that the package makes, in light and dark."""
 
 PALETTE = """\
 :root {

@@ -1,4 +1,4 @@
-"""Line and bar charts as SVG and PNG: the same bytes for the same numbers, and readable without colour vision."""
+"""Line and bar charts as SVG and PNG: the same bytes for the same numbers, and readable without color vision."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from objectseeker.inference.drawing import BLACK, GREEN, ORANGE, VERMILION, Colour
+from objectseeker.inference.drawing import BLACK, GREEN, ORANGE, VERMILION, Color
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Value = float | None  # None leaves a gap
 
-BLUE: Colour = (0, 114, 178)
-PURPLE: Colour = (204, 121, 167)
-MUTED: Colour = (110, 110, 110)
+BLUE: Color = (0, 114, 178)
+PURPLE: Color = (204, 121, 167)
+MUTED: Color = (110, 110, 110)
 
 STYLE = {
     "svg.hashsalt": "objectseeker",  # names inside the file are random otherwise
@@ -42,12 +42,12 @@ EMPTY_CHARACTERS = 40  # of a line of the text that stands for an empty panel
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A colour, and a marker and dashes that tell lines apart without it.
+    """A color, and a marker and dashes that tell lines apart without it.
 
     A hollow marker is large: it shows that another line lies beneath.
     """
 
-    colour: Colour
+    color: Color
     marker: str = ""
     dash: str = "-"
     hollow: bool = False
@@ -79,7 +79,7 @@ class Bars:
 
     label: str
     heights: Sequence[Value]
-    colours: Sequence[Colour]
+    colors: Sequence[Color]
     hatch: str = ""
     form: str = "{:.1f}"  # of the number above each bar
 
@@ -160,7 +160,7 @@ def _drawn(plot: Plot) -> Any:
     rows, columns = math.ceil(len(plot.panels) / 2), min(2, len(plot.panels))
     width = SINGLE_WIDTH if columns == 1 else DOUBLE_WIDTH
     marked = (
-        " Grey band: the setting in use."
+        " Gray band: the setting in use."
         if any(panel.marked is not None and not panel.is_empty for panel in plot.panels)
         else ""
     )
@@ -229,18 +229,18 @@ def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
-    look, colour = line.look, _rgb(line.look.colour)
+    look, color = line.look, _rgb(line.look.color)
     (drawn,) = axes.plot(
         _numbers(line.x),
         _numbers(line.y),
-        color=colour,
+        color=color,
         linestyle=look.dash,
         linewidth=1.1 if look.hollow else 1.7,
         marker=look.marker or ("o" if sum(value is not None for value in line.y) == 1 else ""),  # one point is no line
         markersize=8 if look.hollow else 6.5,
         markevery=max(1, len(line.x) // 12),
-        markerfacecolor="none" if look.hollow else colour,
-        markeredgecolor=colour if look.hollow else "white",
+        markerfacecolor="none" if look.hollow else color,
+        markeredgecolor=color if look.hollow else "white",
         markeredgewidth=1.1 if look.hollow else 0.6,
         clip_on=False,  # a marker on the border stays whole
         zorder=3 if look.dash == "-" else 4,  # where lines coincide, what is solid shows between dashes
@@ -255,7 +255,7 @@ def _draw_bars(axes: Axes, bars: Bars, groups: Sequence[Bars]) -> Any:
         [position + offset for position in range(len(bars.heights))],
         _numbers(bars.heights),
         width=0.94 * width,
-        color=[_rgb(colour) for colour in bars.colours],
+        color=[_rgb(color) for color in bars.colors],
         hatch=bars.hatch,
         edgecolor="white",
         linewidth=0,
@@ -271,6 +271,6 @@ def _numbers(values: Sequence[Value]) -> list[float]:
     return [math.nan if value is None else value for value in values]
 
 
-def _rgb(colour: Colour) -> tuple[float, float, float]:
-    red, green, blue = colour
+def _rgb(color: Color) -> tuple[float, float, float]:
+    red, green, blue = color
     return red / 255, green / 255, blue / 255

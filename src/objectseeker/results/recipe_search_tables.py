@@ -38,7 +38,7 @@ def budget_rows(found: Budgets) -> list[dict[str, str]]:
 
 
 def _certified(one: Chosen) -> dict[str, float | None]:
-    """The certified recall of the held-out half, and the mean, which is what was maximised."""
+    """The certified recall of the held-out half, and the mean, which is what was maximized."""
     shares = one.best.held_out.outcome.certified_recall()
     return {where: shares[where] for where in SHOWN} | {"mean": one.best.held_out.certified_mean}
 
@@ -100,7 +100,7 @@ def for_terminal(found: Budgets) -> list[Any]:
 def save(out: Path, found: Budgets) -> None:
     """frontier-passes.json with every recipe tried, .csv, .md, and the plot where matplotlib is installed."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / f"{STEM}.json", found.to_json())
+    save_json(out / f"{STEM}.json", found.to_dict())
     save_text(out / f"{STEM}.csv", as_csv(budget_rows(found)))
     notes = "\n".join(f"- {line}" for line in remarks(found))
     save_text(out / f"{STEM}.md", "\n\n".join([as_markdown(budget_rows(found)), *([notes] if notes else [])]) + "\n")

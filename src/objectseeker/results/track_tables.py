@@ -47,7 +47,7 @@ def for_terminal(found: OverTime) -> list[Any]:
 def save(out: Path, found: OverTime) -> None:
     """tracks.json with everything, tracks.csv by track, tracks.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / "tracks.json", found.to_json())
+    save_json(out / "tracks.json", found.to_dict())
     save_text(out / "tracks.csv", as_csv(track_rows(found)))
     text = [
         as_markdown(window_rows(found)),

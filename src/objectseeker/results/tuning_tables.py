@@ -38,10 +38,10 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
             figures = {
                 "undefended": percent(trial.undefended_ap50),
                 "AP50": percent(trial.outcome.ap50),
-                "base_score": "-" if trial.outcome.base_score is None else f"{trial.outcome.base_score:g}",
+                "base_threshold": "-" if trial.outcome.base_threshold is None else f"{trial.outcome.base_threshold:g}",
                 "undefended recall": percent(trial.undefended_clean_recall),
                 "clean recall": percent(trial.outcome.clean_recall),
-                "wrong boxes": per_image(trial.outcome.wrong_boxes),
+                "wrong boxes": per_image(trial.outcome.fppi),
             }
             rows.append(
                 {"rule, half": f"{family}, {half}"} | settings_row(tuned.settings) | figures | _certified(trial)
@@ -55,9 +55,9 @@ def settings_row(settings: EvaluationSettings) -> dict[str, str]:
     values = {
         "alpha": follow.alpha,
         "beta": follow.beta,
-        "low alpha": follow.low_alpha,
-        "low beta": follow.low_beta,
-        "power": None if follow.low_alpha is None else ioa.power,
+        "low alpha": follow.evidence_alpha,
+        "low beta": follow.evidence_beta,
+        "power": None if follow.evidence_alpha is None else ioa.power,
         "filter_ioa": ioa.filter_ioa,
         "edge_factor": ioa.edge_factor,
         "cluster_distance": ioa.cluster_distance,
@@ -106,13 +106,13 @@ def about_slices(rows: Sequence[SliceRow]) -> list[str]:
 
 
 def as_json(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
-    return tuning.to_json() | ({"slices": slices_json(slices)} if slices else {})
+    return tuning.to_dict() | ({"slices": slices_json(slices)} if slices else {})
 
 
 def frontier_plot(tuning: Tuning) -> Plot:
     """Certified recall against the AP50 lost, both on the held-out half."""
     panels = []
-    for where in (*SHOWN, None):  # the mean is what was maximised
+    for where in (*SHOWN, None):  # the mean is what was maximized
         lines = []
         for family, points in tuning.frontier.items():
             known = sorted(

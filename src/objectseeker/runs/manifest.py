@@ -77,12 +77,12 @@ class ObservationSettings:
                 views, size = others.passes(*USUAL_SIZE), "x".join(map(str, USUAL_SIZE))
                 return views, f"{others} makes {views - 1:,} masks of a {size} image, about as many of other sizes"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values that `of_json` reads back to an equal object."""
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that `from_dict` reads back to an equal object."""
         return {item.name: getattr(self, item.name) for item in fields(self)} | {"masks": str(self.masks)}
 
     @classmethod
-    def of_json(cls, values: Mapping[str, Any]) -> ObservationSettings:
+    def from_dict(cls, values: Mapping[str, Any]) -> ObservationSettings:
         return cls(**dict(values) | {"masks": parse_recipe(values["masks"])})
 
 
@@ -139,7 +139,7 @@ class Manifest:
 def encode(manifest: Manifest, listing: IndexSummary) -> tuple[bytes, str]:
     """The bytes of run.json, one line per setting, and the run's identity."""
     settings = {"format": FORMAT} | {field.name: getattr(manifest, field.name) for field in fields(Manifest)}
-    settings |= {"observing": manifest.observing.to_json()}
+    settings |= {"observing": manifest.observing.to_dict()}
     settings |= {"images": listing.images, "images_sha256": listing.sha256}
     lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in settings.items())
     body = (",\n".join(lines) + "\n}\n").encode()
@@ -161,7 +161,7 @@ def decode(content: bytes, source: Path) -> tuple[Manifest, str]:
             f"{source} has format {written_as}, this objectseeker reads format {FORMAT}: use the version that wrote it"
         )
     values["images"] = _listing(source.with_name(LISTING), values.pop("images_sha256"))
-    values["observing"] = ObservationSettings.of_json(values["observing"])
+    values["observing"] = ObservationSettings.from_dict(values["observing"])
     values["detector_options"] = {name: _tupled(value) for name, value in values["detector_options"].items()}
     return Manifest(**{name: _tupled(value) for name, value in values.items()}), identity
 
@@ -196,7 +196,7 @@ def _settings(manifest: Manifest) -> dict[str, object]:
     observing = {
         field.name.replace("_", " "): getattr(manifest.observing, field.name) for field in fields(ObservationSettings)
     }
-    order = "the data set's" if manifest.seed is None else f"drawn with seed {manifest.seed}"
+    order = "the dataset's" if manifest.seed is None else f"drawn with seed {manifest.seed}"
     return {"detector": manifest.detector, **observing, "order": order}
 
 

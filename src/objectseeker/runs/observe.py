@@ -127,12 +127,12 @@ def observe(
     that is there already grows if `limit` is larger than before, and ends as one that was made at once; it is never
     made smaller. A run whose detector cannot be told from another goes on only with `trust_detector`.
 
-    `class_map` says which detector class stands for which of the data set's, where names do not tell.
+    `class_map` says which detector class stands for which of the dataset's, where names do not tell.
     `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
     after every image. An image that cannot be read is recorded as broken and skipped.
 
     `detector` may be an engine, which shares the images out among detectors or machines: the run is the same, to the
-    last bit. Only an engine from `open_engine` knows the detector's SPEC, which `Run.defence` needs.
+    last bit. Only an engine from `open_engine` knows the detector's SPEC, which `Run.defense` needs.
     """
     engine = detector if isinstance(detector, Engine) else LocalEngine((detector,))
     description = engine.describe()

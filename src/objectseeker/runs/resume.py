@@ -77,7 +77,7 @@ def _differs(path: Path, known: str) -> bool:
 def resumed_manifest(run: Run, asked: Manifest) -> Manifest:
     """The manifest with which `run` goes on as `asked`: its own, but for more images and more trust.
 
-    Anything that would mix two detectors, two data sets or two ways of observing in one run is refused.
+    Anything that would mix two detectors, two datasets or two ways of observing in one run is refused.
     """
     have, wanted = len(run.manifest.images), len(asked.images)
     grows = wanted > have
@@ -112,27 +112,27 @@ def resumed_manifest(run: Run, asked: Manifest) -> Manifest:
 
 
 def _of_dataset(run: Run, asked: Manifest) -> Iterator[str]:
-    """How the data set differs from the one that was observed, as far as that can be told."""
+    """How the dataset differs from the one that was observed, as far as that can be told."""
     old = run.manifest
     if old.dataset_identity == asked.dataset_identity:
         return
     if old.dataset_names != asked.dataset_names:
-        yield f"the data set had {len(old.dataset_names)} classes, now {len(asked.dataset_names)} or others"
+        yield f"the dataset had {len(old.dataset_names)} classes, now {len(asked.dataset_names)} or others"
         return
     for number, (before, now) in enumerate(zip(old.images, asked.images, strict=False)):
         if before.id != now.id:
-            yield f"image {number} of the data set was {readable(before.id)}, now {readable(now.id)}"
+            yield f"image {number} of the dataset was {readable(before.id)}, now {readable(now.id)}"
             return
         if not _same_objects(before, now):
-            yield f"the data set has other objects for image {readable(before.id)}"
+            yield f"the dataset has other objects for image {readable(before.id)}"
             return
     path = first_changed_image(run, asked.images)
     if path is not None:
         yield f"{readable(path)} is another image now"
     elif old.limit is None and len(asked.images) != len(old.images):
-        yield f"the data set had {len(old.images):,} images, now {len(asked.images):,}"
+        yield f"the dataset had {len(old.images):,} images, now {len(asked.images):,}"
     else:
-        yield "annotations or image files of the data set have changed, or there are others"
+        yield "annotations or image files of the dataset have changed, or there are others"
 
 
 def _same_objects(before: DatasetImage, now: DatasetImage) -> bool:

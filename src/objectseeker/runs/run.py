@@ -33,7 +33,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.binding import bind_defense, run_defense
 from objectseeker.runs.manifest import Manifest, decode
@@ -145,8 +145,8 @@ class Run:
         )
 
     @property
-    def labelled(self) -> bool:
-        """Whether the data set says where its objects are."""
+    def labeled(self) -> bool:
+        """Whether the dataset says where its objects are."""
         return self.manifest.to_dataset is not None
 
     @property
@@ -157,20 +157,20 @@ class Run:
             return LabelMap(names, names, np.arange(len(names) or LARGEST_STORED_LABEL + 1))
         return LabelMap(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
 
-    def defence(self, rule: AnyRule | None = None, follow: ThresholdSchedule | None = None) -> Defence:
-        """The defence with this rule that the run is about: its detector, its masks, its fill, its batches.
+    def defense(self, rule: AnyRule | None = None, follow: ThresholdSchedule | None = None) -> Defense:
+        """The defense with this rule that the run is about: its detector, its masks, its fill, its batches.
 
         Without a rule it is the default one of the detector, or that one's with scores that follow by `follow`.
         """
         return self.bind_defense(run_defense(self.manifest, rule, follow, self.folder))
 
-    def bind_defense(self, defence: Defence) -> Defence:
-        """`defence`, bound to the detector that was observed; one that is about anything else is refused.
+    def bind_defense(self, defense: Defense) -> Defense:
+        """`defense`, bound to the detector that was observed; one that is about anything else is refused.
 
         One that names no identity is compared by its SPEC and options; what is bound then refuses to run with a
         detector that is another one after all.
         """
-        return bind_defense(self.manifest, defence, self.folder)
+        return bind_defense(self.manifest, defense, self.folder)
 
     def images(self) -> Sequence[ObservedImage]:
         """The finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.

@@ -40,7 +40,7 @@ class Service:
         threat = self.model.threat if _asked(request, "certify") else None
         with self.workers.place():
             content = await read_body(request, self.limits)
-            await self.workers.read(partial(require_image, content, self.limits, self.model.defence.masks))
+            await self.workers.read(partial(require_image, content, self.limits, self.model.defense.masks))
             done = await self.workers.look(partial(decode, content), threat, _gone(request))
             _note(request, done)
             return JSONResponse(self.model.document(done.found))
@@ -49,14 +49,14 @@ class Service:
         """Tensors in, tensors out."""
         self._require_model(request)
         _asked(request)
-        masks, json_length = self.model.defence.masks, request.headers.get(JSON_LENGTH)
+        masks, json_length = self.model.defense.masks, request.headers.get(JSON_LENGTH)
         with self.workers.place():
             body = await read_body(request, self.limits)
             asked = await self.workers.read(partial(read_request, body, json_length, self.limits, masks))
             threat = self.model.threat if asked.certify else None
             done = await self.workers.look(lambda: asked.image, threat, _gone(request))
             _note(request, done)
-            parameters = {"alert": done.found.recovered > 0, "defence": self.model.version}
+            parameters = {"alert": done.found.recovered > 0, "defense": self.model.version}
             about = {"model_name": self.model.name, "model_version": self.model.version, "parameters": parameters}
             content, length = write_response(asked, tensors_of(done.found), about)
         if length is None:
@@ -89,7 +89,7 @@ class Service:
             raise Refused(404, f"there is no model {name[:80]!r} here: this server has {self.model.name!r}")
         if version != self.model.version:
             raise Refused(
-                404, f"there is no version {version[:80]!r} here: the defence that is served is {self.model.version}"
+                404, f"there is no version {version[:80]!r} here: the defense that is served is {self.model.version}"
             )
 
 

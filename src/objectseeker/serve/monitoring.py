@@ -54,10 +54,10 @@ __all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 class Metrics:
     """All that is counted, in a registry of its own: two servers of one process do not share theirs."""
 
-    def __init__(self, defence: str) -> None:
+    def __init__(self, defense: str) -> None:
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
-        Info("objectseeker_defence", "Which defence is served.", registry=registry).info({"sha256": defence})
+        Info("objectseeker_defense", "Which defense is served.", registry=registry).info({"sha256": defense})
         self.requests = Counter(
             "objectseeker_requests", "Answers, by what was asked for and status.", ["what", "status"], registry=registry
         )

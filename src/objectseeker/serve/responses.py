@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.defense import Defence
+from objectseeker.defense import Defense
 from objectseeker.inference.image_sources import Categories, Source
 from objectseeker.inference.images import ABOUT, CERTIFICATE, Found, box_rows, coco_result
 from objectseeker.metrics.settings import ThreatModel
@@ -20,20 +20,20 @@ SENT = Source(1, "image", None)  # type: ignore[arg-type]  # an image that is se
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is served: a defence that is bound to its detector, the class names, and what is certified against."""
+    """What is served: a defense that is bound to its detector, the class names, and what is certified against."""
 
     name: str
-    defence: Defence
+    defense: Defense
     classes: tuple[str, ...]
     threat: ThreatModel
 
     @property
     def version(self) -> str:
-        """The defence is what makes one model differ from another: its checksum is the version."""
-        return self.defence.sha256
+        """The defense is what makes one model differ from another: its checksum is the version."""
+        return self.defense.sha256
 
     def metadata(self) -> dict[str, Any]:
-        """As the protocol has it; under `parameters`, which defence answers and what its certificates are about."""
+        """As the protocol has it; under `parameters`, which defense answers and what its certificates are about."""
         outputs = [
             {"name": output.name, "datatype": output.datatype, "shape": list(output.shape)}
             for output in (*OUTPUTS, *CERTIFIED_OUTPUTS)
@@ -45,9 +45,9 @@ class Model:
             "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, -1, 3]}],
             "outputs": outputs,
             "parameters": {
-                "defence": self.defence.described(),
+                "defense": self.defense.described(),
                 "classes": list(self.classes),
-                "certified": {"where": list(PATCH_LOCATIONS)} | self.threat.described(self.defence.rule),
+                "certified": {"where": list(PATCH_LOCATIONS)} | self.threat.described(self.defense.rule),
                 "about": ABOUT,
             },
         }
@@ -55,20 +55,20 @@ class Model:
     def document(self, found: Found) -> dict[str, Any]:
         """The answer of /detect: rows of detections.json, what alerts.json says, and certificates.json if certified."""
         categories = Categories.of_detector(self.classes)
-        sha256 = self.defence.sha256
-        rows = [coco_result(row | {"defence": sha256}) for row in box_rows(SENT, found, categories)]
+        sha256 = self.defense.sha256
+        rows = [coco_result(row | {"defense": sha256}) for row in box_rows(SENT, found, categories)]
         answer: dict[str, Any] = {
             "width": found.size[0],
             "height": found.size[1],
             "detections": rows,
             "alert": found.recovered > 0,
             "found_by_masks_only": found.recovered,
-            "defence": sha256,
+            "defense": sha256,
         }
         if found.certificates is not None:
             counts = {name: sum(row[name] for row in rows) for name in CERTIFICATE[:-1]}
-            about = {"about": ABOUT} | self.threat.described(self.defence.rule) | {"boxes": len(rows)} | counts
-            about["defence"] = sha256
+            about = {"about": ABOUT} | self.threat.described(self.defense.rule) | {"boxes": len(rows)} | counts
+            about["defense"] = sha256
             answer["certificates"] = about
         return answer
 

@@ -1,6 +1,6 @@
-"""Training for certification: the masks of the defence as an augmentation for any training pipeline.
+"""Training for certification: the masks of the defense as an augmentation for any training pipeline.
 
-A detector that never saw half an image sees things in it, and the defence pays for that with precision. Trained on
+A detector that never saw half an image sees things in it, and the defense pays for that with precision. Trained on
 images of which one side of a random line is removed, or a band between two lines, it does not.
 
 `strips` draws masks; `masking` is the augmentation itself, on one image as an array, a tensor or a picture;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from objectseeker.training.masking import BAND_WIDTHS, BANDS, area_of, grey, still_target, strip_of, visible_part
+from objectseeker.training.masking import BAND_WIDTHS, BANDS, area_of, gray, still_target, strip_of, visible_part
 
 if TYPE_CHECKING:
     import torch
@@ -75,4 +75,4 @@ def mask_and_move(images: Tensor, kept: Tensor, shift: Tensor | None = None, *, 
     row = torch.arange(len(images), device=images.device).view(-1, 1, 1, 1)
     channel = torch.arange(images.shape[1], device=images.device).view(1, -1, 1, 1)
     moved = images[row, channel, y.clamp(0, height - 1)[:, None, :, None], x.clamp(0, width - 1)[:, None, None, :]]
-    return moved.masked_fill(~visible, grey(images.is_floating_point(), fill))
+    return moved.masked_fill(~visible, gray(images.is_floating_point(), fill))

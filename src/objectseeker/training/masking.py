@@ -219,13 +219,13 @@ def apply_strip(
     """Mask an image and its boxes (N, 4: x1, y1, x2, y2 in pixels), both arrays or both tensors. None masks nothing.
 
     The target rule: an object of whose box less than the share `visible` remains is no target any more, since nothing
-    is left to recognise. Of the others the target is the box around what is visible, as the masked views of the defence
+    is left to recognize. Of the others the target is the box around what is visible, as the masked views of the defense
     show nothing else: a mask over the end of an object shortens its box, a band across its middle leaves it as it is.
 
-    Removed pixels get the value `fill`: by default grey, 114 where pixels are whole numbers and 114 / 255 where they
+    Removed pixels get the value `fill`: by default gray, 114 where pixels are whole numbers and 114 / 255 where they
     are not. Images in another range need a `fill` of their own. With by="crop" only what is left is returned, and
-    boxes count from its corner: for a defence that cuts masked pixels away. A band leaves no single rectangle: it is
-    filled, as that defence fills it.
+    boxes count from its corner: for a defense that cuts masked pixels away. A band leaves no single rectangle: it is
+    filled, as that defense fills it.
     """
     require_fraction(visible, "visible")
     _require_by(by)
@@ -255,7 +255,7 @@ def mask_pixels(image: Any, strip: Strip, *, fill: float | None = None, by: By =
         return _copy(_part(image, window))
     masked = _copy(image)  # of a tensor's subclass, the same subclass
     fractions = np.issubdtype(image.dtype, np.inexact) if isinstance(image, np.ndarray) else image.is_floating_point()
-    _part(masked, strip.removed(*size))[...] = grey(fractions, fill)
+    _part(masked, strip.removed(*size))[...] = gray(fractions, fill)
     return masked
 
 
@@ -274,8 +274,8 @@ def _require_by(by: str) -> None:
         raise ObjectSeekerError(f"by must be one of {', '.join(get_args(By))}, got {by!r}")
 
 
-def grey(fractions: bool, fill: float | None) -> float:
-    """The value of removed pixels, unless `fill` is one: grey in the range of the image."""
+def gray(fractions: bool, fill: float | None) -> float:
+    """The value of removed pixels, unless `fill` is one: gray in the range of the image."""
     return (DEFAULT_FILL / 255 if fractions else DEFAULT_FILL) if fill is None else fill
 
 
@@ -371,7 +371,7 @@ def like(numbers: Floats, given: Any) -> Any:
 
 
 # How pipelines write a box down: corners in pixels;
-# corners, corner and size, centre and size as shares of the image; corner and size; centre and size.
+# corners, corner and size, center and size as shares of the image; corner and size; center and size.
 Format = Literal["pascal_voc", "albumentations", "coco", "yolo", "cxcywh"]
 
 

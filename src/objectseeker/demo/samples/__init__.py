@@ -1,7 +1,7 @@
 """Six photographs with their objects, so that everything can be tried without a dataset.
 
 They come from COCO val2017, hold objects of the PASCAL VOC classes, and are free to use (CC BY 2.0, see
-ATTRIBUTION.md beside them). The embedded detector was trained without any image of COCO val2017, so it has not
+ATTRIBUTION.md beside them). The built-in detector was trained without any image of COCO val2017, so it has not
 seen them. Six photographs show how things work; they measure nothing.
 """
 

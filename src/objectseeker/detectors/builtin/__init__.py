@@ -16,13 +16,14 @@ from objectseeker.errors import ObjectSeekerError
 ONNX_FILE = Path(__file__).with_name("seeker.onnx")
 
 # An image is shown as large as the pixels of the square allow, and where the best guess about a box is wrong the next
-# one is often right: together 2.4 points of AP; suppression a little earlier than others do it, 0.2 (docs/embedded.md).
+# one is often right: together 2.4 points of AP; suppression a little earlier than others do it, 0.2
+# (docs/builtin-detector.md).
 LAYOUT = "decoded,fit=spend,every_class=yes,nms=0.55"
 # Cropped views are as good as filled ones and take 1.7 times less on a CPU (docs/speed.md).
-USUAL: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_by": "crop"}
+USUAL: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_mode": "crop"}
 
 
-def load_embedded(*, precision: str = "float32", workers: int | None = None, **options: Any) -> NetworkDetector:
+def load_builtin(*, precision: str = "float32", workers: int | None = None, **options: Any) -> NetworkDetector:
     """The packaged detector. An image is shown as large as 416 x 416 pixels in all allow, whatever its shape.
 
     On the CPU it runs in ONNX Runtime, on a GPU in torch where that is installed: all views of an image at once.

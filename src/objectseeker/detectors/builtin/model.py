@@ -1,4 +1,4 @@
-"""The embedded detector in PyTorch: a compact anchor-free detector with 5.6 million parameters.
+"""The built-in detector in PyTorch: a compact anchor-free detector with 5.6 million parameters.
 
 A cross-stage-partial backbone with spatial pyramid pooling, a neck that mixes scales downwards and upwards, and one
 head for boxes and one for classes at strides 8, 16 and 32. A box side is predicted as a distribution over distances.
@@ -28,7 +28,7 @@ CLASS_HEAD_CHANNELS = 64
 
 
 class ConvNormSilu(nn.Module):
-    """Convolution without bias, batch normalisation, SiLU."""
+    """Convolution without bias, batch normalization, SiLU."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int = 1, stride: int = 1) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Predictor(nn.Module):
 
 
 def fused(detector: EmbeddedDetector) -> EmbeddedDetector:
-    """A copy for inference, every batch normalisation folded into its convolution."""
+    """A copy for inference, every batch normalization folded into its convolution."""
     result = copy.deepcopy(detector).eval()
     for module in result.modules():
         if isinstance(module, ConvNormSilu) and isinstance(module.norm, nn.BatchNorm2d):

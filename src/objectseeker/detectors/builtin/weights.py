@@ -1,4 +1,4 @@
-"""The embedded detector as a PyTorch module, its weights read from the packaged ONNX file."""
+"""The built-in detector as a PyTorch module, its weights read from the packaged ONNX file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
         from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
     except ImportError:
         raise ObjectSeekerError(
-            "the embedded detector as a module needs PyTorch: install objectseeker[torch]"
+            "the built-in detector as a module needs PyTorch: install objectseeker[torch]"
         ) from None
 
     weights = {name: torch.from_numpy(array) for name, array in read_weights(path).items()}
@@ -37,7 +37,7 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
         detector.load_state_dict(weights)
     except (KeyError, RuntimeError):
         raise ObjectSeekerError(
-            f"{path} does not hold the weights of the embedded detector: export it with train_embedded/export.py"
+            f"{path} does not hold the weights of the built-in detector: export it with train_builtin/export.py"
         ) from None
     predictor = Predictor(detector)
     predictor.eval().requires_grad_(False)

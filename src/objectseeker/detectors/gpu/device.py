@@ -111,7 +111,7 @@ def _side_streams(device: int) -> list[Any]:
 
 
 def prepare(image: Image, placement: InputPlacement, layout: Layout, device: Any, dtype: Any) -> Tensor:
-    """The network input H x W x 3, normalised, in the network's precision.
+    """The network input H x W x 3, normalized, in the network's precision.
 
     The image is resized by the very weight tables of `preprocess`, as matrix products. Its proof holds: a removed pixel
     meets only zero weights in the pixels that are left as they are, and zero times a finite number adds exactly zero
@@ -126,10 +126,10 @@ def prepare(image: Image, placement: InputPlacement, layout: Layout, device: Any
     x, y = placement.x.offset, placement.y.offset
     canvas = torch.full((placement.size[1], placement.size[0], 3), float(layout.pad), device=device)
     canvas[y : y + tall, x : x + wide] = both.clamp(0, 255).round()
-    return normalise(canvas, layout, dtype)
+    return normalize(canvas, layout, dtype)
 
 
-def normalise(pixels: Tensor, layout: Layout, dtype: Any) -> Tensor:
+def normalize(pixels: Tensor, layout: Layout, dtype: Any) -> Tensor:
     ordered = pixels.flip(-1) if layout.channels == "bgr" else pixels
     mean, std = _constants(layout.mean, layout.std, pixels.device)
     return ((ordered - mean) / std).to(dtype)

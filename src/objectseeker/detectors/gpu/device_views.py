@@ -21,7 +21,7 @@ from objectseeker.detectors.gpu.batch_plan import BatchPlan, ViewGroup, plan_bat
 from objectseeker.detectors.gpu.device import (
     CudaGraphCache,
     download,
-    normalise,
+    normalize,
     prepare,
     run_concurrently,
     set_deterministic,
@@ -148,7 +148,7 @@ class DeviceViews:
         """
         program, table, order = plan_batches(views, placement, self._reaches if self.share else (), self.batch)
         with set_deterministic(self.device), torch.inference_mode():
-            filling = normalise(torch.full((3,), float(value), device=self.device), self.layout, self.dtype)
+            filling = normalize(torch.full((3,), float(value), device=self.device), self.layout, self.dtype)
             tables, places = upload(table, self.device), upload(order, self.device)
             canvas = prepare(image, placement, self.layout, self.device, self.dtype)
             if program.levels and program.batches not in self._tried:
@@ -245,7 +245,7 @@ class DeviceViews:
         noise = torch.Generator(self.device).manual_seed(0)
         width, height = program.canvas
         pixels = torch.rand((2, height, width, 3), device=self.device, generator=noise) * 255
-        one, other = normalise(pixels, self.layout, self.dtype)
+        one, other = normalize(pixels, self.layout, self.dtype)
         early, late = split(program, tables)
         before: Tensor = self.shared(program, one, early, filling)
         x, y = torch.arange(width, device=self.device), torch.arange(height, device=self.device)[:, None]

@@ -66,7 +66,7 @@ class BoxesAndScores:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BuiltinNetwork:
-    """The embedded detector: box sides are distributions over distances, turned into boxes in single precision only.
+    """The built-in detector: box sides are distributions over distances, turned into boxes in single precision only.
 
     In half precision a coordinate around 600 would be off by up to a quarter of a pixel. `behind` is the detector
     without its first three stages, the same function of what these give.

@@ -12,7 +12,7 @@ Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell ta
 at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of which
 this is already proved. A cell taken from the untouched image looks at pixels on the other side of the line only. QED.
 The last step asks of the kernels that a sum is taken over the cell's own pixels and nothing else. Matrix products and
-implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbours that cancel, up to
+implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to
 rounding. So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
 
 Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the

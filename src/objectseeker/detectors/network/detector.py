@@ -13,7 +13,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, as_image
 from objectseeker.core.seeker import keep_successful_views, try_view
-from objectseeker.detectors.network.layouts import Array, Layout, normalise
+from objectseeker.detectors.network.layouts import Array, Layout, normalize
 from objectseeker.detectors.network.preprocess import InputPlacement, Size, prepare
 from objectseeker.detectors.network.raw_boxes import (
     MOST_BOXES,
@@ -35,7 +35,7 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """`layout` (a text for `layouts.parse`, or a `Layout`), `input_size` (a side, or width, height) and `batch` are up
-    to the network and the device where they are None. Boxes scored below `score_floor` are not returned; `mask_by` is
+    to the network and the device where they are None. Boxes scored below `score_floor` are not returned; `mask_mode` is
     explained in `views`.
     """
 
@@ -44,7 +44,7 @@ class NetworkOptions:
     score_floor: float = SCORE_FLOOR
     batch: int | None = None
     device: str = "cpu"
-    mask_by: MaskMode = "fill"
+    mask_mode: MaskMode = "fill"
 
     def __post_init__(self) -> None:
         if self.batch is not None:
@@ -52,7 +52,7 @@ class NetworkOptions:
 
     def describe(self, layout: Layout, size: Size, batch: int) -> str:
         """What decides the boxes beside weights and device, as identities say it, once the open ones are settled."""
-        return f"{layout.describe()} {size[0]}x{size[1]} {self.mask_by} batch={batch} floor={self.score_floor:g}"
+        return f"{layout.describe()} {size[0]}x{size[1]} {self.mask_mode} batch={batch} floor={self.score_floor:g}"
 
 
 # A detector that is left alone with each image: it resizes, suppresses and maps boxes back by itself.
@@ -102,7 +102,7 @@ class NetworkDetector:
     views share a batch follows from the sizes of image and network and from the masks. `input_size` is width, height.
 
     `workers` threads call `forward` at the same time, each with a buffer of its own. They take whole batches and share
-    nothing, so their number changes the time, not the result. `mask_by` is explained in `views`.
+    nothing, so their number changes the time, not the result. `mask_mode` is explained in `views`.
 
     Detectors of all frameworks are objects of this one class, made by functions such as `onnx.load_onnx`, so that
     `dataclasses.replace` changes a setting. It does not change `identity`, nor what `start_views` was made with: batch,
@@ -119,7 +119,7 @@ class NetworkDetector:
     score_floor: float = SCORE_FLOOR
     most_boxes: int = MOST_BOXES
     dynamic_batch: bool = True  # forward takes batches of any size
-    mask_by: MaskMode = "fill"
+    mask_mode: MaskMode = "fill"
     crop_stride: int = 1  # sides of a cropped view are multiples of so many strides
     workers: int = 1
     start_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
@@ -130,7 +130,7 @@ class NetworkDetector:
         require_count(self.workers, "workers")
         require_count(self.most_boxes, "most_boxes")
         require_fraction(self.score_floor, "score_floor")
-        require_mask_by(self.mask_by)
+        require_mask_mode(self.mask_mode)
         require_strides(self.input_size, self.layout)
         width, height = self.input_size
         taken = self.batch * 3 * width * height * np.dtype(self.dtype).itemsize
@@ -174,7 +174,7 @@ class NetworkDetector:
         if self.start_views is not None:
             return self.start_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
-        filling = normalise(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
+        filling = normalize(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
         window, filled, whole = views.window.tolist(), views.filled.tolist(), views.whole.tolist()
 
         def write(slot: Array, view: int) -> None:
@@ -212,10 +212,10 @@ class NetworkDetector:
         stride = self.layout.stride
         removed = as_rectangles(removed)
         step = stride * self.crop_stride
-        return placement, cached_view_plan(placement, removed.tobytes(), removed.shape, self.mask_by, stride, step)
+        return placement, cached_view_plan(placement, removed.tobytes(), removed.shape, self.mask_mode, stride, step)
 
     def _prepare(self, image: Image, placement: InputPlacement) -> Array:
-        return normalise(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)
+        return normalize(prepare(image, placement, pad=self.layout.pad), self.layout, self.dtype)
 
     def _run(
         self,
@@ -325,10 +325,10 @@ def place_image(image: Image, size: Size, layout: Layout) -> InputPlacement:
     return layout.place((width, height), size)
 
 
-def require_mask_by(mask_by: str) -> None:
-    if mask_by not in get_args(MaskMode):
-        instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_by == "drop" else ""
-        raise ObjectSeekerError(f"mask_by must be one of {', '.join(get_args(MaskMode))}, got {mask_by!r}{instead}")
+def require_mask_mode(mask_mode: str) -> None:
+    if mask_mode not in get_args(MaskMode):
+        instead = "; YOLOS and RF-DETR of transformers drop tokens" if mask_mode == "drop" else ""
+        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}, got {mask_mode!r}{instead}")
 
 
 def require_strides(size: Size, layout: Layout) -> None:

@@ -29,15 +29,15 @@ SIGNED = {
     "deim": "queries",
 }
 
-# Layouts of which the graph does not say how pixels are normalised, with how they are and what to write for others.
+# Layouts of which the graph does not say how pixels are normalized, with how they are and what to write for others.
 GUESSED_INPUTS = {
-    "queries": "RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalised, name the layout, as "
+    "queries": "RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalized, name the layout, as "
     "--layout rfdetr",
-    "picodet": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ say --layout picodet,mean=0,std=255",
-    "ppyoloe": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ say --layout ppyoloe,mean=0,std=255",
-    "paddle": "PicoDet and PP-YOLOE are, pixels normalised: for PP-YOLOE+ and RT-DETR say --layout "
+    "picodet": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ say --layout picodet,mean=0,std=255",
+    "ppyoloe": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ say --layout ppyoloe,mean=0,std=255",
+    "paddle": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ and RT-DETR say --layout "
     "paddle,mean=0,std=255",
-    "mmdeploy": "most detectors of mmdet are, RGB pixels normalised: for RTMDet say --layout mmdeploy,channels=bgr,"
+    "mmdeploy": "most detectors of mmdet are, RGB pixels normalized: for RTMDet say --layout mmdeploy,channels=bgr,"
     "mean=103.53/116.28/123.675,std=57.375/57.12/58.395",
 }
 
@@ -87,7 +87,7 @@ def infer_layout(
     integers = sum(output.integer for output in outputs)
     widths = [output.shape[-1] if output.shape else None for output in outputs]
     if ranks == [3]:
-        return _recognise_single(outputs[0].shape[1], outputs[0].shape[2], size, exported_by_yolo)
+        return _recognize_single(outputs[0].shape[1], outputs[0].shape[2], size, exported_by_yolo)
     if ranks == [3, 3] and integers == 0:
         if set(roles) == {"boxes", "scores"} and names != {"boxes", "scores"}:
             if roles["boxes"].shape[2] not in (4, None):  # some exporters give names that do not fit
@@ -109,7 +109,7 @@ def infer_layout(
     return None
 
 
-def _recognise_single(rows: int | None, columns: int | None, size: Size | None, exported_by_yolo: bool) -> str | None:
+def _recognize_single(rows: int | None, columns: int | None, size: Size | None, exported_by_yolo: bool) -> str | None:
     """One output: candidates in rows (YOLOX one per grid cell, YOLOv5 three) or, YOLOv8, in columns."""
     if size is not None:
         cells = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
@@ -133,11 +133,11 @@ def _recognise_single(rows: int | None, columns: int | None, size: Size | None, 
     return "yolov5" if exported_by_yolo and many_rows else None
 
 
-def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centres"] | None:
+def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centers"] | None:
     """How a network writes its boxes, A x 4, one for each cell of its grid, in pixels of its input.
 
     Where distances from the middle of a cell to four sides are learnt, the middle lies in the box, whatever an image
-    shows: corners do so in every row. Centres at least move across the image with their cells; what YOLOX gives,
+    shows: corners do so in every row. Centers at least move across the image with their cells; what YOLOX gives,
     offsets from a cell in strides, stays near 0.
     """
     if boxes.shape[1] != 4 or not np.isfinite(boxes).all():
@@ -148,7 +148,7 @@ def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centres"] 
     if any(_holds(low, high, middle, stride / 2).all() for middle, stride in middles):
         return "corners"
     if any(_follows(low, middle) for middle, _ in middles):
-        return "centres"
+        return "centers"
     return None
 
 

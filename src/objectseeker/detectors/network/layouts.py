@@ -55,7 +55,7 @@ class Layout:
     batched: bool = True
     stride: int = 1
     input_size: int = 640
-    fit: Fit = "centred"
+    fit: Fit = "centerd"
     channels: Channels = "rgb"
     mean: Triple = (0.0, 0.0, 0.0)
     std: Triple = (255.0, 255.0, 255.0)
@@ -71,7 +71,7 @@ class Layout:
             if getattr(self, key) not in choices:
                 raise ObjectSeekerError(f"{key} must be one of {', '.join(choices)}, got {getattr(self, key)!r}")
         if not 0 <= self.pad <= 255:
-            raise ObjectSeekerError(f"pad must be a grey value within [0, 255], got {self.pad!r}")
+            raise ObjectSeekerError(f"pad must be a gray value within [0, 255], got {self.pad!r}")
         if not (np.isfinite([*self.mean, *self.std]).all() and all(self.std)):
             raise ObjectSeekerError(f"mean and std must be finite and std not 0, got {self.mean} and {self.std}")
         if self.nms is not None:
@@ -102,7 +102,7 @@ class Layout:
         return ",".join([self.name, *(f"{k}={v}" for k, v in now.items() if known is None or v != getattr(known, k))])
 
 
-def normalise(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLike = np.float32) -> Array:
+def normalize(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLike = np.float32) -> Array:
     """H x W x 3 RGB pixels as the 3 x H x W input of the network, pixel by pixel."""
     ordered = pixels[..., ::-1] if layout.channels == "bgr" else pixels
     values = np.empty((3, *pixels.shape[:2]), np.float32)
@@ -128,13 +128,13 @@ def _decode_boxes_any_scores(outputs: Sequence[Array], size: Size, floor: float,
 
 
 def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """A x (centre, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
+    """A x (center, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
     rows = outputs[0][outputs[0][:, 4] >= floor]
     return _corners(_classes(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor, every_class))
 
 
 def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """As YOLOv5, but the centre counts in strides from the grid cell and the sides are logarithms."""
+    """As YOLOv5, but the center counts in strides from the grid cell and the sides are logarithms."""
     cell, stride = grid(size)
     if len(outputs[0]) != len(cell):
         raise ObjectSeekerError(
@@ -157,7 +157,7 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_clas
 
 
 def _decode_yolov8(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """(centre, sides, class scores) x A."""
+    """(center, sides, class scores) x A."""
     kept = outputs[0][:, outputs[0][4:].max(axis=0) >= floor].T
     return _corners(_classes(kept[:, :4], kept[:, 4:], floor, every_class))
 
@@ -175,7 +175,7 @@ def _decode_corner_rows(outputs: Sequence[Array], size: Size, floor: float, ever
 
 
 def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """Boxes K x 4 (centre and sides, as shares of the input) and K x C logits, each class by itself."""
+    """Boxes K x 4 (center and sides, as shares of the input) and K x C logits, each class by itself."""
     boxes, logits = outputs
     found = _classes(boxes, 1 / (1 + np.exp(-logits.astype(np.float64))), floor, every_class)
     return _corners(found._replace(xyxy=found.xyxy * np.tile(size, 2)))
@@ -236,9 +236,9 @@ def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> Ra
 
 
 def _corners(found: RawBoxes) -> RawBoxes:
-    """Centre and sides as corners."""
-    centre, half = found.xyxy[:, :2].astype(np.float64), found.xyxy[:, 2:].astype(np.float64) / 2
-    return found._replace(xyxy=np.concatenate([centre - half, centre + half], axis=1))
+    """Center and sides as corners."""
+    center, half = found.xyxy[:, :2].astype(np.float64), found.xyxy[:, 2:].astype(np.float64) / 2
+    return found._replace(xyxy=np.concatenate([center - half, center + half], axis=1))
 
 
 @lru_cache(maxsize=16)
@@ -305,7 +305,7 @@ LAYOUTS = {
             nms=0.65,
         ),
         Layout(
-            name="yolov9",  # of MultimediaTechLab and libreyolo: corners where YOLOv8 has centres
+            name="yolov9",  # of MultimediaTechLab and libreyolo: corners where YOLOv8 has centers
             decode=_decode_corner_columns,
             outputs=("output",),
             classes=(1, 4),

@@ -14,7 +14,7 @@ supports misses the rectangle. Say the column support does. The rows are resized
 then the pixel adds up those columns with column_weight[j], which is zero on every removed column. A zero weight
 times a finite number adds exactly zero in floating point, so the pixel keeps its bits whatever the removed pixels
 show. If instead the row support misses the rectangle, the same holds of the first pass. Rounding, channel order and
-normalisation are done pixel by pixel. QED. A view without a union of rectangles is filled for each of them: a pixel
+normalization are done pixel by pixel. QED. A view without a union of rectangles is filled for each of them: a pixel
 left as it is misses every one, so by the same proof none influences it.
 """
 
@@ -38,7 +38,7 @@ STRIP = 16  # network rows that are resized together: what is in use at a time f
 Singles = npt.NDArray[np.float32]
 Size = tuple[int, int]  # width, height
 # Three letterboxes that keep the aspect ratio, and one fit that does not. The letterbox of "spend" has free sides.
-Fit = Literal["top-left", "centred", "spend", "stretch"]
+Fit = Literal["top-left", "centerd", "spend", "stretch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,17 +70,17 @@ def _kept(raw: int, resized: int) -> Resampling:
 def _tables(raw: int, resized: int) -> Resampling:
     scale = raw / resized
     reach = max(scale, 1.0)
-    centre = (np.arange(resized) + 0.5) * scale
-    start = np.floor(centre - reach).astype(np.int64)
+    center = (np.arange(resized) + 0.5) * scale
+    start = np.floor(center - reach).astype(np.int64)
     tap = start[:, None] + np.arange(int(np.ceil(2 * reach)) + 2)
-    weight = np.maximum(1 - np.abs(tap + 0.5 - centre[:, None]) / reach, 0)
+    weight = np.maximum(1 - np.abs(tap + 0.5 - center[:, None]) / reach, 0)
     weight[(tap < 0) | (tap >= raw)] = 0
     weight = (weight / weight.sum(axis=1, keepdims=True)).astype(np.float32)
     tap = np.clip(tap, 0, raw - 1)
     used = weight > 0
     first = np.where(used, tap, raw).min(axis=1)
     last = np.where(used, tap, -1).max(axis=1) + 1
-    # Rounding could in principle give a neighbour a support that begins earlier or ends later. A wider interval
+    # Rounding could in principle give a neighbor a support that begins earlier or ends later. A wider interval
     # is still right and keeps both ends sorted, which `covered` relies on.
     first = np.minimum.accumulate(first[::-1])[::-1]
     last = np.maximum.accumulate(last)
@@ -162,7 +162,7 @@ def place(image: Size, network: Size, fit: Fit, *, stride: int | None = None) ->
     for raw, length in zip(image, network, strict=True):
         resized = min(max(round(raw * scale), 1), length)
         length = length if stride is None else min(length, -(-resized // stride) * stride)
-        offset = (length - resized) // 2 if fit == "centred" else 0
+        offset = (length - resized) // 2 if fit == "centerd" else 0
         axes.append(Axis(resampling(raw, resized), offset, length))
     return InputPlacement(*axes)
 

@@ -51,17 +51,17 @@ class ViewPlan:
 
 @lru_cache(maxsize=256)  # the images of a camera have one size, those of a dataset few
 def cached_view_plan(
-    placement: InputPlacement, removed: bytes, shape: tuple[int, ...], mask_by: MaskMode, stride: int, step: int
+    placement: InputPlacement, removed: bytes, shape: tuple[int, ...], mask_mode: MaskMode, stride: int, step: int
 ) -> ViewPlan:
     """`plan_views` of rectangles that are given by their bytes, so that one plan serves all images of a size."""
     rectangles = np.frombuffer(removed, np.int64).reshape(shape)
-    views = plan_views(placement, rectangles, mask_by, stride=stride, step=step)
+    views = plan_views(placement, rectangles, mask_mode, stride=stride, step=step)
     for array in (views.window, views.filled):
         array.setflags(write=False)
     return views
 
 
-def plan_views(placement: InputPlacement, removed: Ints, mask_by: MaskMode, *, stride: int, step: int) -> ViewPlan:
+def plan_views(placement: InputPlacement, removed: Ints, mask_mode: MaskMode, *, stride: int, step: int) -> ViewPlan:
     """The views of an image at `placement` without the raw rectangles `removed`, N x R x 4.
 
     A window's position is a multiple of `stride`, its sides are multiples of `step` (a multiple of `stride`) or
@@ -69,7 +69,7 @@ def plan_views(placement: InputPlacement, removed: Ints, mask_by: MaskMode, *, s
     """
     filled = placement.covered_each(removed)
     whole = np.array([0, 0, *placement.size])
-    if mask_by == "fill":
+    if mask_mode == "fill":
         return ViewPlan(np.broadcast_to(whole, (len(removed), 4)), filled)
     kept = _kept(placement, filled)
     window = np.empty_like(kept)

@@ -164,26 +164,26 @@ class Certificates {
     return found;
   }
 
-  // evidence.stars_of: the neighbours of each box and the box itself; per mask the largest weight counts. Stars that
+  // evidence.stars_of: the neighbors of each box and the box itself; per mask the largest weight counts. Stars that
   // would not be enough even if all their views were left are not kept.
   starsOf(t, rows) {
     const { axis } = this.masksOf[this.object[t]];
     const begin = this.together_first[t];
     const bytes = Math.ceil((this.together_first[t + 1] - begin) / 8);
     const stars = new Map();
-    for (const centre of rows) {
-      const bits = this.link_first[t] + (centre - begin) * bytes;
+    for (const center of rows) {
+      const bits = this.link_first[t] + (center - begin) * bytes;
       const best = new Map();
       for (const row of rows) {
         const at = row - begin;
-        if (row !== centre && !((this.link_bits[bits + (at >> 3)] >> (at & 7)) & 1)) continue;
+        if (row !== center && !((this.link_bits[bits + (at >> 3)] >> (at & 7)) & 1)) continue;
         const other = best.get(this.together_mask[row]);
         if (other === undefined || this.together_weight[row] > this.together_weight[other])
           best.set(this.together_mask[row], row);
       }
       const members = [...best.values()];
       const total = members.reduce((sum, row) => sum + this.together_weight[row], 0);
-      const mask = this.together_mask[centre],
+      const mask = this.together_mask[center],
         key = `${mask}:${members}`;
       if (total < this.needed || stars.has(key)) continue;
       const views = [0, 1].map((along) => {
@@ -312,7 +312,7 @@ class Certificates {
     return { first, last, begin, end };
   }
 
-  // A star's evidence along both axes; -Infinity where the star's centre is not among the views that are left.
+  // A star's evidence along both axes; -Infinity where the star's center is not among the views that are left.
   // (Weights are whole multiples of a power of two: all sums and differences are exact.)
   sumsOf({ certificate, axes, sums }, k) {
     const star = certificate.stars[k];

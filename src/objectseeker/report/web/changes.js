@@ -1,4 +1,4 @@
-// Another run or defence of the same objects: what was gained since, what was lost, under the chosen attack.
+// Another run or defense of the same objects: what was gained since, what was lost, under the chosen attack.
 
 const before = data.before && new Certificates(data.before, (name) => byId(`column-before_${name}`).textContent);
 let verdictsBefore = before && emptyVerdicts();

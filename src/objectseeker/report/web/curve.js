@@ -102,7 +102,7 @@ function drawChart() {
       role: "img",
       click: chooseArea,
       "aria-label":
-        (data.labelled ? "Certified recall" : "Certified share of the boxes it outputs") +
+        (data.labeled ? "Certified recall" : "Certified share of the boxes it outputs") +
         " in percent against patch area; the table below has the values",
     },
     ...parts,

@@ -39,7 +39,7 @@ function fillFilters() {
     ["", "found or not"],
     ["found", "found"],
     ["masking", "only masking found it"],
-    ...(data.labelled ? [["missed", "not found"]] : []),
+    ...(data.labeled ? [["missed", "not found"]] : []),
   ]);
   options("filter-slice", [["", "any slice"], ...slices.map((slice, at) => [at, slice.name])]);
   byId("slice-choice").hidden = !slices.length;

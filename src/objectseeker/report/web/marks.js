@@ -21,21 +21,21 @@ function drawBoxes() {
   }
 }
 
-// The positions of the patch's centre from which it escapes every proof: dotted all of them, hatched the allowed ones.
+// The positions of the patch's center from which it escapes every proof: dotted all of them, hatched the allowed ones.
 function drawPositions(target, size) {
   const parts = [];
   if (target >= 0 && view.layers.has("positions")) {
-    const centred = ([x1, y1, x2, y2], style) =>
+    const centerd = ([x1, y1, x2, y2], style) =>
       drawBox([x1 + size[0] / 2 - 0.5, y1 + size[1] / 2 - 0.5, x2 + size[0] / 2 + 0.5, y2 + size[1] / 2 + 0.5], style);
     const open = certificates.unproven(target, size, attack.threshold);
     const allowed = certificates.allowed(view.object, attack.where, size);
     for (const rectangle of open) {
       for (const positions of allowed) {
         const both = intersect(rectangle, positions);
-        if (!isEmpty(both)) parts.push(centred(both, "positions"));
+        if (!isEmpty(both)) parts.push(centerd(both, "positions"));
       }
     }
-    for (const rectangle of open) parts.push(centred(rectangle, "escape"));
+    for (const rectangle of open) parts.push(centerd(rectangle, "escape"));
   }
   byId("layer-positions").replaceChildren(...parts);
 }
@@ -77,7 +77,7 @@ function drawLabels() {
   const per = unit(),
     parts = [],
     taken = [];
-  for (const [box, symbol, name, score, chosen] of view.layers.has("labels") ? labelled() : []) {
+  for (const [box, symbol, name, score, chosen] of view.layers.has("labels") ? labeled() : []) {
     if (box[2] - box[0] < WIDE_ENOUGH * per && !chosen) continue;
     if (box[2] < view.zoom.x) continue; // left of what is shown
     const text = `${symbol}${name}${score === null ? "" : " " + score.toFixed(2)}`;
@@ -99,7 +99,7 @@ function drawLabels() {
 }
 
 // What has a label in the layers that are shown: box, symbol, name, score, whether it is chosen; best first.
-function labelled() {
+function labeled() {
   const found = [];
   if (view.layers.has("truth")) {
     for (const n of objectsOf(view.image).filter((one) => !certificates.ignore[one])) {

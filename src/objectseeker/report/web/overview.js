@@ -1,4 +1,4 @@
-// The overview: the sentence that says it all, what the defence certifies and costs, by class and by size.
+// The overview: the sentence that says it all, what the defense certifies and costs, by class and by size.
 
 function share(objects, where) {
   const { certified, vacuous } = verdicts[where];
@@ -23,7 +23,7 @@ function card(title, value, ...words) {
 
 // What there is to say of the detector: without labels neither AP nor recall.
 function headlines() {
-  if (!data.labelled) {
+  if (!data.labeled) {
     const more = data.objects - data.base_boxes;
     return [
       card("Boxes it outputs", String(data.objects), `${more} of them only found by masking`),
@@ -51,7 +51,7 @@ function headlines() {
 }
 
 const whose = () =>
-  `Of ${countWords(counted.length)} ${data.labelled ? "in" : "that the defended detector outputs on"} ` +
+  `Of ${countWords(counted.length)} ${data.labeled ? "in" : "that the defended detector outputs on"} ` +
   plural(data.images, "image");
 
 // The report in one sentence.
@@ -94,7 +94,7 @@ function updateJoint() {
 }
 
 function fillOverview() {
-  const remarks = byId(data.labelled ? "remarks" : "remarks-above");
+  const remarks = byId(data.labeled ? "remarks" : "remarks-above");
   remarks.replaceChildren(...data.remarks.map((line) => make("p", { class: "notice" }, line)));
   byId("overview-title").textContent = `${whose()}: being computed.`;
   byId("cards").replaceChildren(...headlines());
@@ -104,7 +104,7 @@ function fillOverview() {
     );
   list("settings", data.settings);
   byId("of-class").hidden = !data.classwise;
-  const unsaid = [data.by_iou ? ".by-ioa" : ".by-iou", data.labelled ? ".of-boxes" : ".of-labels"];
+  const unsaid = [data.by_iou ? ".by-ioa" : ".by-iou", data.labeled ? ".of-boxes" : ".of-labels"];
   if (!data.measured) unsaid.push(".of-ap");
   for (const words of document.querySelectorAll(unsaid)) words.hidden = true;
   list("provenance", { ...data.provenance, "report written by": `objectseeker ${data.version}` });
@@ -121,7 +121,7 @@ function showRecalls() {
         draw("path", { class: `series series-${where}`, d: "M0 8H36" }),
         marker(where, 18, 8),
       );
-      const words = [`${yes} of ${countWords(counted.length)}${data.labelled ? "" : " it outputs"}`];
+      const words = [`${yes} of ${countWords(counted.length)}${data.labeled ? "" : " it outputs"}`];
       if (empty) words.push(`${empty} of them vacuous: so large that no position is ${where}`);
       else if (where === "far") words.push("none of them vacuous");
       const shown = card("", `${percent(recall)} %`, ...words);
@@ -131,9 +131,9 @@ function showRecalls() {
     }),
   );
   const figures = data.measured ? ["undefended AP50", "AP50"] : [];
-  if (data.labelled) figures.push("clean recall");
+  if (data.labeled) figures.push("clean recall");
   const ap = (row) => (data.measured ? [row.undefended_ap50, row.ap50] : []);
-  const of = (row) => [...ap(row), ...(data.labelled ? [row.clean_recall] : [])];
+  const of = (row) => [...ap(row), ...(data.labeled ? [row.clean_recall] : [])];
   byId("classes").replaceChildren(
     table(
       ["class", ...figures, ...recallColumns()],
@@ -156,8 +156,8 @@ function showRecalls() {
 
 // The last columns of every table of groups, and its rows: a name, its objects, and cells of its own in between.
 function recallColumns() {
-  const whose = data.labelled ? things : `${things} it outputs`;
-  return [whose, ...wheres.map((where) => (data.labelled ? where : `certified ${where}`)), "vacuous far"];
+  const whose = data.labeled ? things : `${things} it outputs`;
+  return [whose, ...wheres.map((where) => (data.labeled ? where : `certified ${where}`)), "vacuous far"];
 }
 function recallRows(groups) {
   return groups.map(([name, objects, ...more]) => {

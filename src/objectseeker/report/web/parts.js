@@ -41,7 +41,7 @@ function percent(value, digits = 1) {
 }
 const plural = (count, word, words = word + "s") => `${count.toLocaleString("en")} ${count === 1 ? word : words}`;
 // Without labels the objects are the boxes that the defended detector outputs, and are called so.
-const [thing, things] = data.labelled ? ["object", "objects"] : ["box", "boxes"];
+const [thing, things] = data.labeled ? ["object", "objects"] : ["box", "boxes"];
 const countWords = (count) => plural(count, thing, things);
 const areaWords = (area) => `${+(100 * area).toPrecision(3)} %`;
 function aspectWords(aspect) {
@@ -148,7 +148,7 @@ const KINDS = {
   ignored: { symbol: "·", words: "ignored, counts neither way" },
 };
 
-// Objects have the data set's class names, boxes the detector's. A name is written in its own direction, whatever
+// Objects have the dataset's class names, boxes the detector's. A name is written in its own direction, whatever
 // stands around it.
 const detectorName = (label) => data.detector_names[label] ?? String(label);
 const apart = (name) => make("bdi", {}, name);

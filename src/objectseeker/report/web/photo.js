@@ -2,7 +2,7 @@
 // frame of its sequence.
 
 const LAYERS = [
-  ["truth", data.labelled ? things : `${things} it outputs`, "box certified", true],
+  ["truth", data.labeled ? things : `${things} it outputs`, "box certified", true],
   ["labels", "names and scores", "label-key", true],
   ["base", "boxes of the undefended detector", "box base", false],
   ["recovered", "boxes only masking found", "box recovered", false],
@@ -100,12 +100,12 @@ function loadPhoto() {
 }
 
 // The images that Previous and Next go through.
-function neighbours() {
+function neighbors() {
   return gallery.images.includes(view.image) ? gallery.images : [...data.image_ids.keys()];
 }
 
 function step(by) {
-  const list = neighbours();
+  const list = neighbors();
   const next = list[list.indexOf(view.image) + by];
   if (next === undefined) return;
   location.hash = `image/${next}`;
@@ -165,7 +165,7 @@ function updatePhoto() {
   listObjects(size, proofs);
   describeChosen(target, size);
   describeFrame();
-  const list = neighbours();
+  const list = neighbors();
   byId("previous").disabled = list[0] === view.image;
   byId("next").disabled = list[list.length - 1] === view.image;
   byId("to-worst").disabled = view.joint.place === null;

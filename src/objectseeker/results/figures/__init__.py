@@ -78,7 +78,7 @@ def _about(study: Study, chosen: Mapping[str, Figure[Any]]) -> dict[str, Any]:
         "vacuous_far": study.vacuous_far,
         "masks": str(study.masks),
         "mask_floor": study.mask_floor,
-        "settings": study.settings.to_json(),
+        "settings": study.settings.to_dict(),
         "figures": {name: figure.description for name, figure in chosen.items()},
     }
 

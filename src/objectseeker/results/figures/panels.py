@@ -24,7 +24,7 @@ JOINTLY = (
     "once, wherever one patch lies."
 )
 WRONG = "wrong boxes an image, at most"
-EACH_AT_ITS_OWN = "Each detector is at its own smallest base_score from which on it has no more wrong boxes."
+EACH_AT_ITS_OWN = "Each detector is at its own smallest base_threshold from which on it has no more wrong boxes."
 ABOUT_LINES = f"{EVERY_NTH[0].upper()}{EVERY_NTH[1:]}."
 
 _Rows = TypeVar("_Rows")
@@ -52,7 +52,7 @@ def _precision_recall(study: Study, rows: list[PrecisionRecall]) -> Plot:
         if_empty="there are no boxes",
     )
     note = _about_settings(study, hide=("T", "bound", "area", "aspect", "point"))
-    return Plot("Precision and recall", [panel], f"One point per base_score. {note}")
+    return Plot("Precision and recall", [panel], f"One point per base_threshold. {note}")
 
 
 def _clean_recall(study: Study, steps: list[Step]) -> Plot:
@@ -62,7 +62,7 @@ def _clean_recall(study: Study, steps: list[Step]) -> Plot:
     return Plot("Certified recall against clean recall", [replace(panel, x_limits=(0, 100))], note)
 
 
-def _wrong_boxes(study: Study, steps: list[Step]) -> Plot:
+def _fppi(study: Study, steps: list[Step]) -> Plot:
     x: list[Value] = [step.value for step in steps]
     ticks = {step.value: f"{step.value:g}" for step in steps}
     clean = [
@@ -82,7 +82,7 @@ def _wrong_boxes(study: Study, steps: list[Step]) -> Plot:
     panels = [replace(panel, x_scale="log", ticks=ticks) for panel in (found, certified)]
     note = _note(study, hide=("point",))
     if any(step.outcome.point is None for step in steps):
-        note += " Gaps: more wrong boxes at every base_score."
+        note += " Gaps: more wrong boxes at every base_threshold."
     return Plot("Clean and certified recall against wrong boxes", panels, f"{EACH_AT_ITS_OWN} {note}")
 
 
@@ -95,12 +95,14 @@ def _lines(study: Study, steps: list[Step]) -> Plot:
 
 def _alpha(study: Study, steps: list[Step]) -> Plot:
     used = study.settings.follow.alpha
-    return _sweep(study, steps, "alpha", "alpha, the lowest mask_score", "Effect of alpha", used)
+    return _sweep(study, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
 
 
 def _beta(study: Study, steps: list[Step]) -> Plot:
     used = study.settings.follow.beta
-    return _sweep(study, steps, "beta", "beta, how far mask_score rises above base_score", "Effect of beta", used)
+    return _sweep(
+        study, steps, "beta", "beta, how far mask_threshold rises above base_threshold", "Effect of beta", used
+    )
 
 
 def _filter_ioa(study: Study, steps: list[Step]) -> Plot:
@@ -125,12 +127,12 @@ def _threshold(study: Study, rows: list[Step | MeanOverT]) -> Plot:
 def _variants(study: Study, rows: list[Variant]) -> Plot:
     wheres: tuple[PatchLocation, ...] = PATCH_LOCATIONS[:3]  # four bars a group leave no room for more
     names = ["AP50", *(f"certified\n{where}" for where in wheres), "flagged\nclean images"]
-    colours = [LOOKS["defended"].colour, *(LOOKS[where].colour for where in wheres), MUTED]
+    colors = [LOOKS["defended"].color, *(LOOKS[where].color for where in wheres), MUTED]
     undefended, *pruned = rows
     bars = []
     for row, hatch in zip(pruned, HATCHES, strict=False):
         heights = [row.ap50, *(row.certified(where) for where in wheres), row.alert_rate]
-        bars.append(Bars(row.detector, heights, colours, hatch, form="{:.0f}"))
+        bars.append(Bars(row.detector, heights, colors, hatch, form="{:.0f}"))
     panel = Panel(
         title=f"undefended AP50: {undefended.ap50:.1f} %",
         x_label="",
@@ -148,7 +150,7 @@ def _iou_threshold(study: Study, steps: list[Step]) -> Plot:
     panel = _by_value(steps, "T, IoU with the object that stays exceeded", marked=IOU_THRESHOLD)
     rule = study.settings.by_iou().rule
     assert isinstance(rule, IouRule)
-    note = f"IoU variant, tau_iou {rule.tau_iou:g}. {_note(study, _outcomes(steps), hide=('T',))}"
+    note = f"IoU variant, filter_iou {rule.filter_iou:g}. {_note(study, _outcomes(steps), hide=('T',))}"
     return Plot("IoU variant: effect of the IoU asked for", [panel], note)
 
 
@@ -159,13 +161,13 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
         series = []
         for k, (marker, dash) in zip(ks, LOOKS_OF_LINES[-len(ks) :], strict=True):
             mine = [step for step in steps if step.k == k]
-            look = Look(LOOKS[where].colour, marker, dash)
+            look = Look(LOOKS[where].color, marker, dash)
             label = where if k is None else f"{where}, k = {k}"
             certified = [step.outcome.certified_recall()[where] for step in mine]
             series.append(Line(label, [100 * step.value for step in mine], certified, look))
         if where == "anywhere" and study.settings.threat.count == 1:
             mine = [step for step in steps if step.k == ks[-1]]
-            jointly = [step.outcome.joint_recall for step in mine]
+            jointly = [step.outcome.joint_certified_recall for step in mine]
             label = "remain" if ks[-1] is None else f"remain, k = {ks[-1]}"
             series.append(Line(label, [100 * step.value for step in mine], jointly, LOOKS["remain"]))
         panels.append(
@@ -235,12 +237,12 @@ def _cost(study: Study, steps: list[Step]) -> Plot:
 
 def _splits(study: Study, parts: list[Part]) -> Plot:
     names = ["undefended\nAP50", "defended\nAP50", *(f"certified\n{where}" for where in PATCH_LOCATIONS)]
-    colours = [LOOKS[name].colour for name in ("undefended", "defended", *PATCH_LOCATIONS)]
+    colors = [LOOKS[name].color for name in ("undefended", "defended", *PATCH_LOCATIONS)]
     bars = [
         Bars(
             f"part {part.number + 1}: {part.images:,} images, {part.objects:,} objects",
             [part.undefended_ap50, part.outcome.ap50, *part.outcome.certified_recall().values()],
-            colours,
+            colors,
             hatch="" if part.number == 0 else "////",
         )
         for part in parts
@@ -321,9 +323,10 @@ def _point(study: Study) -> str:
     settings = study.settings
     if settings.clean_recall is not None:
         return f"clean recall {100 * settings.clean_recall:g} %"
-    if settings.wrong_boxes is not None:
-        return f"a base_score with {at_most(settings.wrong_boxes)}"
-    return f"base_score {settings.rule.base_score if settings.base_score is None else settings.base_score:g}"
+    if settings.fppi is not None:
+        return f"a base_threshold with {at_most(settings.fppi)}"
+    fixed = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
+    return f"base_threshold {fixed:g}"
 
 
 def _about_settings(study: Study, *, hide: Collection[str]) -> str:
@@ -331,9 +334,9 @@ def _about_settings(study: Study, *, hide: Collection[str]) -> str:
     settings, follow, ioa, threat = study.settings, study.settings.follow, study.settings.ioa, study.settings.threat
     masks = str(study.masks) if study.lines is None else f"k = {study.lines}"
     facts = {"masks": masks, "alpha": f"alpha {follow.alpha:g}", "beta": f"beta {follow.beta:g}"}
-    if follow.low_alpha is not None:
-        facts["low_alpha"] = f"low_alpha {follow.low_alpha:g}"
-        facts["low_beta"] = f"low_beta {follow.low_beta:g}"
+    if follow.evidence_alpha is not None:
+        facts["evidence_alpha"] = f"evidence_alpha {follow.evidence_alpha:g}"
+        facts["evidence_beta"] = f"evidence_beta {follow.evidence_beta:g}"
         facts["power"] = f"power {ioa.power:g}"
     if ioa.edge_factor != 1:
         facts["edge_factor"] = f"edge_factor {ioa.edge_factor:g}"
@@ -360,10 +363,10 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         lambda study: sweeps.by_clean_recall(study.scene, study.settings, CLEAN_RECALLS),
         _clean_recall,
     ),
-    "wrong-boxes": Figure(
+    "fppi": Figure(
         "clean and certified recall against the wrong boxes an image may have",
-        lambda study: sweeps.by_wrong_boxes(study.scene, study.settings),
-        _wrong_boxes,
+        lambda study: sweeps.by_fppi(study.scene, study.settings),
+        _fppi,
     ),
     "lines": Figure(
         f"AP and certified recall against k, the number of lines per axis ({EVERY_NTH})",
@@ -377,9 +380,9 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         _cost,
         needs_lines=True,
     ),
-    "alpha": Figure("AP and certified recall against alpha, the lowest mask_score", figure_rows.alpha, _alpha),
+    "alpha": Figure("AP and certified recall against alpha, the lowest mask_threshold", figure_rows.alpha, _alpha),
     "beta": Figure(
-        "AP and certified recall against beta, which ties mask_score to base_score", figure_rows.beta, _beta
+        "AP and certified recall against beta, which ties mask_threshold to base_threshold", figure_rows.beta, _beta
     ),
     "filter-ioa": Figure("AP and certified recall against filter_ioa", figure_rows.filter_ioa, _filter_ioa),
     "threshold": Figure(

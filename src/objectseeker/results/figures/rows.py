@@ -102,7 +102,7 @@ class Variant:
         return None if self.outcome is None else self.outcome.certified_recall()[where]
 
     def to_row(self) -> dict[str, Any]:
-        names = ("base_score", "mask_score", "clean_recall")
+        names = ("base_threshold", "mask_threshold", "clean_recall")
         return {
             "detector": self.detector,
             "ap50": self.ap50,
@@ -142,9 +142,9 @@ def threshold(study: Study) -> list[Step | MeanOverT]:
 def variants(study: Study) -> list[Variant]:
     """Every way to prune, label by label and without labels, beside the undefended detector."""
     found = evaluate(study.scene.images, study.scene.vocabulary, study.settings)
-    ways = {"IoU": found.iou, "IoU, label-free": found.iou_label_free}
+    ways = {"IoU": found.iou, "IoU, class-agnostic": found.iou_class_agnostic}
     if found.iou is not found.ours:
-        ways = {"IoA": found.ours, "IoA, label-free": found.label_free} | ways
+        ways = {"IoA": found.ours, "IoA, class-agnostic": found.class_agnostic} | ways
     pruned = [Variant(name, one.ap50, one, found.alert_rate(one)) for name, one in ways.items()]
     return [Variant("undefended", found.undefended.ap50), *pruned]
 

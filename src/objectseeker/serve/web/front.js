@@ -47,7 +47,7 @@ function show(file, answer) {
   byId("result").hidden = false;
   showPhoto(file, answer);
   showTable(answer);
-  byId("defence").textContent = "Defence " + answer.defence;
+  byId("defense").textContent = "Defense " + answer.defense;
 }
 
 function showPhoto(file, answer) {

@@ -1,4 +1,4 @@
-"""The trainer of the embedded detector: recipe, schedule, one step."""
+"""The trainer of the built-in detector: recipe, schedule, one step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 from objectseeker.detectors.builtin.model import CLASSES, EmbeddedDetector, Predictor, fused
 from objectseeker.errors import require_count, require_fraction
-from train_embedded.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
-from train_embedded.learner import Learner, Progress, RunSettings
-from train_embedded.loss import anchors, detection_loss, sample_losses
+from train_builtin.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
+from train_builtin.learner import Learner, Progress, RunSettings
+from train_builtin.loss import anchors, detection_loss, sample_losses
 
 NAMES_FILE = "names.json"  # beside the weights
 
@@ -49,7 +49,7 @@ class Settings(RunSettings):
 
 
 class Trainer(Learner):
-    """Trains the embedded detector.
+    """Trains the built-in detector.
 
     One trainer can do several runs one after another (`begin`): compiled code is used again.
     """

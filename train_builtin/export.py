@@ -1,6 +1,6 @@
 """Averaged weights of a training run -> ONNX, checked against PyTorch.
 
-python -m train_embedded.export runs/embedded/weights.pt seeker.onnx
+python -m train_builtin.export runs/builtin/weights.pt seeker.onnx
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from objectseeker.detectors.builtin.model import STRIDES
 from objectseeker.detectors.builtin.weights import HALF_SUFFIX
-from train_embedded.trainer import load_trained
+from train_builtin.trainer import load_trained
 
 METADATA = {
     "input": "RGB float32 0..255, N3HW, H and W multiples of 32",

@@ -1,6 +1,6 @@
 """Several training runs one after another that differ in a few settings, each observed as soon as it is trained.
 
-python -m train_embedded.ablation PLAN.json --pack ... --steps 3000 --observe voc:VOCdevkit:val --out runs/ablation
+python -m train_builtin.ablation PLAN.json --pack ... --steps 3000 --observe voc:VOCdevkit:val --out runs/ablation
 
 PLAN.json lists the runs, each with a name and what differs from the command line, such as
 
@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_embedded.train import Log, checked, detector_parser, load_data, make_trainer, measure, settings_of, train
+from train_builtin.train import Log, checked, detector_parser, load_data, make_trainer, measure, settings_of, train
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--observe", help="a DATASET whose masked views are observed with every trained detector")
     parser.add_argument("--follow", action="store_true", help="wait for more runs in the plan, until OUT/stop is there")
     parser.add_argument(
-        "--observe-options", default="", help="for python -m train_embedded.observe, such as '--limit 100'"
+        "--observe-options", default="", help="for python -m train_builtin.observe, such as '--limit 100'"
     )
     options = checked(parser, parser.parse_args())
     options.out.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def main() -> None:
         train(trainer, log, folder, arguments, partial(measure, trainer, data.held_out, log))
         (folder / "finished").touch()
         if options.observe:
-            watchers.append(start_observing(folder, options, mask_by=settings.masking.by))
+            watchers.append(start_observing(folder, options, mask_mode=settings.masking.by))
     for watcher in watchers:
         watcher.wait()
     log("end of the plan")
@@ -89,9 +89,9 @@ def changed(options: argparse.Namespace, change: dict[str, Any]) -> argparse.Nam
     return argparse.Namespace(**values)
 
 
-def start_observing(folder: Path, options: argparse.Namespace, *, mask_by: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "train_embedded.observe", str(folder / "weights.pt"), options.observe]
-    command += ["--out", str(folder / "observed"), "--mask-by", mask_by, *options.observe_options.split()]
+def start_observing(folder: Path, options: argparse.Namespace, *, mask_mode: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "train_builtin.observe", str(folder / "weights.pt"), options.observe]
+    command += ["--out", str(folder / "observed"), "--mask-mode", mask_mode, *options.observe_options.split()]
     with (folder / "observe.txt").open("w") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 

@@ -1,7 +1,7 @@
-"""Make a data pack from a data set in folders: to train where the folders cannot go, or to measure AP50 there.
+"""Make a data pack from a dataset in folders: to train where the folders cannot go, or to measure AP50 there.
 
-python -m train_embedded.pack voc:VOCdevkit:val held.npz held.bin
-python -m train_embedded.pack yolo:coco:train train.npz train.bin --longest-side 512 --format avif --quality 60 \\
+python -m train_builtin.pack voc:VOCdevkit:val held.npz held.bin
+python -m train_builtin.pack yolo:coco:train train.npz train.bin --longest-side 512 --format avif --quality 60 \\
     --source coco-train2017 --part-size 40
 
 Images without an object of the 20 VOC classes stay: they show what is none of them.
@@ -14,8 +14,8 @@ import math
 import os
 from pathlib import Path
 
-from train_embedded.folders import FORMATS, JPEG, Storage, read_folder
-from train_embedded.packs import write_pack
+from train_builtin.folders import FORMATS, JPEG, Storage, read_folder
+from train_builtin.packs import write_pack
 
 
 def main() -> None:

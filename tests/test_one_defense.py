@@ -14,7 +14,7 @@ import PIL.Image
 import pytest
 from command import run
 
-from objectseeker import Defence, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
+from objectseeker import Defense, Detections, Halves, IouRule, ObjectSeeker, Observation, Patch, Rule
 from objectseeker.core.boxes import ioa, iou
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threats import PatchPositions, parse_area
@@ -74,7 +74,7 @@ def draw_photos(folder: Path, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("defence")
+    folder = tmp_path_factory.mktemp("defense")
     (folder / "hesitant.py").write_text(DETECTOR)
     draw_photos(folder, 16)
     return folder
@@ -104,7 +104,7 @@ def found_in(rows, box, names, by_iou):
     return False
 
 
-def attacked_at_random(image, g, where, size, rng, colour, patches=1):
+def attacked_at_random(image, g, where, size, rng, color, patches=1):
     """The image with patches at allowed positions; None where none is allowed."""
     allowed = PatchPositions.of(g, image.shape[1], image.shape[0]).allowed(where, np.array([size]))[0]
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
@@ -114,7 +114,7 @@ def attacked_at_random(image, g, where, size, rng, colour, patches=1):
     for _ in range(patches):
         x1, y1, x2, y2 = allowed[rng.integers(len(allowed))]
         x, y = int(rng.integers(x1, x2 + 1)), int(rng.integers(y1, y2 + 1))
-        drawn[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)] = colour
+        drawn[max(y, 0) : max(y + size[1], 0), max(x, 0) : max(x + size[0], 0)] = color
     return drawn
 
 
@@ -124,7 +124,7 @@ def attacked_at_random(image, g, where, size, rng, colour, patches=1):
         ("halves:8", 1, "2%", ()),
         ("pairs:5", 2, "0.1%", ()),
         ("bands:2%,spacing=0.5", 1, "2%", ()),
-        ("halves:14", 1, "0.2%", ("--tau-iou", 0.8)),
+        ("halves:14", 1, "0.2%", ("--filter-iou", 0.8)),
     ],
 )
 def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_process(
@@ -134,18 +134,18 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     name = masks.replace(":", "").replace("%", "").replace(",", "").replace("=", "").replace(".", "") + str(len(rule))
     out = observe(workplace, f"run-{name}", "--masks", masks)
     if rule:  # the IoU variant is not tuned: its file is written from Python
-        tuned = workplace / f"tuned-{name}" / "defence.json"
-        file = IouRule(ioa=Rule(base_score=0.4, mask_score=0.45), tau_iou=0.8)
-        with_rule = Defence(detector="python:hesitant:detect", rule=file, masks=Halves(14))
+        tuned = workplace / f"tuned-{name}" / "defense.json"
+        file = IouRule(ioa=Rule(base_threshold=0.4, mask_threshold=0.45), filter_iou=0.8)
+        with_rule = Defense(detector="python:hesitant:detect", rule=file, masks=Halves(14))
         with_rule.save(tuned)
     else:
         run(workplace, "tune", out.name, "--clean-recall", 0.6, "--loss", 30, "--patches", patches, "--patch", area,
             "--out", f"tuned-{name}")  # fmt: skip
-        tuned = workplace / f"tuned-{name}" / "defence.json"
+        tuned = workplace / f"tuned-{name}" / "defense.json"
     relative = tuned.relative_to(workplace)
-    arguments = ["certify", out.name, "--defence", relative, "--patch", area, "--patches", patches, "--json"]
+    arguments = ["certify", out.name, "--defense", relative, "--patch", area, "--patches", patches, "--json"]
     answer = json.loads(run(workplace, *arguments).stdout)
-    bound = Defence.of_json(answer["defence"])
+    bound = Defense.from_dict(answer["defense"])
     truth = json.loads((workplace / "truth.json").read_text())
     rng = np.random.default_rng(5)
     attacked = workplace / f"attacked-{name}"
@@ -161,18 +161,18 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
             if not row[where] or len(wanted) > 240:
                 continue
             for trial in range(3):
-                colour = (255, 0, 0) if trial else rng.integers(0, 256, 3)
-                drawn = attacked_at_random(image, g, where, size, rng, colour, patches)
+                color = (255, 0, 0) if trial else rng.integers(0, 256, 3)
+                drawn = attacked_at_random(image, g, where, size, rng, color, patches)
                 if drawn is None:  # no position is far from it
                     continue
                 file = f"{number}-{row['object']}-{where}-{trial}.png"
                 PIL.Image.fromarray(drawn).save(attacked / file)
                 wanted[file] = box, ("person", "pedestrian") if category == 1 else ("car",)
     assert len(wanted) > 20  # something was certified
-    run(workplace, "detect", attacked.name, "--defence", relative, "--out", f"found-{name}", "--no-annotate")
+    run(workplace, "detect", attacked.name, "--defense", relative, "--out", f"found-{name}", "--no-annotate")
     rows = json.loads((workplace / f"found-{name}" / "detections.json").read_text())
-    assert {row["defence"] for row in rows} <= {bound.sha256}
-    assert Defence.load(workplace / f"found-{name}" / "defence.json").sha256 == bound.sha256
+    assert {row["defense"] for row in rows} <= {bound.sha256}
+    assert Defense.load(workplace / f"found-{name}" / "defense.json").sha256 == bound.sha256
     by_image: dict = {}
     for row in rows:
         by_image.setdefault(row["image"], []).append(row)
@@ -183,9 +183,9 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
 
 
 def test_by_crop_certified_objects_are_output(tmp_path):
-    """The embedded detector by crop, on a photograph that is attacked at the corners of what is allowed."""
-    Defence.default("embedded", masks=Halves(6), mask_by="crop").save(tmp_path / "defence.json")
-    seeker = Defence.load(tmp_path / "defence.json").seeker()
+    """The built-in detector by crop, on a photograph that is attacked at the corners of what is allowed."""
+    Defense.default("builtin", masks=Halves(6), mask_mode="crop").save(tmp_path / "defense.json")
+    seeker = Defense.load(tmp_path / "defense.json").seeker()
     sample = next(sample for sample in samples() if sample.name == "lunch")
     image = load_image(sample.path)
     height, width = image.shape[:2]
@@ -205,14 +205,14 @@ def test_by_crop_certified_objects_are_output(tmp_path):
             assert (ioa(sample.truth.xyxy[[n]], same.xyxy) > 0).any()
 
 
-def test_the_packages_cheap_defence_the_whole_way_by_its_name(tmp_path):
-    """observe, certify and detect with --defence embedded-fast: what it certifies on a photograph is output."""
+def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
+    """observe, certify and detect with --defense builtin-fast: what it certifies on a photograph is output."""
     folder = Path(str(resources.files("objectseeker.demo.samples")))
-    fast = ["--defence", "embedded-fast"]
+    fast = ["--defense", "builtin-fast"]
     run(tmp_path, "observe", f"coco:{folder / 'annotations.json'}:{folder}", *fast, "--limit", 1, "--out", "seen")
     answer = json.loads(run(tmp_path, "certify", "seen", *fast, "--json").stdout)
     unsaid = json.loads(run(tmp_path, "certify", "seen", "--json").stdout)
-    assert unsaid == answer  # a run of its masks is about this defence, named again or not
+    assert unsaid == answer  # a run of its masks is about this defense, named again or not
     image = load_image(samples()[0].path)
     size, rng = Patch(0.01).size(image.shape[1], image.shape[0]), np.random.default_rng(0)
     wanted, attacked = {}, tmp_path / "attacked"
@@ -229,19 +229,19 @@ def test_the_packages_cheap_defence_the_whole_way_by_its_name(tmp_path):
     assert len(wanted) >= 3
     run(tmp_path, "detect", "attacked", *fast, "--out", "found", "--no-annotate")
     rows = json.loads((tmp_path / "found" / "detections.json").read_text())
-    assert {row["defence"] for row in rows} == {answer["defence"]["sha256"]}
+    assert {row["defense"] for row in rows} == {answer["defense"]["sha256"]}
     lost = [
         file
         for file, (box, names) in wanted.items()
         if not found_in([row for row in rows if row["image"] == file], box, names, by_iou=False)
     ]
     assert not lost
-    refused = run(tmp_path, "evaluate", "seen", "--defence", "embedded", code=2).stderr
+    refused = run(tmp_path, "evaluate", "seen", "--defense", "builtin", code=2).stderr
     assert "its masks are halves:30, the run's bands:" in refused
 
 
-def test_the_packages_defence_for_video_the_whole_way_by_its_name(tmp_path):
-    """observe, evaluate and detect with --defence embedded-video: a certified window reports its object."""
+def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
+    """observe, evaluate and detect with --defense builtin-video: a certified window reports its object."""
     sample, frames, rng = samples()[0], 8, np.random.default_rng(0)
     photo, (x1, y1, x2, y2) = load_image(sample.path), sample.truth.xyxy[0].round().astype(int).tolist()
     views = [photo[80:400, 2 * t : 2 * t + 400] for t in range(frames)]  # a camera that turns
@@ -250,11 +250,11 @@ def test_the_packages_defence_for_video_the_whole_way_by_its_name(tmp_path):
     content = {"fps": 10, "frames": [f"{t}.png" for t in range(frames)]}
     boxes = [[t, 1, "person", x, y, x + w, y + h] for t, (x, y, w, h) in enumerate(places)]
     (tmp_path / "clip" / "boxes.json").write_text(json.dumps(content | {"boxes": boxes}))
-    video = ["--defence", "embedded-video"]
+    video = ["--defense", "builtin-video"]
     run(tmp_path, "observe", "boxes:clip", *video, "--out", "seen")
     over_time = ["--window", frames, "--moves", 0, "--json"]
     answer = json.loads(run(tmp_path, "evaluate", "seen", *video, *over_time).stdout)
-    assert json.loads(run(tmp_path, "evaluate", "seen", *over_time).stdout)["defence"] == answer["defence"]
+    assert json.loads(run(tmp_path, "evaluate", "seen", *over_time).stdout)["defense"] == answer["defense"]
     (track,) = answer["over_time"]["tracks"]
     assert track["windows"] == {"8": {"certified": 1, "all": 1}}
     width, height = Patch(0.01).size(400, 320)
@@ -265,7 +265,7 @@ def test_the_packages_defence_for_video_the_whole_way_by_its_name(tmp_path):
         save_frames(tmp_path / f"attacked-{turn}", attacked)
         run(tmp_path, "detect", f"video:attacked-{turn}", *video, "--no-annotate", "--out", f"found-{turn}")
         lines = [json.loads(line) for line in (tmp_path / f"found-{turn}" / "frames.jsonl").read_text().splitlines()]
-        assert {line["defence"] for line in lines} == {answer["defence"]["sha256"]}
+        assert {line["defense"] for line in lines} == {answer["defense"]["sha256"]}
         assert any(
             found_in(line["boxes"], place, ("person",), False) for line, place in zip(lines, places, strict=True)
         )
@@ -287,21 +287,21 @@ def test_boxes_of_two_detector_classes_do_not_add_up():
     masked = [Detections([g], [0.4], [m % 2]) for m in range(len(masks))]
     observation = Observation(90, 60, masks, Detections.empty(), masked)
     truth = Detections([g], [1], [0])
-    rule = Rule(mask_score=0.8, low_score=0.3)
+    rule = Rule(mask_threshold=0.8, evidence_threshold=0.3)
 
     def certified(one):
         rows, which = vocabulary.map_to_detector(truth)
         return vocabulary.any_of(one.certify(observation, rows, [patch]).certified, which, 1)[0, 0]
 
     one_name = [Detections(d.xyxy, d.score, [0]) for d in masked]
-    relabelled = Observation(90, 60, masks, Detections.empty(), one_name)
-    assert rule.certify(relabelled, truth, [patch]).certified[0, 0]  # what the store used to certify
+    relabeled = Observation(90, 60, masks, Detections.empty(), one_name)
+    assert rule.certify(relabeled, truth, [patch]).certified[0, 0]  # what the store used to certify
     w, h = patch.size(90, 60)
     gone = (masks.removes(0, np.array([65]), w) | masks.removes(1, np.array([5]), h))[0]  # three of each name are left
     left = [seen if safe else Detections.empty() for seen, safe in zip(masked, gone, strict=True)]
     assert not len(rule.prune(Observation(90, 60, masks, Detections.empty(), left)))  # what is deployed outputs nothing
     assert not certified(rule)
-    assert certified(Rule(mask_score=0.4, base_score=0.4))  # one box alone is enough under the paper's rule
+    assert certified(Rule(mask_threshold=0.4, base_threshold=0.4))  # one box alone is enough under the paper's rule
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "report", "tune"])
@@ -317,9 +317,9 @@ def test_no_verb_takes_some_of_a_runs_lines(workplace, verb):
 
 def test_a_file_of_other_masks_than_the_runs_is_refused(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
-    Defence.default("python:hesitant:detect", masks=Halves(3)).save(workplace / "three.json")
+    Defense.default("python:hesitant:detect", masks=Halves(3)).save(workplace / "three.json")
     for verb in (["evaluate"], ["certify"], ["report", "--out", "r.html"], ["figures", "--out", "f"]):
-        done = run(workplace, verb[0], out.name, *verb[1:], "--defence", "three.json", code=2)
+        done = run(workplace, verb[0], out.name, *verb[1:], "--defense", "three.json", code=2)
         assert "halves:6" in done.stderr
         assert "halves:3" in done.stderr
         assert done.stderr.strip().splitlines()[-1].startswith("error: ")
@@ -330,8 +330,8 @@ def test_by_default_all_verbs_use_one_rule(workplace):
     detected = run(workplace, "detect", "photos", "-d", "python:hesitant:detect", "--masks", "halves:6", "--out", "d")
     evaluated = json.loads(run(workplace, "evaluate", out.name, "--json").stdout)
     certified = json.loads(run(workplace, "certify", out.name, "--json").stdout)
-    shas = {evaluated["defence"]["sha256"], certified["defence"]["sha256"]}
-    assert shas == {Defence.load(workplace / "d" / "defence.json").sha256}
+    shas = {evaluated["defense"]["sha256"], certified["defense"]["sha256"]}
+    assert shas == {Defense.load(workplace / "d" / "defense.json").sha256}
     rule = next(line for line in detected.stderr.splitlines() if line.startswith("rule: "))
     for verb in (["evaluate"], ["certify"], ["report", "--out", "r.html"]):
         assert rule in run(workplace, verb[0], out.name, *verb[1:]).stderr.splitlines()
@@ -345,34 +345,34 @@ def test_by_default_all_verbs_use_one_rule(workplace):
 def test_whatever_can_be_observed_can_be_deployed(workplace, masks, fill):
     options = ["--masks", masks, "--fill", fill, "-d", "python:hesitant:detect"]
     run(workplace, "detect", "photos/0.png", *options, "--out", f"o{fill}", "--no-annotate")
-    defence = Defence.load(workplace / f"o{fill}" / "defence.json")
-    assert (str(defence.masks), defence.fill) == (masks.replace("5%", "0.05"), fill)
+    defense = Defense.load(workplace / f"o{fill}" / "defense.json")
+    assert (str(defense.masks), defense.fill) == (masks.replace("5%", "0.05"), fill)
 
 
 def test_in_python_a_setting_is_typed_once():
     with pytest.raises(TypeError):
-        ObjectSeeker(list, mask_score=0.95)
-    seeker = ObjectSeeker(lambda images: [Detections.empty() for _ in images], Rule(mask_score=0.95))
+        ObjectSeeker(list, mask_threshold=0.95)
+    seeker = ObjectSeeker(lambda images: [Detections.empty() for _ in images], Rule(mask_threshold=0.95))
     (observation,) = seeker.observe([np.zeros((20, 30, 3), np.uint8)])
     with pytest.raises(TypeError):
-        seeker.certify(observation, Detections.empty(), Patch(), mask_score=0.3)
+        seeker.certify(observation, Detections.empty(), Patch(), mask_threshold=0.3)
 
 
 def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
-    file = Defence.default("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
+    file = Defense.default("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
     file.save(workplace / "other.json")
-    run(workplace, "evaluate", out.name, "--defence", "other.json", code=2)
-    done = run(workplace, "detect", "photos", "--defence", "other.json", "--out", "never", code=2)
+    run(workplace, "evaluate", out.name, "--defense", "other.json", code=2)
+    done = run(workplace, "detect", "photos", "--defense", "other.json", "--out", "never", code=2)
     assert "another sha256:00" in done.stderr
     assert not (workplace / "never" / "detections.json").exists()
 
 
 def test_settings_beside_a_file_are_refused(workplace):
-    Defence.default("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
-    done = run(workplace, "detect", "photos", "--defence", "six.json", "--mask-score", 0.3, "--out", "x", code=2)
-    assert "says it all: leave out --mask-score" in done.stderr
-    done = run(workplace, "detect", "photos", "--defence", "six.json", "--masks", "halves:3", "--out", "x", code=2)
+    Defense.default("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
+    done = run(workplace, "detect", "photos", "--defense", "six.json", "--mask-threshold", 0.3, "--out", "x", code=2)
+    assert "says it all: leave out --mask-threshold" in done.stderr
+    done = run(workplace, "detect", "photos", "--defense", "six.json", "--masks", "halves:3", "--out", "x", code=2)
     assert "leave out --masks" in done.stderr
 
 
@@ -381,9 +381,9 @@ def test_tune_ends_with_a_file_that_detect_takes(workplace):
     answer = json.loads(
         run(workplace, "tune", out.name, "--clean-recall", 0.5, "--loss", 30, "--out", "tuned", "--json").stdout
     )
-    defence = Defence.load(workplace / "tuned" / "defence.json")
-    assert answer["defence"]["sha256"] == defence.sha256
-    run(workplace, "detect", "photos/1.png", "--defence", "tuned/defence.json", "--out", "by-tuned")
-    evaluated = json.loads(run(workplace, "evaluate", out.name, "--defence", "tuned/defence.json", "--json").stdout)
-    assert evaluated["objectseeker"]["mask_score"] == defence.rule.mask_score  # to the last bit
-    assert evaluated["objectseeker"]["base_score"] == defence.rule.base_score
+    defense = Defense.load(workplace / "tuned" / "defense.json")
+    assert answer["defense"]["sha256"] == defense.sha256
+    run(workplace, "detect", "photos/1.png", "--defense", "tuned/defense.json", "--out", "by-tuned")
+    evaluated = json.loads(run(workplace, "evaluate", out.name, "--defense", "tuned/defense.json", "--json").stdout)
+    assert evaluated["objectseeker"]["mask_threshold"] == defense.rule.mask_threshold  # to the last bit
+    assert evaluated["objectseeker"]["base_threshold"] == defense.rule.base_threshold

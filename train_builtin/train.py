@@ -1,6 +1,6 @@
-"""Train the embedded detector from scratch, in one go or in pieces.
+"""Train the built-in detector from scratch, in one go or in pieces.
 
-python -m train_embedded.train --pack train.npz train_a.bin train_b.bin --seconds 1600 --out runs/embedded
+python -m train_builtin.train --pack train.npz train_a.bin train_b.bin --seconds 1600 --out runs/builtin
 
 If OUT holds a checkpoint, training goes on from it. `--check` tries everything on noise, without data.
 """
@@ -29,11 +29,11 @@ from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import shown
 from objectseeker.training.masking import BAND_WIDTHS
-from train_embedded.augmentation import Bank, SampleMasking
-from train_embedded.evaluate import LAYOUT, average_precisions
-from train_embedded.folders import read_folder
-from train_embedded.learner import Learner, Progress, RunSettings
-from train_embedded.packs import (
+from train_builtin.augmentation import Bank, SampleMasking
+from train_builtin.evaluate import LAYOUT, average_precisions
+from train_builtin.folders import read_folder
+from train_builtin.learner import Learner, Progress, RunSettings
+from train_builtin.packs import (
     DOUBTFUL,
     Pack,
     Pixels,
@@ -46,7 +46,7 @@ from train_embedded.packs import (
     read_pack,
     without,
 )
-from train_embedded.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
+from train_builtin.trainer import EARLY_MASK_SHARE, LARGEST_SCALE, LEARNING_RATE, Settings, Trainer
 
 UNTIMED_STEPS = 3  # of every piece: they compile, which is no training
 SYNCHRONISE_EVERY = 25
@@ -54,7 +54,7 @@ CHECK_STEPS = 60
 
 LEAVE_OUT = (
     "names of images not to train on, one a line, with or without .jpg and the like; they are left out of every pack "
-    "and data set"
+    "and dataset"
 )
 
 S = TypeVar("S", bound=RunSettings)
@@ -266,8 +266,8 @@ def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.i
 def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) -> list[Pack]:
     """The packs without the images that a file lists, one a line; a name that no image has is refused.
 
-    Every pack and data set is searched for every name. Images that --sources leaves out count as known; where --limit
-    cuts data sets short nobody can say what is known, and nothing is refused.
+    Every pack and dataset is searched for every name. Images that --sources leaves out count as known; where --limit
+    cuts datasets short nobody can say what is known, and nothing is refused.
     """
     file = arguments.leave_out
     try:
@@ -288,7 +288,7 @@ def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) ->
 
 
 def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
-    """A pack, or a data set in folders."""
+    """A pack, or a dataset in folders."""
     if len(given) > 1:
         return read_pack(Path(given[0]), [Path(part) for part in given[1:]])
     return read_folder(given[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
@@ -318,13 +318,13 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="DATASET",
-        help="a data set in folders, as voc:VOCDIR:SPLIT or coco:ANNOTATIONS.json:IMAGES; may be repeated",
+        help="a dataset in folders, as voc:VOCDIR:SPLIT or coco:ANNOTATIONS.json:IMAGES; may be repeated",
     )
     parser.add_argument(
         "--sources",
         nargs="+",
         default=["voc", "coco-train2017"],
-        help="of packs take only images from these data sets (default: voc coco-train2017)",
+        help="of packs take only images from these datasets (default: voc coco-train2017)",
     )
     parser.add_argument("--leave-out", type=Path, metavar="FILE", help=LEAVE_OUT)
     parser.add_argument(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from objectseeker.files.atomic import write_atomic
-from train_embedded.augmentation import Augmentation
+from train_builtin.augmentation import Augmentation
 
 WEIGHT_DECAY = 0.05
 
@@ -44,7 +44,7 @@ class Progress:
 
 
 class Learner:
-    """The network, its running average, the optimiser and the data: everything a checkpoint must restore."""
+    """The network, its running average, the optimizer and the data: everything a checkpoint must restore."""
 
     gradient_clip = 10.0
 
@@ -60,7 +60,7 @@ class Learner:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all progress: the optimiser and the place in the schedule."""
+        """Forget all progress: the optimizer and the place in the schedule."""
         self.progress = Progress()
         self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
 

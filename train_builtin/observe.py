@@ -1,6 +1,6 @@
-"""Observe a data set with trained weights, as `objectseeker observe` does with an exported detector.
+"""Observe a dataset with trained weights, as `objectseeker observe` does with an exported detector.
 
-python -m train_embedded.observe runs/embedded/weights.pt voc:VOCdevkit:val --out runs/observed --device cuda
+python -m train_builtin.observe runs/builtin/weights.pt voc:VOCdevkit:val --out runs/observed --device cuda
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from objectseeker.datasets import open_dataset
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
-from train_embedded.trainer import load_trained
+from train_builtin.trainer import load_trained
 
 
 def main() -> None:
@@ -27,7 +27,7 @@ def main() -> None:
         input_size=options.input_size,
         device=options.device,
         precision=options.precision,
-        mask_by=options.mask_by,
+        mask_mode=options.mask_mode,
         compiled=False,
     )
     begin = time.monotonic()
@@ -51,7 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--layout", default="decoded")
     parser.add_argument("--input-size", type=int, default=416)
-    parser.add_argument("--mask-by", choices=("fill", "crop"), default="fill")
+    parser.add_argument("--mask-mode", choices=("fill", "crop"), default="fill")
     parser.add_argument("--mask-floor", type=float, default=0.05)
     parser.add_argument("--masks", type=parse_masks, default="halves:30", help="a mask recipe")
     parser.add_argument("--limit", type=int)

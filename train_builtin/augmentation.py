@@ -1,4 +1,4 @@
-"""Training batches made on the device: mosaic, scale, crop, flip, colour, mixup and the masks of the product.
+"""Training batches made on the device: mosaic, scale, crop, flip, color, mixup and the masks of the product.
 
 All images live in device memory, at full and at half size, and every output pixel is looked up there: making a batch
 of 256 costs a few kernels and no copy.
@@ -20,7 +20,7 @@ from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
 from objectseeker.training.masking import Masking, area_of, inside, still_target
-from train_embedded.packs import CROWD, DOUBTFUL, Pack, Pixels
+from train_builtin.packs import CROWD, DOUBTFUL, Pack, Pixels
 
 TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
 LEAST_VISIBLE_SHARE = 0.2  # of an object's box, below which a tile that cuts it leaves no target
@@ -168,16 +168,16 @@ class Augmentation:
         drawn = count // 2 if masking.paired else count
         images = self._choose(drawn)
         mosaic = self._chance((drawn,), strength.mosaic)
-        centre = self._uniform((drawn, 2), 0.25, 0.75) * self.size
+        center = self._uniform((drawn, 2), 0.25, 0.75) * self.size
         # Without a mosaic the last tile, the one drawn without repetition, covers everything.
-        centre = torch.where(mosaic[:, None], centre, torch.zeros_like(centre)).round()
-        tiles = tile_rectangles(centre, self.size)
+        center = torch.where(mosaic[:, None], center, torch.zeros_like(center)).round()
+        tiles = tile_rectangles(center, self.size)
         placement = self._place(images, tiles, mosaic, strength)
-        colour = self._colour(drawn)
+        color = self._color(drawn)
 
         partner = torch.roll(torch.arange(drawn, device=self.bank.device), 1)
         mixed = self._chance((drawn,), strength.mixup)
-        own_share = torch.where(mixed, self._uniform((drawn,), 0.35, 0.65), torch.ones_like(centre[:, 0]))
+        own_share = torch.where(mixed, self._uniform((drawn,), 0.35, 0.65), torch.ones_like(center[:, 0]))
 
         def placed(kind: tuple[Tensor, Tensor]) -> Objects:
             boxes, labels, present = tile_boxes(kind[0][images], kind[1][images], tiles, placement)
@@ -187,7 +187,7 @@ class Augmentation:
 
         boxes, labels, present = placed(self.bank.objects)
         doubtful = None if self.bank.doubtful is None else placed(self.bank.doubtful)
-        pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, centre, colour, self.size)
+        pixels = self._sample(self.bank.pixels, placement.lookup, placement.source, center, color, self.size)
         pixels = pixels * own_share.view(-1, 1, 1, 1) + pixels[partner] * (1 - own_share.view(-1, 1, 1, 1))
         sample = Batch(pixels, boxes, labels, present, doubtful)
         strips = self._strips(boxes, present, masking)
@@ -284,8 +284,8 @@ class Augmentation:
             source=torch.stack([self.bank.starts[level, images], source_width, source_height], -1),
         )
 
-    def _colour(self, count: int) -> Tensor:
-        """count,3,4: a matrix and an offset that change saturation, hue, contrast and brightness; seldom grey."""
+    def _color(self, count: int) -> Tensor:
+        """count,3,4: a matrix and an offset that change saturation, hue, contrast and brightness; seldom gray."""
         device = self.bank.device
         saturation = 1 + self._uniform((count,), -0.6, 0.6)
         angle = self._uniform((count,), -0.1, 0.1)
@@ -295,7 +295,7 @@ class Augmentation:
 
         identity = torch.eye(3, device=device)
         luminance = torch.tensor([0.299, 0.587, 0.114], device=device).expand(count, 3, 3)
-        # Hue is a rotation about the grey axis (Rodrigues' formula; the axis is (1, 1, 1) / sqrt 3).
+        # Hue is a rotation about the gray axis (Rodrigues' formula; the axis is (1, 1, 1) / sqrt 3).
         cross = torch.tensor([[0.0, -1, 1], [1, 0, -1], [-1, 1, 0]], device=device) / math.sqrt(3)
         cosine, sine = angle.cos().view(-1, 1, 1), angle.sin().view(-1, 1, 1)
         rotation = cosine * identity + (1 - cosine) / 3 + sine * cross
@@ -342,9 +342,9 @@ class Placement:
     source: Tensor  # count,TILES,3: first pixel in the bank, width, height
 
 
-def tile_rectangles(centre: Tensor, size: int) -> Tensor:
-    """count,TILES,4: the four rectangles around each centre."""
-    x, y = centre.unbind(1)
+def tile_rectangles(center: Tensor, size: int) -> Tensor:
+    """count,TILES,4: the four rectangles around each center."""
+    x, y = center.unbind(1)
     zero, end = torch.zeros_like(x), torch.full_like(x, size)
     tiles = [(zero, zero, x, y), (x, zero, end, y), (zero, y, x, end), (x, y, end, end)]
     return torch.stack([torch.stack(tile, -1) for tile in tiles], 1)
@@ -390,12 +390,12 @@ def cut_to_border(kept: Tensor, size: int) -> Tensor:
     return torch.where(start == 0, end, 0) + torch.where(end == size, start - size, 0)
 
 
-def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, colour: Tensor, size: int) -> Tensor:
-    """Look every output pixel up in the image of its tile, bilinearly, and recolour it -> N,3,S,S in [0, 1]."""
-    count = len(centre)
+def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, center: Tensor, color: Tensor, size: int) -> Tensor:
+    """Look every output pixel up in the image of its tile, bilinearly, and recolor it -> N,3,S,S in [0, 1]."""
+    count = len(center)
     middle = torch.arange(size, device=bank.device, dtype=torch.float) + 0.5
     x, y = middle.view(1, 1, size), middle.view(1, size, 1)
-    tile = (x >= centre[:, 0].view(-1, 1, 1)).long() + 2 * (y >= centre[:, 1].view(-1, 1, 1)).long()
+    tile = (x >= center[:, 0].view(-1, 1, 1)).long() + 2 * (y >= center[:, 1].view(-1, 1, 1)).long()
     row = torch.arange(count, device=bank.device).view(-1, 1, 1) * TILES + tile
     lookup, source = lookup.view(-1, 4), source.view(-1, 3)
     source_x = x * lookup[row, 0] + lookup[row, 1] - 0.5
@@ -410,19 +410,19 @@ def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, centre: Tensor, 
     x1 = torch.minimum(torch.maximum(left.long() + 1, zero), width - 1)
     y0 = torch.minimum(torch.maximum(top.long(), zero), height - 1)
     y1 = torch.minimum(torch.maximum(top.long() + 1, zero), height - 1)
-    neighbours = (
+    neighbors = (
         (bank[start + y0 * width + x0], (1 - share_x) * (1 - share_y)),
         (bank[start + y0 * width + x1], share_x * (1 - share_y)),
         (bank[start + y1 * width + x0], (1 - share_x) * share_y),
         (bank[start + y1 * width + x1], share_x * share_y),
     )
-    channels = [sum(((pixel >> shift) & 255).float() * share for pixel, share in neighbours) for shift in (0, 8, 16)]
-    recoloured = []
+    channels = [sum(((pixel >> shift) & 255).float() * share for pixel, share in neighbors) for shift in (0, 8, 16)]
+    recolored = []
     for output in range(3):
-        weight = colour[:, output, :, None, None]
+        weight = color[:, output, :, None, None]
         value = sum(weight[:, k] * channels[k] for k in range(3)) + weight[:, 3]
-        recoloured.append(torch.where(inside, value.clamp(0, 255), DEFAULT_FILL))
-    return torch.stack(recoloured, 1) / 255
+        recolored.append(torch.where(inside, value.clamp(0, 255), DEFAULT_FILL))
+    return torch.stack(recolored, 1) / 255
 
 
 def finish(images: Tensor, kept: Tensor, shift: Tensor, fill: float | None) -> Tensor:

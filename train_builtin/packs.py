@@ -5,7 +5,7 @@ The index holds, for n images and m boxes:
 
     off   n+1    where each image file starts, in bytes; the last entry is the end
     wh    n,4    original width and height (0 where not known), stored width and height
-    src   n      the data set an image comes from, such as "voc" or "coco"
+    src   n      the dataset an image comes from, such as "voc" or "coco"
     name  n      the image's file name
     bx    m,6    label, x1, y1, x2, y2 in stored pixels, flag (0 normal, 1 crowd, 2 difficult, 3 doubtful)
     bi    m      the image each box belongs to
@@ -115,7 +115,7 @@ def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: i
     return parts
 
 
-def write_relabelled(index: Path, boxes: Sequence[npt.NDArray[np.float32]], out: Path) -> None:
+def write_relabeled(index: Path, boxes: Sequence[npt.NDArray[np.float32]], out: Path) -> None:
     """The index of the same images in the same parts, with these boxes instead of its own."""
     with np.load(index) as stored:
         np.savez_compressed(out, **(dict(stored) | _box_columns(boxes)))

@@ -1,6 +1,6 @@
-"""Label the images of a pack with the answers of a trained network: for training on images that nobody has labelled.
+"""Label the images of a pack with the answers of a trained network: for training on images that nobody has labeled.
 
-python -m train_embedded.label runs/embedded/weights.pt --pack photos.npz photos.bin --out labelled.npz --device cuda
+python -m train_builtin.label runs/builtin/weights.pt --pack photos.npz photos.bin --out labeled.npz --device cuda
 
 The network sees every image and its mirror image; boxes of either are suppressed together. Those that score at least
 `--sure` become objects; those between `--doubtful` and that are kept as doubtful, which training takes neither for an
@@ -25,9 +25,9 @@ from objectseeker.detectors.gpu.device_views import DeviceViews, finish_suppress
 from objectseeker.detectors.gpu.raw_network import BoxesAndScores
 from objectseeker.detectors.network.layouts import parse as parse_layout
 from objectseeker.detectors.network.raw_boxes import has_area
-from train_embedded.augmentation import HALF_SIZE_BELOW, TILES, Bank, sample_pixels
-from train_embedded.packs import DOUBTFUL, NORMAL, decode, halve, read_pack, write_relabelled
-from train_embedded.trainer import load_trained
+from train_builtin.augmentation import HALF_SIZE_BELOW, TILES, Bank, sample_pixels
+from train_builtin.packs import DOUBTFUL, NORMAL, decode, halve, read_pack, write_relabeled
+from train_builtin.trainer import load_trained
 
 NMS = 0.5  # lower than of one answer: two answers to one object differ more
 LAYOUT = f"decoded,every_class=yes,nms={NMS}"  # who wavers between two classes doubts both
@@ -50,7 +50,7 @@ def main() -> None:
     predictor.to(bank.device, memory_format=torch.channels_last)
     found = answers(predictor, bank, size=options.size, batch=options.batch, floor=options.doubtful)
     boxes = [rows_of(*answer, size, sure=options.sure) for answer, size in zip(found, pack.sizes, strict=True)]
-    write_relabelled(index, boxes, options.out)
+    write_relabeled(index, boxes, options.out)
     flags = np.concatenate(boxes)[:, 5]
     print(
         f"{options.out}: {(flags == NORMAL).sum()} objects of {len(names)} classes and {(flags == DOUBTFUL).sum()} "
@@ -98,7 +98,7 @@ def both_ways(predict: Predict, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def letterboxed(bank: Bank, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Images of a bank, top left on grey squares as the network takes them, and how much each was scaled."""
+    """Images of a bank, top left on gray squares as the network takes them, and how much each was scaled."""
     width, height = bank.widths[0][chosen], bank.heights[0][chosen]
     scale = size / torch.maximum(width, height).float()
     level = (scale < HALF_SIZE_BELOW).long()

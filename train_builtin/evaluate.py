@@ -1,7 +1,7 @@
 """AP50 of a detector on held-out images, by the package's own network code, matching and average precision.
 
-python -m train_embedded.evaluate onnx:seeker.onnx --pack held.npz held.bin
-python -m train_embedded.evaluate embedded --data yolo:val2017 --layout decoded,fit=spend,every_class=yes,nms=0.55
+python -m train_builtin.evaluate onnx:seeker.onnx --pack held.npz held.bin
+python -m train_builtin.evaluate builtin --data yolo:val2017 --layout decoded,fit=spend,every_class=yes,nms=0.55
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.detectors import LoadedDetector, load
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.image_set import ImageSet
-from train_embedded.folders import read_folder
-from train_embedded.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
+from train_builtin.folders import read_folder
+from train_builtin.packs import CROWD, NORMAL, Pack, Pixels, decode, read_pack
 
 LARGEST = 640  # pixels of an image's longer side: larger ones are shrunk to it as they are read
 LAYOUT = "decoded,every_class=yes"  # each class of a box that reaches the floor counts, as usual for AP
@@ -46,10 +46,10 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("detector", nargs="?", default="embedded", help="a SPEC: embedded, or onnx:FILE of an export")
+    parser.add_argument("detector", nargs="?", default="builtin", help="a SPEC: builtin, or onnx:FILE of an export")
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--pack", type=Path, nargs="+", help="index, then its parts in order")
-    images.add_argument("--data", metavar="DATASET", help="a data set in folders, as voc:VOCDIR:SPLIT")
+    images.add_argument("--data", metavar="DATASET", help="a dataset in folders, as voc:VOCDIR:SPLIT")
     parser.add_argument("--layout", default=LAYOUT, help=f"how the network is shown images (default: {LAYOUT})")
     parser.add_argument("--size", type=int, default=416, help="side of the network's input")
     parser.add_argument("--device", default="cpu")

@@ -1,4 +1,4 @@
-"""The embedded detector in PyTorch is the same function as its ONNX file."""
+"""The built-in detector in PyTorch is the same function as its ONNX file."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
 
 
 def complete_overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
-    """Complete IoU: overlap, less a penalty for the distance of the centres and one for the aspect ratio."""
+    """Complete IoU: overlap, less a penalty for the distance of the centers and one for the aspect ratio."""
     iou = overlap(a, b, epsilon)
     hull = torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])
     apart = (a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) / 2

@@ -21,7 +21,7 @@ from PIL import Image
 from objectseeker.datasets import DatasetImage, match_classes, open_dataset
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.errors import ObjectSeekerError
-from train_embedded.packs import CROWD, DIFFICULT, NORMAL, Pack
+from train_builtin.packs import CROWD, DIFFICULT, NORMAL, Pack
 
 FORMATS: dict[str, dict[str, int]] = {  # how Pillow is to write them
     "jpeg": {"subsampling": 0},

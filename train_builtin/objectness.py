@@ -1,13 +1,13 @@
 """Train the objectness network of the DetectorGuard baseline from scratch, in one go or in pieces; export it.
 
-python -m train_embedded.objectness --pack train.npz train_a.bin train_b.bin --seconds 240 --out runs/objectness
-python -m train_embedded.objectness --export runs/objectness/weights.pt objectness.onnx
+python -m train_builtin.objectness --pack train.npz train_a.bin train_b.bin --seconds 240 --out runs/objectness
+python -m train_builtin.objectness --export runs/objectness/weights.pt objectness.onnx
 
 If OUT holds a checkpoint, training goes on from it. `--check` tries everything on noise, without data.
 
-Two things are learned from every image, both from what the defence itself computes: windows of 8 x 8 positions are
+Two things are learned from every image, both from what the defense itself computes: windows of 8 x 8 positions are
 classified by the mean of their clipped logits, and at every position the largest class vote (the mean of the windows
-that cover it) is pushed above or below a fixed level, because that is what the defence compares with a threshold.
+that cover it) is pushed above or below a fixed level, because that is what the defense compares with a threshold.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from torch import Tensor
 from objectseeker.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused
 from objectseeker.detectorguard.objectness import STRIDE, VIEW, WINDOW
 from objectseeker.detectors.builtin.model import CLASSES
-from train_embedded.augmentation import Augmentation, Bank, Strength
-from train_embedded.learner import Learner, RunSettings
-from train_embedded.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train
+from train_builtin.augmentation import Augmentation, Bank, Strength
+from train_builtin.learner import Learner, RunSettings
+from train_builtin.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train
 
 LEARNING_RATE = 2e-3
 WARM_UP_STEPS = 500
@@ -173,7 +173,7 @@ def separation(trainer: Trainer, batches: int = 8) -> tuple[float, float]:
 
 def export(weights: Path, file: Path) -> None:
     """Averaged weights -> ONNX, checked against PyTorch."""
-    from train_embedded.export import differences, export
+    from train_builtin.export import differences, export
 
     network = ObjectnessNetwork()
     network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))

@@ -1,0 +1,270 @@
+"""One defense, one file: saved, loaded, compared, refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command import DETECTOR
+from hypothesis import given
+from hypothesis import strategies as st
+
+from objectseeker import Bands, Defense, Halves, IouRule, ObjectSeekerError, Pairs, Rule
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import BUILTIN_RULE, DEFAULT_RULE, FAST_RULE, VIDEO_RULE
+
+FRACTION = st.floats(0, 1)
+
+
+@given(
+    FRACTION,
+    FRACTION,
+    st.one_of(st.none(), FRACTION),
+    st.floats(0.01, 9),
+    st.booleans(),
+    st.one_of(st.none(), FRACTION),
+)
+def test_every_number_survives_the_file(
+    base_threshold, mask_threshold, evidence_threshold, power, classwise, filter_iou
+):
+    evidence_threshold = None if evidence_threshold is None else min(evidence_threshold, mask_threshold)
+    rule = Rule(
+        base_threshold=base_threshold,
+        mask_threshold=mask_threshold,
+        evidence_threshold=evidence_threshold,
+        power=power,
+        classwise=classwise,
+    )
+    rule = rule if filter_iou is None else IouRule(ioa=rule, filter_iou=filter_iou)
+    defense = Defense(detector="builtin", rule=rule, masks=Halves(7) + Bands(0.013, spacing=0.3), fill=9)
+    again = Defense.from_dict(json.loads(json.dumps(defense.to_dict())))
+    assert again == defense
+    assert again.sha256 == defense.sha256
+
+
+@pytest.mark.parametrize("masks", [Halves(30), Pairs(4), Bands(0.02, 2.0), Halves(3) + Bands(0.01)])
+def test_a_file_gives_the_same_defense_back(tmp_path, masks):
+    defense = Defense(
+        detector="onnx:models/own.onnx",
+        rule=Rule(mask_threshold=0.3, evidence_threshold=0.1),
+        masks=masks,
+        mask_mode="crop",
+        input_size=(640, 384),
+        class_names=("a", "b"),
+        identity="own.onnx sha256:12",
+    )
+    defense.save(tmp_path / "deep" / "defense.json")
+    loaded = Defense.load(tmp_path / "deep" / "defense.json")
+    assert loaded.sha256 == defense.sha256
+    assert replace(loaded, detector=defense.detector) == defense
+
+
+def test_the_detectors_file_is_found_from_where_the_defense_lies(tmp_path, monkeypatch):
+    (tmp_path / "release").mkdir()
+    monkeypatch.chdir(tmp_path)
+    Defense(detector="onnx:model.onnx", rule=Rule()).save("release/defense.json")
+    assert "tmp" not in (tmp_path / "release" / "defense.json").read_text()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    spec = Defense.load("../release/defense.json").detector
+    assert (tmp_path / "model.onnx").resolve() == (tmp_path / "elsewhere" / spec.removeprefix("onnx:")).resolve()
+
+
+def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else():
+    defense = Defense(detector="onnx:a/model.onnx", rule=Rule())
+    for changes in (
+        {"rule": Rule(edge_factor=0.999)},
+        {"masks": Halves(29)},
+        {"fill": 0},
+        {"mask_mode": "crop"},
+        {"batch": 3},
+        {"identity": "x"},
+        {"detector": "onnx:a/other.onnx"},
+    ):
+        assert replace(defense, **changes).sha256 != defense.sha256
+    assert replace(defense, detector="onnx:b/model.onnx").sha256 == defense.sha256
+
+
+def test_there_is_one_default_for_all_and_one_for_the_builtin_detector():
+    assert Defense.default("onnx:x.onnx").rule == Defense.default("python:a:b").rule == DEFAULT_RULE
+    assert Defense.default("builtin").rule == BUILTIN_RULE
+    for name, rule in {"builtin-fast": FAST_RULE, "builtin-video": VIDEO_RULE}.items():
+        packaged = Defense.load(name)
+        assert Defense.default("builtin", masks=packaged.masks) == packaged
+        assert packaged.rule == rule != BUILTIN_RULE
+        assert Defense.default("onnx:x.onnx", masks=packaged.masks).rule == DEFAULT_RULE
+    scores = {"base_threshold": 0.2, "mask_threshold": 0.48, "evidence_threshold": 0.24}
+    assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == BUILTIN_RULE
+    assert Rule(base_threshold=0.5, mask_threshold=0.625, evidence_threshold=0.575, edge_factor=0.7) == DEFAULT_RULE
+
+
+def test_the_packages_own_defenses_are_loaded_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Defense.load("builtin") == Defense.default("builtin")
+    fast = Defense.load("builtin-fast")
+    assert (fast.detector, fast.identity) == ("builtin", None)
+    for width, height in ((500, 375), (375, 500), (500, 334), (640, 480), (480, 480)):
+        assert 1 + len(fast.masks.masks(width, height)) <= 40
+    mine = Defense(detector="builtin", rule=Rule())
+    mine.save("builtin-fast")
+    assert Defense.load("builtin-fast") == mine
+    (tmp_path / "builtin").mkdir()  # a folder is no defense
+    assert Defense.load("builtin") == Defense.default("builtin")
+    with pytest.raises(ObjectSeekerError, match="by name there are builtin, builtin-fast, builtin-video"):
+        Defense.load("builtin-slow")
+
+
+def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "mine_defended.py").write_text(DETECTOR)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    defense = Defense(detector="python:mine_defended:detect", rule=Rule(), masks=Halves(3))
+    seeker = defense.seeker()
+    bound = defense.with_fingerprint(seeker.detector.identity)
+    assert bound.seeker().masks == Halves(3)
+    with pytest.raises(ObjectSeekerError, match="about the detector someone else, but python:mine_defended:detect is"):
+        defense.with_fingerprint("someone else").seeker()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c | {"format": 9}, "has format 9"),
+        (lambda c: c | {"lines": 10}, r"unknown entries \(lines\)"),
+        (lambda c: {k: v for k, v in c.items() if k != "rule"}, "lacks detector, rule or masks"),
+        (lambda c: c | {"masks": "thirds:1"}, "cannot read the masks 'thirds:1'"),
+        (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 0.9}}, "was edited"),
+        (lambda c: c | {"rule": c["rule"] | {"mask_threshold": 7}}, "mask_threshold must lie within"),
+        (lambda c: c | {"rule": c["rule"] | {"mask": 7}}, "cannot be read"),
+        (lambda c: c | {"rule": 5}, "settings by name"),
+        (lambda c: c | {"detector": "magic:x"}, "unknown detector 'magic:x'"),
+        (lambda c: [c], "is not a defense file"),
+    ],
+)
+def test_a_file_that_is_no_defense_is_one_sentence(tmp_path, change, message):
+    file = tmp_path / "defense.json"
+    Defense(detector="builtin", rule=Rule()).save(file)
+    file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    with pytest.raises(ObjectSeekerError, match=message):
+        Defense.load(file)
+
+
+def test_a_file_without_a_checksum_is_taken_as_it_stands(tmp_path):
+    file = tmp_path / "defense.json"
+    Defense(detector="builtin", rule=Rule()).save(file)
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    content["rule"]["mask_threshold"] = 0.9
+    file.write_text(json.dumps(content))
+    assert Defense.load(file).rule.mask_threshold == 0.9
+
+
+@pytest.mark.parametrize("name", ["nowhere.json", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    with pytest.raises(ObjectSeekerError, match="cannot read the defense"):
+        Defense.load(tmp_path / name)
+
+
+def test_scores_that_do_not_follow_as_stated_are_refused():
+    with pytest.raises(ObjectSeekerError, match="scores are not those of ThresholdSchedule"):
+        Defense(detector="builtin", rule=Rule(mask_threshold=0.9), follow=ThresholdSchedule(alpha=0.5, beta=0.1))
+
+
+@given(st.integers(0, 99), st.integers(0, 100), st.integers(0, 100))
+def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
+    mask_threshold, _ = ThresholdSchedule(alpha=alpha / 100, beta=beta / 100).scores(base / 100)
+    assert len(str(mask_threshold)) <= len("0.1234")  # hundredths times hundredths, and no 0.24000000000000002
+    assert mask_threshold == pytest.approx(max(alpha / 100, base / 100 + (1 - base / 100) * beta / 100), abs=1e-12)
+
+
+@given(FRACTION, FRACTION, st.one_of(st.none(), FRACTION))
+def test_the_curve_through_a_rule_stays_within_bounds(base_threshold, mask_threshold, evidence_threshold):
+    evidence_threshold = None if evidence_threshold is None else min(evidence_threshold, mask_threshold)
+    follow = ThresholdSchedule.through(
+        Rule(base_threshold=base_threshold, mask_threshold=mask_threshold, evidence_threshold=evidence_threshold)
+    )
+    for at in np.linspace(0, 1, 11):
+        mask, low = follow.scores(float(at))
+        assert at <= mask <= 1
+        assert low is None or low <= mask
+
+
+@pytest.mark.parametrize(
+    "masks", [Bands(0.01, spacing=2), Bands(0.01, 4), Bands(1.0), Bands(np.float64(0.01)), Bands(0.01, spacing=1e20)]
+)
+def test_every_recipe_survives_its_file(tmp_path, masks):
+    Defense(detector="builtin", rule=Rule(), masks=masks).save(tmp_path / "d.json")
+    assert Defense.load(tmp_path / "d.json").masks == masks
+
+
+def test_equal_defenses_have_one_checksum_whatever_their_numbers_are_typed_as():
+    one = Defense(detector="builtin", rule=Rule(power=1, base_threshold=np.float32(0.5)), input_size=[416, 416])
+    other = Defense(detector="builtin", rule=Rule(power=1.0, classwise=np.bool_(True)), input_size=(416, 416))
+    assert one == other
+    assert one.sha256 == other.sha256
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": "ioa"}, "settings by name"),
+        ({"batch": 10**400}, "batch"),
+        ({"score_floor": "0.1"}, "score_floor must be a number"),
+        ({"layout": 5}, "layout must be a text"),
+        ({"class_names": "ab"}, "class_names must be texts"),
+        ({"input_size": [1, 2, 3]}, "input_size must be"),
+        ({"fill": 1000}, "fill must be"),
+    ],
+)
+def test_a_setting_of_another_type_is_one_sentence(tmp_path, changes, message):
+    content = Defense(detector="builtin", rule=Rule()).to_dict() | changes
+    (tmp_path / "d.json").write_text(json.dumps(content))
+    with pytest.raises(ObjectSeekerError, match=message):
+        Defense.load(tmp_path / "d.json")
+
+
+@pytest.mark.parametrize(
+    "name", ["mask_threshold", "base_threshold", "evidence_threshold", "filter_ioa", "edge_factor", "power"]
+)
+def test_a_score_is_a_number_and_no_text(name):
+    with pytest.raises(ObjectSeekerError, match=f"{name} must be a number, got '0.1'"):
+        Rule(**{name: "0.1"})
+    with pytest.raises(ObjectSeekerError, match="classwise must be true or false, got 'false'"):
+        Rule(classwise="false")
+
+
+def test_deeply_nested_files_are_refused(tmp_path):
+    (tmp_path / "d.json").write_text("[" * 100_000)
+    with pytest.raises(ObjectSeekerError, match="is not a defense file"):
+        Defense.load(tmp_path / "d.json")
+
+
+def test_a_checksum_does_not_depend_on_what_lies_in_the_current_folder(tmp_path, monkeypatch):
+    """Evidence with the bare name of a folder was refused where such a folder lay, and nowhere else."""
+    monkeypatch.chdir(tmp_path)
+    specs = [
+        "transformers:./models/yolos",
+        "transformers:/far/yolos",
+        "transformers:yolos",
+        "transformers:models/yolos",
+    ]
+    before = [Defense(detector=spec, rule=Rule()).sha256 for spec in specs]
+    (tmp_path / "models" / "yolos").mkdir(parents=True)
+    (tmp_path / "yolos").mkdir()
+    assert [Defense(detector=spec, rule=Rule()).sha256 for spec in specs] == before
+    assert before[0] == before[1]  # a folder, wherever it lies
+    assert len({*before}) == 3  # the others are names on the hub
+    passed_on = Defense(detector=specs[1], rule=Rule()).described()
+    assert passed_on["detector"] == "transformers:./yolos"
+    assert Defense.from_dict(passed_on).sha256 == before[1]
+
+
+def test_a_transformers_folder_beside_the_file_stays_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "tf" / "detr").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    Defense(detector="transformers:tf/detr", rule=Rule()).save("tf/d.json")
+    assert json.loads((tmp_path / "tf" / "d.json").read_text())["detector"] == "transformers:./detr"
+    assert Defense.load("tf/d.json").detector == "transformers:./tf/detr"
+    assert Defense.default("transformers:tf/detr").detector == "transformers:./tf/detr"
+    hub = [Defense(detector=f"transformers:{owner}/detr", rule=Rule()).sha256 for owner in ("one", "other")]
+    assert hub[0] != hub[1]

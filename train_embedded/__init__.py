@@ -1,1 +1,0 @@
-"""How the embedded detector is trained (see README.md). It uses the package and is no part of it."""
