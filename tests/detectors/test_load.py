@@ -96,6 +96,7 @@ def test_half_precision_on_the_cpu_is_refused():
 @pytest.mark.parametrize(
     ("spec", "missing", "advice"),
     [
+        ("torchvision:fasterrcnn_resnet50_fpn", "torch", r"pip install 'objectseeker\[torchvision\]'"),
         ("torchvision:fasterrcnn_resnet50_fpn", "torchvision", r"pip install 'objectseeker\[torchvision\]'"),
         ("transformers:some/detr", "transformers", r"pip install 'objectseeker\[transformers\]'"),
         ("ultralytics:{file}", "ultralytics", "pip install ultralytics"),

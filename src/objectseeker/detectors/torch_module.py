@@ -126,12 +126,12 @@ def prepare_module(module: Any, device: str) -> Any:
         raise ObjectSeekerError(f"torch cannot use device {device!r}, try cpu: {reason}") from None
 
 
-def import_torch(what: str) -> Any:
-    """PyTorch, or one sentence that says how to get it."""
+def import_torch(what: str, *, extra: str = "torch") -> Any:
+    """Import PyTorch, or raise an error that names the extra of this package to install."""
     try:
         import torch
     except ImportError:
-        raise ObjectSeekerError(f"{what} needs PyTorch: pip install 'objectseeker[torch]'") from None
+        raise ObjectSeekerError(f"{what} needs PyTorch: pip install 'objectseeker[{extra}]'") from None
     return torch
 
 

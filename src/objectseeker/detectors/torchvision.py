@@ -33,7 +33,7 @@ def load_torchvision(target: str, *, class_names: Sequence[str] | None = None, *
     background, label 0, among them.
     """
     name, own, file = target.partition(WEIGHTS)
-    torch = import_torch(f"torchvision:{name}")
+    torch = import_torch(f"torchvision:{name}", extra="torchvision")
     try:
         from torchvision import models
     except (ImportError, RuntimeError):  # RuntimeError: a torchvision built for another torch
@@ -68,7 +68,7 @@ def torchvision_detector(
 
     Labels are torchvision's own, 0 is the background.
     """
-    torch = import_torch("a torchvision model")
+    torch = import_torch("a torchvision model", extra="torchvision")
     model = prepare_module(model, device)
 
     def find(image: Image) -> RawBoxes:

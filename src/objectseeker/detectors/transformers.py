@@ -95,7 +95,7 @@ def transformers_detector(
     By "fill" the caller paints over what a mask removes; by "drop" the detector does, and leaves out what is then
     nothing but paint: `tokens` says how, and which models can.
     """
-    torch = import_torch("a transformers model")
+    torch = import_torch("a transformers model", extra="transformers")
     if mask_mode not in MASK_BY:
         raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_mode!r}")
     model = prepare_module(model, device)
