@@ -24,9 +24,10 @@ import numpy as np
 from objectseeker import Defense, Patch
 from objectseeker.attack import Budget, Target
 from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
+from objectseeker.cli._evaluation_tables import rate_in_words, robust_rows
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_text
-from objectseeker.results.evaluation_tables import as_markdown, rate_in_words, robust_rows
+from objectseeker.files.tables import to_markdown
 from objectseeker.runs.run import open_run
 
 CONDITIONS: dict[str, tuple[PatchLocation, float]] = {
@@ -106,12 +107,12 @@ def rates(conditions: dict[str, dict[str, Any]]) -> str:
     for name, entry in conditions.items():
         shares = {title: rate_in_words(entry["summary"][key]) for title, key in RATES.items()}
         rows.append({"patch": name, "objects": str(entry["summary"]["attacked"]), **shares})
-    return as_markdown(rows)
+    return to_markdown(rows)
 
 
 def recalls(conditions: dict[str, dict[str, Any]]) -> str:
     """Recall of both detectors in percent, between its bounds."""
-    return as_markdown(
+    return to_markdown(
         [{"patch": name, **row} for name, entry in conditions.items() for row in robust_rows(entry["recall"])]
     )
 

@@ -14,9 +14,10 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
 from objectseeker.detectorguard.overview import EVERY_NTH_LINE, SideBySide, cost_rows, measured_images, side_by_side
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE, VERMILION
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel
-from objectseeker.results import evaluation_tables, plots
+from objectseeker.report import plots
 from objectseeker.runs.run import Run, open_run
 
 LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
@@ -40,12 +41,7 @@ def main() -> None:
     )
     beside = side_by_side(run, settings, false_alerts=arguments.false_alerts)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    text = (
-        evaluation_tables.as_markdown(evaluation_tables.turned(beside.table_rows()))
-        + "\n\n"
-        + "\n".join(beside.remarks())
-        + "\n"
-    )
+    text = to_markdown(transpose(beside.table_rows())) + "\n\n" + "\n".join(beside.remarks()) + "\n"
     save_json(arguments.out / "detectorguard.json", beside.to_dict())
     save_text(arguments.out / "detectorguard.md", text)
     print(text)
@@ -64,9 +60,9 @@ def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
         for row in cost
     ]
-    save_text(out / "cost.csv", evaluation_tables.as_csv(shown))
-    save_text(out / "cost.md", f"{evaluation_tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
-    print(f"{evaluation_tables.as_markdown(shown)}\n\n{EVERY_NTH_LINE}")
+    save_text(out / "cost.csv", to_csv(shown))
+    save_text(out / "cost.md", f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
+    print(f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}")
     if plots.missing() is None:
         plots.save(cost_plot(cost, beside), out / "cost")
 

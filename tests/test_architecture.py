@@ -23,7 +23,6 @@ ORDER = (
     "runs",
     "metrics",
     "inference",
-    "results",
     "report",
     "gate",
     "serve",

@@ -57,14 +57,14 @@ def _cut(text: str, longest: int = LONGEST) -> str:
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
-def visible(content: Any) -> Any:
+def escape_invisible(content: Any) -> Any:
     """`content`, in all texts that JSON would hold, with what cannot be seen spelled out as Python does: \\u202e."""
     if isinstance(content, str):
         return content if content.isascii() and content.isprintable() else "".join(map(_seen, content))
     if isinstance(content, dict):
-        return {visible(key): visible(value) for key, value in content.items()}
+        return {escape_invisible(key): escape_invisible(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [visible(value) for value in content]
+        return [escape_invisible(value) for value in content]
     return content
 
 
@@ -74,7 +74,7 @@ def _seen(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
 
 
-def placeless(text: str) -> str:
+def redact_path(text: str) -> str:
     """A SPEC, an address or a path as a stranger may see it.
 
     Where it holds an address, an absolute path or one that leads out of its folder, only last names are left, and the
@@ -98,17 +98,17 @@ def _last_name(piece: str) -> str:
     return "//" + "/".join([host, *["..."][: len(folders) - 1], *folders[-1:]])
 
 
-def placeless_ids(ids: Iterable[str]) -> list[str]:
+def redact_ids(ids: Iterable[str]) -> list[str]:
     """Ids of images, which in a list are paths or addresses; those that become alike are numbered."""
     shown, seen = [], Counter[str]()
     for one in ids:
-        text = placeless(one)
+        text = redact_path(one)
         seen[text] += 1
         shown.append(text if seen[text] == 1 else f"{text} ({seen[text]})")
     return shown
 
 
-def harmless(cell: str) -> str:
+def escape_csv_cell(cell: str) -> str:
     """Text for a CSV file that a spreadsheet does not take for a formula: it then begins with an apostrophe."""
     computed = cell.startswith(CSV_FORMULA_PREFIXES) and not NEGATIVE.fullmatch(cell)
     return f"'{cell}" if computed else cell

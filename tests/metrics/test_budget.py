@@ -10,6 +10,7 @@ from evaluation_cases import VOCABULARY, boxes
 from store_cases import manifest, write_boxes
 
 from objectseeker import Detections, ObjectSeekerError
+from objectseeker.cli import _recipe_search_tables as results
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
 from objectseeker.metrics import Choices, Search, evaluate, sweeps
@@ -24,7 +25,6 @@ from objectseeker.metrics.recipe_search import (
     tune_budgets,
 )
 from objectseeker.metrics.tuning import NO_GAIN
-from objectseeker.results import recipe_search_tables as results
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import open_run
 from objectseeker.runs.writer import open_writer

@@ -12,13 +12,13 @@ import pytest
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, image, made, noisy, run
 
 from objectseeker import Halves, ObjectSeekerError
+from objectseeker.cli import _comparison_tables as comparison
 from objectseeker.metrics import BASE_THRESHOLDS, Choices, ImageSet, Search, sweeps, tune
 from objectseeker.metrics.comparison import RunFigures, compare, measure
 from objectseeker.metrics.comparison_metrics import BootstrapEstimate, Options, held_out_figures, plain
 from objectseeker.metrics.curves import NO_BOXES, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.resampling import NO_ROW, Tally, resamples, spurious
-from objectseeker.results import comparison_tables as comparison
 
 FLOOR = 0.15
 CHOICES = Choices((0.6,), (1.0,), (0.1,))

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from objectseeker import Detections, Observation
+from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, evaluate
 from objectseeker.metrics.defended_images import DefendedImageSet
-from objectseeker.results import evaluation_tables
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
 any_settings = st.builds(made, alpha=scores, beta=scores, filter_ioa=st.sampled_from([0.5, 0.6]))

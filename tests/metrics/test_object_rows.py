@@ -10,9 +10,9 @@ from evaluation_cases import EVIDENCE, NAMES, PAPER, VOCABULARY, image, noisy
 
 from objectseeker import IouRule
 from objectseeker.core.label_map import LabelMap
+from objectseeker.files.tables import to_csv
 from objectseeker.metrics import PATCH_LOCATIONS, ThreatModel, certify_images
 from objectseeker.metrics.object_certificates import certify_outputs
-from objectseeker.results.evaluation_tables import as_csv
 
 THREAT = ThreatModel(area=0.03)
 
@@ -50,7 +50,7 @@ def test_an_image_without_outputs_has_no_rows():
 
 def test_a_table_has_one_column_for_every_number():
     (row,) = next(certify_images(noisy(2, 1), VOCABULARY, PAPER.rule, THREAT))
-    (cells,) = csv.DictReader(io.StringIO(as_csv([row.to_cells()])))
+    (cells,) = csv.DictReader(io.StringIO(to_csv([row.to_cells()])))
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
     assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.vulnerable
     assert (cells["object_is"], cells["score"]) == ("labeled", "")

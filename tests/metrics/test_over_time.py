@@ -9,13 +9,13 @@ import pytest
 from cases import generate, one
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
+from objectseeker.cli import _track_tables as tables
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import earliest_uncertified_start, frame_positions
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.track_certificates import Asked, over_time
-from objectseeker.results import track_tables as tables
 
 WORDS = LabelMap.same(("cat", "dog"))
 RULE, THREAT = Rule(mask_threshold=0.5), ThreatModel(area=0.05)

@@ -7,9 +7,9 @@ import pytest
 from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
+from objectseeker.cli._tuning_tables import remarks
 from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate, sweeps, tune
 from objectseeker.metrics.tuning import COARSE, MANY_FPPI, Climb, Trial, grid, moves
-from objectseeker.results.tuning_tables import remarks
 
 IMAGES = 20
 FLOOR = 0.15

@@ -50,7 +50,7 @@ from objectseeker.core.pruning import are_neighbors
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
 from objectseeker.report import Baseline, packed_certificates, write_report
-from objectseeker.text import placeless
+from objectseeker.text import redact_path
 
 NAMES = evaluation_cases.NAMES
 
@@ -396,7 +396,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
     ],
 )
 def test_a_place_is_told_by_its_last_name(text, wanted):
-    assert placeless(text) == wanted
+    assert redact_path(text) == wanted
 
 
 def test_the_file_can_be_passed_on(tmp_path):

@@ -35,10 +35,10 @@ from objectseeker.core.iou_rule import IouRule, iou_proving_pairs
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.files.tables import percent
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.certified import build_proof_table, certified_objects, joint_certificates
 from objectseeker.report import write_report
-from objectseeker.results import evaluation_tables
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
 
@@ -327,7 +327,7 @@ def test_figures_are_rounded_as_evaluate_rounds_them(opened, photographs):
     for digits in (1, 2):
         found = page.evaluate("([values, n]) => values.map((v) => objectseeker.percent(v, n))", [values, digits])
         assert found == [f"{value:.{digits}f}" for value in values]
-    assert page.evaluate("objectseeker.percent(66.25)") == evaluation_tables.percent(66.25) == "66.2"
+    assert page.evaluate("objectseeker.percent(66.25)") == percent(66.25) == "66.2"
 
 
 def test_sliders_recompute_the_certificates(opened, photographs):

@@ -27,6 +27,7 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text, write_atomic
 from objectseeker.files.images import load_image
+from objectseeker.files.tables import to_csv
 from objectseeker.inference.drawing import (
     VULNERABLE,
     Key,
@@ -37,7 +38,6 @@ from objectseeker.inference.drawing import (
     truth_layers,
     with_legend,
 )
-from objectseeker.results.evaluation_tables import as_csv
 
 # Proof of a broken guarantee: everything needed to see it again, and nothing else.
 
@@ -256,7 +256,7 @@ def save_curves(out: Path, outcomes: Sequence[Outcome]) -> list[Path]:
     rows = curve_rows(outcomes)
     if not rows:
         return []
-    save_text(out / "curves.csv", as_csv(rows))
+    save_text(out / "curves.csv", to_csv(rows))
     try:
         from matplotlib.figure import Figure
     except ImportError:

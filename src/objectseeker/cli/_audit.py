@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import objectseeker
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._release import NAMES, Files, judged, run_files, without_place
+from objectseeker.files.tables import to_csv
 from objectseeker.gate.audit_bundle import (
     Content,
     TamperedError,
@@ -22,7 +23,6 @@ from objectseeker.gate.audit_bundle import (
     verification,
     write_archive,
 )
-from objectseeker.results.evaluation_tables import as_csv
 
 if TYPE_CHECKING:
     from objectseeker.metrics.gate import Gate
@@ -152,7 +152,7 @@ def _images_csv(run: Run) -> str:
             digest = findings.hashes.get(index, "")
             entry = run.manifest.images[index]
             rows.append({"image": entry.id, "width": str(width), "height": str(height), "file_hash": digest})
-    return as_csv(rows)
+    return to_csv(rows)
 
 
 def _differences(name: str, file: Path, again: bytes) -> list[str]:

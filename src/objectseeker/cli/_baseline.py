@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from objectseeker import ObjectSeekerError
-from objectseeker.cli._console import escape, print_json, printed, progress
+from objectseeker.cli._console import escape, print_json, printed, progress, terminal_table
 
 if TYPE_CHECKING:
     from objectseeker.detectorguard.features import ObjectnessFeatures
@@ -54,7 +54,7 @@ def evaluate_baseline(name: str, run: Run, settings: EvaluationSettings, *, out:
     """Print the baseline's table, and save it."""
     from objectseeker.detectorguard.overview import side_by_side
     from objectseeker.files.atomic import save_json, save_text
-    from objectseeker.results import evaluation_tables
+    from objectseeker.files.tables import to_csv, to_markdown
 
     require_baseline(name)
     beside = side_by_side(run, settings)
@@ -62,14 +62,14 @@ def evaluate_baseline(name: str, run: Run, settings: EvaluationSettings, *, out:
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         save_json(out / f"{name}.json", beside.to_dict())
-        save_text(out / f"{name}.csv", evaluation_tables.as_csv(rows))
-        text = [evaluation_tables.as_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
+        save_text(out / f"{name}.csv", to_csv(rows))
+        text = [to_markdown(rows), "\n".join(f"- {line}" for line in remarks)]
         save_text(out / f"{name}.md", "\n\n".join(text) + "\n")
     if as_json:
         print_json(beside.to_dict())
         return
     title = "AP50, clean recall, false alerts and certified recall, in percent"
-    printed.print(evaluation_tables.table(title, beside.terminal_rows()))
+    printed.print(terminal_table(title, beside.terminal_rows()))
     for line in remarks:
         printed.print(escape(line))
 

@@ -11,10 +11,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -27,6 +28,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from objectseeker.errors import sanitize_line
@@ -157,3 +159,15 @@ def _literal(found: re.Match[str]) -> str:
 
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
+
+
+def terminal_table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
+    """Build a terminal table of rows. Names may look like markup, so all of it is plain text."""
+    made = Table(
+        title=Text(sanitize_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
+    )
+    for number, column in enumerate(rows[0] if rows else ()):
+        made.add_column(Text(sanitize_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
+    for row in rows:
+        made.add_row(*(Text(sanitize_line(cell)) for cell in row.values()))
+    return made

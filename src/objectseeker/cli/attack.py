@@ -106,7 +106,7 @@ def attack(
 
 def print_attack(results: dict[str, Any], out: Path) -> None:
     """One row per object, the rates, and what the patches did."""
-    from objectseeker.results.evaluation_tables import effects_for_terminal
+    from objectseeker.cli._evaluation_tables import effects_for_terminal
 
     table = Table(title=f"Attacked by {results['mode']} box: what became of each object under the worst patch tried")
     for column in ("image", "object", "certified", "undefended", "defended"):

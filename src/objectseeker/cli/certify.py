@@ -41,8 +41,8 @@ def certify(
     """
     from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_text
+    from objectseeker.files.tables import to_csv
     from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
-    from objectseeker.results import evaluation_tables
 
     stored = open_run(run)
     defense = defense_of_run(stored, rule)
@@ -56,7 +56,7 @@ def certify(
             bar.advance()
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_text(out, evaluation_tables.as_csv([row.to_cells() for row in rows]))
+        save_text(out, to_csv([row.to_cells() for row in rows]))
         defense.save(out.with_name(f"{out.stem}.defense.json"))
     if as_json:
         objects_are = "labeled" if labeled else "output"

@@ -58,8 +58,9 @@ def compare(
     Example:  objectseeker compare runs/masked --out measured
     Example:  objectseeker compare measured/plain.measured.json measured/masked.measured.json
     """
+    from objectseeker.cli import _comparison_tables as comparison_tables
     from objectseeker.metrics import comparison as job
-    from objectseeker.results import comparison_tables, plots
+    from objectseeker.report import plots
 
     several = {"losses": loss, "recalls": recall, "fppi": fppi, "rules": rule}
     options: dict[str, Any] = {name: tuple(values) for name, values in several.items() if values}

@@ -69,9 +69,10 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
     from objectseeker import metrics
+    from objectseeker.cli import _evaluation_tables as evaluation_tables
+    from objectseeker.cli import _track_tables as track_tables
     from objectseeker.metrics.parallel import usual_processes
     from objectseeker.metrics.slice_metrics import measured_slices
-    from objectseeker.results import evaluation_tables, track_tables
 
     stored = open_run(run)
     defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)

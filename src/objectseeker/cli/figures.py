@@ -44,8 +44,8 @@ def figures(
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
     from objectseeker.metrics import ImageSet
-    from objectseeker.results import figures as job
-    from objectseeker.results import plots
+    from objectseeker.report import figures as job
+    from objectseeker.report import plots
 
     stored = open_run(run)
     defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)

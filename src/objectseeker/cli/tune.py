@@ -90,8 +90,8 @@ def tune(
     Example:  objectseeker detect photos/ --defense tuned/defense.json --out found
     """
     from objectseeker import metrics
+    from objectseeker.cli import _tuning_tables as tuning_tables
     from objectseeker.metrics import Choices, Search
-    from objectseeker.results import tuning_tables
 
     stored = open_run(run)
     given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
@@ -161,9 +161,9 @@ def _within_passes(
     run: Run, search: Search, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
+    from objectseeker.cli import _recipe_search_tables as recipe_search_tables
     from objectseeker.core.recipes import parse_recipe
     from objectseeker.metrics.recipe_search import tune_budgets
-    from objectseeker.results import recipe_search_tables
 
     with Stages() as stages:
         found = tune_budgets(
@@ -225,7 +225,7 @@ def _print(parts: list[Any]) -> None:
 
 
 def _note_plots() -> None:
-    from objectseeker.results import plots
+    from objectseeker.report import plots
 
     note = plots.missing()
     if note is not None:

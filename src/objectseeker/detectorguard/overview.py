@@ -17,12 +17,12 @@ from objectseeker.detectorguard.features import describe, read_features
 from objectseeker.detectorguard.guard_metrics import FALSE_ALERTS, Guarded, Maps, certify_scene, tune_thresholds
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.files.tables import percent
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, shares
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import EvaluationSettings, threshold_of
 from objectseeker.metrics.sweeps import by_lines, split
-from objectseeker.results.evaluation_tables import percent
 from objectseeker.runs.run import Run
 
 Shares = Mapping[PatchLocation, float | None]

@@ -22,10 +22,10 @@ from typing import Any, BinaryIO
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
+from objectseeker.files.tables import to_csv
 from objectseeker.gate.verdict_text import markdown_of
 from objectseeker.metrics.gate import Gate
 from objectseeker.metrics.policy_metrics import RunMeasurements
-from objectseeker.results.evaluation_tables import as_csv
 from objectseeker.text import plain, readable
 
 FORMAT = 1
@@ -167,7 +167,7 @@ def certificates_csv(measured: RunMeasurements) -> str:
                     "found": str(bool(measured.found[n])),
                 }
             )
-    return as_csv(rows)
+    return to_csv(rows)
 
 
 def verification(gate: Gate) -> dict[str, Any]:

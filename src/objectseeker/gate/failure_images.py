@@ -15,7 +15,7 @@ from objectseeker.files.images import load_image
 from objectseeker.inference.drawing import BASE, VULNERABLE, Key, Layer, annotate, captions, draw, with_legend
 from objectseeker.metrics.gate import Gate, Instance
 from objectseeker.report.thumbnails import photo_of_pixels
-from objectseeker.text import visible
+from objectseeker.text import escape_invisible
 
 Pictures = Mapping[Instance, bytes | str]  # a JPEG file, or a word on why there is none
 
@@ -50,7 +50,7 @@ def _picture(image: ObservedImage, instance: Instance, vocabulary: LabelMap, rul
     if instance.box is None:
         picture = draw(pixels, base, names, recovered=boxes[len(base) :])
     else:
-        missed = Layer(np.array([instance.box]), [str(visible(instance.class_name))], color=VULNERABLE)
+        missed = Layer(np.array([instance.box]), [str(escape_invisible(instance.class_name))], color=VULNERABLE)
         layers = [Layer(boxes.xyxy, captions(boxes, names), color=BASE, width=0.5), missed]
         keys = [Key("the object", VULNERABLE), Key("output without an attack", BASE)]
         picture = with_legend(annotate(pixels, layers), keys)

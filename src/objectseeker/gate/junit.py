@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from objectseeker.gate.verdict_text import behind, figure_of, in_short, why
 from objectseeker.metrics.gate import Gate, Judgement
-from objectseeker.text import visible
+from objectseeker.text import escape_invisible
 
 SUITE = "objectseeker.gate"
 
@@ -64,4 +64,4 @@ def _case(suite: ElementTree.Element, figure: str, name: str) -> ElementTree.Ele
 
 def _legal(text: str) -> str:
     """XML has no way to write control characters and halves of characters."""
-    return "\n".join(str(visible(line)) for line in text.split("\n"))
+    return "\n".join(str(escape_invisible(line)) for line in text.split("\n"))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 from html import escape
+from importlib import resources
 
 from objectseeker.gate.failure_images import Pictures
 from objectseeker.gate.verdict_text import MARKS, behind, figure_of, in_short, why
 from objectseeker.metrics.gate import Gate, Instance, Judgement
 from objectseeker.metrics.policy import in_unit
-from objectseeker.results.palette import PALETTE
-from objectseeker.text import visible
+from objectseeker.text import escape_invisible
 
+PALETTE = resources.files("objectseeker").joinpath("report/web/palette.css").read_text(encoding="utf-8")
 STYLE = """\
 :root { --undecided: light-dark(#7a5a00, #e6c229); }
 * { box-sizing: border-box; }
@@ -153,4 +154,4 @@ def _about(gate: Gate) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(str(visible(text)))
+    return escape(str(escape_invisible(text)))

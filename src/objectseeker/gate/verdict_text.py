@@ -6,10 +6,10 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from objectseeker.files.tables import to_markdown
 from objectseeker.metrics.gate import Gate, Judgement
 from objectseeker.metrics.policy import in_unit
-from objectseeker.results.evaluation_tables import as_markdown
-from objectseeker.text import visible
+from objectseeker.text import escape_invisible
 
 MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}
 COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow", "refuted": "bold red"}
@@ -60,9 +60,9 @@ def table_of(gate: Gate) -> Table:
         asked = judgment.requirement
         made.add_row(
             f"[{COLORS[judgment.outcome]}]{MARKS[judgment.outcome]}[/]",
-            escape(visible(asked.title)),
+            escape(escape_invisible(asked.title)),
             escape(figure_of(judgment)),
-            escape(visible(why(judgment))),
+            escape(escape_invisible(why(judgment))),
         )
     return made
 
@@ -75,11 +75,11 @@ def markdown_of(gate: Gate) -> str:
         f"{in_short(gate)}. Intervals at {100 * gate.policy.confidence:g} %, over images.",
     ]
     parts += ["\n".join(f"- refuted: {_plain(certificate)}" for certificate in gate.refuted)] if gate.refuted else []
-    parts.append(as_markdown([_row(judgment) for judgment in gate.judgments]))
+    parts.append(to_markdown([_row(judgment) for judgment in gate.judgments]))
     for judgment in gate.judgments:
         if judgment.slices:
             rows = [{"slice": _plain(str(one.slice))} | _row(one, named=False) for one in judgment.slices]
-            parts.append(f"### {_plain(judgment.requirement.name)}\n\n{as_markdown(rows)}")
+            parts.append(f"### {_plain(judgment.requirement.name)}\n\n{to_markdown(rows)}")
     if defense and run:
         parts.append(
             f"Defense `{defense['sha256'][:16]}`, detector `{_plain(str(defense['detector']), '`')}`, run "
@@ -98,7 +98,7 @@ def _row(judgment: Judgement, *, named: bool = True) -> dict[str, str]:
 
 def _plain(text: str, special: str = SPECIAL) -> str:
     """Text of others, as Markdown shows it."""
-    shown = str(visible(text))
+    shown = str(escape_invisible(text))
     if special == "`":
         return shown.replace("`", "'")
     return "".join(f"\\{letter}" if letter in special else letter for letter in shown)

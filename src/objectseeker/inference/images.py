@@ -33,7 +33,7 @@ from objectseeker.inference.drawing import draw
 from objectseeker.inference.image_sources import Categories, Source
 from objectseeker.inference.journal import Journal, pixels_sha256
 from objectseeker.metrics.settings import ThreatModel
-from objectseeker.text import harmless
+from objectseeker.text import escape_csv_cell
 
 CERTIFICATE = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
 COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "found_by")
@@ -325,7 +325,9 @@ class Results:
         text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
         writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
-        writer.writerows(row | {name: harmless(row[name]) for name in ("image", "class")} for row in self._rows())
+        writer.writerows(
+            row | {name: escape_csv_cell(row[name]) for name in ("image", "class")} for row in self._rows()
+        )
         text.detach()
 
 

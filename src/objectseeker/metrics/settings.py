@@ -200,6 +200,16 @@ def at_most(fppi: float) -> str:
     return f"at most {fppi:g} wrong box{'' if fppi == 1 else 'es'} an image"
 
 
+def describe_operating_point(settings: EvaluationSettings) -> str:
+    """Describe where on its curve a detector is evaluated."""
+    if settings.clean_recall is not None:
+        return f"at clean recall {settings.clean_recall:g}"
+    if settings.fppi is not None:
+        return f"with {at_most(settings.fppi)}"
+    base_threshold = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
+    return f"at base_threshold {base_threshold:g}"
+
+
 def require_seed(seed: int) -> int:
     """A seed that random numbers can be drawn from."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:

@@ -48,8 +48,7 @@ from objectseeker.report.report_data import (
 )
 from objectseeker.report.thumbnails import Photo, opening_images, photo_of
 from objectseeker.report.track_timelines import sequences_of
-from objectseeker.results.palette import PALETTE
-from objectseeker.text import placeless, placeless_ids, visible
+from objectseeker.text import escape_invisible, redact_ids, redact_path
 
 Photos = Literal["embed", "beside"]
 
@@ -157,8 +156,8 @@ def write_report(
                 "settings": described(settings, ours.rule, defense),
                 "provenance": dict(provenance or {}),
                 "photos": None if folder is None else quote(os.fsencode(folder.name)),
-                "image_ids": placeless_ids(image.id for image in images),
-                "image_files": [placeless(image.path.name) for image in images],
+                "image_ids": redact_ids(image.id for image in images),
+                "image_files": [redact_path(image.path.name) for image in images],
                 "image_masks": which,
                 "image_missing": sorted(missing),
                 "opening": opening,
@@ -210,11 +209,14 @@ def _remarks(packed: Packed) -> list[str]:
 
 def _page(title: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
     """The page before the columns, between them and the photographs, and after those."""
-    texts = {file: resources.files(__package__).joinpath("web", file) for file in ("page.html", "page.css", *SCRIPTS)}
+    texts = {
+        file: resources.files(__package__).joinpath("web", file)
+        for file in ("page.html", "palette.css", "page.css", *SCRIPTS)
+    }
     read = {name: file.read_text(encoding="utf-8") for name, file in texts.items()}
     page = Template(read["page.html"]).substitute(
-        title=html.escape(visible(title)),
-        style=PALETTE + read["page.css"],
+        title=html.escape(escape_invisible(title)),
+        style=read["palette.css"] + read["page.css"],
         script="\n".join(read[name] for name in SCRIPTS),
         data=_as_json(data),
     )
@@ -279,7 +281,7 @@ def _encoded(values: Column) -> str:
 
 def _as_json(content: Any) -> str:
     """JSON that is safe inside a script element whatever a class or a file is called: no < and only ASCII."""
-    return json.dumps(visible(content), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return json.dumps(escape_invisible(content), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _script(name: str, content: str) -> bytes:

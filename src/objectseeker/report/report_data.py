@@ -23,12 +23,11 @@ from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.image_tags import Tags
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
-from objectseeker.metrics.settings import EvaluationSettings, ioa_of, threshold_of
+from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point, ioa_of, threshold_of
 from objectseeker.metrics.slice_metrics import FEW
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
-from objectseeker.results import evaluation_tables
-from objectseeker.text import placeless
+from objectseeker.text import redact_path
 
 if TYPE_CHECKING:
     from objectseeker.runs.run import Run
@@ -120,7 +119,7 @@ def shown_without_labels(images: Sequence[ObservedImage], vocabulary: LabelMap, 
     rule = settings.fixed_rule
     if rule is None:
         raise ObjectSeekerError(
-            f"a point {evaluation_tables.operating_point(settings)} cannot be found without labels: give a base score instead"  # noqa: E501
+            f"a point {describe_operating_point(settings)} cannot be found without labels: give a base score instead"
         )
     found = [with_outputs(image, rule) for image in images]
     names = _names(vocabulary, found)
@@ -178,13 +177,13 @@ def described(settings: EvaluationSettings, rule: AnyRule, defense: Defense | No
         if deployed != defense:
             values["on the curve of"] = f"sha256:{defense.sha256}"
         identity = defense.identity or "not recorded"
-        values |= {"detector": placeless(defense.detector), "detector identity": placeless(identity)}
+        values |= {"detector": redact_path(defense.detector), "detector identity": redact_path(identity)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     ioa = ioa_of(rule)
     name = "the paper's: one masked box decides" if ioa.evidence_threshold is None else "evidence: views add up"
     values |= {"rule": "the IoU variant" if isinstance(rule, IouRule) else name} | asdict(ioa)
     values |= {"filter_iou": rule.filter_iou} if isinstance(rule, IouRule) else {}
-    values |= {"bound": settings.threat.bound, "operating point": evaluation_tables.operating_point(settings)}
+    values |= {"bound": settings.threat.bound, "operating point": describe_operating_point(settings)}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
 
@@ -194,7 +193,7 @@ def provenance_of(run: Run) -> dict[str, str]:
     return {
         "run": run.folder.resolve().name,
         "run identity": f"sha256:{run.identity}",
-        "dataset": placeless(manifest.dataset),
+        "dataset": redact_path(manifest.dataset),
         "dataset identity": manifest.dataset_identity,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
         "boxes stored from": f"{observing.base_floor!r} (untouched), {observing.mask_floor!r} (masked)",

@@ -22,7 +22,7 @@ from objectseeker.core.temporal import UNBOUNDED_MOTION, FramePositions, earlies
 from objectseeker.metrics.settings import ThreatModel, threshold_of
 from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidden, tracked_objects, windows_of
 from objectseeker.report.packed_certificates import Column
-from objectseeker.text import placeless
+from objectseeker.text import redact_path
 
 NO_BOX, ALONE, HELD, HIDDEN = range(4)  # what a frame is for a track
 
@@ -94,7 +94,7 @@ def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, An
     frames = sorted(sequence.images)
     one_size = len(sequence.sizes) == 1  # where a patch moves to is said in pixels of one size
     return {
-        "name": placeless(name),
+        "name": redact_path(name),
         "fps": sequence.fps,
         "frames": frames,
         "images": [sequence.images[number] for number in frames],

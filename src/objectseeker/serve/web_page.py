@@ -12,7 +12,6 @@ from importlib import resources
 from string import Template
 
 from objectseeker.inference.images import ABOUT
-from objectseeker.results.palette import PALETTE
 
 
 def _read(name: str) -> str:
@@ -24,7 +23,8 @@ def _source(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-_STYLE, _SCRIPT = PALETTE + _read("front.css"), _read("front.js")
+_PALETTE = resources.files("objectseeker").joinpath("report/web/palette.css").read_text(encoding="utf-8")
+_STYLE, _SCRIPT = _PALETTE + _read("front.css"), _read("front.js")
 
 PAGE = Template(_read("front.html")).substitute(style=_STYLE, script=_SCRIPT, about=html.escape(ABOUT))
 

@@ -1,6 +1,6 @@
 // Files for the reader: the filtered list as CSV, the picture as PNG. Both are made in the page.
 
-// As results.tables.harmless: a spreadsheet must not take a name for a formula.
+// Escape against CSV injection, as text.escape_csv_cell: a spreadsheet must not take a name for a formula.
 function csvCell(value) {
   let text = String(value ?? "");
   if (/^[=+\-@\t\r]/.test(text) && !/^-(\d+(\.\d+)?(e[+-]?\d+)?)?$/.test(text)) text = `'${text}`;

@@ -6,25 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from objectseeker.cli._console import terminal_table
+from objectseeker.cli._evaluation_tables import slices_for_terminal, slices_in_markdown, slices_json
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE
 from objectseeker.metrics import EvaluationSettings, Tuning
 from objectseeker.metrics.slice_metrics import SliceRow
 from objectseeker.metrics.tuning import Trial
-from objectseeker.results import plots
-from objectseeker.results.evaluation_tables import (
-    as_csv,
-    as_markdown,
-    per_image,
-    percent,
-    slices_for_terminal,
-    slices_in_markdown,
-    slices_json,
-    table,
-    turned,
-)
-from objectseeker.results.plots import BLUE, Line, Look, Panel, Plot
+from objectseeker.report import plots
+from objectseeker.report.plots import BLUE, Line, Look, Panel, Plot
 
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 LOOKS_OF_FAMILIES: Mapping[str, Look] = {"paper": Look(ORANGE, "s", "--"), "evidence": Look(BLUE, "o", "-")}
@@ -146,10 +138,12 @@ def _share(trial: Trial, where: PatchLocation | None) -> float | None:
 def for_terminal(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> list[Any]:
     """What `tune` prints."""
     rows = tuned_rows(tuning)
-    both_halves = [turned(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
+    both_halves = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
     return [
-        *(table("The best setting within the loss, in percent", of_rule) for of_rule in both_halves),
-        table("The frontier, on the held-out half: AP50, its loss, certified recall", turned(frontier_rows(tuning))),
+        *(terminal_table("The best setting within the loss, in percent", of_rule) for of_rule in both_halves),
+        terminal_table(
+            "The frontier, on the held-out half: AP50, its loss, certified recall", transpose(frontier_rows(tuning))
+        ),
         *remarks(tuning),
         *about_slices(slices),
         *slices_for_terminal(slices),
@@ -161,10 +155,10 @@ def save(out: Path, tuning: Tuning, slices: Sequence[SliceRow] = ()) -> None:
     slices.csv where there are slices."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "tuning.json", as_json(tuning, slices))
-    save_text(out / "frontier.csv", as_csv(frontier_rows(tuning)))
+    save_text(out / "frontier.csv", to_csv(frontier_rows(tuning)))
     if slices:
-        save_text(out / "slices.csv", as_csv([row.to_row() for row in slices]))
-    tables = [as_markdown(turned(tuned_rows(tuning))), as_markdown(frontier_rows(tuning))]
+        save_text(out / "slices.csv", to_csv([row.to_row() for row in slices]))
+    tables = [to_markdown(transpose(tuned_rows(tuning))), to_markdown(frontier_rows(tuning))]
     notes = "\n".join(f"- {line}" for line in remarks(tuning))
     parts = [*tables, notes, *about_slices(slices), slices_in_markdown(slices)]
     save_text(out / "tuning.md", "\n\n".join(part for part in parts if part) + "\n")

@@ -11,9 +11,9 @@ from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
 from objectseeker.metrics.settings import at_most, threshold_of
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
-from objectseeker.results.figures import rows as figure_rows
-from objectseeker.results.figures.rows import CLEAN_RECALLS, MeanOverT, Study, Variant
-from objectseeker.results.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
+from objectseeker.report import figure_rows
+from objectseeker.report.figure_rows import CLEAN_RECALLS, MeanOverT, Study, Variant
+from objectseeker.report.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
 
 CERTIFIED_SHARE = "certified recall, %"
 HATCHES = ("", "....", "////", "xxxx")

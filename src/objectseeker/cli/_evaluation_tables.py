@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-from rich.text import Text
-
+from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.errors import sanitize_line
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import EvaluationSettings, at_most, ioa_of, threshold_of
+from objectseeker.metrics.settings import describe_operating_point, ioa_of, threshold_of
 from objectseeker.metrics.slice_metrics import SliceRow, in_words, worst_slices
 from objectseeker.metrics.summary import Evaluation
-from objectseeker.text import harmless
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
 
@@ -161,16 +155,6 @@ def _rest_of_rule(found: Evaluation) -> str:
     return f"rule: {', '.join(values)}"
 
 
-def operating_point(settings: EvaluationSettings) -> str:
-    """Where on its curve a detector is looked at, in words."""
-    if settings.clean_recall is not None:
-        return f"at clean recall {settings.clean_recall:g}"
-    if settings.fppi is not None:
-        return f"with {at_most(settings.fppi)}"
-    base_threshold = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
-    return f"at base_threshold {base_threshold:g}"
-
-
 def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
     """One row per slice, without the columns that none of them has: what surely remains and wrong boxes are counted by
     image, so slices of objects have neither."""
@@ -199,22 +183,24 @@ def slices_for_terminal(rows: Sequence[SliceRow]) -> list[Any]:
     if not rows:
         return []
     title = "By slice: clean recall, certified recall; of images also what surely remains, and wrong boxes"
-    return [table(title, slice_table(rows)), *in_words(rows)]
+    return [terminal_table(title, slice_table(rows)), *in_words(rows)]
 
 
 def slices_in_markdown(rows: Sequence[SliceRow]) -> str:
     lines = "\n".join(f"- {line}" for line in in_words(rows))
-    return f"{as_markdown(slice_table(rows))}\n\n{lines}" if rows else ""
+    return f"{to_markdown(slice_table(rows))}\n\n{lines}" if rows else ""
 
 
 def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> list[Any]:
     """What `evaluate` prints."""
-    where = operating_point(found.settings)
+    where = describe_operating_point(found.settings)
     return [
-        table(f"AP50, and certified recall {where}, in percent", turned(overview(found))),
+        terminal_table(f"AP50, and certified recall {where}, in percent", transpose(overview(found))),
         *remarks(found),
         *attack_for_terminal(attacked),
-        table("By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)),
+        terminal_table(
+            "By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)
+        ),
         *slices_for_terminal(slices),
     ]
 
@@ -224,7 +210,7 @@ def attack_for_terminal(attacked: UnderAttack) -> list[Any]:
     if attacked is None:
         return []
     return [
-        table("Recall of the attacked objects, in percent", turned(robust_rows(attacked))),
+        terminal_table("Recall of the attacked objects, in percent", transpose(robust_rows(attacked))),
         *effects_for_terminal(attacked.get("effects")),
     ]
 
@@ -232,7 +218,7 @@ def attack_for_terminal(attacked: UnderAttack) -> list[Any]:
 def effects_for_terminal(effects: Mapping[str, Any] | None) -> list[Any]:
     """What became of the attacked objects, as a table and what its words mean."""
     title = "What the worst patch did to the attacked objects"
-    return [] if effects is None else [table(title, turned(effect_rows(effects))), EFFECTS]
+    return [] if effects is None else [terminal_table(title, transpose(effect_rows(effects))), EFFECTS]
 
 
 def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -282,14 +268,14 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Seq
     """evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "evaluation.json", as_json(found, attacked, slices))
-    save_text(out / "evaluation.csv", as_csv(per_class_in_full(found)))
+    save_text(out / "evaluation.csv", to_csv(per_class_in_full(found)))
     if slices:
-        save_text(out / "slices.csv", as_csv([row.to_row() for row in slices]))
+        save_text(out / "slices.csv", to_csv([row.to_row() for row in slices]))
     text = [
-        as_markdown(overview(found)),
+        to_markdown(overview(found)),
         "\n".join(f"- {line}" for line in remarks(found)),
         *attack_in_markdown(attacked),
-        as_markdown(per_class_in_full(found)),
+        to_markdown(per_class_in_full(found)),
         slices_in_markdown(slices),
     ]
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
@@ -299,61 +285,8 @@ def attack_in_markdown(attacked: UnderAttack) -> list[str]:
     if attacked is None:
         return []
     effects = attacked.get("effects")
-    became = [] if effects is None else [as_markdown(effect_rows(effects)), f"- {EFFECTS}"]
-    return [as_markdown(robust_rows(attacked)), *became]
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    buffer = io.StringIO()
-    if rows:
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([harmless(column) for column in rows[0]])
-        for row in rows:
-            cells = [row[column] for column in rows[0]]
-            writer.writerow([harmless(cell) if isinstance(cell, str) else cell for cell in cells])
-    return buffer.getvalue()
-
-
-def as_markdown(rows: Sequence[Mapping[str, str]]) -> str:
-    if not rows:
-        return ""
-    columns = list(rows[0])
-    lines = [columns, *([row[column] for column in columns] for row in rows)]
-    first, *rest = ["| " + " | ".join(map(_in_markdown, cells)) + " |" for cells in lines]
-    return "\n".join([first, "|" + "---|" * len(columns), *rest])
-
-
-def _in_markdown(cell: str) -> str:
-    """A name may hold what ends a cell, a row or a word of text."""
-    return sanitize_line(cell).replace("|", "\\|").replace("<", "&lt;")
-
-
-def turned(rows: Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
-    """Columns as rows: what has many columns and few rows then fits a terminal."""
-    first, *rest = list(rows[0])
-    return [{"": column} | {row[first]: row[column] for row in rows} for column in rest]
-
-
-def table(title: str, rows: Sequence[Mapping[str, str]]) -> Table:
-    """Rows as a table for the terminal. Names may look like markup, so all of it is plain text."""
-    made = Table(
-        title=Text(sanitize_line(title)), box=SIMPLE_HEAD, title_justify="left", padding=(0, 0, 0, 1), pad_edge=False
-    )
-    for number, column in enumerate(rows[0] if rows else ()):
-        made.add_column(Text(sanitize_line(column)), justify="left" if number == 0 else "right", no_wrap=True)
-    for row in rows:
-        made.add_row(*(Text(sanitize_line(cell)) for cell in row.values()))
-    return made
-
-
-def percent(value: float | None) -> str:
-    """A percentage, or a dash."""
-    return "-" if value is None else f"{value:.1f}"
-
-
-def per_image(value: float | None) -> str:
-    """How many an image, or a dash."""
-    return "-" if value is None else f"{value:.2f}"
+    became = [] if effects is None else [to_markdown(effect_rows(effects)), f"- {EFFECTS}"]
+    return [to_markdown(robust_rows(attacked)), *became]
 
 
 def _score(value: float | None) -> str:

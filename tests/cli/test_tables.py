@@ -8,11 +8,11 @@ from evaluation_cases import EVIDENCE, image
 from rich.console import Console
 
 from objectseeker.attack.attack_metrics import effects, rate
+from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.label_map import LabelMap
+from objectseeker.files.tables import to_csv, to_markdown
 from objectseeker.metrics import evaluate
-from objectseeker.results import evaluation_tables
-from objectseeker.results.evaluation_tables import as_csv, as_markdown
-from objectseeker.text import harmless
+from objectseeker.text import escape_csv_cell
 
 NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 
@@ -62,11 +62,11 @@ def test_scores_have_all_their_digits_and_the_rule_is_there_in_full(evaluation):
 
 def test_cells_that_a_spreadsheet_would_compute():
     for formula in ("=1+1", "+1", "@x", "-x", "-1+cmd", "\t=1", "\r=1", "-1e"):
-        assert harmless(formula) == f"'{formula}"
+        assert escape_csv_cell(formula) == f"'{formula}"
     for plain in ("", "cat", "a=b", "-", "-0.5", "-12", "-1e-07", "0.5", "[/foo]"):
-        assert harmless(plain) == plain
-    assert as_csv([{"=x": "-1.5", "b": -1.5, "c": None}]) == "'=x,b,c\n-1.5,-1.5,\n"
-    assert as_csv([]) == as_markdown([]) == ""
+        assert escape_csv_cell(plain) == plain
+    assert to_csv([{"=x": "-1.5", "b": -1.5, "c": None}]) == "'=x,b,c\n-1.5,-1.5,\n"
+    assert to_csv([]) == to_markdown([]) == ""
 
 
 def under_attack():

@@ -10,11 +10,11 @@ from typing import Any
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import to_csv
 from objectseeker.metrics import EvaluationSettings, ImageSet
-from objectseeker.results import plots
-from objectseeker.results.evaluation_tables import as_csv
-from objectseeker.results.figures.panels import FIGURES_BY_NAME, Figure
-from objectseeker.results.figures.rows import Study, line_counts
+from objectseeker.report import plots
+from objectseeker.report.figure_plots import FIGURES_BY_NAME, Figure
+from objectseeker.report.figure_rows import Study, line_counts
 
 __all__ = ["FIGURES", "line_counts", "write_figures"]
 
@@ -61,7 +61,7 @@ def write_figures(
             if panel.is_empty and name not in nothing.setdefault(panel.if_empty, []):
                 nothing[panel.if_empty].append(name)
         table = out / f"{name}.csv"
-        save_text(table, as_csv([row.to_row() for row in rows]))
+        save_text(table, to_csv([row.to_row() for row in rows]))
         written.append(table)
         if drawing:
             written += plots.save(plot, out / name)

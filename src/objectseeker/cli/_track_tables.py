@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from objectseeker.cli._console import terminal_table
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import percent, to_csv, to_markdown
 from objectseeker.metrics.track_certificates import ESTIMATED, OverTime, TrackRow
-from objectseeker.results.evaluation_tables import as_csv, as_markdown, percent, table
 
 TITLE = "Over time: certified frames alone, windows (both in percent) and tracks; longest time hidden, in frames"
 BY_TRACK = "By track: certified frames alone, in percent; longest time hidden, by how far the patch moves a frame"
@@ -41,18 +42,18 @@ def track_rows(found: OverTime) -> list[dict[str, str]]:
 
 def for_terminal(found: OverTime) -> list[Any]:
     """What `evaluate` prints of a run with tracks."""
-    return [table(TITLE, window_rows(found)), *found.remarks(), table(BY_TRACK, track_rows(found))]
+    return [terminal_table(TITLE, window_rows(found)), *found.remarks(), terminal_table(BY_TRACK, track_rows(found))]
 
 
 def save(out: Path, found: OverTime) -> None:
     """tracks.json with everything, tracks.csv by track, tracks.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "tracks.json", found.to_dict())
-    save_text(out / "tracks.csv", as_csv(track_rows(found)))
+    save_text(out / "tracks.csv", to_csv(track_rows(found)))
     text = [
-        as_markdown(window_rows(found)),
+        to_markdown(window_rows(found)),
         "\n".join(f"- {line}" for line in found.remarks()),
-        as_markdown(track_rows(found)),
+        to_markdown(track_rows(found)),
     ]
     save_text(out / "tracks.md", "\n\n".join(text) + "\n")
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import percent, to_csv, to_markdown
 from objectseeker.inference.drawing import BLACK
 from objectseeker.metrics.recipe_search import Budgets, Chosen
-from objectseeker.results import plots
-from objectseeker.results.evaluation_tables import as_csv, as_markdown, percent, table
-from objectseeker.results.plots import LOOKS, Line, Look, Panel, Plot
+from objectseeker.report import plots
+from objectseeker.report.plots import LOOKS, Line, Look, Panel, Plot
 
 STEM = "frontier-passes"
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
@@ -91,7 +92,7 @@ def for_terminal(found: Budgets) -> list[Any]:
     rows = budget_rows(found)
     short = [{name: cell for name, cell in row.items() if name not in ("masks", "rule")} for row in rows]
     return [
-        table("The best masks and rule within a number of passes, on the held-out half, in percent", short),
+        terminal_table("The best masks and rule within a number of passes, on the held-out half, in percent", short),
         *(f"at most {row['passes allowed']} passes: {row['masks']}, {row['rule']} rule" for row in rows),
         *remarks(found),
     ]
@@ -101,8 +102,8 @@ def save(out: Path, found: Budgets) -> None:
     """frontier-passes.json with every recipe tried, .csv, .md, and the plot where matplotlib is installed."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / f"{STEM}.json", found.to_dict())
-    save_text(out / f"{STEM}.csv", as_csv(budget_rows(found)))
+    save_text(out / f"{STEM}.csv", to_csv(budget_rows(found)))
     notes = "\n".join(f"- {line}" for line in remarks(found))
-    save_text(out / f"{STEM}.md", "\n\n".join([as_markdown(budget_rows(found)), *([notes] if notes else [])]) + "\n")
+    save_text(out / f"{STEM}.md", "\n\n".join([to_markdown(budget_rows(found)), *([notes] if notes else [])]) + "\n")
     if plots.missing() is None:
         plots.save(budget_plot(found), out / STEM)

@@ -8,13 +8,14 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
+from objectseeker.cli._console import terminal_table
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import to_csv, to_markdown
 from objectseeker.metrics.comparison import Compared, Comparison, RunFigures, compare
 from objectseeker.metrics.comparison_metrics import BetaPoint, BootstrapEstimate, HeldOut
-from objectseeker.results import plots
-from objectseeker.results.evaluation_tables import as_csv, as_markdown, table
-from objectseeker.results.plots import LOOKS, Line, Panel, Plot
+from objectseeker.report import plots
+from objectseeker.report.plots import LOOKS, Line, Panel, Plot
 
 MEASURED = ".measured.json"  # ends the name of the file with one run's measurements
 
@@ -138,7 +139,9 @@ def for_terminal(found: Comparison) -> list[Any]:
         {first: runs[first], other: runs[other], "difference": difference}
         for other, difference in zip(others, found.differences, strict=True)
     ]
-    tables = [table(title, rows(figures, view)) for view in views or [runs] for title, figures in sections(found)]
+    tables = [
+        terminal_table(title, rows(figures, view)) for view in views or [runs] for title, figures in sections(found)
+    ]
     return [*tables, *remarks(found)]
 
 
@@ -179,8 +182,8 @@ def save(out: Path, measured: Sequence[RunFigures]) -> None:
     save_json(out / "comparison.json", found.to_dict())
     shown = columns(found)
     tables = [(title, rows(figures, shown)) for title, figures in sections(found)]
-    save_text(out / "comparison.csv", as_csv([{"table": title} | row for title, part in tables for row in part]))
-    text = [f"## {title[0].upper()}{title[1:]}\n\n{as_markdown(part)}" for title, part in tables]
+    save_text(out / "comparison.csv", to_csv([{"table": title} | row for title, part in tables for row in part]))
+    text = [f"## {title[0].upper()}{title[1:]}\n\n{to_markdown(part)}" for title, part in tables]
     save_text(out / "comparison.md", "\n\n".join([*text, "\n".join(f"- {line}" for line in remarks(found))]) + "\n")
     if plots.missing() is None:
         plots.save(curve_plot(found), out / "comparison")

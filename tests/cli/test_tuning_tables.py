@@ -6,8 +6,8 @@ import dataclasses
 import pytest
 from evaluation_cases import VOCABULARY, image, noisy
 
+from objectseeker.cli import _tuning_tables as frontier
 from objectseeker.metrics import Choices, Search, sweeps, tune
-from objectseeker.results import tuning_tables as frontier
 
 RECALL = 0.9
 

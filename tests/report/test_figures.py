@@ -14,8 +14,8 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, im
 from objectseeker import Bands, Halves, ObjectSeekerError
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import ImageSet, sweeps
-from objectseeker.results import plots
-from objectseeker.results.figures import FIGURES, line_counts, write_figures
+from objectseeker.report import plots
+from objectseeker.report.figures import FIGURES, line_counts, write_figures
 
 LINES = 6
 FLOOR = 0.1
@@ -287,7 +287,7 @@ def test_the_same_numbers_give_the_same_files(scene, tmp_path, monkeypatch):
 
 def test_plotting_leaves_the_callers_figures_alone(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from objectseeker.results.plots import *;"
+        "import sys; from pathlib import Path; from objectseeker.report.plots import *;"
         "panel = Panel(x_label='x', y_label='y', series=[Line('far', [1, None, 3], [1, 2, None], LOOKS['far'])]);"
         "save(Plot('title', [panel], 'note'), Path(sys.argv[1]) / 'v1.0');"
         "assert 'matplotlib.pyplot' not in sys.modules"

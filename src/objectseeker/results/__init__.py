@@ -1,1 +1,0 @@
-"""Results to look at: tables, plots, pictures and the report."""
