@@ -22,7 +22,7 @@ import PIL.ImageDraw
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import Halves, Recipe
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.class_names import COCO_80, VOC_20
 
 CONFIDENT = 0.4
@@ -49,8 +49,8 @@ def main() -> None:
     files = files[:: max(1, len(files) // arguments.count)][: arguments.count]
     images = {file: np.asarray(PIL.Image.open(file).convert("RGB")) for file in files}
     for spec in ["builtin", *(f"onnx:{file}" for file in sorted(arguments.weights.glob("*.onnx")))]:
-        detector = load(spec)
-        print(f"\n{detector.identity}")
+        detector = load_detector(spec)
+        print(f"\n{detector.fingerprint}")
         found = dict(zip(images, detector(list(images.values())), strict=True))
         report_boxes(detector.names, found)
         report_truth(detector.names, found)

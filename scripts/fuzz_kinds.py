@@ -139,7 +139,7 @@ class Graphs(Kind):
 
     def judge(self, made: tuple[Path, dict[str, Any]]) -> str | None:
         file, options = made
-        detector = detectors.load(f"onnx:{file}", workers=1, **options)
+        detector = detectors.load_detector(f"onnx:{file}", workers=1, **options)
         image = np.full((SIZE[1], SIZE[0], 3), 200, np.uint8)
         for boxes in ObjectSeeker(detector, Rule(), masks=Halves(1))([image]):
             if not isinstance(boxes, Detections):

@@ -20,12 +20,11 @@ from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak,
 from objectseeker import Halves, Observation, Rule, halves
 from objectseeker.detectors.builtin.model import Predictor
 from objectseeker.detectors.check import NoProgress, check_views
-from objectseeker.detectors.gpu.batch_plan import BatchPlan, plan_batches, split
+from objectseeker.detectors.gpu.batch_plan import BatchPlan, levels, plan_batches, split
 from objectseeker.detectors.gpu.device import download, prepare, set_deterministic, upload
 from objectseeker.detectors.gpu.device_views import DeviceViews, to_detections, unpack
-from objectseeker.detectors.gpu.shared_layers import levels
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.views import MaskMode
+from objectseeker.detectors.network.preprocess import MaskMode
 
 Engines = dict[bool, NetworkDetector]  # by whether layers are shared
 

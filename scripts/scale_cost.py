@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--masks", default="halves:30")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    detector, observing = detectors.load(options.detector), ObservationSettings(parse_recipe(options.masks))
+    detector, observing = detectors.load_detector(options.detector), ObservationSettings(parse_recipe(options.masks))
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
 

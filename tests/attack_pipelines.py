@@ -16,7 +16,7 @@ from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import Observation
 from objectseeker.core.recipes import Recipe
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.views import ViewPlan
+from objectseeker.detectors.network.preprocess import ViewPlan
 from objectseeker.detectors.torch_module import torch_detector
 
 SIDE, INPUT = 96, 64  # raw and network pixels: resized by 2/3

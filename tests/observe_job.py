@@ -36,7 +36,7 @@ class Spots:
     """
 
     names: tuple[str, ...] = ("gadget", "thing", "shadow")
-    identity: str = "spots sha256:0123"
+    fingerprint: str = "spots sha256:0123"
     seconds: float = 0.0
     calls: int = 0
 

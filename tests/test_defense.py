@@ -120,7 +120,7 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     defense = Defense(detector="python:mine_defended:detect", rule=Rule(), masks=Halves(3))
     seeker = defense.seeker()
-    bound = defense.with_fingerprint(seeker.detector.identity)
+    bound = defense.with_fingerprint(seeker.detector.fingerprint)
     assert bound.seeker().masks == Halves(3)
     with pytest.raises(ObjectSeekerError, match="about the detector someone else, but python:mine_defended:detect is"):
         defense.with_fingerprint("someone else").seeker()

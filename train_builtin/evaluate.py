@@ -17,7 +17,7 @@ from objectseeker.core.boxes import Detections, Floats
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import Observation, ObservedImage
-from objectseeker.detectors import LoadedDetector, load
+from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.image_set import ImageSet
 from train_builtin.folders import read_folder
@@ -29,7 +29,9 @@ LAYOUT = "decoded,every_class=yes"  # each class of a box that reaches the floor
 
 def main() -> None:
     arguments = parse()
-    detector = load(arguments.detector, layout=arguments.layout, input_size=arguments.size, device=arguments.device)
+    detector = load_detector(
+        arguments.detector, layout=arguments.layout, input_size=arguments.size, device=arguments.device
+    )
     processes = os.cpu_count() or 1
     if arguments.pack:
         pack = read_pack(arguments.pack[0], arguments.pack[1:], limit=arguments.limit)

@@ -16,8 +16,8 @@ import onnxruntime
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from objectseeker.detectors.builtin import HALF_SUFFIX
 from objectseeker.detectors.builtin.model import STRIDES
-from objectseeker.detectors.builtin.weights import HALF_SUFFIX
 from train_builtin.trainer import load_trained
 
 METADATA = {

@@ -55,10 +55,9 @@ VIDEO_MASKS = parse_recipe("rolling:8:halves:30")
 class Defense:
     """A detector, a mask recipe and a rule.
 
-    `detector` is a SPEC as `detectors.load` takes it, and `layout`, `input_size`, `class_names`, `score_floor`,
-    `mask_mode`, `precision` and `batch` are its options there; None is the detector's own default. `identity` says
-    which
-    detector that was (weights, settings, device): a defense that has one refuses to run with any other.
+    `detector` is a SPEC, and `layout`, `input_size`, `class_names`, `score_floor`, `mask_mode`, `precision` and `batch`
+    are the options of `detectors.load_detector`; None is the detector's own default. `identity` says which detector
+    that was (weights, settings, device): a defense that has one refuses to run with any other.
 
     `follow` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and operating
     points
@@ -120,7 +119,7 @@ class Defense:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `detectors.load` is given beside the spec and the device."""
+        """What `detectors.load_detector` is given beside the spec and the device."""
         return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
 
     @property
@@ -140,9 +139,9 @@ class Defense:
         `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
         that is the only difference.
         """
-        detector = detectors.load(self.detector, device=device, **self.options)
+        detector = detectors.load_detector(self.detector, device=device, **self.options)
         if self.identity is not None:
-            self._require_same(self.identity, detector.identity, trust_detector)
+            self._require_same(self.identity, detector.fingerprint, trust_detector)
         return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
 
     def _require_same(self, was: str, now: str, trust_detector: bool) -> None:

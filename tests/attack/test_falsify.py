@@ -31,8 +31,7 @@ from objectseeker.attack.falsify import judge_solutions, plan_tasks
 from objectseeker.attack.pipeline import beneath, draw
 from objectseeker.attack.placement import Position
 from objectseeker.attack.plan import PatchTask
-from objectseeker.detectors.network.preprocess import Axis
-from objectseeker.detectors.network.views import cached_view_plan
+from objectseeker.detectors.network.preprocess import Axis, cached_view_plan
 from objectseeker.errors import ObjectSeekerError
 
 OVER = Patch(AREA, 1.0, "over")

@@ -86,7 +86,7 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
 def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace):
     attacked = load_attacked(defense())
     assert attacked.mode == "black"
-    assert attacked.defense.identity == attacked.pipeline.seeker.detector.identity
+    assert attacked.defense.identity == attacked.pipeline.seeker.detector.fingerprint
     targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
     assert {(target.name, target.labels, target.kind) for target in targets} == {
         ("cam1/1", (0, 1), "person"),
@@ -152,7 +152,9 @@ def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     small = Defense.default("builtin", masks=Halves(2), input_size=128, mask_mode=mask_mode)
     attacked = load_attacked(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), follow=None))
     assert attacked.mode == "white"
-    assert attacked.defense.identity == small.seeker().detector.identity  # not that of the module that shows gradients
+    assert (
+        attacked.defense.identity == small.seeker().detector.fingerprint
+    )  # not that of the module that shows gradients
     photograph = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
     observation = attacked.pipeline.observe(photograph)
     box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)

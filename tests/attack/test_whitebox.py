@@ -17,8 +17,8 @@ from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, whi
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.seeker import view_rectangles
-from objectseeker.detectors import load
-from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors import load_detector
+from objectseeker.detectors.builtin import load_torch
 from objectseeker.detectors.network.layouts import normalize, parse
 from objectseeker.detectors.network.preprocess import prepare
 from objectseeker.detectors.torch_module import torch_detector
@@ -205,7 +205,7 @@ def test_lines_lie_where_the_rule_sees_them(masks):
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
     pytest.importorskip("onnx")
-    detector = load("builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch=4)
+    detector = load_detector("builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch=4)
     box = white_box_of(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200

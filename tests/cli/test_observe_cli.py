@@ -22,7 +22,7 @@ OBSERVE = ("observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--m
 def workplace(tmp_path_factory):
     """Six photographs, and a detector that says itself what it is."""
     folder = photographs(tmp_path_factory.mktemp("observe"), [(5 + number, 5, 30, 20) for number in range(6)])
-    (folder / "mine.py").write_text(DETECTOR + '\nidentity = "bright 1"\n')
+    (folder / "mine.py").write_text(DETECTOR + '\nfingerprint = "bright 1"\n')
     return folder
 
 

@@ -9,7 +9,7 @@ from command import photographs
 from objectseeker import Defense
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.datasets import open_dataset
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 
@@ -46,7 +46,7 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
 def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defense(call, tmp_path, monkeypatch):
     photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
     monkeypatch.syspath_prepend(tmp_path)
-    dataset, detector = open_dataset("coco:truth.json:photos"), load("python:mine:detect")
+    dataset, detector = open_dataset("coco:truth.json:photos"), load_detector("python:mine:detect")
     observe(dataset, detector, tmp_path / "sum", ObservationSettings(parse_recipe("halves:3")))
     said, noted = call(*TUNE, "--passes", "13", "--out", "tuned")
     assert "no defense is written" in noted

@@ -11,7 +11,7 @@ from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule, h
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.seeker import detect_views
 from objectseeker.demo.samples import samples
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 
@@ -145,7 +145,7 @@ def test_views_of_pairs_show_what_both_halves_leave():
 
 @pytest.mark.parametrize("view", [23, 24])  # left and right with a gap; left and bottom
 def test_a_real_detector_does_not_see_what_a_pair_removes(view):
-    detector, image = load("builtin"), load_image(samples()[0].path)
+    detector, image = load_detector("builtin"), load_image(samples()[0].path)
     masks = pairs(image.shape[1], image.shape[0], 3).subset(slice(view, view + 1))
     rng = np.random.default_rng(view)
     inside, outside = image.copy(), image.copy()

@@ -259,7 +259,7 @@ def test_the_manifest_stays_small(folder, tmp_path):
     settings = json.loads((large.folder / "run.json").read_text())
     assert settings["images"] == 5
     assert settings["observing"] == OBSERVING.to_dict()
-    assert settings["detector"] == Spots().identity
+    assert settings["detector"] == Spots().fingerprint
 
 
 def test_a_folder_that_cannot_be_listed_is_not_left_out(folder, monkeypatch):

@@ -11,7 +11,7 @@ from report_cases import columns_of, data_of
 from objectseeker import Defense, Halves
 from objectseeker.demo import demo_run as demo
 from objectseeker.demo.samples import samples
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 
 DEFENSE = Defense.default("builtin", masks=Halves(1))
 
@@ -30,7 +30,7 @@ def page(tmp_path_factory, results):
 
 def test_the_report_is_about_the_defense_of_the_table(page):
     shown = data_of(page)["settings"]
-    bound = DEFENSE.with_fingerprint(load("builtin").identity)
+    bound = DEFENSE.with_fingerprint(load_detector("builtin").fingerprint)
     assert shown["defense"] == f"sha256:{bound.sha256}"
     assert shown["detector identity"] == bound.identity
     assert shown["masks"] == "halves:1"

@@ -15,8 +15,8 @@ onnx = pytest.importorskip("onnx")
 
 import onnxruntime
 
+from objectseeker.detectors.builtin import load_torch, read_weights
 from objectseeker.detectors.builtin.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, PyramidPooling, fused
-from objectseeker.detectors.builtin.weights import load_torch, read_weights
 
 
 @pytest.fixture(scope="module")

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from objectseeker.core.boxes import Detections
 from objectseeker.core.recipes import Halves, halves
 from objectseeker.demo.samples import samples
-from objectseeker.detectors import load
-from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors import load_detector
+from objectseeker.detectors.builtin import load_torch
 from objectseeker.detectors.check import check_detector
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch
 from objectseeker.detectors.gpu.device_views import ROUNDS, finish_suppression, top_k, unpack
@@ -166,7 +166,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
 
 def test_the_boxes_of_the_builtin_detector_are_those_of_onnx(module):
     in_torch = torch_detector(module, input_size=128, score_floor=0.0, mask_mode="crop")
-    in_onnx = load("builtin", layout="decoded", input_size=128, score_floor=0.0, mask_mode="crop")
+    in_onnx = load_detector("builtin", layout="decoded", input_size=128, score_floor=0.0, mask_mode="crop")
     image, removed = photograph(128, 96), halves(128, 96, 1).removed
 
     ours, theirs = in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114)
@@ -200,7 +200,7 @@ def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkey
 
 @pytest.mark.parametrize("device", ["torch", "onnx"])
 def test_images_in_a_row_give_the_boxes_of_each(module, device):
-    detector = torch_detector(module, input_size=64) if device == "torch" else load("builtin", input_size=64)
+    detector = torch_detector(module, input_size=64) if device == "torch" else load_detector("builtin", input_size=64)
     images = [scene(90, 60, seed) for seed in range(3)] + [scene(40, 50, 3)]
     taken = []
 
@@ -249,7 +249,7 @@ def test_the_contract_is_kept(module):
 def test_precision_is_told_apart_and_leaves_the_module_alone(module):
     half = torch_detector(module, precision="bfloat16", input_size=64)
 
-    assert half.identity != torch_detector(module, input_size=64).identity
+    assert half.fingerprint != torch_detector(module, input_size=64).fingerprint
     assert next(module.parameters()).dtype == torch.float32
     (found,) = half.detect_views(scene(64, 64, 1), np.zeros((1, 4), int), 114)
     assert len(found) <= 300

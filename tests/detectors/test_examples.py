@@ -16,7 +16,7 @@ from serving import serving
 from tiny_transformers import tiny_yolos
 
 from objectseeker import Defense, Halves, Rule
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.files.images import load_image
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -86,7 +86,7 @@ def test_a_baseline(said, tmp_path):
     for part in tiny_yolos(("bright",), boxes=1):
         part.save_pretrained(tmp_path / "random")
     photographs(tmp_path, [(30, 20, 30, 20)])
-    (found,) = load(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "photos" / "0.png")])
+    (found,) = load_detector(f"transformers:{tmp_path / 'random'}")([load_image(tmp_path / "photos" / "0.png")])
     truth, (x1, y1, x2, y2) = json.loads((tmp_path / "truth.json").read_text()), found.xyxy[0].tolist()
     truth["annotations"][0]["bbox"] = [x1, y1, x2 - x1, y2 - y1]
     (tmp_path / "truth.json").write_text(json.dumps(truth))

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from objectseeker import ObjectSeekerError
-from objectseeker.detectors.network.external_data import external_files
-from objectseeker.detectors.onnx import load_onnx
+from objectseeker.detectors.onnx import external_files, load_onnx
 
 onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper

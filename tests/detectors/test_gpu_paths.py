@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from objectseeker.core.recipes import Bands, Halves
 from objectseeker.core.seeker import view_rectangles
 from objectseeker.demo.samples import samples
-from objectseeker.detectors.builtin.weights import load_torch
+from objectseeker.detectors.builtin import load_torch
 from objectseeker.detectors.gpu.device_views import ROUNDS
 from objectseeker.detectors.torch_module import torch_detector
 

@@ -6,7 +6,7 @@ pytest.importorskip("onnx")
 from detector_graphs import build
 
 from objectseeker import Defense, ObjectSeekerError, Rule
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network import fingerprint
 
 INTEL = """processor\t: 0
@@ -62,19 +62,21 @@ def test_a_processor_without_proc_is_named_by_its_brand(tmp_path, monkeypatch, o
 def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_them(on_another_cpu, tmp_path):
     spec = f"onnx:{build('yolov8', tmp_path / 'own.onnx', (5, 5, 20, 20), (0, 0))}"
     defense = Defense(detector=spec, rule=Rule())
-    here = load(spec).identity
+    here = load_detector(spec).fingerprint
     on_another_cpu(INTEL)
-    there = load(spec).identity
+    there = load_detector(spec).fingerprint
     assert here != there
     bound = defense.with_fingerprint(here)
     with pytest.raises(ObjectSeekerError, match=r"the CPU was .* and is .*avx512bw amx_bf16 here: .*--trust-detector"):
         bound.seeker()
-    assert bound.seeker(trust_detector=True).detector.identity == there
+    assert bound.seeker(trust_detector=True).detector.fingerprint == there
 
 
 def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
     spec = f"onnx:{build('yolov8', tmp_path / 'own.onnx', (5, 5, 20, 20), (0, 0))}"
-    bound = Defense(detector=spec, rule=Rule()).with_fingerprint(load(spec).identity.replace("batch=1", "batch=2"))
+    bound = Defense(detector=spec, rule=Rule()).with_fingerprint(
+        load_detector(spec).fingerprint.replace("batch=1", "batch=2")
+    )
     with pytest.raises(ObjectSeekerError, match=r"about the detector own\.onnx .*, but onnx:.* is own\.onnx"):
         bound.seeker(trust_detector=True)
 

@@ -14,7 +14,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
-from objectseeker.detectors import SPECS, load
+from objectseeker.detectors import SPECS, load_detector
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.fingerprint import instruction_set
 from objectseeker.detectors.ultralytics import ultralytics_detector
@@ -23,33 +23,33 @@ from objectseeker.errors import ObjectSeekerError
 
 @pytest.fixture(scope="module")
 def builtin():
-    return load("builtin", batch=2, input_size=128)
+    return load_detector("builtin", batch=2, input_size=128)
 
 
 def test_the_builtin_detector_is_the_packaged_file(builtin):
     assert builtin.names == VOC_20
     settings = f"decoded,fit=spend,nms=0.55,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
-    assert builtin.identity.startswith(f"seeker.onnx ({settings}) sha256:")
-    assert load("builtin").input_size == (416, 416)
+    assert builtin.fingerprint.startswith(f"seeker.onnx ({settings}) sha256:")
+    assert load_detector("builtin").input_size == (416, 416)
 
 
 def test_nothing_drawn_under_a_mask_changes_a_box_of_the_builtin_detector(builtin):
     image, removed = scene(170, 110, 1), halves(170, 110, 2).removed
-    before = load("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
+    before = load_detector("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
     assert all(len(found) for found in before)
 
     for number in (0, 3, 5):
         x1, y1, x2, y2 = removed[number]
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
-        after = load("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
+        after = load_detector("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
         assert after[number] == before[number]
         assert after != before
 
 
 def test_at_scale_one_network_masks_are_raw_masks(builtin):
     """Without a resize the support of a pixel is itself, so both ways of masking are the same input."""
-    detector = load("builtin", layout="decoded", mask_mode="fill", batch=2, input_size=128, score_floor=0.0)
+    detector = load_detector("builtin", layout="decoded", mask_mode="fill", batch=2, input_size=128, score_floor=0.0)
     image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
 
     assert detector.detect_views(image, removed, 114) == detector(
@@ -60,21 +60,24 @@ def test_at_scale_one_network_masks_are_raw_masks(builtin):
 @pytest.mark.parametrize("spec", ["", "onnx", "onnx:", "builtin:x", "yolo:file.pt", "bultin"])
 def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
     with pytest.raises(ObjectSeekerError, match=r"unknown detector .*: write one of builtin, onnx:FILE"):
-        load(spec)
+        load_detector(spec)
 
 
 def test_an_option_a_detector_does_not_have_is_refused():
     with pytest.raises(ObjectSeekerError, match="python detectors have no option layout: leave it out"):
-        load("python:module:function", layout="yolox")
+        load_detector("python:module:function", layout="yolox")
 
 
 def test_an_option_that_no_detector_has_is_refused():
     with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color: leave it out"):
-        load("builtin", color="gray")
+        load_detector("builtin", color="gray")
 
 
 def test_an_option_that_is_none_is_left_out(builtin):
-    assert load("builtin", batch=2, input_size=128, layout=None, precision=None).identity == builtin.identity
+    assert (
+        load_detector("builtin", batch=2, input_size=128, layout=None, precision=None).fingerprint
+        == builtin.fingerprint
+    )
 
 
 def test_the_specs_are_those_of_the_kinds_there_are():
@@ -90,7 +93,7 @@ def test_the_specs_are_those_of_the_kinds_there_are():
 
 def test_half_precision_on_the_cpu_is_refused():
     with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: leave it out on the CPU"):
-        load("builtin", precision="float16")
+        load_detector("builtin", precision="float16")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +111,7 @@ def test_a_missing_extra_says_what_to_install(spec, missing, advice, tmp_path, m
     monkeypatch.setitem(sys.modules, missing, None)  # makes the import fail
 
     with pytest.raises(ObjectSeekerError, match=advice):
-        load(spec.format(file=weights))
+        load_detector(spec.format(file=weights))
 
 
 # --- python: -----------------------------------------------------------------------------------------------------
@@ -145,25 +148,25 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_a_python_callable_is_a_detector(own_module):
-    detector = load("python:own_detector_module:corner")
+    detector = load_detector("python:own_detector_module:corner")
 
     assert detector([np.full((9, 9, 3), 51, np.uint8)]) == [Detections([(0, 0, 5, 5)], [0.2], [1])]
     assert detector.names == ("nothing", "corner")
     assert not isinstance(detector, ViewDetector)
-    identity = detector.identity
+    fingerprint = detector.fingerprint
     sys.modules.pop("own_detector_module")
     own_module.write_text(OWN_DETECTOR + "\n# changed\n")
-    assert load("python:own_detector_module:corner").identity != identity
+    assert load_detector("python:own_detector_module:corner").fingerprint != fingerprint
 
 
 def test_a_detector_that_makes_no_batches_takes_the_option_all_the_same(own_module):
     """It is the batch of whoever calls it then; a defense has one whatever its detector."""
     spec = "python:own_detector_module:corner"
-    assert load(spec, batch=4).identity == load(spec).identity
+    assert load_detector(spec, batch=4).fingerprint == load_detector(spec).fingerprint
 
 
 def test_a_python_object_may_mask_mode_itself(own_module):
-    detector = load("python:own_detector_module:viewing")
+    detector = load_detector("python:own_detector_module:viewing")
 
     assert isinstance(detector, ViewDetector)
     assert detector.names == ()
@@ -184,7 +187,7 @@ def test_a_python_object_may_mask_mode_itself(own_module):
 )
 def test_a_python_target_that_cannot_be_used_is_named(target, message, own_module):
     with pytest.raises(ObjectSeekerError, match=message):
-        load(f"python:{target}")
+        load_detector(f"python:{target}")
 
 
 # --- ultralytics: ------------------------------------------------------------------------------------------------
@@ -218,7 +221,7 @@ def test_an_ultralytics_model_is_given_bgr_and_its_boxes_are_clipped(tmp_path):
     assert found.score == pytest.approx([0.8, 0.2])
     assert found.label.tolist() == [2, 0]
     assert detector.names == ("person", "class_1", "car")
-    assert detector.identity.startswith(f"model.pt (640x640 floor=0.01 cpu {instruction_set()}) sha256:")
+    assert detector.fingerprint.startswith(f"model.pt (640x640 floor=0.01 cpu {instruction_set()}) sha256:")
     assert not isinstance(detector, ViewDetector)
 
 
@@ -229,9 +232,9 @@ def test_ultralytics_is_loaded_by_file(tmp_path, monkeypatch):
     weights = tmp_path / "model.pt"
     weights.write_bytes(b"weights")
 
-    assert load(f"ultralytics:{weights}", score_floor=0.5).names[2] == "car"
+    assert load_detector(f"ultralytics:{weights}", score_floor=0.5).names[2] == "car"
     with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
-        load("ultralytics:absent.pt")
+        load_detector("ultralytics:absent.pt")
 
 
 def test_loading_no_framework_imports_none():

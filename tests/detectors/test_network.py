@@ -23,7 +23,7 @@ from objectseeker.errors import ObjectSeekerError
 def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> NetworkDetector:
     return NetworkDetector(
         names=("a", "b", "c"),
-        identity="test",
+        fingerprint="test",
         forward=forward,
         layout=parse(layout),
         input_size=(64, 64),

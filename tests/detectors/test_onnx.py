@@ -25,7 +25,7 @@ from detector_images import noise
 from objectseeker.core.recipes import Halves, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network import class_names
 from objectseeker.detectors.network.layout_inference import GraphTensor, infer_box_format, infer_layout
 from objectseeker.detectors.network.layouts import LAYOUTS, parse
@@ -52,7 +52,7 @@ def graph_of(layout: str, folder: Path, **options: object) -> Path:
 
 @pytest.mark.parametrize("layout", BUILDERS)
 def test_every_layout_is_recognized_and_decoded_into_raw_pixels(layout, tmp_path):
-    detector = load(f"onnx:{graph_of(layout, tmp_path)}")
+    detector = load_detector(f"onnx:{graph_of(layout, tmp_path)}")
 
     (found,) = detector([IMAGE])
 
@@ -64,7 +64,7 @@ def test_every_layout_is_recognized_and_decoded_into_raw_pixels(layout, tmp_path
 
 @pytest.mark.parametrize("layout", BUILDERS)
 def test_a_view_shows_the_fill_value_where_it_is_masked_and_the_image_elsewhere(layout, tmp_path):
-    detector = load(f"onnx:{graph_of(layout, tmp_path)}")
+    detector = load_detector(f"onnx:{graph_of(layout, tmp_path)}")
     left_quarter, left_three_quarters = (0, 0, 50, 100), (0, 0, 150, 100)
     removed = np.array([(0, 0, 0, 0), left_quarter, left_three_quarters, (0, 90, 200, 100)])
 
@@ -81,8 +81,8 @@ def test_a_view_shows_the_fill_value_where_it_is_masked_and_the_image_elsewhere(
 @pytest.mark.parametrize("layout", RAW_LAYOUTS)
 def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
     path = graph_of(layout, tmp_path)
-    (found,) = load(f"onnx:{path}", layout=f"{layout},every_class=no")([IMAGE])
-    (kept,) = load(f"onnx:{path}", layout=f"{layout},every_class=no,nms=none")([IMAGE])
+    (found,) = load_detector(f"onnx:{path}", layout=f"{layout},every_class=no")([IMAGE])
+    (kept,) = load_detector(f"onnx:{path}", layout=f"{layout},every_class=no,nms=none")([IMAGE])
 
     assert len(found) == 1
     assert kept.score == pytest.approx([RED / 255, RED / 510], abs=1e-5)
@@ -90,8 +90,8 @@ def test_raw_layouts_suppress_the_second_box(layout, tmp_path):
 
 @pytest.mark.parametrize("layout", RAW_LAYOUTS)
 def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
-    best = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=no")
-    every = load(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=yes")
+    best = load_detector(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=no")
+    every = load_detector(f"onnx:{graph_of(layout, tmp_path)}", layout=f"{layout},every_class=yes")
     removed = np.array([(0, 0, 0, 0), (0, 0, 50, 100)])
 
     (found,), (whole, masked) = every([IMAGE]), every.detect_views(IMAGE, removed, 114)
@@ -99,11 +99,11 @@ def test_an_image_shown_whole_may_be_read_with_every_class(layout, tmp_path):
     assert found == whole
     assert sorted(found.label) == [0, 1, 2]
     assert found[:1] == masked == best([IMAGE])[0]
-    assert every.identity != best.identity
+    assert every.fingerprint != best.fingerprint
 
 
 def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, caplog):
-    (found,) = load(f"onnx:{graph_of('queries', tmp_path)}")([IMAGE])
+    (found,) = load_detector(f"onnx:{graph_of('queries', tmp_path)}")([IMAGE])
 
     assert found.score[:3] == pytest.approx([RED / 255, RED / 510, GREEN / 255], abs=1e-5)
     assert found.label[:3].tolist() == [0, 0, 1]
@@ -120,7 +120,7 @@ def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, capl
     ],
 )
 def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(options, names, labels, tmp_path):
-    detector = load(f"onnx:{graph_of('rfdetr', tmp_path)}", **options)
+    detector = load_detector(f"onnx:{graph_of('rfdetr', tmp_path)}", **options)
 
     assert detector.names == names
     assert set(detector([IMAGE])[0].label.tolist()) == labels
@@ -128,7 +128,7 @@ def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(option
 
 def test_only_layouts_with_a_background_take_one(tmp_path):
     with pytest.raises(ObjectSeekerError, match="layout yolox has no background=last: leave it out"):
-        load(f"onnx:{graph_of('yolox', tmp_path)}", layout="yolox,background=last")
+        load_detector(f"onnx:{graph_of('yolox', tmp_path)}", layout="yolox,background=last")
 
 
 def test_unnamed_outputs_that_list_fewer_boxes_than_a_grid_has_are_not_taken_for_its_boxes(tmp_path):
@@ -138,8 +138,8 @@ def test_unnamed_outputs_that_list_fewer_boxes_than_a_grid_has_are_not_taken_for
     path = queries(graph, tmp_path / "unnamed.onnx", np.array(box, float), {}, names=("812", "813"))
 
     with pytest.raises(ObjectSeekerError, match=r"cannot tell the layout .*812 .*choose one"):
-        load(f"onnx:{path}")
-    np.testing.assert_allclose(load(f"onnx:{path}", layout="queries")([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
+        load_detector(f"onnx:{path}")
+    np.testing.assert_allclose(load_detector(f"onnx:{path}", layout="queries")([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
 
 
 def test_libreyolos_graphs_are_read_by_the_family_they_name(tmp_path, caplog):
@@ -148,7 +148,7 @@ def test_libreyolos_graphs_are_read_by_the_family_they_name(tmp_path, caplog):
 
     def signed(layout, family, **more):
         path = graph_of(layout, tmp_path, metadata={**signature, "model_family": family, **more})
-        return load(f"onnx:{path}").layout.describe()
+        return load_detector(f"onnx:{path}").layout.describe()
 
     assert signed("yolov8", "yolo9") == "yolov9,fit=top-left"  # whatever its boxes look like
     assert signed("yolov8", "yolo9_e2e", letterbox_pad="center") == "yolov9,nms=None"
@@ -169,14 +169,14 @@ def test_boxes_that_only_look_like_yolox_are_refused(tmp_path):
     with pytest.raises(
         ObjectSeekerError, match=r"has YOLOX's shapes, but its boxes are decoded already: choose a layout"
     ):
-        load(f"onnx:{path}")
-    found = load(f"onnx:{path}", layout="yolov5,fit=top-left,channels=bgr,std=1")
+        load_detector(f"onnx:{path}")
+    found = load_detector(f"onnx:{path}", layout="yolov5,fit=top-left,channels=bgr,std=1")
     np.testing.assert_allclose(found([IMAGE // 255])[0].xyxy, np.empty((0, 4)))
 
 
 def test_a_graph_that_cannot_be_run_says_so_when_it_is_used(tmp_path):
     """Not while its boxes are looked at to tell its layout."""
-    detector = load(f"onnx:{build('yolov8', tmp_path / 'broken.onnx', (16, 24, 48, 40), (SIZE, SIZE))}")
+    detector = load_detector(f"onnx:{build('yolov8', tmp_path / 'broken.onnx', (16, 24, 48, 40), (SIZE, SIZE))}")
 
     assert detector.layout.name == "yolov8"
     with pytest.raises(ObjectSeekerError, match="the graph returned 0x7x84 for 1 images"):
@@ -205,12 +205,12 @@ def test_outputs_named_like_boxes_that_cannot_be_boxes_are_not_taken_for_queries
     path = queries(graph, tmp_path / "swapped.onnx", np.array(box, float), {}, names=("pred_boxes", "pred_logits"))
 
     with pytest.raises(ObjectSeekerError, match="cannot tell the layout"):
-        load(f"onnx:{path}")
+        load_detector(f"onnx:{path}")
 
 
 @pytest.mark.parametrize("layout", ["queries", "picodet", "ppyoloe", "paddle", "mmdeploy"])
 def test_a_guess_at_the_pixels_is_said_and_what_to_write_for_others_can_be_read(layout, tmp_path, caplog):
-    load(f"onnx:{graph_of(layout, tmp_path)}", class_names=None if layout in RAW_LAYOUTS else ["a", "b", "c"])
+    load_detector(f"onnx:{graph_of(layout, tmp_path)}", class_names=None if layout in RAW_LAYOUTS else ["a", "b", "c"])
 
     (said,) = warnings_of(caplog)
     assert said.startswith(f"{layout}.onnx is read as ")
@@ -228,20 +228,20 @@ def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_cla
 def test_boxes_below_the_score_floor_are_not_returned(tmp_path):
     path = graph_of("detr", tmp_path)
 
-    assert len(load(f"onnx:{path}")([IMAGE])[0]) == 3
-    assert len(load(f"onnx:{path}", score_floor=0.3)([IMAGE])[0]) == 2
+    assert len(load_detector(f"onnx:{path}")([IMAGE])[0]) == 3
+    assert len(load_detector(f"onnx:{path}", score_floor=0.3)([IMAGE])[0]) == 2
 
 
 def test_a_box_is_clipped_to_the_image_and_dropped_if_nothing_is_left(tmp_path):
     path = build("end2end", tmp_path / "a.onnx", (-10, 0, 32, 64), (32, 32))
     beside = build("end2end", tmp_path / "b.onnx", (0, 0, 64, 10), (32, 32))  # in the padding above the image
 
-    np.testing.assert_allclose(load(f"onnx:{path}")([IMAGE])[0].xyxy[0], (0, 0, 100, 100), atol=1e-4)
-    assert len(load(f"onnx:{beside}")([IMAGE])[0]) == 0
+    np.testing.assert_allclose(load_detector(f"onnx:{path}")([IMAGE])[0].xyxy[0], (0, 0, 100, 100), atol=1e-4)
+    assert len(load_detector(f"onnx:{beside}")([IMAGE])[0]) == 0
 
 
 def test_images_of_all_sizes_go_through_one_call(tmp_path):
-    detector = load(f"onnx:{graph_of('end2end', tmp_path)}", batch=2)
+    detector = load_detector(f"onnx:{graph_of('end2end', tmp_path)}", batch=2)
     images = [np.full((height, width, 3), 128, np.uint8) for height, width in ((64, 64), (1, 1), (333, 21), (14, 450))]
 
     together = detector(images)
@@ -252,7 +252,7 @@ def test_images_of_all_sizes_go_through_one_call(tmp_path):
 
 
 def test_a_graph_of_batch_one_runs_view_by_view(tmp_path):
-    detector = load(f"onnx:{graph_of('yolox', tmp_path, input_shape=(1, 3, SIZE, SIZE))}")
+    detector = load_detector(f"onnx:{graph_of('yolox', tmp_path, input_shape=(1, 3, SIZE, SIZE))}")
 
     assert detector.batch == 1
     assert len(detector.detect_views(IMAGE, halves(200, 100, 2).removed, 114)) == 8
@@ -261,17 +261,17 @@ def test_a_graph_of_batch_one_runs_view_by_view(tmp_path):
 def test_a_graph_of_dynamic_size_takes_the_size_asked_for(tmp_path):
     path = graph_of("decoded", tmp_path, input_shape=("n", 3, "h", "w"))
 
-    assert load(f"onnx:{path}").input_size == (416, 416)
-    assert load(f"onnx:{path}", input_size=64).input_size == (64, 64)
-    detector = load(f"onnx:{path}", input_size=(64, 32))
+    assert load_detector(f"onnx:{path}").input_size == (416, 416)
+    assert load_detector(f"onnx:{path}", input_size=64).input_size == (64, 64)
+    detector = load_detector(f"onnx:{path}", input_size=(64, 32))
     np.testing.assert_allclose(detector([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4)
     with pytest.raises(ObjectSeekerError, match=r"input_size 64x50 .* multiples of 32"):
-        load(f"onnx:{path}", input_size=(64, 50))
+        load_detector(f"onnx:{path}", input_size=(64, 50))
 
 
 def test_trimming_cuts_the_padding_and_keeps_the_boxes(tmp_path):
     path = graph_of("decoded", tmp_path, input_shape=("n", 3, "h", "w"))
-    detector = load(f"onnx:{path}", input_size=64, layout="decoded,trim=yes")
+    detector = load_detector(f"onnx:{path}", input_size=64, layout="decoded,trim=yes")
     shapes = []
     detector = replace(detector, forward=spy(detector.forward, shapes))
 
@@ -296,30 +296,30 @@ def test_candidates_of_unknown_number_need_a_layout_unless_the_exporter_signed(t
     path = graph_of("yolov5", tmp_path, **options)
 
     with pytest.raises(ObjectSeekerError, match=r"cannot tell the layout .*output \?x.*x8.*yolov5"):
-        load(f"onnx:{path}")
+        load_detector(f"onnx:{path}")
     np.testing.assert_allclose(
-        load(f"onnx:{path}", layout="yolov5", input_size=64)([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4
+        load_detector(f"onnx:{path}", layout="yolov5", input_size=64)([IMAGE])[0].xyxy[0], RAW_BOX, atol=1e-4
     )
     signed = graph_of("yolov5", tmp_path, **options, metadata={"stride": "32", "names": "{0: 'a', 1: 'b', 2: 'c'}"})
-    assert load(f"onnx:{signed}").layout.name == "yolov5"
+    assert load_detector(f"onnx:{signed}").layout.name == "yolov5"
 
 
 def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
     path = graph_of("yolov5", tmp_path)
 
     with pytest.raises(ObjectSeekerError, match=f"yolox graph has {CELLS} rows at input 64x64, got {3 * CELLS}"):
-        load(f"onnx:{path}", layout="yolox")([IMAGE])
+        load_detector(f"onnx:{path}", layout="yolox")([IMAGE])
     with pytest.raises(ObjectSeekerError, match="does not have layout detr"):
-        load(f"onnx:{path}", layout="detr")
+        load_detector(f"onnx:{path}", layout="detr")
     with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64, not 96x96"):
-        load(f"onnx:{path}", input_size=96)
+        load_detector(f"onnx:{path}", input_size=96)
     with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim and fit=spend"):
-        load(f"onnx:{path}", layout="yolov5,trim=yes")
+        load_detector(f"onnx:{path}", layout="yolov5,trim=yes")
 
 
 @pytest.mark.parametrize("shape", [(3, SIZE, SIZE), (1, 3, SIZE, SIZE), ("n", 3, SIZE, SIZE)])
 def test_a_graph_whose_outputs_have_no_batch_axis_runs_image_by_image(shape, tmp_path):
-    detector = load(f"onnx:{graph_of('torchvision', tmp_path, input_shape=shape)}")
+    detector = load_detector(f"onnx:{graph_of('torchvision', tmp_path, input_shape=shape)}")
 
     first, second = detector([IMAGE, IMAGE // 2])
 
@@ -330,8 +330,8 @@ def test_a_graph_whose_outputs_have_no_batch_axis_runs_image_by_image(shape, tmp
 def test_a_background_class_goes_away_with_label_offset(tmp_path):
     path = graph_of("torchvision", tmp_path)
 
-    assert load(f"onnx:{path}")([IMAGE])[0].label.tolist() == [0, 1, 2]
-    assert load(f"onnx:{path}", layout="torchvision,label_offset=-1")([IMAGE])[0].label.tolist() == [0, 1]
+    assert load_detector(f"onnx:{path}")([IMAGE])[0].label.tolist() == [0, 1, 2]
+    assert load_detector(f"onnx:{path}", layout="torchvision,label_offset=-1")([IMAGE])[0].label.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -347,27 +347,27 @@ def test_a_background_class_goes_away_with_label_offset(tmp_path):
     ],
 )
 def test_class_names_come_from_the_metadata_or_are_numbered(metadata, expected, tmp_path):
-    assert load(f"onnx:{graph_of('yolov8', tmp_path, metadata=metadata)}").names == expected
+    assert load_detector(f"onnx:{graph_of('yolov8', tmp_path, metadata=metadata)}").names == expected
 
 
 def test_class_names_of_graphs_that_only_list_boxes(tmp_path):
-    assert load(f"onnx:{graph_of('detr', tmp_path)}").names == class_names.COCO_80
-    assert load(f"onnx:{graph_of('torchvision', tmp_path)}").names == class_names.COCO_91
-    assert load(f"onnx:{graph_of('detr', tmp_path)}", class_names=["a", "b"]).names == ("a", "b")
+    assert load_detector(f"onnx:{graph_of('detr', tmp_path)}").names == class_names.COCO_80
+    assert load_detector(f"onnx:{graph_of('torchvision', tmp_path)}").names == class_names.COCO_91
+    assert load_detector(f"onnx:{graph_of('detr', tmp_path)}", class_names=["a", "b"]).names == ("a", "b")
     assert class_names.COCO_91[1] == "person"
     assert class_names.COCO_91[90] == "toothbrush"
 
 
 def test_the_identity_changes_with_weights_and_settings(tmp_path):
     path = graph_of("yolov8", tmp_path)
-    identity = load(f"onnx:{path}").identity
+    fingerprint = load_detector(f"onnx:{path}").fingerprint
 
-    assert identity == load(f"onnx:{path}").identity
-    assert identity.startswith("yolov8.onnx ")
-    assert identity != load(f"onnx:{path}", layout="yolov8,channels=bgr").identity
-    assert identity != load(f"onnx:{path}", score_floor=0.05).identity
+    assert fingerprint == load_detector(f"onnx:{path}").fingerprint
+    assert fingerprint.startswith("yolov8.onnx ")
+    assert fingerprint != load_detector(f"onnx:{path}", layout="yolov8,channels=bgr").fingerprint
+    assert fingerprint != load_detector(f"onnx:{path}", score_floor=0.05).fingerprint
     other = build("yolov8", tmp_path / "other.onnx", (1, 2, 3, 4), (0, 0))
-    assert identity.split("sha256:")[1] != load(f"onnx:{other}").identity.split("sha256:")[1]
+    assert fingerprint.split("sha256:")[1] != load_detector(f"onnx:{other}").fingerprint.split("sha256:")[1]
 
 
 def test_bad_files_give_one_clear_sentence(tmp_path):
@@ -375,11 +375,11 @@ def test_bad_files_give_one_clear_sentence(tmp_path):
     broken.write_bytes(b"not a graph")
 
     with pytest.raises(ObjectSeekerError, match=r"there is no file .*missing\.onnx"):
-        load("onnx:missing.onnx")
+        load_detector("onnx:missing.onnx")
     with pytest.raises(ObjectSeekerError, match=r"broken\.onnx is no ONNX file that can be read"):
-        load(f"onnx:{broken}")
+        load_detector(f"onnx:{broken}")
     with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
-        load(f"onnx:{broken}", device="tpu")
+        load_detector(f"onnx:{broken}", device="tpu")
 
 
 def test_an_onnx_detector_masks_by_itself_inside_the_defended_detector(tmp_path):
@@ -397,14 +397,14 @@ def warnings_of(caplog):
 
 def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     path = graph_of("detr", tmp_path)
-    load(f"onnx:{path}")
+    load_detector(f"onnx:{path}")
     assert warnings_of(caplog) == [
         "detr.onnx does not name its classes: its classes, which it does not count, are taken for those of COCO; "
         "--names FILE (class_names) gives others"
     ]
     caplog.clear()
-    load(f"onnx:{path}", class_names=["a"])
-    load(f"onnx:{graph_of('yolov8', tmp_path)}")  # three classes: numbered, nothing is guessed
+    load_detector(f"onnx:{path}", class_names=["a"])
+    load_detector(f"onnx:{graph_of('yolov8', tmp_path)}")  # three classes: numbered, nothing is guessed
     assert not warnings_of(caplog)
     assert _guess_class_names(path, 20, LAYOUTS["yolox"]) == class_names.VOC_20
     assert _guess_class_names(path, 80, LAYOUTS["yolox"]) == class_names.COCO_80
@@ -413,11 +413,11 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
 
 def test_an_own_graph_is_given_names_one_for_each_class(tmp_path):
     path = graph_of("yolox", tmp_path)
-    assert load(f"onnx:{path}", class_names=["van", "bike", "tram"]).names == ("van", "bike", "tram")
+    assert load_detector(f"onnx:{path}", class_names=["van", "bike", "tram"]).names == ("van", "bike", "tram")
     with pytest.raises(ObjectSeekerError, match=r"yolox\.onnx has 3 classes, but 2 names were given"):
-        load(f"onnx:{path}", class_names=["van", "bike"])
+        load_detector(f"onnx:{path}", class_names=["van", "bike"])
     with pytest.raises(ObjectSeekerError, match="has 2 classes, but 3 names"):
-        load(f"onnx:{path}", layout="yolox,label_offset=-1", class_names=["van", "bike", "tram"])
+        load_detector(f"onnx:{path}", layout="yolox,label_offset=-1", class_names=["van", "bike", "tram"])
 
 
 @pytest.mark.parametrize(
@@ -437,21 +437,21 @@ def test_metadata_cannot_make_a_great_many_names(metadata):
 
 def test_a_graph_that_names_some_of_its_classes_has_numbers_for_the_rest(tmp_path):
     path = graph_of("yolov8", tmp_path, metadata={"names": "{0: 'cat'}"})
-    assert load(f"onnx:{path}").names == ("cat", "class_1", "class_2")
+    assert load_detector(f"onnx:{path}").names == ("cat", "class_1", "class_2")
 
 
 def test_a_batch_that_the_graph_fixes_is_said(tmp_path, caplog):
     path = graph_of("yolov8", tmp_path, input_shape=(1, 3, 64, 64))
-    assert load(f"onnx:{path}", batch=8, class_names=["a", "b", "c"]).batch == 1
+    assert load_detector(f"onnx:{path}", batch=8, class_names=["a", "b", "c"]).batch == 1
     assert warnings_of(caplog) == [f"{path} takes batches of 1 only: batch 8 is not used"]
 
 
 def test_a_batch_that_no_memory_holds_is_refused(tmp_path):
     path = graph_of("yolov8", tmp_path)
     with pytest.raises(ObjectSeekerError, match=r"a batch of 100000 views of 64x64 takes 4\.6 GB, more than 4: choose"):
-        load(f"onnx:{path}", batch=100_000)
+        load_detector(f"onnx:{path}", batch=100_000)
     with pytest.raises(ObjectSeekerError, match="a batch of 100000 views"):
-        load(f"onnx:{graph_of('yolov8', tmp_path, input_shape=(100_000, 3, SIZE, SIZE))}")
+        load_detector(f"onnx:{graph_of('yolov8', tmp_path, input_shape=(100_000, 3, SIZE, SIZE))}")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -460,7 +460,7 @@ def test_another_layout_than_the_graphs_is_a_sentence_or_gives_boxes(layout, tmp
     refused = []
     for other in ("decoded", "yolox", "detr", "mmdeploy"):
         try:
-            load(f"onnx:{graph_of(other, tmp_path)}", layout=layout)([noise(60, 40, 0)])
+            load_detector(f"onnx:{graph_of(other, tmp_path)}", layout=layout)([noise(60, 40, 0)])
         except ObjectSeekerError as error:
             refused.append(str(error))
     assert refused
@@ -476,7 +476,7 @@ def test_the_second_gpu_is_a_device():
 
 
 def test_nothing_is_written_below_home(tmp_path):
-    code = "from objectseeker.detectors import load; load('builtin')"
+    code = "from objectseeker.detectors import load_detector; load_detector('builtin')"
     home = {name: value for name, value in os.environ.items() if not name.startswith(("XDG", "ORT_"))}
     subprocess.run([sys.executable, "-c", code], env=home | {"HOME": str(tmp_path)}, check=True)
     assert list(tmp_path.rglob("*")) == []

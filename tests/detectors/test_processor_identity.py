@@ -19,6 +19,6 @@ class Processor:
 def test_another_image_processor_is_another_detector():
     model = torch.nn.Linear(2, 2)
     model.config = SimpleNamespace(id2label={0: "thing"})
-    small, large, again = (transformers_detector(model, Processor(size)).identity for size in (320, 640, 320))
+    small, large, again = (transformers_detector(model, Processor(size)).fingerprint for size in (320, 640, 320))
     assert small == again
     assert small != large

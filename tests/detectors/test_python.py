@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from observe_job import make_dataset, run_here
 
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.fingerprint import instruction_set
 from objectseeker.errors import ObjectSeekerError
 
@@ -42,7 +42,7 @@ def vouched(images):
 def fails(images):
     raise RuntimeError("too small")
 
-vouched.identity = "release 7"
+vouched.fingerprint = "release 7"
 fails.names = {0: "person", 2: "car"}
 """
 
@@ -67,7 +67,7 @@ def modules(tmp_path, monkeypatch):
 
         def load(self, target: str, **options):
             forget()
-            return load(f"python:{target}", **options)
+            return load_detector(f"python:{target}", **options)
 
     yield Modules()
     forget()
@@ -83,11 +83,11 @@ def test_weights_that_are_read_are_part_of_the_identity(modules, function, file)
     weigh("lazy.npy", 0.5)
     modules.write(weighed=WEIGHED)
     before = modules.load(f"weighed:{function}")
-    assert before.unverified is None
-    assert before.identity == modules.load(f"weighed:{function}").identity
-    assert before.identity.startswith(f"weighed:{function} (eager.npy, lazy.npy, cpu {instruction_set()}) sha256:")
+    assert before.unverified_reason is None
+    assert before.fingerprint == modules.load(f"weighed:{function}").fingerprint
+    assert before.fingerprint.startswith(f"weighed:{function} (eager.npy, lazy.npy, cpu {instruction_set()}) sha256:")
     weigh(file, 0.75)
-    assert modules.load(f"weighed:{function}").identity != before.identity
+    assert modules.load(f"weighed:{function}").fingerprint != before.fingerprint
 
 
 def test_a_run_does_not_go_on_with_other_weights(modules, tmp_path):
@@ -109,31 +109,31 @@ def test_a_file_that_only_the_source_names_counts(modules):
     modules.write(plain=PLAIN + 'session = open_elsewhere = "model.bin"\n')
     Path("model.bin").write_bytes(b"1")
     before = modules.load("plain:detect")
-    assert before.unverified is None
+    assert before.unverified_reason is None
     Path("model.bin").write_bytes(b"2")
-    assert modules.load("plain:detect").identity != before.identity
+    assert modules.load("plain:detect").fingerprint != before.fingerprint
 
 
 @pytest.mark.parametrize("how", ["import helper", "from helper import K", "__import__('helper')"])
 def test_modules_beside_it_are_part_of_the_identity(modules, how):
     modules.write(plain=f"{how}\n{PLAIN}", helper="K = 1\n")
-    before = modules.load("plain:detect").identity
-    assert modules.load("plain:detect").identity == before
+    before = modules.load("plain:detect").fingerprint
+    assert modules.load("plain:detect").fingerprint == before
     modules.write(helper="K = 2\n")
-    assert modules.load("plain:detect").identity != before
+    assert modules.load("plain:detect").fingerprint != before
 
 
 def test_what_it_writes_is_no_part_of_it(modules):
     modules.write(plain=f"{PLAIN}open('log.txt', 'a').write('x')\n")
-    assert modules.load("plain:detect").identity == modules.load("plain:detect").identity
+    assert modules.load("plain:detect").fingerprint == modules.load("plain:detect").fingerprint
 
 
 def test_one_that_reads_nothing_says_that_it_cannot_tell(modules):
     modules.write(plain=PLAIN)
-    unverified = modules.load("plain:detect").unverified
-    assert unverified.startswith("whether the weights of python:plain:detect have changed cannot be told")
-    assert "attribute identity" in unverified
-    assert "failed on a gray image of 96x64 (RuntimeError)" in modules.load("plain:fails").unverified
+    unverified_reason = modules.load("plain:detect").unverified_reason
+    assert unverified_reason.startswith("whether the weights of python:plain:detect have changed cannot be told")
+    assert "attribute fingerprint" in unverified_reason
+    assert "failed on a gray image of 96x64 (RuntimeError)" in modules.load("plain:fails").unverified_reason
 
 
 def test_one_that_was_imported_before_says_so(modules, tmp_path, monkeypatch):
@@ -142,18 +142,18 @@ def test_one_that_was_imported_before_says_so(modules, tmp_path, monkeypatch):
     modules.write(earlier=WEIGHED)
     monkeypatch.syspath_prepend(str(tmp_path))
     __import__("earlier")
-    assert "earlier had been imported before" in load("python:earlier:lazy").unverified
+    assert "earlier had been imported before" in load_detector("python:earlier:lazy").unverified_reason
 
 
 def test_a_token_stands_for_what_it_reads_and_the_source_still_counts(modules):
     modules.write(plain=PLAIN)
     before = modules.load("plain:vouched")
-    assert before.unverified is None
-    assert before.identity.startswith(f"plain:vouched (identity release 7, cpu {instruction_set()}) sha256:")
+    assert before.unverified_reason is None
+    assert before.fingerprint.startswith(f"plain:vouched (fingerprint release 7, cpu {instruction_set()}) sha256:")
     modules.write(plain=PLAIN.replace("release 7", "release 8"))
-    assert modules.load("plain:vouched").identity != before.identity
-    modules.write(plain=f"{PLAIN}vouched.identity = 7\n")
-    with pytest.raises(ObjectSeekerError, match="identity of python:plain:vouched must be a short text, got '7'"):
+    assert modules.load("plain:vouched").fingerprint != before.fingerprint
+    modules.write(plain=f"{PLAIN}vouched.fingerprint = 7\n")
+    with pytest.raises(ObjectSeekerError, match="fingerprint of python:plain:vouched must be a short string: got '7'"):
         modules.load("plain:vouched")
 
 
@@ -201,9 +201,9 @@ def test_a_program_that_is_an_installed_module_reads_weights_like_any_other(modu
     modules.write(weighed=WEIGHED)
     identities = []
     installed = str(Path(np.__file__).parent / "server.py")  # the name of a file that could have been installed
-    program = "identities.append(modules.load('weighed:eager').identity)"
+    program = "identities.append(modules.load('weighed:eager').fingerprint)"
     exec(compile(program, installed, "exec"), {"identities": identities, "modules": modules})
-    assert identities == [modules.load("weighed:eager").identity]
+    assert identities == [modules.load("weighed:eager").fingerprint]
     assert "eager.npy" in identities[0]
 
 
@@ -219,8 +219,8 @@ def test_what_python_cannot_look_into_is_said(modules, line, why):
     weigh("eager.npy", 0.5)
     weigh("lazy.npy", 0.5)
     modules.write(weighed=WEIGHED)
-    assert modules.load("weighed:lazy").unverified is None
+    assert modules.load("weighed:lazy").unverified_reason is None
     modules.write(weighed=f"{line}\n{WEIGHED}")
-    assert why in modules.load("weighed:lazy").unverified
-    modules.write(weighed=f"{line}\n{WEIGHED}identity = 'release 8'\n")
-    assert modules.load("weighed:lazy").unverified is None
+    assert why in modules.load("weighed:lazy").unverified_reason
+    modules.write(weighed=f"{line}\n{WEIGHED}fingerprint = 'release 8'\n")
+    assert modules.load("weighed:lazy").unverified_reason is None

@@ -15,7 +15,7 @@ import pytest
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.recipes import Halves
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.check import check_detector
 from objectseeker.detectors.network.layout_inference import GraphTensor, infer_layout, order_outputs
 from objectseeker.detectors.network.layouts import LAYOUTS
@@ -44,7 +44,7 @@ def require_same(found: Detections, own: dict, floor: float) -> None:
 @pytest.mark.parametrize("path", GRAPHS, ids=lambda path: path.stem)
 def test_an_exported_graph_is_read_as_its_own_project_reads_it(path):
     own = dict(np.load(path.with_suffix(".npz")))
-    detector = load(f"onnx:{path}", layout=str(own.pop("layout", "")) or None)
+    detector = load_detector(f"onnx:{path}", layout=str(own.pop("layout", "")) or None)
     image, floor = own.pop("image"), float(own.pop("floor"))
     height, width = image.shape[:2]
     own["boxes"] = np.clip(own["boxes"], 0, [width, height, width, height])

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from objectseeker.core.recipes import halves
 from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
-from objectseeker.detectors.gpu.batch_plan import plan_batches, split
+from objectseeker.detectors.gpu.batch_plan import ReceptiveField, levels, plan_batches, split, split_lines
 from objectseeker.detectors.gpu.device_views import DeviceViews, gather_cells
 from objectseeker.detectors.gpu.raw_network import BuiltinNetwork, reach_of
-from objectseeker.detectors.gpu.shared_layers import ReceptiveField, levels, split_lines
 from objectseeker.detectors.network.layouts import LAYOUTS
-from objectseeker.detectors.network.preprocess import place
-from objectseeker.detectors.network.views import plan_views
+from objectseeker.detectors.network.preprocess import place, plan_views
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 
@@ -184,7 +182,7 @@ def test_by_fill_boxes_are_those_of_views_that_share_nothing(module):
     two = pairs(150, 120, 1).removed
     shared, plain = (torch_detector(module, input_size=160, score_floor=0.0, share=share) for share in (True, False))
 
-    assert shared.identity != plain.identity
+    assert shared.fingerprint != plain.fingerprint
     for rectangles in (removed, two):
         for ours, theirs in zip(
             shared.detect_views(image, rectangles, 30), plain.detect_views(image, rectangles, 30), strict=True

@@ -17,10 +17,11 @@ from tiny_transformers import tiny_yolos
 
 from objectseeker.core.recipes import Halves, Pairs
 from objectseeker.core.seeker import UNTOUCHED, ViewDetector, view_rectangles
-from objectseeker.detectors import load, token_dropping
+from objectseeker.detectors import load_detector
+from objectseeker.detectors import transformers as token_dropping
 from objectseeker.detectors.check import NoProgress, _CheckFailedError, check_views
 from objectseeker.detectors.network.raw_boxes import RawBoxes
-from objectseeker.detectors.token_dropping import NOTHING, TokenDetector, kept_tokens, make_token_dropper
+from objectseeker.detectors.transformers import NOTHING, TokenDetector, kept_tokens, make_token_dropper
 from objectseeker.errors import ObjectSeekerError
 
 torch = pytest.importorskip("torch")
@@ -283,10 +284,10 @@ def test_a_view_that_shows_nothing_is_what_the_filling_gives(detector):
 def test_dropping_is_another_detector_and_says_so(yolos, tmp_path):
     for part in yolos:
         part.save_pretrained(tmp_path)
-    fill, drop = (load(f"transformers:{tmp_path}", mask_mode=way) for way in ("fill", "drop"))
-    assert fill.identity == load(f"transformers:{tmp_path}").identity
-    assert drop.identity == transformers_detector(*yolos, mask_mode="drop").identity
-    assert drop.identity == fill.identity.replace("(floor", "(drop floor")
+    fill, drop = (load_detector(f"transformers:{tmp_path}", mask_mode=way) for way in ("fill", "drop"))
+    assert fill.fingerprint == load_detector(f"transformers:{tmp_path}").fingerprint
+    assert drop.fingerprint == transformers_detector(*yolos, mask_mode="drop").fingerprint
+    assert drop.fingerprint == fill.fingerprint.replace("(floor", "(drop floor")
     assert drop.names == ("person", "car")
 
 
@@ -309,7 +310,7 @@ def test_an_image_processor_that_needs_torchvision_says_so(rf_detr, tmp_path):
     rf_detr[0].save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").write_text('{"image_processor_type": "RfDetrImageProcessor"}')
     with pytest.raises(ObjectSeekerError, match=r"cannot load .*; it needs pip install 'objectseeker\[torchvision\]'$"):
-        load(f"transformers:{tmp_path}", mask_mode="drop")
+        load_detector(f"transformers:{tmp_path}", mask_mode="drop")
 
 
 def test_a_view_on_which_the_model_fails_has_no_boxes():
@@ -322,7 +323,7 @@ def test_a_view_on_which_the_model_fails_has_no_boxes():
             return box
 
         return TokenDetector(
-            names=("thing",), identity="stub", find=lambda image: box, score_floor=0.1, plan=lambda *sizes: see
+            names=("thing",), fingerprint="stub", find=lambda image: box, score_floor=0.1, plan=lambda *sizes: see
         )
 
     image, removed = scene(8, 8, 1), np.zeros((2, 1, 4), np.int64)
@@ -337,7 +338,7 @@ def test_want_of_memory_is_no_empty_view_whoever_says_so():
     def see(filled, view):
         return torch.empty(10**15) if view else NOTHING
 
-    detector = TokenDetector(names=("thing",), identity="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    detector = TokenDetector(names=("thing",), fingerprint="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
     with pytest.raises(RuntimeError, match="allocate"):
         detector.detect_views(scene(8, 8, 1), np.zeros((3, 1, 4), np.int64), 114)
 
@@ -351,7 +352,7 @@ def test_a_failure_that_stays_is_no_empty_image():
             raise RuntimeError("device-side assert")
         return NOTHING
 
-    detector = TokenDetector(names=("thing",), identity="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    detector = TokenDetector(names=("thing",), fingerprint="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
     with pytest.raises(RuntimeError, match="assert"):
         detector.detect_views(scene(8, 8, 1), np.zeros((4, 1, 4), np.int64), 114)
 
@@ -375,9 +376,9 @@ def test_weights_of_half_precision_see_the_untouched_image_too(yolos):
 
 def test_identity_knows_which_kernels_attend(yolos):
     model, processor = copy.deepcopy(yolos[0]), yolos[1]
-    before = transformers_detector(model, processor).identity
+    before = transformers_detector(model, processor).fingerprint
     model.set_attn_implementation("eager")
-    assert transformers_detector(model, processor).identity != before
+    assert transformers_detector(model, processor).fingerprint != before
 
 
 def test_a_namesake_of_a_model_is_not_that_model(yolos):

@@ -21,7 +21,7 @@ from objectseeker import Defense
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector
@@ -85,17 +85,17 @@ def test_an_image_shown_whole_may_be_read_with_every_class():
 def test_what_a_module_is_set_to_is_part_of_its_identity():
     one, other = Corner(), Corner()
     other.load_state_dict(one.state_dict())
-    assert torch_detector(one).identity == torch_detector(other).identity
+    assert torch_detector(one).fingerprint == torch_detector(other).fingerprint
     other.norm.eps = 0.5  # no weight, and other boxes
-    assert torch_detector(one).identity != torch_detector(other).identity
+    assert torch_detector(one).fingerprint != torch_detector(other).fingerprint
 
 
 def test_the_identity_of_a_module_follows_its_weights():
     first, second = Corner(), Corner()
-    assert torch_detector(first).identity == torch_detector(second).identity
+    assert torch_detector(first).fingerprint == torch_detector(second).fingerprint
     with torch.no_grad():
         second.box += 1
-    assert torch_detector(first).identity != torch_detector(second).identity
+    assert torch_detector(first).fingerprint != torch_detector(second).fingerprint
 
 
 def test_a_setting_of_a_module_is_changed_by_replacing_it():
@@ -118,7 +118,7 @@ def test_a_module_shows_its_gradients():
 
     assert (boxes.shape, scores.shape) == ((2, 1, 4), (2, 1, 3))
     assert float(images.grad[0, 0, 0, 0]) == pytest.approx(1 / 255)
-    assert load("builtin", input_size=64).predict is None
+    assert load_detector("builtin", input_size=64).predict is None
 
 
 def test_an_option_that_is_misspelt_is_refused():
@@ -139,11 +139,11 @@ def test_a_device_that_is_not_there_is_named():
 
 
 def test_the_builtin_detector_is_the_same_in_torch_and_in_onnx():
-    weights = pytest.importorskip("objectseeker.detectors.builtin.weights")
+    weights = pytest.importorskip("objectseeker.detectors.builtin")
     pytest.importorskip("onnx")
     options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
-    in_onnx = load("builtin", mask_mode="fill", **options)
+    in_onnx = load_detector("builtin", mask_mode="fill", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
 
     views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)
@@ -192,9 +192,9 @@ def test_torchvision_models_are_found_by_name(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "torchvision", module)
 
-    assert load("torchvision:ssd").names == ("__background__", "person")
+    assert load_detector("torchvision:ssd").names == ("__background__", "person")
     with pytest.raises(ObjectSeekerError, match="torchvision has no detector 'resnet': choose one of ssd"):
-        load("torchvision:resnet")
+        load_detector("torchvision:resnet")
 
 
 class Head(torch.nn.Module):  # type: ignore[name-defined]
@@ -236,14 +236,14 @@ def test_a_torchvision_model_takes_weights_of_ones_own(heads, caplog):
     torch.save(own.state_dict(), "own.pt")
     frozen = {f"module.{key}": value for key, value in own.state_dict().items() if "tracked" not in key}
     torch.save({"model": frozen, "epoch": 3, "args": Namespace(lr=0.1)}, "checkpoint.pt")
-    detector = load("torchvision:head,weights=own.pt")
+    detector = load_detector("torchvision:head,weights=own.pt")
     assert detector.names == ("class_0", "class_1", "class_2", "class_3")
-    assert detector.identity == torchvision_detector(own).identity
-    named = load("torchvision:head,weights=checkpoint.pt", class_names=["background", "a", "b", "c"])
-    assert named.identity == detector.identity
+    assert detector.fingerprint == torchvision_detector(own).fingerprint
+    named = load_detector("torchvision:head,weights=checkpoint.pt", class_names=["background", "a", "b", "c"])
+    assert named.fingerprint == detector.fingerprint
     assert named([np.full((10, 20, 3), (51, 0, 0), np.uint8)])[0].label.tolist() == [3]
     torch.save(Head(91).state_dict(), "coco.pt")
-    assert load("torchvision:head,weights=coco.pt").names[1] == "person"
+    assert load_detector("torchvision:head,weights=coco.pt").names[1] == "person"
     assert "taken for those of COCO" in caplog.text
 
 
@@ -251,17 +251,17 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
     own = Head(4)
     torch.save(own.state_dict(), "own.pt")
     with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, the background .* but 1 names were given"):
-        load("torchvision:head,weights=own.pt", class_names=["a"])
+        load_detector("torchvision:head,weights=own.pt", class_names=["a"])
     with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
-        load("torchvision:head,weights=absent.pt")
+        load_detector("torchvision:head,weights=absent.pt")
     torch.save(own, "pickled.pt")  # code, not only weights
     Path("junk.pt").write_bytes(b"junk")
     for file in ("pickled.pt", "junk.pt"):
         with pytest.raises(ObjectSeekerError, match=rf"{file} cannot be read as weights: write it with"):
-            load(f"torchvision:head,weights={file}")
+            load_detector(f"torchvision:head,weights={file}")
     torch.save([1, 2], "list.pt")
     with pytest.raises(ObjectSeekerError, match=r"list\.pt holds no weights by name"):
-        load("torchvision:head,weights=list.pt")
+        load_detector("torchvision:head,weights=list.pt")
     for change, problem in (
         ({"cls.weight": torch.ones(13, 4)}, "lacks the layer that tells classes apart"),
         ({"body.weight": torch.ones(5, 4)}, "size mismatch for body.weight"),
@@ -269,12 +269,12 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
     ):
         torch.save(own.state_dict() | change, "other.pt")
         with pytest.raises(ObjectSeekerError, match=rf"do not fit torchvision's head: .*{problem}"):
-            load("torchvision:head,weights=other.pt")
+            load_detector("torchvision:head,weights=other.pt")
 
 
 def test_without_a_connection_torchvision_says_what_to_do(heads):
     with pytest.raises(ObjectSeekerError, match=r"be downloaded here: download https://x/head\.pth .*weights=FILE"):
-        load("torchvision:head")
+        load_detector("torchvision:head")
 
 
 def test_a_defense_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeypatch):
@@ -318,16 +318,16 @@ def test_a_transformers_model_is_loaded_from_a_folder(yolos, tmp_path, capsys):
     processor.save_pretrained(tmp_path)
     capsys.readouterr()
 
-    loaded = load(f"transformers:{tmp_path}")
+    loaded = load_detector(f"transformers:{tmp_path}")
 
     assert capsys.readouterr() == ("", "")
-    assert loaded.identity == transformers_detector(model, processor).identity
+    assert loaded.fingerprint == transformers_detector(model, processor).fingerprint
     assert loaded([scene(90, 60, 1)]) == transformers_detector(model, processor)([scene(90, 60, 1)])
 
 
 def test_a_folder_that_holds_no_transformers_model_is_named(yolos, tmp_path):
     with pytest.raises(ObjectSeekerError, match="transformers cannot load an object detector from"):
-        load(f"transformers:{tmp_path}")
+        load_detector(f"transformers:{tmp_path}")
 
 
 def test_without_a_connection_transformers_says_what_to_do(yolos, monkeypatch):
@@ -338,5 +338,5 @@ def test_without_a_connection_transformers_says_what_to_do(yolos, monkeypatch):
 
     monkeypatch.setattr(hub, "model_info", unreachable)
     with pytest.raises(ObjectSeekerError, match=r"'owner/detr': it is no folder.*give transformers:DIR") as refused:
-        load("transformers:owner/detr")
+        load_detector("transformers:owner/detr")
     assert "Errno" not in str(refused.value)

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
-from objectseeker.detectors import load
+from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import parse
-from objectseeker.detectors.network.preprocess import place, prepare
+from objectseeker.detectors.network.preprocess import cached_view_plan, place, plan_views, prepare
 from objectseeker.detectors.network.raw_boxes import RawBoxes
-from objectseeker.detectors.network.views import cached_view_plan, plan_views
 from objectseeker.errors import ObjectSeekerError
 
 
@@ -114,7 +113,7 @@ def recording(seen: dict, **options) -> NetworkDetector:
 
     nothing = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
     layout = replace(parse("decoded"), decode=lambda *_: nothing)
-    return NetworkDetector(names=(), identity="", forward=forward, layout=layout, input_size=(96, 64), **options)
+    return NetworkDetector(names=(), fingerprint="", forward=forward, layout=layout, input_size=(96, 64), **options)
 
 
 @settings(max_examples=60, deadline=None)
@@ -157,7 +156,7 @@ def test_boxes_of_a_window_come_back_to_the_image(tmp_path):
     image = np.full((128, 256, 3), 255, np.uint8)
     removed = np.array([(0, 0, 0, 0), (0, 0, 100, 128), (0, 0, 256, 70), (200, 0, 256, 128)])
 
-    detector = load(f"onnx:{path}", layout="decoded", input_size=128, mask_mode="crop")
+    detector = load_detector(f"onnx:{path}", layout="decoded", input_size=128, mask_mode="crop")
     found = detector.detect_views(image, removed, 255)
 
     corners = [(0, 0), (32, 0), (0, 32), (0, 0)]  # of the windows on the network input, which is half as large
@@ -170,13 +169,16 @@ def test_crop_and_fill_are_told_apart_and_wrong_words_refused(tmp_path):
     fixed = build("decoded", tmp_path / "fixed.onnx", (4, 6, 20, 30), (5, 5))
     free = build("decoded", tmp_path / "free.onnx", (4, 6, 20, 30), (5, 5), input_shape=("n", 3, "h", "w"))
 
-    assert load(f"onnx:{free}", mask_mode="crop").identity != load(f"onnx:{free}", mask_mode="fill").identity
+    assert (
+        load_detector(f"onnx:{free}", mask_mode="crop").fingerprint
+        != load_detector(f"onnx:{free}", mask_mode="fill").fingerprint
+    )
     with pytest.raises(ObjectSeekerError, match="takes inputs of one size only: mask by fill"):
-        load(f"onnx:{fixed}", mask_mode="crop")
+        load_detector(f"onnx:{fixed}", mask_mode="crop")
     with pytest.raises(ObjectSeekerError, match="mask_mode must be one of fill, crop, got 'cut'"):
-        load(f"onnx:{free}", mask_mode="cut")
+        load_detector(f"onnx:{free}", mask_mode="cut")
     with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU"):
-        load("builtin", precision="float16")
+        load_detector("builtin", precision="float16")
 
 
 # --- several at a time --------------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_the_number_of_workers_changes_nothing(mask_mode, batch):
     def run(workers: int) -> list[Detections]:
         detector = NetworkDetector(
             names=(),
-            identity="",
+            fingerprint="",
             forward=mean_color,
             layout=parse("decoded"),
             input_size=(96, 64),
@@ -218,7 +220,7 @@ def test_what_a_worker_raises_is_raised():
         raise ObjectSeekerError("no such layer")
 
     detector = NetworkDetector(
-        names=(), identity="", forward=forward, layout=parse("decoded"), input_size=(64, 64), workers=2, batch=1
+        names=(), fingerprint="", forward=forward, layout=parse("decoded"), input_size=(64, 64), workers=2, batch=1
     )
     with pytest.raises(ObjectSeekerError, match="no such layer"):
         detector.detect_views(noise(9, 9, 0), halves(9, 9, 2).removed, 114)

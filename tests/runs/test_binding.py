@@ -91,12 +91,12 @@ def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
 
 def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, monkeypatch):
     class Blind:
-        names, identity = ("thing",), "blind"
+        names, fingerprint = ("thing",), "blind"
 
         def __call__(self, images):
             return [Detections.empty() for _ in images]
 
-    monkeypatch.setattr(engine_selection.detectors, "load", lambda spec, **options: Blind())
+    monkeypatch.setattr(engine_selection.detectors, "load_detector", lambda spec, **options: Blind())
     options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_mode": "crop", "layout": None}
     monkeypatch.chdir(tmp_path)
     run = observed(tmp_path, "onnx:weights/toy.onnx", options)

@@ -165,7 +165,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
     from objectseeker.runs.engines.ray_cluster import ClusterRequest
 
     loading = DetectorLoader("python:ray_detectors:spotting", {}, str(HERE), cores=1)
-    right = loading.describe(detectors.load(loading.spec))
+    right = loading.describe(detectors.load_detector(loading.spec))
     assert _difference(right, replace(right, software=right.software | {"python": "3.99"})) == ""
     for wrong, named in (
         (replace(right, software=right.software | {"numpy": "9.9"}), r"its numpy is .*, here it is 9\.9"),
@@ -174,7 +174,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
         (replace(right, own_batches=True), "that it makes its own batches is False, here it is True"),
     ):
         assert re.match(named, _difference(right, wrong))
-    other = replace(right, identity="other sha256:00")
+    other = replace(right, fingerprint="other sha256:00")
     named = (
         "must be left out, it would find other boxes: its detector is .*spotting .*sha256.*, here it is other sha256:00"
     )
@@ -196,7 +196,7 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
     with RayEngine(loading, ClusterRequest(workers=1)) as engine:
         found = engine.describe()
     assert found == loading.describe(loading.load())
-    assert found == describe_detector(detectors.load("builtin"), "builtin")  # nor does it depend on the cores
+    assert found == describe_detector(detectors.load_detector("builtin"), "builtin")  # nor does it depend on the cores
     assert found.own_batches
 
 

@@ -227,15 +227,15 @@ def test_a_dataset_that_got_more_images_says_so(photos, tmp_path):
 
 @dataclass
 class Unverified(Spots):
-    unverified: str | None = "nobody knows which weights it has"
+    unverified_reason: str | None = "nobody knows which weights it has"
 
 
 def test_a_detector_that_cannot_be_vouched_for_needs_trust_to_go_on(spec, tmp_path):
     out, said = tmp_path / "run", []
     run = run_here(spec, out, Unverified(), limit=2, on_warning=said.append)
-    sentence = f"{Unverified.unverified}; once stopped, the run goes on only with --trust-detector"
+    sentence = f"{Unverified.unverified_reason}; once stopped, the run goes on only with --trust-detector"
     assert said.count(sentence) == 1
-    assert (run.manifest.detector_unverified, run.manifest.detector_trusted) == (Unverified.unverified, False)
+    assert (run.manifest.detector_unverified, run.manifest.detector_trusted) == (Unverified.unverified_reason, False)
     assert run_here(spec, out, Unverified(), limit=2).complete  # nothing is computed
     before = content_of(out)
     with pytest.raises(ObjectSeekerError, match="2 finished images, and nobody knows which weights it has; if this is"):

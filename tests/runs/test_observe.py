@@ -188,7 +188,7 @@ def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm
         ({"mask_floor": 0.2}, "mask floor was 0.1, now 0.2"),
         ({"batch": 4}, "batch was 8, now 4"),
         ({"seed": 3}, "order was the dataset's, now drawn with seed 3"),
-        ({"detector": Spots(identity="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
+        ({"detector": Spots(fingerprint="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
         (
             {"detector": Spots(names=("gadget", "thing", "ghost"))},
             "detector class 2 was shadow, now ghost (3 classes, now 3)",

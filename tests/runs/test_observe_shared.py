@@ -26,8 +26,8 @@ class Mean:
 
     names = ("thing",)
 
-    def __init__(self, barrier: threading.Barrier | None = None, identity: str = "mean") -> None:
-        self.barrier, self.identity, self.calls = barrier, identity, 0
+    def __init__(self, barrier: threading.Barrier | None = None, fingerprint: str = "mean") -> None:
+        self.barrier, self.fingerprint, self.calls = barrier, fingerprint, 0
 
     def __call__(self, images):
         return [Detections([[0, 0, 5, 5]], [float(image.mean()) / 255], [0]) for image in images]
@@ -89,7 +89,7 @@ def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
 
 def test_only_the_same_detector_may_share_a_run():
     with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same, got another"):
-        LocalEngine([Mean(), Mean(identity="another")])
+        LocalEngine([Mean(), Mean(fingerprint="another")])
 
 
 def test_only_a_few_images_are_read_before_the_detector_is_free(photos):
@@ -186,7 +186,7 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
         return Mean()
 
     monkeypatch.setattr(engine_selection, "every_gpu", lambda: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(engine_selection.detectors, "load", load)
+    monkeypatch.setattr(engine_selection.detectors, "load_detector", load)
     with engine_selection.open_engine("local", "builtin", {"device": device}, {}) as engine:
         assert len(engine.detectors) == len(used)
         assert (engine.describe().spec, engine.describe().options) == ("builtin", {})

@@ -54,10 +54,10 @@ def test_training_saw_masked_images(followed):
 
 
 def test_the_saved_folder_is_a_detector(followed):
-    from objectseeker.detectors import load
+    from objectseeker.detectors import load_detector
     from objectseeker.files.images import load_image
 
-    detector = load("transformers:masked-yolos")
+    detector = load_detector("transformers:masked-yolos")
     assert detector.names[0] == "aeroplane"
     (found,) = detector([load_image(followed["sample"].path)])
     assert len(found) == 0 or found.label.max() < 20

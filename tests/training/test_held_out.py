@@ -22,7 +22,7 @@ NAMES = ("cat", "dog", "cow")
 class Answering:
     """A detector that knows its answers."""
 
-    names, identity = NAMES, "answering"
+    names, fingerprint = NAMES, "answering"
 
     def __init__(self, answers: list[Detections]) -> None:
         self.answers = answers

@@ -18,7 +18,7 @@ from objectseeker.attack.plan import Budget, Goal, PatchTask, Progress, Solution
 from objectseeker.attack.whitebox import Stage, Tensor, WhiteBox, masked, unreached
 from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.seeker import view_rectangles
-from objectseeker.detectors.network.views import ViewPlan
+from objectseeker.detectors.network.preprocess import ViewPlan
 
 MOMENTUM = 0.9
 FIRST_STEP, LAST_STEP = 24.0, 1.0  # gray levels

@@ -68,7 +68,7 @@ def load_attacked(
         raise ObjectSeekerError(f"mode must be white or black, got {mode!r}")
     seeker = defense.seeker(device)
     detector = cast(LoadedDetector, seeker.detector)
-    bound, pipeline = defense.with_fingerprint(detector.identity), Pipeline.of(seeker, threshold)
+    bound, pipeline = defense.with_fingerprint(detector.fingerprint), Pipeline.of(seeker, threshold)
     white = None if mode == "black" else _white_box(defense, detector, device or "cpu")
     if white is not None:
         return Attacked(bound, pipeline, partial(gradient.attack, replace(white, autocast=autocast)), "white", device)
@@ -83,7 +83,7 @@ def _white_box(defense: Defense, detector: LoadedDetector, device: str) -> White
         return None
     predict = None
     if defense.detector == "builtin":
-        from objectseeker.detectors.builtin.weights import load_torch
+        from objectseeker.detectors.builtin import load_torch
         from objectseeker.detectors.torch_module import torch_detector
 
         predict = torch_detector(load_torch(), device=device).predict

@@ -25,8 +25,7 @@ from objectseeker.core.boxes import Bools, Floats, Ints
 from objectseeker.core.masks import Image, Masks
 from objectseeker.core.pruning import EDGE
 from objectseeker.detectors.network.detector import NetworkDetector, Predict
-from objectseeker.detectors.network.preprocess import InputPlacement, Resampling, Singles, Size
-from objectseeker.detectors.network.views import ViewPlan
+from objectseeker.detectors.network.preprocess import InputPlacement, Resampling, Singles, Size, ViewPlan
 
 Tensor = Any
 

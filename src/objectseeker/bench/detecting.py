@@ -25,7 +25,7 @@ from objectseeker.core.recipes import Halves, Recipe
 from objectseeker.core.seeker import detect_views, view_rectangles
 from objectseeker.defense import BATCH, Defense
 from objectseeker.demo.samples import samples
-from objectseeker.detectors import LoadedDetector, load
+from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import Array
 from objectseeker.detectors.onnx import available_cores
@@ -130,7 +130,7 @@ def run(
             }
         )
     return {
-        "detector": naive.detector.identity,
+        "detector": naive.detector.fingerprint,
         "images": len(pictures),
         "masks": str(defense.masks),
         "device": device,
@@ -166,7 +166,9 @@ def notes(measured: dict[str, Any]) -> list[str]:
 def _ways(defense: Defense, device: str | None) -> list[Way]:
     spec, options = defense.detector, defense.options | {"device": device}
     network = spec.partition(":")[0] in ("builtin", "onnx")
-    single = load(spec, **options | {"batch": 1, "workers": 1 if network and device in (None, "cpu") else None})
+    single = load_detector(
+        spec, **options | {"batch": 1, "workers": 1 if network and device in (None, "cpu") else None}
+    )
 
     def plain(image: Image, masks: Masks) -> list[Detections]:
         return [single([image])[0] for _ in range(PLAIN_PASSES)]
@@ -180,11 +182,11 @@ def _ways(defense: Defense, device: str | None) -> list[Way]:
     ways = [Way(name, run, single, defense.masks) for name, run in ((PLAIN, plain), ("naive loop", naive))]
     for mask_mode in ("fill", "crop", "drop"):
         try:
-            detector = load(spec, **options | {"mask_mode": mask_mode})
+            detector = load_detector(spec, **options | {"mask_mode": mask_mode})
         except ObjectSeekerError:
             if mask_mode != "fill":  # the network takes one size only, has no tokens, or others draw its masks
                 continue
-            detector = load(spec, **options)
+            detector = load_detector(spec, **options)
         watch = None
         if isinstance(detector, NetworkDetector) and not _is_begun(detector):
             watch = Stopwatch()
@@ -238,7 +240,7 @@ def _equal(detector: Any, image: Image) -> bool | None:
 
 def _flops(way: Way, pictures: Sequence[Image], defense: Defense) -> float | None:
     """Operations an image, where they are known: on average over the pictures."""
-    if defense.detector != "builtin" or " shared " in way.detector.identity:  # shared layers do less than pixels say
+    if defense.detector != "builtin" or " shared " in way.detector.fingerprint:  # shared layers do less than pixels say
         return None
     per_view = [_pixels(way.detector, picture, way.masks) for picture in pictures]
     plain = way.name == PLAIN

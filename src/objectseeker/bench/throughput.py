@@ -40,7 +40,7 @@ def run(
         "images": count,
         "sizes": len({picture.shape for picture in pictures}),
         "views": len(observing.masks.masks(*pictures[0].shape[1::-1])) + 1,
-        "detector": detector.identity,
+        "detector": detector.fingerprint,
         "first_image_seconds": first[0],
         "longest_stall_seconds": max(first),
         "seconds_for_new_sizes": sum(first) - detected,

@@ -58,12 +58,12 @@ def check_detector(
         )
     seeker = checked.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
-    if getattr(loaded, "unverified", None):
-        warn(loaded.unverified)
+    if getattr(loaded, "unverified_reason", None):
+        warn(loaded.unverified_reason)
     picture = load_image(image if image is not None else samples()[0].path)
     findings = []
     if not as_json:
-        printed.print(f"[bold]{escape(loaded.identity)}[/]")
+        printed.print(f"[bold]{escape(loaded.fingerprint)}[/]")
     batch = getattr(loaded, "batch", seeker.batch)
     for finding in run(loaded, picture, masks=checked.masks, batch=batch, value=checked.fill, watch=progress):
         findings.append(finding)
@@ -73,7 +73,7 @@ def check_detector(
     failed = [finding for finding in findings if finding.passed is False]
     if as_json:
         rows = [{"name": f.name, "passed": f.passed, "detail": f.detail} for f in findings]
-        about = {"detector": loaded.identity, "masks": str(checked.masks), "fill": checked.fill}
+        about = {"detector": loaded.fingerprint, "masks": str(checked.masks), "fill": checked.fill}
         print_json(about | {"passed": not failed, "findings": rows})
     elif failed:
         printed.print(f"{len(failed)} checks failed: certificates for this detector would not hold.")

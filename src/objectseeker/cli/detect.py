@@ -119,8 +119,8 @@ def detect(
     seeker = defense.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
     categories, warnings = _categories(data, ids, loaded.names, pairs)
-    bound = defense.with_fingerprint(defense.identity or loaded.identity)
-    doubt = None if trust_detector else getattr(loaded, "unverified", None)
+    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
+    doubt = None if trust_detector else getattr(loaded, "unverified_reason", None)
     about = None if against is None else against.described(bound.rule)
     with journal_in(out, {"defense": _decides(bound), "certified": about}) as journal:
         before = sum(source.name in journal.images for source in sources)
@@ -198,7 +198,7 @@ def _watching(
     opened = open_video(given, rate=options.fps)  # first: a detector takes longer to load than a bad file to refuse
     seeker = seeker_of()
     loaded: Any = seeker.detector
-    bound = defense.with_fingerprint(defense.identity or loaded.identity)
+    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
     bound.save(out / "defense.json")
     say(bound)
     lines = Lines(opened.name, Categories.of_detector(loaded.names), bound.sha256, alert)

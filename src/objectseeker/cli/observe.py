@@ -119,7 +119,7 @@ def observe(
     cost = f"{size.images:,} images{drawn} x {size.views_per_image:,} views = {size.passes:,} forward passes"
     options: dict[str, Any] = chosen.options | {"device": device}
     if estimate:
-        one = detectors.load(chosen.detector, **options | {"device": device and device.split(",")[0]})
+        one = detectors.load_detector(chosen.detector, **options | {"device": device and device.split(",")[0]})
         expected = job.estimate(data, one, observing, limit=count, seed=drawn_by)
         if as_json:
             print_json({"images": size.images, "passes": size.passes, "hours": expected.hours})

@@ -80,7 +80,7 @@ def serve(
     defense = defense_of(detector, masks, rule)
     seekers = _seekers(defense, device, trust_detector)
     loaded: Any = seekers[0].detector
-    bound = defense.with_fingerprint(defense.identity or loaded.identity)
+    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE, SQUARE))  # refuses masks that are not for single images
     say(bound)
     notes.print(
@@ -111,7 +111,7 @@ def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list
     seekers = [defense.seeker(one, trust_detector=trust_detector) for one in devices]
     loaded: list[Any] = [seeker.detector for seeker in seekers]
     for one, detector in zip(devices, loaded, strict=True):
-        if detector.identity != loaded[0].identity:
+        if detector.fingerprint != loaded[0].fingerprint:
             raise ObjectSeekerError(
                 f"the detector on {one} is not the one on {devices[0]}: certificates do not carry over; serve "
                 "each from a process of its own"

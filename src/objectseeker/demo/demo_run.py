@@ -133,7 +133,7 @@ def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, pa
         )
         for v in results
     ]
-    bound = defense.with_fingerprint(detectors.load(defense.detector, **defense.options).identity)
+    bound = defense.with_fingerprint(detectors.load_detector(defense.detector, **defense.options).fingerprint)
     write_report(
         path,
         images,

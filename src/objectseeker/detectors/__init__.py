@@ -1,4 +1,4 @@
-"""Detectors: `load(SPEC)` gives a callable from images to boxes, whatever framework is behind it.
+"""Detectors: `load_detector(SPEC)` gives a callable from images to boxes, whatever framework is behind it.
 
     builtin                  the detector that comes with the package
     onnx:FILE                 an ONNX graph
@@ -7,9 +7,9 @@
     ultralytics:FILE          a model file of ultralytics (an AGPL package: you install it, we only call it)
     python:MODULE:FUNCTION    your own callable; naming one executes its code
 
-Everything loaded has `names` (class names by label, empty where unknown) and `identity` (a readable name and a
-SHA-256); one whose identity may miss a change of its weights has `unverified`, a sentence that says why. Those that
-mask by themselves also have `detect_views`, provably without a leak; for the others the caller masks raw pixels.
+A loaded detector has `names` (class names by label, empty if unknown) and a `fingerprint` (a readable name and a
+SHA-256). If the fingerprint may miss a change of the weights, `unverified_reason` says why. A detector that masks its
+own input also has `detect_views`, proven not to leak removed pixels; for every other one the caller masks raw pixels.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
 from objectseeker.errors import ObjectSeekerError
 
-__all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load", "require_spec"]
+__all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load_detector", "require_spec"]
 
-# What `load` takes beside a spec and a device, and what a defense therefore says about its detector.
+# What `load_detector` takes beside a spec and a device, and what a defense therefore says about its detector.
 OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_mode", "precision")
 
 WEIGHTS = ",weights="  # in a spec of torchvision: what follows is a file
@@ -56,18 +56,18 @@ SPECS = tuple(f"{kind}:{entry.target}".rstrip(":") for kind, entry in _KINDS.ite
 
 
 class LoadedDetector(Protocol):
-    """What `load` returns."""
+    """What `load_detector` returns."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
 
     @property
-    def identity(self) -> str: ...
+    def fingerprint(self) -> str: ...
 
     def __call__(self, images: Sequence[Image], /) -> list[Detections]: ...
 
 
-def load(spec: str, **options: Any) -> LoadedDetector:
+def load_detector(spec: str, **options: Any) -> LoadedDetector:
     """The detector that `spec` names. An option left out, or None, takes the detector's own default.
 
     `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)

@@ -1,14 +1,21 @@
-"""Any ONNX detector, run by ONNX Runtime."""
+"""Any ONNX detector, run by ONNX Runtime.
+
+Which files beside an ONNX graph hold its weights: the graph says so, tensor by tensor.
+
+An ONNX file is a protocol buffer: fields of a number and a wire type, one after the other, messages within messages.
+Only the fields that lead to a tensor's location are looked into; everything else is skipped by its length.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
+import mmap
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -21,7 +28,6 @@ from objectseeker.detectors.network.detector import (
     NetworkOptions,
     parse_size,
 )
-from objectseeker.detectors.network.external_data import external_files
 from objectseeker.detectors.network.layout_inference import (
     GUESSED_INPUTS,
     GraphTensor,
@@ -83,7 +89,7 @@ def load_onnx(
     settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
-        identity=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *beside)}",
+        fingerprint=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *beside)}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
@@ -319,3 +325,76 @@ def _listed(tensors: Sequence[GraphTensor]) -> str:
 
 def _shape(array: Array) -> str:
     return "x".join(str(side) for side in array.shape)
+
+
+VARINT, FIXED64, LENGTH, START, END, FIXED32 = 0, 1, 2, 3, 4, 5
+LOCATION = 13  # of a tensor: pairs of a key (1) and a value (2)
+
+# By kind of message: which fields hold messages that may hold a tensor, and of what kind these are.
+INSIDE: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+}
+
+
+def external_files(path: Path) -> list[Path]:
+    """The files that hold weights of the ONNX graph `path`, each once, by name; refuses one outside its folder."""
+    with path.open("rb") as file:
+        try:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            locations = sorted(set(_locations(content, "model")))
+        except (ValueError, IndexError, RecursionError):  # what cannot be read to its end may have weights elsewhere
+            raise ObjectSeekerError(f"{path} is no ONNX file that can be read: export it again") from None
+    for location in locations:
+        parts = PurePosixPath(location.replace("\\", "/"))
+        if parts.is_absolute() or ".." in parts.parts:
+            raise ObjectSeekerError(f"{path} keeps weights outside its folder, in {location!r}: save them beside it")
+    return [path.parent / location for location in locations]
+
+
+def _locations(message: memoryview, kind: str) -> Iterator[str]:
+    for number, content in _fields(message):
+        if kind == "tensor":
+            if number == LOCATION:
+                pair = dict(_fields(content))
+                if bytes(pair.get(1, b"")) == b"location":
+                    yield bytes(pair.get(2, b"")).decode("utf-8", "replace")
+        elif number in INSIDE[kind]:
+            yield from _locations(content, INSIDE[kind][number])
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """The number and content of every field that has a length."""
+    place = 0
+    while place < len(message):
+        tag, place = _varint(message, place)
+        wire = tag & 7
+        if wire == VARINT:
+            _, place = _varint(message, place)
+        elif wire in (FIXED64, FIXED32):
+            place += 8 if wire == FIXED64 else 4
+        elif wire == LENGTH:
+            length, place = _varint(message, place)
+            if place + length > len(message):
+                raise ValueError("a field is longer than its message")
+            yield tag >> 3, message[place : place + length]
+            place += length
+        elif wire not in (START, END):  # what is in a group is looked at as if it were beside it: rather too much
+            raise ValueError(f"unknown wire type {wire}")
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            return value, place
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")

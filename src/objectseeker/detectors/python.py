@@ -251,13 +251,13 @@ _loaded: dict[str, tuple[ModuleType, str, str | None]] = {}  # by target: its mo
 class PythonDetector:
     """A callable of the user's with a name, and the hash of the files that it is made of and reads.
 
-    `unverified` says why that cannot be relied on to tell changed weights, where it cannot.
+    `unverified_reason` says why that cannot be relied on to tell changed weights, where it cannot.
     """
 
     function: Any
     names: tuple[str, ...]
-    identity: str
-    unverified: str | None = None
+    fingerprint: str
+    unverified_reason: str | None = None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         results: list[Detections] = self.function(images)  # checked by whoever asked
@@ -285,7 +285,7 @@ def load_python(target: str, *, class_names: Sequence[str] | None = None) -> Pyt
     reads, by one of two ways. Either FUNCTION or MODULE has an attribute `identity`, a text of yours that you change
     with the weights. Or these are all files that Python opens while the module is imported and while the function is
     called for the first time, and those that the sources name as texts. If that is none, changed weights would go
-    unnoticed, and `unverified` says so.
+    unnoticed, and `unverified_reason` says so.
     """
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:
@@ -326,12 +326,14 @@ def _record_imports() -> Iterator[OpenedFiles]:
 
 def _identify(target: str, module: ModuleType, function: Any) -> tuple[str, str | None]:
     """The identity of a detector, and why changed weights could go unnoticed, if they could."""
-    token = _first_attribute(target, "identity", function, module)
+    token = _first_attribute(target, "fingerprint", function, module)
     if token is not None:
         if not isinstance(token, str) or not token.isprintable() or not 0 < len(token) <= LONGEST_IDENTITY:
-            raise ObjectSeekerError(f"the identity of python:{target} must be a short text, got {str(token)[:80]!r}")
+            raise ObjectSeekerError(
+                f"the fingerprint of python:{target} must be a short string: got {str(token)[:80]!r}"
+            )
         sources = fingerprint.hash_file_set(SourceGraph.of(module.__name__).modules.values())
-        return f"{target} (identity {token}, {fingerprint.on_cpu()}) sha256:{sources}", None
+        return f"{target} (fingerprint {token}, {fingerprint.on_cpu()}) sha256:{sources}", None
     with _record_imports() as opened:
         failure = _try(function)
     program = _program(module)
@@ -380,7 +382,7 @@ def _unverifiable_reason(
         why = "Python sees it read no file"
     else:
         return None
-    advice = "give it an attribute identity, a text that you change with the weights"
+    advice = "give it an attribute fingerprint, a string that you change with the weights"
     return f"whether the weights of python:{target} have changed cannot be told, for {why}: {advice}"
 
 

@@ -71,7 +71,7 @@ def torch_detector(
     predict = BoxesAndScores(module, decode).rest
     return NetworkDetector(
         names=tuple(names),
-        identity=f"{type(module).__name__} ({settings}) sha256:{fingerprint.hash_module(module)}",
+        fingerprint=f"{type(module).__name__} ({settings}) sha256:{fingerprint.hash_module(module)}",
         forward=_forward(predict, device, dtype),
         layout=layout,
         input_size=size,

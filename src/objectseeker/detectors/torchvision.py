@@ -78,7 +78,7 @@ def torchvision_detector(
         return RawBoxes(seen["boxes"], seen["scores"], seen["labels"])
 
     named = fingerprint.model_fingerprint(model, score_floor, device)
-    return SingleImageDetector(names=tuple(names), identity=named, find=find, score_floor=score_floor)
+    return SingleImageDetector(names=tuple(names), fingerprint=named, find=find, score_floor=score_floor)
 
 
 def read_weights(file: Path) -> dict[str, Any]:

@@ -1,21 +1,326 @@
-"""Object detection models of Hugging Face transformers."""
+"""Object detection models of Hugging Face transformers.
+
+Masking by dropping: a transformer that cuts its input into squares, tokens, leaves out those that a mask removes.
+
+A token is dropped if every raw pixel that its square of the network input touches is removed. It is then neither read
+nor computed, and nothing attends to it. The others go through the model's own layers, with the position embeddings
+that they have in the whole image; one that a mask cuts shows filling in the removed part. A view in which no token
+is dropped is run by the model itself.
+
+Guarantee: the boxes of a view depend on its kept pixels and on the image's size alone. Proof: the removed pixels are
+painted over in the raw image before anything looks at it, so all that is computed from its pixels is computed from
+the filled image, which the removed pixels have no part in. Which tokens are dropped follows from the sizes of image,
+network input and token and from the removed rectangles (`kept_tokens`); what stands where a token is missing follows
+from those, the filling and the weights (`Dropping.blank`). Each view is run alone: no batch, no padding. QED.
+So a token that is kept or dropped by mistake could cost boxes, never a certificate's truth.
+
+What follows from sizes and weights is computed once: a model whose weights are changed needs a new detector.
+"""
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
-from objectseeker.core.masks import Image
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Detections, Ints
+from objectseeker.core.masks import Image, as_image, fill_rectangles
+from objectseeker.core.seeker import keep_successful_views, try_view
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
-from objectseeker.detectors.network.detector import SingleImageDetector
-from objectseeker.detectors.network.raw_boxes import SCORE_FLOOR, RawBoxes
-from objectseeker.detectors.token_dropping import TokenDetector, make_token_dropper, plan_views
+from objectseeker.detectors.network.detector import SingleImageDetector, as_rectangles
+from objectseeker.detectors.network.preprocess import Size
+from objectseeker.detectors.network.raw_boxes import (
+    SCORE_FLOOR,
+    RawBoxes,
+    count_invalid,
+    log_invalid,
+    to_image_detections,
+)
 from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
+
+DetectView = Callable[[Image, int], RawBoxes]  # the filled image and the number of the view
+PlanViews = Callable[[Size, Ints, int], DetectView]
+
+
+def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools:
+    """Which tokens each view keeps, N x tokens row by row: those that touch a raw pixel outside `removed`, N x R x 4.
+
+    An image of `image` = width, height fills a network input of `network`, which is cut into squares of `token` from
+    the top left; what is left over at the right and at the bottom belongs to no token.
+    """
+    (columns, rows), (width, height) = map(_touched, image, network, token), image
+    kept = []
+    for rectangles in removed.tolist():
+        shown = np.ones((height, width), np.bool_)
+        for x1, y1, x2, y2 in rectangles:
+            shown[y1:y2, x1:x2] = False
+        by_row = np.stack([shown[first:last].any(axis=0) for first, last in rows])
+        kept.append(np.stack([by_row[:, first:last].any(axis=1) for first, last in columns], axis=1).ravel())
+    return np.stack(kept)
+
+
+def _touched(raw: int, network: int, token: int) -> list[tuple[int, int]]:
+    """The raw pixels that each token touches along one axis, in whole numbers: no rounding error moves an end."""
+    return [(i * token * raw // network, -(-(i + 1) * token * raw // network)) for i in range(network // token)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TokenDetector(SingleImageDetector):
+    """Shows the views of an image one by one; `plan` prepares for all of one size, before a pixel is looked at."""
+
+    plan: PlanViews
+
+    def detect_views(self, image: Image, removed: Ints, value: int) -> list[Detections]:
+        """The boxes of `image` without the R rectangles of each view, N x R x 4.
+
+        Guarantee: entry i depends only on the pixels outside `removed[i]` (and on the image's size), as shown above. A
+        view on which the model fails has no boxes, as `core.seeker` says.
+        """
+        image, removed = as_image(image), as_rectangles(removed)
+        height, width = image.shape[:2]
+        see = self.plan((width, height), removed, value)
+
+        def alone(view: int) -> RawBoxes | BaseException:
+            return try_view(lambda: see(fill_rectangles(image, removed[view], value), view))
+
+        seen = keep_successful_views([alone(view) for view in range(len(removed))], alone, NOTHING)
+        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in seen))
+        return [to_image_detections(entry, image, floor=self.score_floor) for entry in seen]
+
+
+NOTHING = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
+
+
+class TokenDropper(NamedTuple):
+    """A model that can leave tokens out, in three parts.
+
+    `run` takes the network input of one view, the tokens it keeps and what stands where one is missing, and gives what
+    the model gives: logits and boxes. `blank` makes the latter from the network input of a view that shows nothing.
+    """
+
+    token: Size
+    blank: Callable[[Any], Any]
+    run: Callable[[Any, Any, Any], Any]
+
+
+def make_token_dropper(model: Any) -> TokenDropper:
+    """How to leave out tokens of a model of transformers; refused where nobody has written it down."""
+    # By its very class: one that inherits from it, or has its name, may compute something else.
+    make = {"YolosForObjectDetection": _yolos, "RfDetrForObjectDetection": _rf_detr}.get(type(model).__name__)
+    if make is None or not type(model).__module__.startswith("transformers.models."):
+        raise ObjectSeekerError(
+            f"{type(model).__name__} has no tokens that can be dropped, YOLOS and RF-DETR have: mask by fill"
+        )
+    return make(model)
+
+
+def plan_views(
+    model: Any, prepare: Callable[[Image], Any], read: Callable[[Any, Image], RawBoxes], drops: TokenDropper
+) -> PlanViews:
+    """Plans the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
+    import torch
+
+    tried: set[Size] = set()  # sizes of the network input that the model is known to take
+
+    @lru_cache(maxsize=4)  # the images of a camera have one size
+    def nothing(size: Size, value: int) -> tuple[Size, Any]:
+        """The size of the network input of an image, and what stands for tokens that are missing."""
+        inputs = prepare(np.full((size[1], size[0], 3), value, np.uint8))
+        if "pixel_mask" in inputs and not inputs["pixel_mask"].all():
+            raise ObjectSeekerError(
+                f"the image processor pads an image of {size[0]}x{size[1]}, so its tokens cannot be dropped: "
+                "switch padding off, or mask by fill"
+            )
+        pixels = inputs["pixel_values"]
+        across, down = drops.token
+        tokens = (pixels.shape[3] // across) * (pixels.shape[2] // down)
+        if tokens == 0:
+            raise ObjectSeekerError(f"an image of {size[0]}x{size[1]} is smaller than a token: mask by fill")
+        network = pixels.shape[3], pixels.shape[2]
+
+        def on_nothing() -> Any:
+            blank = drops.blank(pixels)
+            if network not in tried:
+                with torch.inference_mode():
+                    model(**inputs)
+                    drops.run(pixels, torch.arange(tokens, device=pixels.device) > 0, blank)
+            return blank
+
+        # What fails on nothing but filling fails on every view, which must not look like seeing nothing.
+        blank = try_view(on_nothing)
+        if isinstance(blank, BaseException):
+            reason = (str(blank) or type(blank).__name__).splitlines()[0][:200]
+            raise ObjectSeekerError(
+                f"tokens of this {type(model).__name__} cannot be dropped ({reason}): take a newer transformers, or "
+                "mask by fill"
+            )
+        tried.add(network)
+        return network, blank
+
+    @lru_cache(maxsize=32)  # a stream may have several sets of masks
+    def kept_in(size: Size, network: Size, removed: bytes, shape: tuple[int, ...]) -> Any:
+        rectangles = np.frombuffer(removed, np.int64).reshape(shape)
+        return torch.from_numpy(kept_tokens(size, network, drops.token, rectangles))
+
+    def plan(size: Size, removed: Ints, value: int) -> DetectView:
+        network, blank = nothing(size, value)
+        kept = kept_in(size, network, removed.tobytes(), removed.shape)
+
+        def see(filled: Image, view: int) -> RawBoxes:
+            inputs = prepare(filled)
+            with torch.inference_mode():
+                if kept[view].all():
+                    return read(model(**inputs), filled)
+                pixels = inputs["pixel_values"]
+                return read(drops.run(pixels, kept[view].to(pixels.device), blank), filled)
+
+        return see
+
+    return plan
+
+
+def _yolos(model: Any) -> TokenDropper:
+    """YOLOS: one sequence of a class token, the tokens of the image and those that become boxes."""
+    import torch
+
+    vit = model.vit
+    parts, encoder = vit.embeddings, vit.encoder
+
+    @lru_cache(maxsize=1)  # all views of an image have one size
+    def positions(height: int, width: int) -> Sequence[Any]:
+        """What is added to the whole sequence before the first layer, and after each but the last."""
+        first = parts.interpolation(parts.position_embeddings, (height, width))
+        return [first, *(() if encoder.interpolation is None else encoder.interpolation((height, width)))]
+
+    def run(pixels: Any, kept: Any, blank: None) -> Any:
+        before, *after = positions(*pixels.shape[2:])
+        ends = kept.new_ones(1), kept.new_ones(parts.detection_tokens.shape[1])
+        stays = torch.cat([ends[0], kept, ends[1]])
+        tokens = _embedded(parts.patch_embeddings.projection, pixels, kept)[None]
+        hidden = torch.cat([parts.cls_token, tokens, parts.detection_tokens], dim=1) + before[:, stays]
+        for number, layer in enumerate(encoder.layer):
+            hidden = layer(hidden)
+            if number < len(after):
+                hidden = hidden + after[number][:, stays]
+        boxes = vit.layernorm(hidden)[:, -len(ends[1]) :]
+        return SimpleNamespace(
+            logits=model.class_labels_classifier(boxes), pred_boxes=model.bbox_predictor(boxes).sigmoid()
+        )
+
+    return TokenDropper(_token_of(parts), lambda pixels: None, run)
+
+
+def _rf_detr(model: Any) -> TokenDropper:
+    """RF-DETR: tokens in windows, each with a class token of its own; every few layers all see each other.
+
+    What its layers find is laid out as a map for the convolutions and the decoder behind them. Where a token is missing
+    the map holds what is found there in an image that shows nothing but filling.
+    """
+    import torch
+
+    backbone = model.model.backbone.backbone
+    parts, settings, rest = backbone.embeddings, backbone.config, _behind_backbone(model)
+
+    def windows(height: int, width: int) -> Any:
+        """The tokens of each window, from 1 on, behind its class token, 0; by the model's own way to form windows."""
+        across, down = _token_of(parts)
+        numbers = torch.arange(1 + (height // down) * (width // across)).view(1, -1, 1)
+        formed = parts.window_partition(numbers, height, width) if settings.num_windows > 1 else numbers
+        return formed[..., 0]
+
+    def layers(pixels: Any, kept: Any) -> tuple[Any, list[Any]]:
+        """Which places of the windows are kept, and what the layers that are asked for found there."""
+        height, width = pixels.shape[2:]
+        order = windows(height, width).to(pixels.device)
+        stays = torch.cat([kept.new_ones(1), kept])[order]
+        numbers, lengths = order[stays], stays.sum(dim=1).tolist()
+        whole = parts.cls_token.expand(-1, 1 + len(kept), -1)
+        tokens = parts.cls_token.new_zeros(whole.shape[1:])
+        tokens[0], tokens[1:][kept] = parts.cls_token[0, 0], _embedded(parts.patch_embeddings.projection, pixels, kept)
+        hidden = (tokens + parts.interpolate_pos_encoding(whole, height, width)[0])[None, numbers]
+        found = []
+        for name, layer in zip(backbone.stage_names, [None, *backbone.encoder.layer], strict=True):
+            hidden = hidden if layer is None else _run_layer(layer, hidden, lengths)
+            if name in backbone.out_features:
+                seen = backbone.layernorm(hidden) if settings.apply_layernorm else hidden
+                found.append(seen[0, numbers > 0])
+        return stays[:, 1:], found
+
+    def blank(pixels: Any) -> Any:
+        height, width = pixels.shape[2:]
+        every = torch.ones(windows(height, width).max(), dtype=torch.bool, device=pixels.device)
+        with torch.inference_mode():
+            stays, found = layers(pixels, every)
+            return [seen.view(*stays.shape, -1) for seen in found]
+
+    def run(pixels: Any, kept: Any, blank: Any) -> Any:
+        stays, found = layers(pixels, kept)
+        maps = []
+        for missing, seen in zip(blank, found, strict=True):
+            laid = missing.clone()
+            laid[stays] = seen
+            maps.append(as_map(laid, pixels))
+        return rest(pixel_values=torch.cat(maps, dim=1))
+
+    def as_map(laid: Any, pixels: Any) -> Any:
+        (across, down), (height, width) = _token_of(parts), pixels.shape[2:]
+        laid = backbone.window_unpartition(laid, height, width) if settings.num_windows > 1 else laid
+        return laid.reshape(1, height // down, width // across, -1).permute(0, 3, 1, 2)
+
+    return TokenDropper(_token_of(parts), blank, run)
+
+
+def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
+    """A layer of RF-DETR's backbone; tokens attend to those of their own window, in a global one to all."""
+    import torch
+
+    seen = layer.norm1(hidden)
+    parts = [seen] if layer.global_attention else seen.split(lengths, dim=1)
+    attended = torch.cat([layer.attention(part)[0] for part in parts], dim=1)
+    hidden = layer.layer_scale1(attended) + hidden
+    return layer.layer_scale2(layer.mlp(layer.norm2(hidden))) + hidden
+
+
+def _behind_backbone(model: Any) -> Any:
+    """RF-DETR from the maps of its backbone on, with the same weights: asked for them, it passes its input on."""
+    import torch
+
+    class Given(torch.nn.Module):  # type: ignore[misc]  # Any where torch is not looked at
+        def forward(self, maps: Any) -> Any:
+            return SimpleNamespace(feature_maps=(maps,))  # they are joined along the channels anyway
+
+    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
+    behind = copy.deepcopy(model, shared)
+    behind.model.backbone.backbone = Given()
+    return behind
+
+
+def _token_of(embeddings: Any) -> Size:
+    height, width = embeddings.patch_embeddings.projection.kernel_size
+    return width, height
+
+
+def _embedded(projection: Any, pixels: Any, kept: Any) -> Any:
+    """The kept tokens of an input 1 x 3 x H x W as the model first sees them; the squares of others are not read."""
+    import torch
+
+    (down, across), (height, width) = projection.kernel_size, pixels.shape[2:]
+    rows, columns = height // down, width // across
+    squares = pixels[0, :, : rows * down, : columns * across].view(-1, rows, down, columns, across)
+    taken = squares.permute(1, 3, 0, 2, 4).flatten(0, 1)[kept].flatten(1).to(projection.weight.dtype)
+    return torch.nn.functional.linear(taken, projection.weight.flatten(1), projection.bias)
+
 
 LONGEST_REASON = 300  # characters of what transformers says
 ANSWER_WITHIN = 20.0  # seconds
@@ -127,10 +432,10 @@ def transformers_detector(
     named = fingerprint.model_fingerprint(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
     if mask_mode == "fill":
-        return SingleImageDetector(names=names, identity=named, find=find, score_floor=score_floor)
+        return SingleImageDetector(names=names, fingerprint=named, find=find, score_floor=score_floor)
     return TokenDetector(
         names=names,
-        identity=named.replace(" (", " (drop ", 1),
+        fingerprint=named.replace(" (", " (drop ", 1),
         find=find,
         score_floor=score_floor,
         plan=plan_views(model, prepare, read, make_token_dropper(model)),

@@ -52,4 +52,4 @@ def ultralytics_detector(
     where = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
     settings = f"{width}x{height} floor={score_floor:g} {where}"
     named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
-    return SingleImageDetector(names=from_mapping(model.names), identity=named, find=find, score_floor=score_floor)
+    return SingleImageDetector(names=from_mapping(model.names), fingerprint=named, find=find, score_floor=score_floor)

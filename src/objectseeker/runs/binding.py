@@ -10,8 +10,8 @@ from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import BATCH, Defense, spec_resolved_from, spec_without_path
 from objectseeker.detectors import OPTIONS, require_spec
-from objectseeker.detectors.network.external_data import external_files
 from objectseeker.detectors.network.fingerprint import hash_files
+from objectseeker.detectors.onnx import external_files
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.manifest import Manifest
 

@@ -145,10 +145,10 @@ def observe(
             on_warning(sentence)
     with open_writer(out, replace(manifest, detector_trusted=trust_detector)) as writer:
         run = writer.run
-        if description.unverified and not run.complete:
+        if description.unverified_reason and not run.complete:
             trusted = "the run goes on on your word that it is the same"
             fresh = "once stopped, the run goes on only with --trust-detector"
-            on_warning(f"{description.unverified}; {trusted if run.finished else fresh}")
+            on_warning(f"{description.unverified_reason}; {trusted if run.finished else fresh}")
         for file in run.damaged:
             on_warning(f"{file.name} was damaged: {_what_was_in(run)} observed again")
         done, total = run.finished, len(run.manifest.images)
@@ -180,7 +180,7 @@ def make_manifest(
     match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
     count = plan_run(dataset, observing, limit=limit).images
     return Manifest(
-        detector=detector.identity,
+        detector=detector.fingerprint,
         detector_spec=detector.spec,
         detector_options=detector.options,
         detector_names=detector.names,
@@ -195,7 +195,7 @@ def make_manifest(
         images=LazySequence(lambda: _select_images(dataset, count, seed), count),
         images_per_part=images_per_part or (1 if len(dataset) <= SMALL_RUN else PART),
         seed=seed if seed is None else int(seed),
-        detector_unverified=detector.unverified,
+        detector_unverified=detector.unverified_reason,
     )
 
 

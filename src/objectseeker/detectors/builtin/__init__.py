@@ -1,17 +1,26 @@
 """The detector that comes with the package: VOC's 20 classes, trained with half masks and bands, so cheap to defend.
 
 Importing this needs no framework; `model` and `weights` need PyTorch.
+
+The built-in detector as a PyTorch module, its weights read from the packaged ONNX file.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.errors import ObjectSeekerError
+
+if TYPE_CHECKING:
+    from objectseeker.detectors.builtin.model import Predictor
+
 
 ONNX_FILE = Path(__file__).with_name("seeker.onnx")
 
@@ -31,7 +40,6 @@ def load_builtin(*, precision: str = "float32", workers: int | None = None, **op
     """
     options = USUAL | options
     if options.get("device", "cpu") != "cpu" and find_spec("torch") is not None:
-        from objectseeker.detectors.builtin.weights import load_torch
         from objectseeker.detectors.torch_module import torch_detector
 
         return torch_detector(load_torch(), names=VOC_20, precision=precision, **options)
@@ -40,3 +48,55 @@ def load_builtin(*, precision: str = "float32", workers: int | None = None, **op
     from objectseeker.detectors.onnx import load_onnx
 
     return load_onnx(ONNX_FILE, class_names=VOC_20, workers=workers, **options)
+
+
+HALF_SUFFIX = "_h"  # a weight stored as float16 carries it; a Cast node gives the float32 weight its own name
+
+
+def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
+    """The function of the ONNX file at `path` as a differentiable module, in evaluation mode on the CPU.
+
+    It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4 and scores N,A,classes.
+    """
+    try:
+        import torch
+
+        from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
+    except ImportError:
+        raise ObjectSeekerError(
+            "the built-in detector as a module needs PyTorch: install objectseeker[torch]"
+        ) from None
+
+    weights = {name: torch.from_numpy(array) for name, array in read_weights(path).items()}
+    try:
+        detector = fused(EmbeddedDetector(classes=len(weights["class_heads.0.2.bias"])))
+        detector.load_state_dict(weights)
+    except (KeyError, RuntimeError):
+        raise ObjectSeekerError(
+            f"{path} does not hold the weights of the built-in detector: export it with train_builtin/export.py"
+        ) from None
+    predictor = Predictor(detector)
+    predictor.eval().requires_grad_(False)
+    return predictor
+
+
+def read_weights(path: Path | str) -> dict[str, npt.NDArray[np.float32]]:
+    """The weights stored in an exported ONNX file, by their name in `EmbeddedDetector` (batch norms folded)."""
+    try:
+        import onnx
+        from onnx import numpy_helper
+    except ImportError:
+        raise ObjectSeekerError("reading weights from an ONNX file needs onnx: install objectseeker[torch]") from None
+    try:
+        graph = onnx.load(str(path)).graph
+    except Exception as error:  # a missing file, or whatever the parser says of a damaged one
+        raise ObjectSeekerError(f"{path} cannot be read as an ONNX file: {error}") from None
+    arrays = {tensor.name.removesuffix(HALF_SUFFIX): numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    for node in graph.node:  # of several equal weights the exporter stores one and names the others after it
+        if node.op_type == "Identity" and node.input[0] in arrays:
+            arrays[node.output[0]] = arrays[node.input[0]]
+    return {
+        name.partition(".")[2]: np.array(array, np.float32)  # without the name of the module around it
+        for name, array in arrays.items()
+        if name.endswith((".weight", ".bias"))
+    }

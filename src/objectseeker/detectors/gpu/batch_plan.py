@@ -2,28 +2,168 @@
 
 Both are functions of sizes and masks only. Which views share a batch, and how it is filled up, can therefore not depend
 on what any of them shows.
+
+Layers that all views share: which of their cells are the untouched image's, and which have to be computed.
+
+Views of one image differ in what lies on the far side of a line. Far enough from the line a convolution sees either the
+image alone or the filling alone, so the first layers are run once on the image and once on nothing but filling, and for
+every view only on a strip along its line. A view is then put together cell by cell.
+
+Let cell f of a layer look at the pixels [s * f - low, s * f + high) along an axis (`Reach`), and let a view fill one
+side of the line at t. A cell whose interval does not reach across the line is taken from the untouched image or from
+the filling, depending on the side; every other cell from the view's strip.
+
+Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell taken from the filling depends on no pixel
+at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of which
+this is already proved. A cell taken from the untouched image looks at pixels on the other side of the line only. QED.
+The last step asks of the kernels that a sum is taken over the cell's own pixels and nothing else. Matrix products and
+implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to
+rounding. So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
+
+Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the
+view: they are computed and not used.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from objectseeker.core.boxes import Ints
-from objectseeker.detectors.gpu.shared_layers import (
-    NOTHING,
-    FeatureLevel,
-    ReceptiveField,
-    WindowBatch,
-    levels,
-    locate_cells,
-    split_lines,
-    strips,
-)
-from objectseeker.detectors.network.preprocess import InputPlacement, Size
-from objectseeker.detectors.network.views import ViewPlan
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
+
+BEYOND = 2**30  # a line no cell reaches across
+EVERYTHING = (0, BEYOND, 0, 0, 0)  # entries of `look_up`: everything lies before the line and is not filled ...
+NOTHING = (0, -BEYOND, 0, 0, 0)  # ... or behind it, where it is filled
+
+
+class ReceptiveField(NamedTuple):
+    """Cell f looks at [stride * f - low, stride * f + high) of its input, along either axis."""
+
+    stride: int = 1
+    low: int = 0
+    high: int = 1
+
+    def then(self, other: ReceptiveField) -> ReceptiveField:
+        """What a cell of `other` looks at, two steps back, if its input are our cells."""
+        return ReceptiveField(
+            self.stride * other.stride, self.low + self.stride * other.low, self.high + self.stride * (other.high - 1)
+        )
+
+
+class FeatureLevel(NamedTuple):
+    """The features behind a shared stage: their `size` in cells, and how many the strips along a line need.
+
+    `strip` is the width of an upright strip and the height of a flat one; `down` cells of the level below are one of
+    this, and the first `margin` cells of a strip are not used.
+    """
+
+    size: Size
+    reach: ReceptiveField  # on the network input
+    down: int
+    margin: int
+    strip: Size
+
+
+class WindowBatch(NamedTuple):
+    """Windows of one size, of the level below or of the network input; what a row of `table` holds is said there."""
+
+    size: Size
+    table: Ints
+
+
+def levels(canvas: Size, stages: Sequence[ReceptiveField]) -> tuple[FeatureLevel, ...]:
+    """The levels behind `stages`, each of which works on the output of the one before."""
+    every, total = [], ReceptiveField()
+    for stage in stages:
+        total = total.then(stage)
+        width, height = canvas[0] // total.stride, canvas[1] // total.stride
+        near = -(-(total.low + total.high) // total.stride)  # at most so many cells reach across a line
+        margin, behind = -(-stage.low // stage.stride), -(-stage.high // stage.stride) - 1
+        needed = margin + near + behind
+        every.append(
+            FeatureLevel((width, height), total, stage.stride, margin, (min(needed, width), min(needed, height)))
+        )
+    return tuple(every)
+
+
+def split_lines(filled: Ints, placement: InputPlacement) -> Ints | None:
+    """The line of every view as axis, position and whether the lower side is filled: N x 3. None if one has no line.
+
+    An empty rectangle is a line beyond the end. What lies around the image looks the same in all views.
+    """
+    if filled.shape[1] != 1:
+        return None
+    x, y = placement.x, placement.y
+    begin = np.array([x.offset, y.offset])
+    end = begin + np.array([x.resampling.resized, y.resampling.resized])
+    low, high = filled[:, 0, :2], filled[:, 0, 2:]
+    starts, stops = np.asarray(low <= begin), np.asarray(high >= end)
+    spans = starts & stops
+    axis = np.where(spans[:, 1], 0, 1)
+    views = np.arange(len(filled))
+    fills_low = starts[views, axis]
+    at = np.where(fills_low, high[views, axis], low[views, axis])
+    halves = spans[views, 1 - axis] & (starts[views, axis] | stops[views, axis])
+    empty: Bools = np.asarray((low >= high).any(axis=1))
+    if not (halves | empty).all():
+        return None
+    return np.where(empty[:, None], EVERYTHING[:3], np.stack([axis, at, fills_low], axis=1))
+
+
+def locate_cells(cut: Ints, level: FeatureLevel) -> Ints:
+    """Where the cells of every view are found: its cut, where its strip begins, and the strip's place in the bank.
+
+    The bank is a list of cells: those of the untouched image, of the filling, of all upright strips and of all flat
+    ones, view by view and row by row.
+    """
+    axis, at, _ = cut.T
+    length, strip = np.array(level.size)[axis], np.array(level.strip)[axis]
+    near = (at - level.reach.high) // level.reach.stride + 1
+    first = np.clip(near - level.margin, 0, length - strip)
+    upright, flat = has_strip(cut, 0), has_strip(cut, 1)
+    cells = np.where(upright, level.size[1] * level.strip[0], np.where(flat, level.size[0] * level.strip[1], 0))
+    place = np.empty(len(cut), np.int64)
+    order = np.concatenate([np.flatnonzero(upright), np.flatnonzero(flat), np.flatnonzero(~(upright | flat))])
+    place[order] = np.cumsum(cells[order]) - cells[order]
+    return np.column_stack([cut, first, 2 * level.size[0] * level.size[1] + place])
+
+
+def has_strip(cut: Ints, axis: int) -> Bools:
+    return np.asarray((cut[:, 0] == axis) & (np.abs(cut[:, 1]) < BEYOND))
+
+
+def strips(
+    cut: Ints, filled: Ints, placement: InputPlacement, every: Sequence[FeatureLevel]
+) -> list[list[WindowBatch]]:
+    """What every stage is run on: the untouched image and the filling, the upright strips, the flat strips.
+
+    The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one
+    a corner on the level below and the entry of `look_up` there.
+    """
+    x, y = placement.x, placement.y
+    whole = [x.offset, y.offset, x.offset + x.resampling.resized, y.offset + y.resampling.resized]
+    size, contents = placement.size, filled[:, 0]
+    references = np.array([[0, 0, 0, 0], whole])
+    stages = []
+    for level in every:
+        places = locate_cells(cut, level)
+        batches = [WindowBatch(size, np.pad(references, ((0, 0), (2, 0))))]
+        for axis in (0, 1):
+            members = np.flatnonzero(has_strip(cut, axis))
+            if len(members):
+                corner = np.zeros((len(members), 2), np.int64)
+                corner[:, axis] = places[members, 3] * level.down
+                side = level.strip[axis] * level.down
+                strip = (side, size[1]) if axis == 0 else (size[0], side)
+                batches.append(WindowBatch(strip, np.concatenate([corner, contents[members]], axis=1)))
+        stages.append(batches)
+        size, contents, references = level.size, places, np.array([EVERYTHING, NOTHING])
+    return stages
+
 
 Tensor = Any
 

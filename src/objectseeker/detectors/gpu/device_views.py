@@ -17,7 +17,14 @@ import torch
 
 from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.masks import Image
-from objectseeker.detectors.gpu.batch_plan import BatchPlan, ViewGroup, plan_batches, split
+from objectseeker.detectors.gpu.batch_plan import (
+    BatchPlan,
+    FeatureLevel,
+    ReceptiveField,
+    ViewGroup,
+    plan_batches,
+    split,
+)
 from objectseeker.detectors.gpu.device import (
     CudaGraphCache,
     download,
@@ -28,11 +35,9 @@ from objectseeker.detectors.gpu.device import (
     upload,
 )
 from objectseeker.detectors.gpu.raw_network import RawNetwork
-from objectseeker.detectors.gpu.shared_layers import FeatureLevel, ReceptiveField
 from objectseeker.detectors.network.layouts import Layout
-from objectseeker.detectors.network.preprocess import InputPlacement, Size
+from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
 from objectseeker.detectors.network.raw_boxes import MOST_BOXES, has_area, nms
-from objectseeker.detectors.network.views import ViewPlan
 from objectseeker.errors import ObjectSeekerError
 
 # Candidates and suppression for all views at once, on whatever device the tensors are: nothing waits for the host.

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
-from objectseeker.detectors.gpu.shared_layers import ReceptiveField
+from objectseeker.detectors.gpu.batch_plan import ReceptiveField
 from objectseeker.detectors.network.preprocess import Size
 
 Tensor = Any

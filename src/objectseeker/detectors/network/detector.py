@@ -14,7 +14,14 @@ from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import Image, as_image
 from objectseeker.core.seeker import keep_successful_views, try_view
 from objectseeker.detectors.network.layouts import Array, Layout, normalize
-from objectseeker.detectors.network.preprocess import InputPlacement, Size, prepare
+from objectseeker.detectors.network.preprocess import (
+    InputPlacement,
+    MaskMode,
+    Size,
+    ViewPlan,
+    cached_view_plan,
+    prepare,
+)
 from objectseeker.detectors.network.raw_boxes import (
     MOST_BOXES,
     SCORE_FLOOR,
@@ -26,7 +33,6 @@ from objectseeker.detectors.network.raw_boxes import (
     nms,
     to_image_detections,
 )
-from objectseeker.detectors.network.views import MaskMode, ViewPlan, cached_view_plan
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 
 # What may be asked of any detector around a network, however the network is run.
@@ -68,7 +74,7 @@ class SingleImageDetector:
     one_by_one: ClassVar[bool] = True  # so the seeker makes no batches for it
 
     names: tuple[str, ...]
-    identity: str
+    fingerprint: str
     find: Callable[[Image], RawBoxes]
     score_floor: float
 
@@ -110,7 +116,7 @@ class NetworkDetector:
     """
 
     names: tuple[str, ...]
-    identity: str
+    fingerprint: str
     forward: Forward
     layout: Layout
     input_size: Size

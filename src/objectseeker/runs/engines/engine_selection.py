@@ -28,7 +28,7 @@ def open_engine(
     asked: Mapping[str, Any] | None = None,
     on_warning: Callable[[str], None] = lambda sentence: None,
 ) -> Iterator[Engine]:
-    """The engine `name` for the detector that `detectors.load(spec, **options)` gives.
+    """The engine `name` for the detector that `detectors.load_detector(spec, **options)` gives.
 
     The option device may name several for the local engine, with commas; cuda are all GPUs there are. `asked` is what
     `ray_cluster.Request` takes; what is None there or in `options` counts as not given.
@@ -42,7 +42,7 @@ def open_engine(
         devices = every_gpu() if options.get("device") == "cuda" else options.get("device", "").split(",")
         options.pop("device", None)
         each = [{**options, "device": device} if device else options for device in devices]
-        yield LocalEngine(tuple(detectors.load(spec, **one) for one in each), spec, options)
+        yield LocalEngine(tuple(detectors.load_detector(spec, **one) for one in each), spec, options)
     elif name == "ray":
         # Whenever a worker is lost Ray prints pages to where results belong; they are in its logs too.
         with (

@@ -29,8 +29,8 @@ PATIENCE = 60.0  # seconds that detectors have to end what they are at, once the
 class LocalEngine:
     """Shares the images out among `detectors`: the same one on several GPUs, or just one.
 
-    Which of them observes an image changes nothing, so they must have the same identity. `spec` and `options` are what
-    `detectors.load` made them of, where it did.
+    Which of them observes an image changes nothing, so they must have the same fingerprint. `spec` and `options` are
+    the arguments of `detectors.load_detector` that made them, if it did.
     """
 
     detectors: Sequence[LoadedDetector]
@@ -40,8 +40,8 @@ class LocalEngine:
     def __post_init__(self) -> None:
         first, *others = self.detectors
         for other in others:
-            if other.identity != first.identity:
-                raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.identity}")
+            if other.fingerprint != first.fingerprint:
+                raise ObjectSeekerError(f"detectors that share a run must be the same, got {other.fingerprint}")
 
     def describe(self) -> DetectorDescription:
         return describe_detector(self.detectors[0], self.spec, self.options)

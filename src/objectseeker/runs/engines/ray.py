@@ -248,7 +248,7 @@ class RayEngine:
 def _difference(worker: DetectorDescription, reference: DetectorDescription) -> str:
     """What makes a worker's findings differ from the run's; empty if nothing does."""
     for name, theirs, ours in (
-        ("its detector", worker.identity, reference.identity),
+        ("its detector", worker.fingerprint, reference.fingerprint),
         ("its class names", worker.names, reference.names),
         ("that it makes its own batches", worker.own_batches, reference.own_batches),
     ):

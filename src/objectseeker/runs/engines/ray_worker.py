@@ -27,7 +27,7 @@ from objectseeker.runs.stored_boxes import StoredBoxes
 
 @dataclass(frozen=True, slots=True)
 class DetectorLoader:
-    """How to load the detector: what `detectors.load` takes. Weights never travel, only where to find them."""
+    """How to load the detector: what `detectors.load_detector` takes. Weights never travel, only where to find them."""
 
     spec: str
     options: Mapping[str, Any]
@@ -43,9 +43,9 @@ class DetectorLoader:
         if Path(self.folder).is_dir():
             os.chdir(self.folder)
         if self.on_gpu:
-            return detectors.load(self.spec, **self.options)
+            return detectors.load_detector(self.spec, **self.options)
         with _few_cores(self.cores):
-            return detectors.load(self.spec, **self.options)
+            return detectors.load_detector(self.spec, **self.options)
 
     def describe(self, detector: detectors.LoadedDetector) -> DetectorDescription:
         """What `load` gave."""

@@ -68,18 +68,18 @@ class ObservationJob:
 class DetectorDescription:
     """What a run says about its detector, and about the environment that computes with it.
 
-    `spec` and `options` are what `detectors.load` made it of, without what only says where it runs (device, workers);
-    spec is None for one that was handed over as an object. `unverified` says why its identity does not tell it from
-    another detector, where that is so.
+    `spec` and `options` are the arguments of `detectors.load_detector` that made it, without those that only say where
+    it runs (device, workers); spec is None for a detector that was passed as an object. `unverified_reason` says why
+    its fingerprint may not distinguish it from another detector.
     """
 
-    identity: str
+    fingerprint: str
     names: tuple[str, ...]
     own_batches: bool  # it makes its own batches of views
     software: dict[str, str]
     spec: str | None
     options: dict[str, Any]
-    unverified: str | None = None
+    unverified_reason: str | None = None
 
 
 @runtime_checkable
@@ -101,17 +101,17 @@ class Engine(Protocol):
 def describe_detector(
     detector: LoadedDetector, spec: str | None = None, options: Mapping[str, Any] | None = None
 ) -> DetectorDescription:
-    """What `detectors.load(spec, **options)` gave, or a detector that came some other way."""
+    """What `detectors.load_detector(spec, **options)` gave, or a detector that came some other way."""
     own_batches = isinstance(detector, ViewDetector)
     decides = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch"}  # else `Observing` says how large they are
     return DetectorDescription(
-        identity=detector.identity,
+        fingerprint=detector.fingerprint,
         names=tuple(detector.names),
         own_batches=own_batches,
         software=software(),
         spec=spec,
         options={name: value for name, value in (options or {}).items() if name in decides},
-        unverified=getattr(detector, "unverified", None),
+        unverified_reason=getattr(detector, "unverified_reason", None),
     )
 
 
