@@ -15,6 +15,7 @@ ORDER = (
     "errors",
     "text",
     "core",
+    "codec",
     "interop",
     "files",
     "detectors",
@@ -57,10 +58,11 @@ def imported(file: Path):
         yield from (name.removeprefix("objectseeker.") for name in names if name.startswith("objectseeker."))
 
 
-def test_the_root_holds_packages_and_three_modules():
-    assert {file.name for file in SOURCE.glob("*.py")} == {"__init__.py", "errors.py", "text.py", "defense.py"}
+def test_the_root_holds_packages_and_four_modules():
+    modules = {"errors", "text", "codec", "defense"}
+    assert {file.stem for file in SOURCE.glob("*.py")} == {"__init__", *modules}
     folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir() and folder.name[0] not in "_."}
-    assert folders | {"errors", "text", "defense"} == set(ORDER)
+    assert folders | modules == set(ORDER)
 
 
 @pytest.mark.parametrize("package", ORDER)

@@ -190,9 +190,12 @@ def halves(width: int, height: int, lines: int = 30) -> MaskSet:
 
 def parse_recipe(text: str) -> Recipe:
     """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
-    if str(text).startswith(("rolling:", "share:")):
-        return parse_rolling(str(text))
-    parts = [_parse_one(part.strip(), text) for part in re.split(r"(?<![0-9]e)\+", str(text))]
+    text = str(text)
+    if not text.isascii() or "_" in text:  # Python would read 1_0 and digits of other scripts as numbers
+        raise _unreadable(text)
+    if text.startswith(("rolling:", "share:")):
+        return parse_rolling(text)
+    parts = [_parse_one(part.strip(), text) for part in re.split(r"(?<![0-9]e)\+", text)]
     return parts[0] if len(parts) == 1 else Sum(tuple(parts))
 
 
@@ -260,9 +263,13 @@ def _parse_one(text: str, whole: str) -> Recipe:
     except ObjectSeekerError:
         raise
     except (KeyError, ValueError):
-        raise ObjectSeekerError(
-            f"cannot read the masks {whole!r}: write halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1%"
-        ) from None
+        raise _unreadable(whole) from None
+
+
+def _unreadable(text: str) -> ObjectSeekerError:
+    return ObjectSeekerError(
+        f"cannot read the masks {text[:80]!r}: write halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1%"
+    )
 
 
 # Rolling masks: every frame of a stream shows only its share of a recipe's masks, a window of frames all of them.
