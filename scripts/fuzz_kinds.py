@@ -101,7 +101,7 @@ class Annotations(Kind):
 
     def judge(self, made: tuple[str, bool, bool]) -> str | None:
         spec, strict, outside = made
-        dataset = open_dataset(spec, strict=strict, outside=outside)
+        dataset = open_dataset(spec, strict=strict, allow_outside_paths=outside)
         for entry in dataset.entries:
             if not np.isfinite(entry.truth.xyxy).all():
                 return f"{entry.id!r} has a box that is none"

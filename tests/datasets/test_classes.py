@@ -31,7 +31,7 @@ def test_classes_without_a_counterpart_are_reported() -> None:
     assert match.unknown == ("cyclist",)
     assert match.unused == 2
     assert match.warnings == (
-        "dataset classes left out because the detector does not know them: cyclist",
+        "dataset classes skipped because the detector does not know them: cyclist",
         "detector classes that match none of the dataset: bicycle, zebra; a class map can pair them by hand",
     )
 
@@ -90,7 +90,7 @@ def test_unknown_names_in_a_class_map_are_refused_with_the_nearest(class_map: di
 def test_near_misses_are_suggested_in_two_lines() -> None:
     match = match_classes(("car", "cyclist", "tram"), ("car", "bus", "bicyclist", *(f"kind {n}" for n in range(50))))
     assert match.warnings == (
-        "dataset classes left out because the detector does not know them: cyclist, tram",
+        "dataset classes skipped because the detector does not know them: cyclist, tram",
         "detector classes that match none of the dataset: bicyclist (nearest is cyclist), bus, kind 0, kind 1, kind 2 "
         "and 47 more; a class map can pair them by hand",
     )

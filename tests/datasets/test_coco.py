@@ -124,7 +124,7 @@ FIRST = ("annotations", 0)
         (change(*FIRST, "bbox", to=[1, 2, 3, float("nan")]), "impossible coordinate"),
         (change(*FIRST, "bbox", to=[1, 2, 0, 4]), r"\(id 1\) has a box of 0 x 4 pixels"),
         (change(*FIRST, "bbox", to=[1, 2, -3, 4]), "box of -3 x 4"),
-        (change(*FIRST, "bbox", to=[41, 2, 3, 4]), "wholly outside its 40x30 image"),
+        (change(*FIRST, "bbox", to=[41, 2, 3, 4]), "entirely outside its 40x30 image"),
         (change(*FIRST, "iscrowd", to=2), "iscrowd 2; it must be 0 or 1"),
     ],
 )
@@ -145,7 +145,7 @@ def test_not_json(tmp_path: Path, text: str) -> None:
 
 
 def test_not_a_coco_file(tmp_path: Path) -> None:
-    with pytest.raises(ObjectSeekerError, match="not a COCO annotation file"):
+    with pytest.raises(ObjectSeekerError, match="must hold a JSON object, got"):
         open_content(tmp_path, [{"image_id": 139, "bbox": [1, 2, 3, 4]}])
 
 

@@ -52,7 +52,7 @@ def test_dont_care_is_ignored_for_every_class(tmp_path: Path) -> None:
 def test_misc_is_left_out_and_said_so(tmp_path: Path) -> None:
     dataset = open_lines(tmp_path, line("Misc"), line("Car"))
     assert len(dataset.entries[0].truth) == 1
-    assert dataset.warnings == ("objects of type Misc left out: 1",)
+    assert dataset.warnings == ("objects of type Misc skipped: 1",)
 
 
 def test_training_folder_is_found(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_training_folder_is_found(tmp_path: Path) -> None:
         (line("Car", "1 2 nan 4"), "'nan' where a box coordinate"),
         (line("Car", "5 2 5 4"), "box of 0 x 2 pixels"),
         (line("DontCare", "5 2 4 4"), "box of -1 x 2 pixels"),
-        (line("Car", "60 2 70 4"), "wholly outside its 60x20 image"),
+        (line("Car", "60 2 70 4"), "entirely outside its 60x20 image"),
     ],
 )
 def test_broken_line_is_one_sentence_with_file_and_line(tmp_path: Path, text: str, words: str) -> None:

@@ -84,7 +84,7 @@ def test_yaml_with_names_as_a_mapping_and_several_folders(tmp_path: Path) -> Non
     (tmp_path / "my.yml").write_text("train: [one/images, two]\nval: gone\nnames:\n  0: cat\n  1: dog\n")
     dataset = open_dataset(f"yolo:{tmp_path / 'my.yml'}")
     assert ids(dataset) == ["train/one/images/a", "train/two/a"]
-    assert dataset.warnings == (f"1 split without its folder left out, in {tmp_path / 'my.yml'}, val: gone",)
+    assert dataset.warnings == (f"1 split without its folder skipped, in {tmp_path / 'my.yml'}, val: gone",)
 
 
 def test_yaml_with_a_list_of_images(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_yaml_with_a_list_of_images(tmp_path: Path) -> None:
     file = yaml(tmp_path, "val: val.txt")
     assert ids(open_dataset(f"yolo:{file}")) == ["images/val/b"]
     (tmp_path / "val.txt").write_text("../images/val/b.png\n")
-    with pytest.raises(ObjectSeekerError, match=r"val\.txt line 1 names .* lies outside"):
+    with pytest.raises(ObjectSeekerError, match=r"val\.txt line 1 names .* is outside"):
         open_dataset(f"yolo:{file}")
 
 
@@ -102,9 +102,11 @@ def test_yaml_that_leads_out(tmp_path: Path) -> None:
     add(tmp_path, "images/a.png", "labels/a.txt")
     for text in ("path: ../\nval: images", "val: ../images", f"val: {tmp_path / 'images'}"):
         file = yaml(tmp_path / "set", text)
-        with pytest.raises(ObjectSeekerError, match=r"data\.yaml names .*, which lies outside .*set; .* with outside"):
+        with pytest.raises(
+            ObjectSeekerError, match=r"data\.yaml names .*, which is outside .*set. .* allow outside paths"
+        ):
             open_dataset(f"yolo:{file}")
-        assert ids(open_dataset(f"yolo:{file}", outside=True)) == ["a"]
+        assert ids(open_dataset(f"yolo:{file}", allow_outside_paths=True)) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -113,12 +115,11 @@ def test_yaml_that_leads_out(tmp_path: Path) -> None:
         ("", "has no images for val; it has none of train, val and test"),
         ("train: images", "has no images for val; it has train"),
         ("val: gone", "val: gone is neither a folder nor a list of images"),
-        ("val: *anchor", "cannot be read; write one path or a list"),
-        ("val: |\n  images", "cannot be read"),
-        ("val: a\n  b", "cannot be read"),
-        ("val: {a: b}", "cannot be read"),
-        ("val: [a, [b]]", "val that cannot be read after item 1"),
-        ("val:\n  key: images", "under val 'key: images', which cannot be read"),
+        ("val: *anchor", r"line 2 cannot be read as YAML: the alias \*anchor stands for a value; write the value"),
+        ("val: a\n  b", "val: a b is neither a folder nor a list of images"),
+        ("val: {a: b}", "has val: {'a': 'b'}. Write one path or a list of paths"),
+        ("val: [a, [b]]", "has val: .*Write one path or a list of paths"),
+        ("val:\n  key: images", "has val: .*Write one path or a list of paths"),
     ],
 )
 def test_yaml_that_cannot_be_used(tmp_path: Path, text: str, words: str) -> None:
@@ -134,7 +135,7 @@ def test_labels_beside_images(tmp_path: Path) -> None:
     (tmp_path / "readme.txt").write_text("made by hand")
     dataset = open_dataset(f"yolo:{tmp_path}")
     assert ids(dataset) == ["a"]
-    assert dataset.warnings == (f"1 text file without an image left out, at {tmp_path / 'readme.txt'}",)
+    assert dataset.warnings == (f"1 text file without an image skipped, at {tmp_path / 'readme.txt'}",)
     with pytest.raises(ObjectSeekerError, match="no image of the same name"):
         open_dataset(f"yolo:{tmp_path}", strict=True)
 
@@ -153,7 +154,7 @@ def test_voc_without_a_split(tmp_path: Path, image: str, xml: str) -> None:
     assert dataset.warnings == ()
     extra = (tmp_path / image).with_stem("b")
     PIL.Image.new("RGB", (80, 20)).save(extra)
-    assert open_dataset(f"voc:{tmp_path}").warnings == (f"1 image without an XML file left out, at {extra}",)
+    assert open_dataset(f"voc:{tmp_path}").warnings == (f"1 image without an XML file skipped, at {extra}",)
     with pytest.raises(ObjectSeekerError, match="has no XML file"):
         open_dataset(f"voc:{tmp_path}", strict=True)
     extra.unlink()
@@ -176,9 +177,9 @@ def test_voc_without_a_split_where_there_are_some_or_nothing(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("<html><body>Sign in</body></html>", r"a\.xml holds 'html' where a VOC file holds 'annotation'"),
+        ("<html><body>Sign in</body></html>", r"a\.xml has the root element 'html', but VOC files have 'annotation'"),
         ("<!DOCTYPE html><html></html>", r"a\.xml is an HTML page"),
-        ("<annotations/>", r"a\.xml holds 'annotations'"),
+        ("<annotations/>", r"a\.xml has the root element 'annotations'"),
     ],
 )
 def test_voc_file_that_is_something_else(tmp_path: Path, text: str, words: str) -> None:

@@ -68,7 +68,7 @@ def test_mot_forgives_what_the_challenge_forgives(tmp_path: Path) -> None:
     entry = dataset.entries[0]
     assert list(zip(entry.ignore.tolist(), entry.crowd.tolist(), strict=True)) == list(kinds.values())
     assert set(entry.truth.label.tolist()) == {0}
-    assert dataset.warnings == (f"3 occluders left out, the first in {tmp_path / 'gt' / 'gt.txt'} line 7",)
+    assert dataset.warnings == (f"3 occluders skipped, the first in {tmp_path / 'gt' / 'gt.txt'} line 7",)
 
 
 def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
     assert dataset.entries[0].frame == FrameIndex(tmp_path.name, 0, None)
     for said in (
         f"1 sequence whose frames a second cannot be read, in {tmp_path / 'seqinfo.ini'}",
-        f"2 images whose names are no frame numbers left out, the first at {tmp_path / 'img1' / '000000.png'}",
-        f"4 annotations that cannot be read left out, the first in {file} line 2",
-        f"1 box of a frame that is not there left out, in {file} line 5",
+        f"2 images whose names are no frame numbers skipped, the first at {tmp_path / 'img1' / '000000.png'}",
+        f"4 annotations that cannot be read skipped, the first in {file} line 2",
+        f"1 box of a frame that is not there skipped, in {file} line 5",
         f"1 second object of a track in one frame kept without a track, in {file} line 6",
     ):
         assert said in dataset.warnings
@@ -120,7 +120,7 @@ def test_mot_reads_a_folder_of_sequences(tmp_path: Path) -> None:
     [
         (lambda root: f"mot:{root / 'nowhere'}", "is not a folder"),
         (lambda root: f"mot:{root}", "there is no sequence"),
-        (lambda root: mot(root, ini=INI.replace("img1", "../../x")), "lies outside"),
+        (lambda root: mot(root, ini=INI.replace("img1", "../../x")), "is outside"),
         (lambda root: mot(root, images=("cover",)), "no images that are named by frame numbers"),
         (lambda root: f"boxes:{root}", "there is no sequence"),
         (lambda root: f"cvat:{root}", "names no file and folder"),
@@ -176,9 +176,9 @@ def test_boxes_json_counts_what_is_odd(tmp_path: Path) -> None:
     dataset = open_dataset(spec)
     assert dataset.objects == 1
     assert dataset.warnings == (
-        f"5 annotations that cannot be read left out, the first in {file}, boxes[1]",
-        f"1 box of a frame that is not there left out, in {file}, boxes[6]",
-        f"1 box with an impossible coordinate left out, in {file}, boxes[7]",
+        f"5 annotations that cannot be read skipped, the first in {file}, boxes[1]",
+        f"1 box of a frame that is not there skipped, in {file}, boxes[6]",
+        f"1 box with an impossible coordinate skipped, in {file}, boxes[7]",
     )
     for content in ("[]", "{", '{"frames": 3}'):
         file.write_text(content)
@@ -234,9 +234,9 @@ def test_cvat_counts_what_is_odd(tmp_path: Path) -> None:
     dataset = open_dataset(spec)
     assert dataset.objects == 1
     assert [said.split(", the first")[0].split(", in")[0] for said in dataset.warnings] == [
-        "1 box of a frame that is not there left out",
-        "1 shape that is no box left out",
-        "3 annotations that cannot be read left out",
+        "1 box of a frame that is not there skipped",
+        "1 shape that is no box skipped",
+        "3 annotations that cannot be read skipped",
     ]
     with pytest.raises(ObjectSeekerError, match="frame 7"):
         open_dataset(spec, strict=True)
@@ -247,7 +247,7 @@ def test_cvat_for_images_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ObjectSeekerError, match="export it as CVAT for video"):
         open_dataset(spec)
     (tmp_path / "a.xml").write_text("<annotation></annotation>")
-    with pytest.raises(ObjectSeekerError, match="where a CVAT file holds 'annotations'"):
+    with pytest.raises(ObjectSeekerError, match="but CVAT files have 'annotations'"):
         open_dataset(spec)
 
 

@@ -90,7 +90,7 @@ def test_size_and_suffix_may_differ(year: Path) -> None:
         (SIZE + obj(frame=FRAME.replace("40", "nan")), "where xmax should be a number"),
         (SIZE + obj(frame=FRAME.replace("40", "1_0")), "where xmax should be a number"),
         (SIZE + obj(frame=FRAME.replace("40", "0")), "object 1 has a box of 0 x 30 pixels"),
-        (SIZE + obj(frame=FRAME.replace("<xmin>1<", "<xmin>42<").replace("40", "50")), "wholly outside its 40x30"),
+        (SIZE + obj(frame=FRAME.replace("<xmin>1<", "<xmin>42<").replace("40", "50")), "entirely outside its 40x30"),
         (SIZE + obj(name=""), "object 1 has no <name>"),
         (SIZE + obj(more="<difficult>maybe</difficult>"), "<difficult> 'maybe'; it must be 0 or 1"),
         (SIZE.replace("40", "0") + obj(), "1.xml has <width> 0"),

@@ -276,7 +276,7 @@ def test_an_image_that_goes_away_stops_the_job(tmp_path):
 def test_classes_the_detector_does_not_know(spec, tmp_path):
     warnings = []
     run = run_here(spec, tmp_path / "run", on_warning=warnings.append)
-    assert warnings[0] == "dataset classes left out because the detector does not know them: rarity"
+    assert warnings[0] == "dataset classes skipped because the detector does not know them: rarity"
     assert run.manifest.unmatched_classes == ("rarity",)
     assert any((entry.truth.label == 2).any() for entry in open_dataset(spec).entries)
     assert not any((image.truth.label == 2).any() for image in run.images())

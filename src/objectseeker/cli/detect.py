@@ -227,7 +227,7 @@ def _given(inputs: list[str], outside: bool) -> tuple[Dataset | None, list[Sourc
         return None, sources_of_files([Path(given) for given in inputs]), ()
     if len(inputs) > 1:
         raise ObjectSeekerError(f"{named[0]} is a dataset: give it alone, or images and folders")
-    data = open_dataset(named[0], outside=outside)
+    data = open_dataset(named[0], allow_outside_paths=outside)
     return data, *sources_of_dataset(data)
 
 

@@ -105,7 +105,7 @@ def observe(
         raise ObjectSeekerError("--seed draws a sample: say with --sample of how many images")
     count, drawn_by = (limit, None) if sample is None else (sample, seed or 0)
     pairs = None if class_map is None else read_class_map(class_map)
-    data = open_dataset(dataset, strict=strict, outside=outside)
+    data = open_dataset(dataset, strict=strict, allow_outside_paths=outside)
     chosen = what_is_observed(detector, masks, defense)
     observing = ObservationSettings(
         masks=chosen.masks,

@@ -1,6 +1,6 @@
 """Datasets: images with ground truth, one module per format.
 
-A new format is a module with `read(spec, rest, notes) -> Dataset` and a line in `READERS`.
+A new format is a module with `read(spec, path_spec, skip_log) -> Dataset` and a line in `READERS`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from objectseeker.datasets import boxes_json, coco, cvat, folder, image_list, ki
 from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, DatasetImage
 from objectseeker.datasets.folder import as_sequences
-from objectseeker.datasets.skip_log import SkipLog
+from objectseeker.datasets.parsing import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
 from objectseeker.text import shown, writable
@@ -37,28 +37,30 @@ FORMS = (
 )
 
 
-def open_dataset(spec: str | Path, *, strict: bool = False, outside: bool = False) -> Dataset:
+def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths: bool = False) -> Dataset:
     """The dataset that `spec` names, in one of `FORMS`.
 
     All annotation is read and checked now; of the images only their presence (and, where a format does not state
-    it, their size). A plain folder or list has no ground truth. A box that cannot be used is left out, and the
+    it, their size). A plain folder or list has no ground truth. A box that cannot be used is skipped, and the
     warnings say how many; `strict` refuses it instead. An annotation file may name images in the folder given with
     it; `outside` allows others.
     """
     text = str(spec)
-    notes = SkipLog(strict=strict, outside=outside)
-    kind, _, rest = text.partition(":")
+    skip_log = SkipLog(strict=strict, allow_outside_paths=allow_outside_paths)
+    kind, _, path_spec = text.partition(":")
     if not writable(text):  # a run could not write down where it came from
         raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8; rename its folder")
     try:
-        if rest and kind == FRAMES:
-            return as_sequences(text, open_dataset(rest, strict=strict, outside=outside), notes)
-        if rest and kind in READERS:
-            return READERS[kind](text, rest, notes)
+        if path_spec and kind == FRAMES:
+            return as_sequences(
+                text, open_dataset(path_spec, strict=strict, allow_outside_paths=allow_outside_paths), skip_log
+            )
+        if path_spec and kind in READERS:
+            return READERS[kind](text, path_spec, skip_log)
         if is_url(text):
-            return folder.read(text, text, notes)
+            return folder.read(text, text, skip_log)
         if text and Path(text).expanduser().exists():
-            return folder.read(text, text, notes)
+            return folder.read(text, text, skip_log)
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None

@@ -8,13 +8,11 @@ in frames/ or beside the file. `name`, `fps`, `width` and `height` may be missin
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import read_bytes
+from objectseeker.datasets.parsing import InvalidAnnotationError, SkipLog, read_json
 from objectseeker.datasets.sequences import (
     LARGEST_TRACK,
     NO_FRAME,
@@ -23,7 +21,6 @@ from objectseeker.datasets.sequences import (
     parse_fps,
     sequences_below,
 )
-from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
@@ -32,45 +29,37 @@ FILE = "boxes.json"
 FORM = f"boxes:DIR, a folder with {FILE} and frames/ or a folder of such folders"
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """All sequences of the folder. Where no object has a track they are linked by overlap."""
     records = []
-    for name, folder in sequences_below(Path(rest).expanduser(), lambda path: (path / FILE).is_file(), spec, FORM):
-        records += assign_tracks(_records(name, folder / FILE, notes), notes)
-    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
+    for name, folder in sequences_below(Path(path_spec).expanduser(), lambda path: (path / FILE).is_file(), spec, FORM):
+        records += assign_tracks(_records(name, folder / FILE, skip_log), skip_log)
+    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, skip_log)
 
 
-def _records(name: str, file: Path, notes: SkipLog) -> list[ImageRecord]:
-    content = _content(file)
-    fps = parse_fps(content.get("fps"), str(file), notes)
+def _records(name: str, file: Path, skip_log: SkipLog) -> list[ImageRecord]:
+    content = read_json(file)
+    if not all(isinstance(content.get(key), list) for key in ("frames", "boxes")):
+        raise ObjectSeekerError(f"{file} must hold an object with the lists frames and boxes")
+    fps = parse_fps(content.get("fps"), str(file), skip_log)
     folder = file.parent / "frames" if (file.parent / "frames").is_dir() else file.parent
     records = []
     for place, frame in enumerate(content["frames"]):
         source = f"{file}, frames[{place}]"
         if not isinstance(frame, str) or not frame or not writable(frame):
             raise ObjectSeekerError(f"{source} must be the name of a file, got {shown(frame)}")
-        path = notes.inside(folder, frame, source)
+        path = skip_log.resolve_inside(folder, frame, source)
         records.append(
             ImageRecord(f"{name}/{Path(frame).stem}", path, image_size(path), [], FrameIndex(name, place, fps))
         )
     for place, row in enumerate(content["boxes"]):
         source = f"{file}, boxes[{place}]"
-        with notes:
+        with skip_log:
             frame, box = _box(row, source)
             if not 0 <= frame < len(records):
                 raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {frame} of {len(records)}")
             records[frame].boxes.append(box)
     return records
-
-
-def _content(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(read_bytes(file).decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        raise ObjectSeekerError(f"{file} is not valid JSON") from None
-    if not isinstance(content, dict) or not all(isinstance(content.get(key), list) for key in ("frames", "boxes")):
-        raise ObjectSeekerError(f"{file} must hold an object with the lists frames and boxes")
-    return content
 
 
 def _box(row: object, source: str) -> tuple[int, Annotation]:

@@ -56,7 +56,7 @@ class ClassMatch:
         if not self.unknown:
             return ()
         unknown = _truncated_list(self.unknown, LONGEST_LIST)
-        lost = f"dataset classes left out because the detector does not know them: {unknown}"
+        lost = f"dataset classes skipped because the detector does not know them: {unknown}"
         if not self.spare:
             return (lost,)
         near = _suggestions(self.spare, self.unknown)

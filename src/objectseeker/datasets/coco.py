@@ -5,15 +5,13 @@ The folder may be an address such as s3://bucket/val2017: its files are then not
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import read_bytes, require_folder
-from objectseeker.datasets.skip_log import SkipLog
+from objectseeker.datasets.parsing import SkipLog, read_json, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
@@ -24,15 +22,15 @@ FORM = "coco:ANNOTATIONS.json:IMAGES"
 JsonObject = dict[str, Any]
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """Labels are the categories in file order; crowd annotations are ignored; images without objects are kept."""
-    file, images = _split(spec, rest)
-    content = _content(file)
+    file, images = _split(spec, path_spec)
+    content = read_json(file)
     names = {key: _text(item, "name", source) for key, item, source in _items(content, "categories", file)}
     if not names:
         raise ObjectSeekerError(f"{file} has no categories, so its objects have no names")
     records = {
-        key: _record(key, item, notes.inside(images, _text(item, "file_name", source), source), source)
+        key: _record(key, item, skip_log.resolve_inside(images, _text(item, "file_name", source), source), source)
         for key, item, source in _items(content, "images", file)
     }
     for _, item, source in _items(content, "annotations", file):
@@ -40,12 +38,12 @@ def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
         if key not in records:
             raise ObjectSeekerError(f"{source} is for image {plain(key)}, which the file does not list")
         records[key].boxes.append(_box(item, names, source))
-    return build_dataset(spec, tuple(names.values()), records.values(), notes)
+    return build_dataset(spec, tuple(names.values()), records.values(), skip_log)
 
 
-def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
+def _split(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
     """Annotation file and image folder; paths may hold colons themselves, so the file that exists decides."""
-    parts = rest.rstrip(":").split(":")
+    parts = path_spec.rstrip(":").split(":")
     if len(parts) < 2:
         raise ObjectSeekerError(f"{spec!r} names no image folder; give {FORM}")
     for place in range(1, len(parts)):
@@ -57,16 +55,6 @@ def _split(spec: str, rest: str) -> tuple[Path, Path | Url]:
             images = Path(named).expanduser()
             return file, require_folder(images, f"{spec!r}: {str(images)!r} is not a folder; give {FORM}")
     raise ObjectSeekerError(f"{spec!r}: there is no annotation file at that path; give {FORM}")
-
-
-def _content(file: Path) -> JsonObject:
-    try:
-        content = json.loads(read_bytes(file))
-    except (ValueError, RecursionError) as error:
-        raise ObjectSeekerError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise ObjectSeekerError(f"{file} is not a COCO annotation file: it must hold an object, not a list or value")
-    return content
 
 
 def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, JsonObject, str]]:

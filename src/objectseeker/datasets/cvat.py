@@ -13,44 +13,51 @@ from xml.etree.ElementTree import Element
 
 from objectseeker.core.observation import FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import images_by_stem, parse_digits, parse_number, require_folder
+from objectseeker.datasets.parsing import (
+    InvalidAnnotationError,
+    SkipLog,
+    SkipReason,
+    images_by_stem,
+    parse_digits,
+    parse_number,
+    read_xml,
+    require_folder,
+)
 from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, assign_tracks, natural_sort_key
-from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog, SkipReason
-from objectseeker.datasets.voc import parse
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import writable
 
 FORM = "cvat:ANNOTATIONS.xml:IMAGES"
 NAMED = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
-SHAPES = SkipReason("shape that is no box left out", "shapes that are no boxes left out")
+SHAPES = SkipReason("shape that is no box skipped", "shapes that are no boxes skipped")
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """One sequence: the boxes of all tracks."""
-    annotation, _, images = rest.rpartition(":")
+    annotation, _, images = path_spec.rpartition(":")
     if not annotation or not images:
         raise ObjectSeekerError(f"{spec!r} names no file and folder; give {FORM}")
     file, folder = Path(annotation).expanduser(), Path(images).expanduser()
     require_folder(folder, f"{spec!r}: {images!r} is not a folder; give {FORM}")
-    root = parse(file, "annotations", "CVAT")
+    root = read_xml(file, "annotations", "CVAT")
     if root.find("track") is None and root.find("image") is not None:
         raise ObjectSeekerError(f"{file} is a CVAT file for images, without tracks: export it as CVAT for video")
-    frames = _frames(folder, notes)
-    for frame, box in _boxes(root, file, notes):
-        with notes:
+    frames = _frames(folder, skip_log)
+    for frame, box in _boxes(root, file, skip_log):
+        with skip_log:
             if frame not in frames:
                 raise InvalidAnnotationError(
                     NO_FRAME, box.source, f"{box.source} is about frame {frame}, which has no image"
                 )
             frames[frame].boxes.append(box)
-    records = assign_tracks([frames[frame] for frame in sorted(frames)], notes)
-    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, notes)
+    records = assign_tracks([frames[frame] for frame in sorted(frames)], skip_log)
+    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, skip_log)
 
 
-def _frames(folder: Path, notes: SkipLog) -> dict[int, ImageRecord]:
-    images = images_by_stem(folder, notes)
+def _frames(folder: Path, skip_log: SkipLog) -> dict[int, ImageRecord]:
+    images = images_by_stem(folder, skip_log)
     stems = sorted(images, key=natural_sort_key)
     named = [NAMED.fullmatch(stem) for stem in stems]
     numbers = [int(match[1]) for match in named if match]
@@ -63,14 +70,14 @@ def _frames(folder: Path, notes: SkipLog) -> dict[int, ImageRecord]:
     }
 
 
-def _boxes(root: Element, file: Path, notes: SkipLog) -> Iterator[tuple[int, Annotation]]:
+def _boxes(root: Element, file: Path, skip_log: SkipLog) -> Iterator[tuple[int, Annotation]]:
     for place, track in enumerate(root.findall("track")):
         identity = parse_digits(track.get("id") or "?")
         for shape in track:
             if shape.get("outside") == "1":
                 continue
             source = f"{file}, track {place if identity is None else identity}, frame {(shape.get('frame') or '?')[:9]}"
-            with notes:
+            with skip_log:
                 if shape.tag != "box":
                     raise InvalidAnnotationError(
                         SHAPES, source, f"{source} has a {shape.tag[:40]} where a box is needed"

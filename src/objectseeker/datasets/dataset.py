@@ -16,7 +16,7 @@ import numpy as np
 from objectseeker.core.boxes import LARGEST_COORDINATE, Bools, Detections, Ints
 from objectseeker.core.masks import Image
 from objectseeker.core.observation import NO_TRACK, FrameIndex
-from objectseeker.datasets.skip_log import IMPOSSIBLE, NO_AREA, OUTSIDE, InvalidAnnotationError, SkipLog
+from objectseeker.datasets.parsing import IMPOSSIBLE, NO_AREA, OUTSIDE, InvalidAnnotationError, SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.files.remote import Url
@@ -151,16 +151,16 @@ def build_dataset(
     spec: str,
     names: Sequence[str],
     records: Iterable[ImageRecord],
-    notes: SkipLog | None = None,
+    skip_log: SkipLog | None = None,
     warnings: Sequence[str] = (),
 ) -> Dataset:
-    """The dataset of what a reader found, once all of it has been checked; without notes every bad box is refused.
+    """The dataset of what a reader found, once all of it has been checked; without skip_log every bad box is refused.
 
-    An image stays, whatever is left out of its objects.
+    An image stays, whatever is skipped of its objects.
     """
-    notes = notes or SkipLog(strict=True)
+    skip_log = skip_log or SkipLog(strict=True)
     _reject_duplicates(names, f"{spec} names the class")
-    records = [replace(record, boxes=_valid_boxes(record, notes)) for record in records]
+    records = [replace(record, boxes=_valid_boxes(record, skip_log)) for record in records]
     if not records:
         raise ObjectSeekerError(f"{spec} holds no images")
     _reject_duplicates([record.id for record in records], f"{spec} lists the image")
@@ -180,12 +180,12 @@ def build_dataset(
         names=tuple(names),
         entries=tuple(entries),
         identity=digest.hexdigest(),
-        warnings=(*warnings, *notes.warnings, *_overhang_warnings(records)),
+        warnings=(*warnings, *skip_log.warnings, *_overhang_warnings(records)),
     )
 
 
 def stream_dataset(
-    spec: str, records: Callable[[SkipLog], Iterator[tuple[str, Path | Url, int | None]]], notes: SkipLog
+    spec: str, records: Callable[[SkipLog], Iterator[tuple[str, Path | Url, int | None]]], skip_log: SkipLog
 ) -> Dataset:
     """A dataset without ground truth, never all in memory: `records` gives id, place and size in bytes, if known.
 
@@ -195,7 +195,7 @@ def stream_dataset(
 
     def entries() -> Iterator[DatasetImage]:
         digest, count = hashlib.sha256(_line([])), 0
-        for identity, path, size in records(SkipLog(strict=notes.strict) if seen else notes):
+        for identity, path, size in records(SkipLog(strict=skip_log.strict) if seen else skip_log):
             digest.update(_line([identity, size]) + _NO_OBJECTS)
             count += 1
             yield DatasetImage(identity, path, None, _NOTHING, _NO_FLAGS, _NO_FLAGS)
@@ -211,7 +211,7 @@ def stream_dataset(
     if not count:
         raise ObjectSeekerError(f"{spec} holds no images")
     return Dataset(
-        spec=spec, names=(), entries=LazySequence(entries, count), identity=identity, warnings=notes.warnings
+        spec=spec, names=(), entries=LazySequence(entries, count), identity=identity, warnings=skip_log.warnings
     )
 
 
@@ -226,10 +226,10 @@ def _entry(record: ImageRecord, labels: dict[str, int]) -> DatasetImage:
     return DatasetImage(record.id, record.path, record.size, truth, ignore, crowd, record.frame, track)
 
 
-def _valid_boxes(record: ImageRecord, notes: SkipLog) -> list[Annotation]:
+def _valid_boxes(record: ImageRecord, skip_log: SkipLog) -> list[Annotation]:
     boxes = []
     for box in record.boxes:
-        with notes:
+        with skip_log:
             _check_box(box, record.size)
             boxes.append(box)
     return boxes
@@ -244,7 +244,7 @@ def _check_box(box: Annotation, size: tuple[int, int] | None) -> None:
         sentence = f"{box.source} has a box of {x2 - x1:g} x {y2 - y1:g} pixels; both sides must be above 0"
         raise InvalidAnnotationError(NO_AREA, box.source, sentence)
     if size is not None and not (x1 < size[0] and y1 < size[1] and x2 > 0 and y2 > 0):
-        sentence = f"{box.source} has a box wholly outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
+        sentence = f"{box.source} has a box entirely outside its {size[0]}x{size[1]} image: {list(box.xyxy)}"
         raise InvalidAnnotationError(OUTSIDE, box.source, sentence)
 
 

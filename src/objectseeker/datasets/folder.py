@@ -11,8 +11,8 @@ import numpy as np
 
 from objectseeker.core.observation import FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset, stream_dataset
+from objectseeker.datasets.parsing import SkipLog
 from objectseeker.datasets.sequences import link_by_overlap, natural_sort_key, number_frames
-from objectseeker.datasets.skip_log import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, walk_url
@@ -22,7 +22,7 @@ from objectseeker.files.remote import Url, is_folder, is_url, walk_url
 # Objects are linked by overlap (`sequences.link`), since other formats have no tracks.
 
 
-def as_sequences(spec: str, dataset: Dataset, notes: SkipLog) -> Dataset:
+def as_sequences(spec: str, dataset: Dataset, skip_log: SkipLog) -> Dataset:
     """`dataset`, whose images are frames."""
     folders: dict[str, list[ImageRecord]] = {}
     for entry in sorted(dataset.entries, key=lambda entry: natural_sort_key(entry.id)):
@@ -45,7 +45,7 @@ def as_sequences(spec: str, dataset: Dataset, notes: SkipLog) -> Dataset:
         for folder, records in folders.items()
         for record in link_by_overlap(list(_framed(names[folder], records)))
     ]
-    return replace(build_dataset(spec, dataset.names, linked, notes), warnings=dataset.warnings)
+    return replace(build_dataset(spec, dataset.names, linked, skip_log), warnings=dataset.warnings)
 
 
 def _framed(sequence: str, records: Sequence[ImageRecord]) -> Iterator[ImageRecord]:
@@ -60,31 +60,31 @@ def _framed(sequence: str, records: Sequence[ImageRecord]) -> Iterator[ImageReco
 Listed = tuple[str, Path | Url, int | None]
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """Every image below the folder; its id is its path relative to the folder."""
-    if is_url(rest):
-        url = Url(rest)
-        alone: Listed | None = None if is_folder(rest) else (url.name, url, None)
-        walk: Callable[[SkipLog], Iterator[Listed]] = partial(_at_address, rest)
+    if is_url(path_spec):
+        url = Url(path_spec)
+        alone: Listed | None = None if is_folder(path_spec) else (url.name, url, None)
+        walk: Callable[[SkipLog], Iterator[Listed]] = partial(_at_address, path_spec)
     else:
-        root = Path(rest).expanduser()
+        root = Path(path_spec).expanduser()
         alone = None if root.is_dir() else (root.name, root, root.stat().st_size)
         walk = partial(_on_disk, root)
     if alone is not None:
-        return stream_dataset(spec, lambda _: iter([alone]), notes)
-    if next(walk(SkipLog(strict=notes.strict)), None) is None:
-        raise ObjectSeekerError(no_image_in(rest))
-    return stream_dataset(spec, walk, notes)
+        return stream_dataset(spec, lambda _: iter([alone]), skip_log)
+    if next(walk(SkipLog(strict=skip_log.strict)), None) is None:
+        raise ObjectSeekerError(no_image_in(path_spec))
+    return stream_dataset(spec, walk, skip_log)
 
 
-def _on_disk(root: Path, notes: SkipLog) -> Iterator[Listed]:
+def _on_disk(root: Path, skip_log: SkipLog) -> Iterator[Listed]:
     start = len(str(root / "x")) - 1
-    for path in filter(notes.check_storable, walk_images(root)):
+    for path in filter(skip_log.check_storable, walk_images(root)):
         yield path.as_posix()[start:], path, path.stat().st_size
 
 
-def _at_address(url: str, notes: SkipLog) -> Iterator[Listed]:
+def _at_address(url: str, skip_log: SkipLog) -> Iterator[Listed]:
     for below, address, size in walk_url(url):
         hidden = any(part.startswith(".") for part in below.split("/"))
-        if looks_like_image(below) and not hidden and notes.check_storable(Url(address)):
+        if looks_like_image(below) and not hidden and skip_log.check_storable(Url(address)):
             yield below, Url(address), size

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from objectseeker.datasets.dataset import Dataset, stream_dataset
-from objectseeker.datasets.skip_log import SkipLog
+from objectseeker.datasets.parsing import SkipLog
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import Url, is_url, open_url
 from objectseeker.text import shown
@@ -27,12 +27,12 @@ from objectseeker.text import shown
 FORM = "list:FILE.txt or list:FILE.parquet"
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """An image's id is its line; in a Parquet file that of its column id, if there is one."""
-    lines = _rows if rest.endswith(".parquet") else _lines
-    _refuse_repeats(rest, lines)
+    lines = _rows if path_spec.endswith(".parquet") else _lines
+    _refuse_repeats(path_spec, lines)
     return stream_dataset(
-        spec, lambda _: ((identity, _place(path, rest), None) for identity, path in lines(rest)), notes
+        spec, lambda _: ((identity, _place(path, path_spec), None) for identity, path in lines(path_spec)), skip_log
     )
 
 

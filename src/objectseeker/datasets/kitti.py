@@ -9,8 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import images_by_stem, parse_number, read_lines, require_folder
-from objectseeker.datasets.skip_log import SkipLog
+from objectseeker.datasets.parsing import SkipLog, images_by_stem, parse_number, read_lines, require_folder
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
@@ -25,35 +24,35 @@ REGION, LEFT_OUT = "dontcare", "misc"
 COLUMNS = 15
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
-    """Labels are car, pedestrian, cyclist. Misc objects are left out, with a warning that says how many.
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
+    """Labels are car, pedestrian, cyclist. Misc objects are skipped, with a warning that says how many.
 
     A DontCare region is of no class: it becomes one ignored crowd box of each class, so that it forgives
     detections of every class.
     """
-    root = Path(rest).expanduser()
-    require_folder(root, f"{spec!r}: {rest!r} is not a folder; give kitti:DIR")
+    root = Path(path_spec).expanduser()
+    require_folder(root, f"{spec!r}: {path_spec!r} is not a folder; give kitti:DIR")
     root = root / "training" if (root / "training").is_dir() else root
     folder = require_folder(root / "image_2", f"{spec!r}: {root} has no folder image_2")
     labels = require_folder(root / "label_2", f"{spec!r}: {root} has no folder label_2 with the annotation")
-    images = images_by_stem(folder, notes)
+    images = images_by_stem(folder, skip_log)
     for file in sorted(labels.glob("*.txt")):
         if writable(file.stem) and file.stem not in images:
             raise ObjectSeekerError(f"{file} has no image {file.stem!r} in {folder}")
     records, left_out = [], 0
     for stem, path in images.items():
-        boxes = _boxes(labels / f"{stem}.txt", notes)
+        boxes = _boxes(labels / f"{stem}.txt", skip_log)
         kept = [box for box in boxes if box.name != LEFT_OUT]
         left_out += len(boxes) - len(kept)
         records.append(ImageRecord(stem, path, image_size(path), kept))
-    warnings = [f"objects of type Misc left out: {left_out}"] if left_out else []
-    return build_dataset(spec, NAMES, records, notes, warnings)
+    warnings = [f"objects of type Misc skipped: {left_out}"] if left_out else []
+    return build_dataset(spec, NAMES, records, skip_log, warnings)
 
 
-def _boxes(file: Path, notes: SkipLog) -> list[Annotation]:
+def _boxes(file: Path, skip_log: SkipLog) -> list[Annotation]:
     boxes: list[Annotation] = []
     for line, text in read_lines(file):
-        with notes:
+        with skip_log:
             boxes += _line_boxes(text.split(), f"{file} line {line}")
     return boxes
 

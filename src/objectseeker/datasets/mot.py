@@ -15,7 +15,16 @@ from pathlib import Path
 
 from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import images_by_stem, parse_number, read_bytes, read_lines, require_folder
+from objectseeker.datasets.parsing import (
+    InvalidAnnotationError,
+    SkipLog,
+    SkipReason,
+    images_by_stem,
+    parse_number,
+    read_bytes,
+    read_lines,
+    require_folder,
+)
 from objectseeker.datasets.sequences import (
     LARGEST_TRACK,
     MOT_IMAGES,
@@ -26,7 +35,6 @@ from objectseeker.datasets.sequences import (
     parse_fps,
     sequences_below,
 )
-from objectseeker.datasets.skip_log import InvalidAnnotationError, SkipLog, SkipReason
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 
@@ -48,9 +56,9 @@ CLASSES = {
 }
 PERSON, CROWD = "pedestrian", "crowd"
 FORGIVEN = ("person on vehicle", "static person", "distractor", "reflection")
-OCCLUDERS = SkipReason("occluder left out", "occluders left out")
+OCCLUDERS = SkipReason("occluder skipped", "occluders skipped")
 NO_NUMBER = SkipReason(
-    "image whose name is no frame number left out", "images whose names are no frame numbers left out", "at"
+    "image whose name is no frame number skipped", "images whose names are no frame numbers skipped", "at"
 )
 NO_TRUTH = SkipReason(
     "sequence without gt/gt.txt read without objects", "sequences without gt/gt.txt read without objects"
@@ -59,42 +67,42 @@ BAD_INI = SkipReason("seqinfo.ini that cannot be read", "seqinfo.ini files that 
 CLASS_COLUMNS = 9  # of a line that has a class
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """All sequences of the folder. Objects without a track (-1) in the whole sequence are linked by overlap."""
     records = []
-    for name, folder in sequences_below(Path(rest).expanduser(), _is_sequence, spec, FORM):
-        records += assign_tracks(_records(name, folder, notes), notes)
+    for name, folder in sequences_below(Path(path_spec).expanduser(), _is_sequence, spec, FORM):
+        records += assign_tracks(_records(name, folder, skip_log), skip_log)
     occurring = {box.name for record in records for box in record.boxes}
     names = [name for name in CLASSES.values() if name in occurring or name == PERSON]
-    return build_dataset(spec, names, records, notes)
+    return build_dataset(spec, names, records, skip_log)
 
 
 def _is_sequence(folder: Path) -> bool:
     return (folder / "seqinfo.ini").is_file() or (folder / MOT_IMAGES).is_dir()
 
 
-def _records(name: str, folder: Path, notes: SkipLog) -> list[ImageRecord]:
-    info = _info(folder / "seqinfo.ini", notes)
+def _records(name: str, folder: Path, skip_log: SkipLog) -> list[ImageRecord]:
+    info = _info(folder / "seqinfo.ini", skip_log)
     ini = str(folder / "seqinfo.ini")
-    fps = parse_fps(info.get("framerate"), ini, notes)
-    place = Path(notes.inside(folder, info.get("imdir") or MOT_IMAGES, ini))
-    images = images_by_stem(require_folder(place, f"{folder} has no folder {place.name} with its images"), notes)
+    fps = parse_fps(info.get("framerate"), ini, skip_log)
+    place = Path(skip_log.resolve_inside(folder, info.get("imdir") or MOT_IMAGES, ini))
+    images = images_by_stem(require_folder(place, f"{folder} has no folder {place.name} with its images"), skip_log)
     frames: dict[int, ImageRecord] = {}  # counted from 1, as in the annotation
     for stem, path in images.items():
         number_of = mot_number(stem)
         if number_of is None or number_of + 1 in frames:
-            notes.note(NO_NUMBER, str(path), f"{path} is not named by the number of a frame, from 1 on")
+            skip_log.record_skip(NO_NUMBER, str(path), f"{path} is not named by the number of a frame, from 1 on")
             continue
         frame = FrameIndex(name, number_of, fps)
         frames[number_of + 1] = ImageRecord(f"{name}/{stem}", path, image_size(path), [], frame)
     if not frames:
         raise ObjectSeekerError(f"{place} holds no images that are named by frame numbers, such as 000001.jpg")
-    for number_of, box in _boxes(folder / "gt" / "gt.txt", frames, notes):
+    for number_of, box in _boxes(folder / "gt" / "gt.txt", frames, skip_log):
         frames[number_of].boxes.append(box)
     return [frames[number_of] for number_of in sorted(frames)]
 
 
-def _info(file: Path, notes: SkipLog) -> dict[str, str]:
+def _info(file: Path, skip_log: SkipLog) -> dict[str, str]:
     if not file.is_file():
         return {}
     parser = ConfigParser(interpolation=None, strict=False)
@@ -102,17 +110,17 @@ def _info(file: Path, notes: SkipLog) -> dict[str, str]:
         parser.read_string(read_bytes(file).decode("utf-8-sig"))
         return dict(parser["Sequence"])
     except (IniError, KeyError, UnicodeDecodeError):
-        notes.note(BAD_INI, str(file), f"{file} cannot be read: it must have a section [Sequence]")
+        skip_log.record_skip(BAD_INI, str(file), f"{file} cannot be read: it must have a section [Sequence]")
         return {}
 
 
-def _boxes(file: Path, frames: dict[int, ImageRecord], notes: SkipLog) -> Iterator[tuple[int, Annotation]]:
+def _boxes(file: Path, frames: dict[int, ImageRecord], skip_log: SkipLog) -> Iterator[tuple[int, Annotation]]:
     if not file.is_file():
-        notes.note(NO_TRUTH, str(file.parent.parent), f"there is no {file} with the objects")
+        skip_log.record_skip(NO_TRUTH, str(file.parent.parent), f"there is no {file} with the objects")
         return
     for line, text in read_lines(file):
         source = f"{file} line {line}"
-        with notes:
+        with skip_log:
             frame, box = _line(text.split(","), source)
             if frame not in frames:
                 raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {frame}, which has no image")

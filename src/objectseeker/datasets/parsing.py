@@ -1,17 +1,145 @@
-"""Reading annotation files: what goes wrong becomes one sentence with the file's name."""
+"""Reading untrusted annotation files: plain data or a one-line error that names the file and the place.
+
+Limits are checked while reading: path traversal, YAML aliases, XML entity expansion, depth and size. What cannot be
+used but does not spoil the rest is skipped and counted in a `SkipLog`.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
 
-from objectseeker.datasets.skip_log import IMPOSSIBLE, InvalidAnnotationError, SkipLog
+import yaml
+
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import expand_image_paths
-from objectseeker.text import readable, shown
+from objectseeker.files.remote import Url
+from objectseeker.text import readable, shown, writable
+
+MAX_YAML_LENGTH = 1_000_000  # characters; the names of all 21,841 ImageNet classes take half of them
+MAX_YAML_EVENTS = 100_000  # keys, values, beginnings and ends: about five seconds of parsing
+MAX_YAML_DEPTH = 20  # lists and mappings inside each other
+
+YamlValue: TypeAlias = "str | list[YamlValue] | dict[str, YamlValue]"
+
+
+class SkipReason(NamedTuple):
+    """Kind of skipped item, as warnings call one and many of them."""
+
+    one: str
+    many: str
+    preposition: str = "in"  # before the item's source
+
+
+NO_AREA = SkipReason("box without area skipped", "boxes without area skipped")
+OUTSIDE = SkipReason("box entirely outside its image skipped", "boxes entirely outside their images skipped")
+IMPOSSIBLE = SkipReason("box with an impossible coordinate skipped", "boxes with impossible coordinates skipped")
+BAD_NAME = SkipReason("file whose name is not UTF-8 skipped", "files whose names are not UTF-8 skipped", "at")
+
+
+class InvalidAnnotationError(ObjectSeekerError):
+    """One annotation or file that cannot be used, while the rest of the dataset can."""
+
+    def __init__(self, reason: SkipReason, source: str, message: str) -> None:
+        super().__init__(message)
+        self.reason, self.source = reason, source
+
+
+class SkipLog:
+    """Counts of what a reader skipped, and what the user allows.
+
+    Used as a context manager around one item, it skips and counts the item on an `InvalidAnnotationError`.
+
+    Args:
+        strict: Raise instead of skipping.
+        allow_outside_paths: Let annotations name files outside the image folder.
+    """
+
+    def __init__(self, *, strict: bool = False, allow_outside_paths: bool = False) -> None:
+        self.strict, self.allow_outside_paths = strict, allow_outside_paths
+        self._counts: dict[SkipReason, int] = {}
+        self._first: dict[SkipReason, str] = {}
+        self._last: dict[SkipReason, str] = {}
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: TracebackType | None) -> bool:
+        if self.strict or not isinstance(error, InvalidAnnotationError):
+            return False
+        self._count(error.reason, error.source)
+        return True
+
+    def record_skip(self, reason: SkipReason, source: str, message: str) -> None:
+        """Count one skipped item; raise `message` instead if strict."""
+        if self.strict:
+            raise ObjectSeekerError(message)
+        self._count(reason, source)
+
+    def check_storable(self, path: Path | Url) -> bool:
+        """Return whether the path is UTF-8; skip and count it otherwise, since no run could store it."""
+        if writable(str(path)):
+            return True
+        name = readable(path)
+        self.record_skip(BAD_NAME, name, f"the name of {name} is not UTF-8. Rename the file.")
+        return False
+
+    def resolve_inside(self, folder: Path | Url, name: str, source: str) -> Path | Url:
+        """Return the path of file `name` in `folder`; reject path traversal out of it unless the user allows it."""
+        if isinstance(folder, Url):
+            steps = name.replace("\\", "/").split("/")
+            if self.allow_outside_paths or not (".." in steps or "::" in name):
+                return Url(f"{folder}/{name}")
+        elif self.allow_outside_paths:
+            return folder / name
+        elif (path := path_below(folder, folder / name)) is not None:
+            return path
+        raise ObjectSeekerError(
+            f"{source} names {shown(name)}, which is outside {folder}. Move the file there, or allow outside paths."
+        )
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One sentence per reason, with the number of items and the first of them."""
+        return tuple(
+            f"{count:,} {reason.many}, the first {reason.preposition} {self._first[reason]}"
+            if count > 1
+            else f"1 {reason.one}, {reason.preposition} {self._first[reason]}"
+            for reason, count in self._counts.items()
+        )
+
+    def _count(self, reason: SkipReason, source: str) -> None:
+        if self._last.get(reason) != source:  # a region that applies to every class is one item all the same
+            self._counts[reason] = self._counts.get(reason, 0) + 1
+        self._first.setdefault(reason, source)
+        self._last[reason] = source
+
+
+def path_below(folder: Path, path: Path) -> Path | None:
+    """Return `path` without detours, or None if it leads out of `folder`.
+
+    A link inside the folder is the user's own and may lead anywhere, but `..` is taken literally and never follows one.
+    The folder itself may be named by a link.
+    """
+    literal, root = (Path(os.path.abspath(item)) for item in (path, folder))  # noqa: PTH100  # resolve follows links
+    if literal.is_relative_to(root):
+        return folder / literal.relative_to(root)
+    try:
+        real, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError):  # a name the system cannot have, a circle of links
+        return None
+    return folder / real.relative_to(root) if real.is_relative_to(root) else None
 
 
 def read_bytes(path: Path) -> bytes:
+    """Return the content of a file."""
     try:
         return path.read_bytes()
     except (OSError, ValueError) as error:
@@ -19,52 +147,175 @@ def read_bytes(path: Path) -> bytes:
         raise ObjectSeekerError(f"cannot read {readable(path)}: {reason}") from None
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that hold anything, each with its number (from 1)."""
+def read_text(path: Path) -> str:
+    """Return the content of a UTF-8 text file, without a byte order mark."""
     try:
-        text = read_bytes(path).decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ObjectSeekerError(f"{path} is not a text file in UTF-8") from None
-    return [(place, line) for place, line in enumerate(text.splitlines(), start=1) if line.strip()]
+
+
+def read_lines(path: Path) -> list[tuple[int, str]]:
+    """Return the lines that are not blank, each with its number (from 1)."""
+    return [(number, line) for number, line in enumerate(read_text(path).splitlines(), start=1) if line.strip()]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file."""
+    try:
+        content = json.loads(read_bytes(path).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ObjectSeekerError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ObjectSeekerError(f"{path} must hold a JSON object, got {shown(content)}")
+    return content
+
+
+def read_yaml(path: Path) -> dict[str, YamlValue]:
+    """Return the mapping in a YAML file, with all its scalars as text.
+
+    Text, because a class may be called `no` or `1e3`, which YAML takes for false and 1000. Only PyYAML's parser runs:
+    no object is constructed. Aliases (and so alias bombs), tags, repeated keys and huge or deep files are rejected.
+    """
+    text = read_text(path)
+    if len(text) > MAX_YAML_LENGTH:
+        raise ObjectSeekerError(f"{path} is too large: {len(text):,} characters, at most {MAX_YAML_LENGTH:,} are read")
+    try:
+        content = _yaml_document(_limited(yaml.parse(text, Loader=yaml.SafeLoader)))
+    except ObjectSeekerError as error:
+        raise ObjectSeekerError(f"{path} {error}") from None
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f" line {error.problem_mark.line + 1}"
+        raise ObjectSeekerError(f"{path}{line} cannot be read as YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # an unprintable character, a code beyond Unicode
+        raise ObjectSeekerError(f"{path} cannot be read as YAML: {getattr(error, 'reason', error)}") from None
+    if not isinstance(content, dict):
+        raise ObjectSeekerError(f"{path} must hold keys and values, as in 'names: [car, person]', got {shown(content)}")
+    return content
+
+
+def _limited(events: Iterable[yaml.Event]) -> Iterator[yaml.Event]:
+    for count, event in enumerate(events):
+        if count > MAX_YAML_EVENTS:
+            raise _yaml_error("there are too many values", event)
+        yield event
+
+
+def _yaml_document(events: Iterator[yaml.Event]) -> YamlValue:
+    content: YamlValue = {}
+    started = False
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            if started:
+                raise _yaml_error("a second document begins; write one per file", event)
+            started = True
+        elif isinstance(event, yaml.NodeEvent):
+            content = _yaml_value(event, events, 1)
+    return content
+
+
+def _yaml_value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> YamlValue:
+    if isinstance(event, yaml.AliasEvent):
+        raise _yaml_error(f"the alias *{event.anchor} stands for a value; write the value", event)
+    assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+    if event.tag is not None:
+        raise _yaml_error(f"a value has the tag {event.tag}; remove the tag", event)
+    if depth > MAX_YAML_DEPTH:
+        raise _yaml_error(f"values are nested more than {MAX_YAML_DEPTH} deep", event)
+    if isinstance(event, yaml.ScalarEvent):
+        return str(event.value)
+    if isinstance(event, yaml.SequenceStartEvent):
+        items = []
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            items.append(_yaml_value(event, events, depth + 1))
+        return items
+    mapping: dict[str, YamlValue] = {}
+    while not isinstance(event := next(events), yaml.MappingEndEvent):
+        key = _yaml_value(event, events, depth + 1)
+        if not isinstance(key, str):
+            raise _yaml_error("a key must be text or a number", event)
+        if key in mapping:
+            raise _yaml_error(f"the key {shown(key)} occurs twice; remove one", event)
+        mapping[key] = _yaml_value(next(events), events, depth + 1)
+    return mapping
+
+
+def _yaml_error(problem: str, event: yaml.Event) -> ObjectSeekerError:
+    line = "" if event.start_mark is None else f"line {event.start_mark.line + 1} "
+    return ObjectSeekerError(f"{line}cannot be read as YAML: {problem}")
+
+
+def read_xml(path: Path, root_tag: str, kind: str) -> Element:
+    """Return the root element of an XML file, a `root_tag` as files of that kind have it.
+
+    Guards against XML entity expansion ("billion laughs"), where entities blow a small file up to gigabytes, and
+    against external entities: both need a document type, and any document type is rejected.
+    """
+
+    def reject_document_type(name: str, *_: object) -> None:
+        if name.lower() == "html":
+            raise ObjectSeekerError(f"{path} is an HTML page, not an annotation. Download the file again.")
+        raise ObjectSeekerError(f"{path} declares a document type, which annotations do not need. Remove it.")
+
+    builder = TreeBuilder()
+    parser = expat.ParserCreate()
+    parser.StartDoctypeDeclHandler = reject_document_type
+    parser.StartElementHandler = builder.start
+    parser.EndElementHandler = builder.end
+    parser.CharacterDataHandler = builder.data
+    try:
+        parser.Parse(read_bytes(path), True)
+    except ObjectSeekerError:
+        raise
+    except (expat.ExpatError, LookupError, ValueError) as error:
+        raise ObjectSeekerError(f"{path} is not valid XML: {error}") from None
+    root = builder.close()
+    if root.tag != root_tag:
+        raise ObjectSeekerError(
+            f"{path} has the root element {shown(root.tag)}, but {kind} files have {root_tag!r}. Correct or remove it."
+        )
+    return root
 
 
 def parse_number(text: str, name: str, source: str) -> float:
-    """The finite number that `text` spells; `source` and `name` say where it stands, for the message."""
-    sentence = f"{source} has {shown(text)} where {name} should be a number"
+    """Return the finite number in `text`; `source` and `name` are its place, for the message."""
+    message = f"{source} has {shown(text)} where {name} should be a number"
     try:
         value = float(text.replace("_", "?"))  # Python would read 1_0 as 10
     except ValueError:
-        raise ObjectSeekerError(sentence) from None
+        raise ObjectSeekerError(message) from None
     if not math.isfinite(value):
-        raise InvalidAnnotationError(IMPOSSIBLE, source, sentence)
+        raise InvalidAnnotationError(IMPOSSIBLE, source, message)
     return value
 
 
 def parse_digits(text: str) -> int | None:
-    """The number that plain digits spell; None for anything else, and for one too long to count anything."""
+    """Return the number that ASCII digits spell; None for anything else and for one too long to count anything."""
     digits = text.lstrip("0") or text[-1:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 
 
-def exists(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
+    """Return whether the path exists; a name the system cannot have does not."""
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name the system cannot have
+    except (OSError, ValueError):
         return False
 
 
-def require_folder(path: Path, sentence: str) -> Path:
+def require_folder(path: Path, message: str) -> Path:
+    """Return `path`; raise `message` unless it is a folder."""
     if not path.is_dir():
-        raise ObjectSeekerError(sentence)
+        raise ObjectSeekerError(message)
     return path
 
 
-def images_by_stem(folder: Path, notes: SkipLog) -> dict[str, Path]:
-    """The images anywhere below `folder`, by their path relative to it without the ending, in order."""
+def images_by_stem(folder: Path, skip_log: SkipLog) -> dict[str, Path]:
+    """Return the images in and below `folder`, in order, by their relative path without its suffix."""
     images: dict[str, Path] = {}
-    for path in filter(notes.check_storable, expand_image_paths([folder])):
+    for path in filter(skip_log.check_storable, expand_image_paths([folder])):
         stem = path.relative_to(folder).with_suffix("").as_posix()
         if stem in images:
-            raise ObjectSeekerError(f"{images[stem]} and {path} would share one annotation file; remove one")
+            raise ObjectSeekerError(f"{images[stem]} and {path} would share one annotation file. Remove one.")
         images[stem] = path
     return images

@@ -12,8 +12,7 @@ import numpy as np
 from objectseeker.core.boxes import iou
 from objectseeker.core.observation import NO_TRACK
 from objectseeker.datasets.dataset import Annotation, ImageRecord
-from objectseeker.datasets.parsing import parse_digits
-from objectseeker.datasets.skip_log import SkipLog, SkipReason
+from objectseeker.datasets.parsing import SkipLog, SkipReason, parse_digits
 from objectseeker.errors import ObjectSeekerError
 
 MOT_IMAGES = "img1"  # the folder of a MOTChallenge sequence that holds its images
@@ -24,8 +23,8 @@ DUPLICATE_TRACK = SkipReason(
     "second object of a track in one frame kept without a track",
     "second objects of a track in one frame kept without a track",
 )
-NO_FRAME = SkipReason("box of a frame that is not there left out", "boxes of frames that are not there left out")
-UNREADABLE = SkipReason("annotation that cannot be read left out", "annotations that cannot be read left out")
+NO_FRAME = SkipReason("box of a frame that is not there skipped", "boxes of frames that are not there skipped")
+UNREADABLE = SkipReason("annotation that cannot be read skipped", "annotations that cannot be read skipped")
 NO_FPS = SkipReason("sequence whose frames a second cannot be read", "sequences whose frames a second cannot be read")
 
 
@@ -71,7 +70,7 @@ def mot_number(stem: str) -> int | None:
     return frame - 1 if frame else None
 
 
-def parse_fps(value: object, source: str, notes: SkipLog) -> float | None:
+def parse_fps(value: object, source: str, skip_log: SkipLog) -> float | None:
     """Frames a second as an annotation states them; None where it states nothing or nothing possible."""
     if value is None:
         return None
@@ -81,17 +80,19 @@ def parse_fps(value: object, source: str, notes: SkipLog) -> float | None:
             return fps
     except ValueError:
         pass
-    notes.note(NO_FPS, source, f"{source} has {str(value)[:40]!r} frames a second; it must be a number above 0")
+    skip_log.record_skip(
+        NO_FPS, source, f"{source} has {str(value)[:40]!r} frames a second; it must be a number above 0"
+    )
     return None
 
 
-def assign_tracks(records: Sequence[ImageRecord], notes: SkipLog) -> list[ImageRecord]:
+def assign_tracks(records: Sequence[ImageRecord], skip_log: SkipLog) -> list[ImageRecord]:
     """The frames of one sequence with every object in a track; a track has one object a frame.
 
     Objects without a track are linked by overlap (`link`). A second object of a track in one frame, which must be a
     mistake, stays without one.
     """
-    once = [replace(record, boxes=_once(record.boxes, notes)) for record in records]
+    once = [replace(record, boxes=_once(record.boxes, skip_log)) for record in records]
     return link_by_overlap(once) if all(box.track == NO_TRACK for record in once for box in record.boxes) else once
 
 
@@ -125,7 +126,7 @@ def _pairs(before: Sequence[Annotation], boxes: Sequence[Annotation]) -> dict[in
     if not before or not boxes:
         return {}
     old_boxes, new_boxes = (np.array([box.xyxy for box in some], dtype=np.float64) for some in (before, boxes))
-    with np.errstate(all="ignore"):  # a coordinate may be impossible: such a box is left out later on
+    with np.errstate(all="ignore"):  # a coordinate may be impossible: such a box is skipped later on
         overlap = np.nan_to_num(iou(old_boxes, new_boxes), nan=0.0)
     apart = [[a.name != b.name or a.crowd or b.crowd for b in boxes] for a in before]
     overlap[np.array(apart)] = 0
@@ -141,12 +142,12 @@ def _pairs(before: Sequence[Annotation], boxes: Sequence[Annotation]) -> dict[in
     return continued
 
 
-def _once(boxes: Sequence[Annotation], notes: SkipLog) -> list[Annotation]:
+def _once(boxes: Sequence[Annotation], skip_log: SkipLog) -> list[Annotation]:
     seen: set[int] = set()
     kept = []
     for box in boxes:
         if box.track in seen:
-            notes.note(
+            skip_log.record_skip(
                 DUPLICATE_TRACK, box.source, f"{box.source} has a second object of track {box.track} in one frame"
             )
             box = replace(box, track=NO_TRACK)

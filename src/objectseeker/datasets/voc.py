@@ -10,86 +10,56 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from xml.etree.ElementTree import Element, TreeBuilder
-from xml.parsers import expat
+from xml.etree.ElementTree import Element
 
 from objectseeker.core.boxes import LARGEST_COORDINATE
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
-from objectseeker.datasets.parsing import exists, images_by_stem, parse_number, read_bytes, read_lines, require_folder
-from objectseeker.datasets.skip_log import SkipLog, SkipReason
+from objectseeker.datasets.parsing import (
+    SkipLog,
+    SkipReason,
+    images_by_stem,
+    parse_number,
+    path_exists,
+    read_lines,
+    read_xml,
+    require_folder,
+)
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
 
-# The XML of a VOC or CVAT annotation, read without what can harm.
-
-
-ROOT = "annotation"
-
-
-def parse(file: Path, root_tag: str = ROOT, kind: str = "VOC") -> Element:
-    """The file's root element, a `root_tag` as files of that kind have it.
-
-    A document type is refused: entities can blow a small file up to gigabytes.
-    """
-
-    def refuse(name: str, *_: object) -> None:
-        if name.lower() == "html":
-            raise ObjectSeekerError(f"{file} is an HTML page, not an annotation; fetch the file again")
-        raise ObjectSeekerError(f"{file} declares a document type, which annotations do not need; remove it")
-
-    builder = TreeBuilder()
-    parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler = builder.start
-    parser.EndElementHandler = builder.end
-    parser.CharacterDataHandler = builder.data
-    try:
-        parser.Parse(read_bytes(file), True)
-    except (expat.ExpatError, LookupError, ValueError) as error:
-        if isinstance(error, ObjectSeekerError):
-            raise
-        raise ObjectSeekerError(f"{file} is not valid XML: {error}") from None
-    root = builder.close()
-    if root.tag != root_tag:
-        raise ObjectSeekerError(
-            f"{file} holds {shown(root.tag)} where a {kind} file holds {root_tag!r}; correct or remove it"
-        )
-    return root
-
-
 FORM = "voc:VOCDIR:SPLIT, or voc:DIR for a folder without splits"
 XML_FOLDERS, IMAGE_FOLDERS = ("Annotations", "annotations"), ("JPEGImages", "images")
-NO_XML = SkipReason("image without an XML file left out", "images without an XML file left out", "at")
+NO_XML = SkipReason("image without an XML file skipped", "images without an XML file skipped", "at")
 NAMES = (
     *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
     *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor"),
 )
 
 
-def read(spec: str, rest: str, notes: SkipLog) -> Dataset:
+def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     """Labels are the 20 VOC classes, or the sorted class names found if there is any other among them.
 
     Difficult objects are ignored. A devkit with several years gives the images of all that have the split.
     """
-    if rest and Path(rest).expanduser().is_dir():
-        records = list(_flat(spec, Path(rest).expanduser(), notes))
+    if path_spec and Path(path_spec).expanduser().is_dir():
+        records = list(_flat(spec, Path(path_spec).expanduser(), skip_log))
     else:
-        root, split = _split(spec, rest)
-        records = [record for year in _years(spec, root, split) for record in _records(year, split, notes)]
+        root, split = _split(spec, path_spec)
+        records = [record for year in _years(spec, root, split) for record in _records(year, split, skip_log)]
     occurring = {box.name for record in records for box in record.boxes}
-    return build_dataset(spec, NAMES if occurring <= set(NAMES) else sorted(occurring), records, notes)
+    return build_dataset(spec, NAMES if occurring <= set(NAMES) else sorted(occurring), records, skip_log)
 
 
-def _split(spec: str, rest: str) -> tuple[Path, str]:
-    directory, _, split = rest.rpartition(":")
+def _split(spec: str, path_spec: str) -> tuple[Path, str]:
+    directory, _, split = path_spec.rpartition(":")
     if not directory or not split:
         raise ObjectSeekerError(f"{spec!r} names no folder and split; give {FORM}")
     root = Path(directory).expanduser()
     return require_folder(root, f"{spec!r}: {directory!r} is not a folder; give {FORM}"), split
 
 
-def _flat(spec: str, root: Path, notes: SkipLog) -> Iterator[ImageRecord]:
+def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
     """Every image with an XML file; one without may just not be annotated yet, which is not the same as empty."""
     if splits := _splits(_places(root)):
         raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}; give {FORM}")
@@ -103,11 +73,11 @@ def _flat(spec: str, root: Path, notes: SkipLog) -> Iterator[ImageRecord]:
     }
     if not files:
         raise ObjectSeekerError(f"{spec!r}: there is no XML file in {annotations}; give {FORM}")
-    images = images_by_stem(folder, notes)
+    images = images_by_stem(folder, skip_log)
     for stem in sorted(images.keys() - files.keys()):
-        notes.note(NO_XML, str(images[stem]), f"{images[stem]} has no XML file in {annotations}")
+        skip_log.record_skip(NO_XML, str(images[stem]), f"{images[stem]} has no XML file in {annotations}")
     for stem, file in files.items():
-        yield _record(stem, images.get(stem, folder / f"{stem}.jpg"), file, notes)
+        yield _record(stem, images.get(stem, folder / f"{stem}.jpg"), file, skip_log)
 
 
 def _years(spec: str, root: Path, split: str) -> list[Path]:
@@ -134,7 +104,7 @@ def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
 
-def _records(year: Path, split: str, notes: SkipLog) -> Iterator[ImageRecord]:
+def _records(year: Path, split: str, skip_log: SkipLog) -> Iterator[ImageRecord]:
     listing = year / "ImageSets" / "Main" / f"{split}.txt"
     folder = require_folder(year / "JPEGImages", f"{year} has no JPEGImages folder")
     others: dict[str, Path] | None = None
@@ -143,20 +113,22 @@ def _records(year: Path, split: str, notes: SkipLog) -> Iterator[ImageRecord]:
         identity, *more = text.split()
         if more:
             raise ObjectSeekerError(f"{source} is {shown(text)}, not one image name; class lists are no splits")
-        path = Path(notes.inside(folder, f"{identity}.jpg", source))
-        if not exists(path):
-            others = images_by_stem(folder, notes) if others is None else others
+        path = Path(skip_log.resolve_inside(folder, f"{identity}.jpg", source))
+        if not path_exists(path):
+            others = images_by_stem(folder, skip_log) if others is None else others
             path = others.get(identity, path)
-        yield _record(identity, path, Path(notes.inside(year / "Annotations", f"{identity}.xml", source)), notes)
+        yield _record(
+            identity, path, Path(skip_log.resolve_inside(year / "Annotations", f"{identity}.xml", source)), skip_log
+        )
 
 
-def _record(identity: str, path: Path, file: Path, notes: SkipLog) -> ImageRecord:
-    root = parse(file)
+def _record(identity: str, path: Path, file: Path, skip_log: SkipLog) -> ImageRecord:
+    root = read_xml(file, "annotation", "VOC")
     stated = root.find("size")
     size = image_size(path) if stated is None else (_pixels(stated, "width", file), _pixels(stated, "height", file))
     boxes = []
     for place, element in enumerate(root.findall("object"), start=1):
-        with notes:
+        with skip_log:
             boxes.append(_box(element, f"{file}, object {place}"))
     return ImageRecord(identity, path, size, boxes)
 
