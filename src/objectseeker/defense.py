@@ -22,7 +22,7 @@ from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_reci
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.detectors.network.class_names import MOST_CLASSES
+from objectseeker.detectors.network.class_names import MAX_CLASSES
 from objectseeker.detectors.network.fingerprint import describe_difference, differs_only_in_cpu
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.atomic import save_text
@@ -233,9 +233,9 @@ def _names(names: Any) -> tuple[str, ...] | None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ObjectSeekerError(f"class_names must be texts, got {str(names)[:80]!r}")
-    if not 0 < len(names) <= MOST_CLASSES:
+    if not 0 < len(names) <= MAX_CLASSES:
         raise ObjectSeekerError(
-            f"class_names must name 1 to {MOST_CLASSES:,} classes, got {len(names)}: or leave them out"
+            f"class_names must name 1 to {MAX_CLASSES:,} classes, got {len(names)}: or leave them out"
         )
     return tuple(names)
 

@@ -14,7 +14,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
 from objectseeker.core.seeker import ViewDetector
-from objectseeker.detectors import SPECS, load_detector
+from objectseeker.detectors import SPECS, load_detector, unverified_reason
 from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.detectors.network.fingerprint import instruction_set
 from objectseeker.detectors.ultralytics import ultralytics_detector
@@ -64,12 +64,12 @@ def test_an_unknown_spec_is_refused_with_the_known_ones(spec):
 
 
 def test_an_option_a_detector_does_not_have_is_refused():
-    with pytest.raises(ObjectSeekerError, match="python detectors have no option layout: leave it out"):
+    with pytest.raises(ObjectSeekerError, match="python detectors have no option layout, got 'yolox': omit it"):
         load_detector("python:module:function", layout="yolox")
 
 
 def test_an_option_that_no_detector_has_is_refused():
-    with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color: leave it out"):
+    with pytest.raises(ObjectSeekerError, match="builtin detectors have no option color, got 'gray': omit it"):
         load_detector("builtin", color="gray")
 
 
@@ -246,3 +246,53 @@ def test_loading_no_framework_imports_none():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd())
     assert done.stdout.strip() == "[]"
+
+
+# --- callables in memory -----------------------------------------------------------------------------------------
+
+
+class InMemory:
+    names = ("thing",)
+
+    def __call__(self, images):
+        return [Detections([(0, 0, 5, 5)], [0.9], [0]) for _ in images]
+
+
+def test_a_callable_in_memory_is_a_detector():
+    detector = load_detector(InMemory(), class_names=["other"], batch=4)
+
+    assert detector([np.zeros((9, 9, 3), np.uint8)]) == [Detections([(0, 0, 5, 5)], [0.9], [0])]
+    assert (detector.names, load_detector(InMemory()).names) == (("other",), ("thing",))
+    assert detector.fingerprint.startswith(f"{__name__}.InMemory (cpu")
+    assert "it was passed in memory: give it an attribute fingerprint" in unverified_reason(detector)
+
+
+def test_a_callable_in_memory_with_a_fingerprint_of_its_own_is_used_unchanged():
+    own = InMemory()
+    own.fingerprint = "release 7"
+
+    assert load_detector(own) is own
+    renamed = load_detector(own, class_names=["other"])
+    assert "(fingerprint release 7, cpu" in renamed.fingerprint
+    assert unverified_reason(renamed) is None
+
+
+def test_a_callable_in_memory_that_masks_its_own_input_still_does():
+    class Viewing(InMemory):
+        def detect_views(self, image, removed, value):
+            return [Detections.empty() for _ in removed]
+
+    assert isinstance(load_detector(Viewing()), ViewDetector)
+    assert not isinstance(load_detector(InMemory()), ViewDetector)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (7, {}, "a detector must be a SPEC, a callable or a Defense, got 7"),
+        (InMemory(), {"device": "cuda"}, "a callable has no option device, got 'cuda': omit it"),
+    ],
+)
+def test_a_source_that_is_no_detector_is_an_error(source, options, message):
+    with pytest.raises(ObjectSeekerError, match=message):
+        load_detector(source, **options)

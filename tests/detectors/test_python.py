@@ -131,7 +131,7 @@ def test_what_it_writes_is_no_part_of_it(modules):
 def test_one_that_reads_nothing_says_that_it_cannot_tell(modules):
     modules.write(plain=PLAIN)
     unverified_reason = modules.load("plain:detect").unverified_reason
-    assert unverified_reason.startswith("whether the weights of python:plain:detect have changed cannot be told")
+    assert unverified_reason.startswith("the weights of python:plain:detect cannot be verified, because Python sees it")
     assert "attribute fingerprint" in unverified_reason
     assert "failed on a gray image of 96x64 (RuntimeError)" in modules.load("plain:fails").unverified_reason
 
@@ -166,9 +166,9 @@ def test_names_by_label_are_names(modules):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("'person'", "names of python:plain:detect must be texts by label: TypeError: got 'person'"),
-        ("7", "must be texts by label: TypeError: got 7"),
-        ("{'a': 'b'}", "must be texts by label: ValueError"),
+        ("'person'", "names of python:plain:detect must be strings by label: TypeError: got 'person'"),
+        ("7", "must be strings by label: TypeError: got 7"),
+        ("{'a': 'b'}", "must be strings by label: ValueError"),
         ("{10**9: 'b'}", "named beyond label 65,536"),
         ("__import__('itertools').count()", "named beyond label 65,536"),
     ],
@@ -183,7 +183,7 @@ def test_names_that_are_none_are_refused_in_one_sentence(modules, names, message
 def test_names_that_raise_are_refused_and_none_are_no_names(modules):
     raising = "class Raises:\n    __call__ = detect\n    names = property(lambda self: 1 / 0)\nraises = Raises()\n"
     modules.write(plain=f"{PLAIN}{raising}detect.names = None\n")
-    with pytest.raises(ObjectSeekerError, match="the names of python:plain:raises cannot be read: ZeroDivisionError"):
+    with pytest.raises(ObjectSeekerError, match="cannot read the names of python:plain:raises: ZeroDivisionError"):
         modules.load("plain:raises")
     assert modules.load("plain:detect").names == ()
 
@@ -224,3 +224,17 @@ def test_what_python_cannot_look_into_is_said(modules, line, why):
     assert why in modules.load("weighed:lazy").unverified_reason
     modules.write(weighed=f"{line}\n{WEIGHED}fingerprint = 'release 8'\n")
     assert modules.load("weighed:lazy").unverified_reason is None
+
+
+def test_settings_that_an_installed_package_reads_while_it_is_imported_are_no_weights(modules, tmp_path, monkeypatch):
+    (tmp_path / "gear.ini").write_text("color = gray\n")
+    package = tmp_path / "site-packages" / "gear.py"
+    package.parent.mkdir()
+    package.write_text(f"SETTINGS = open({str(tmp_path / 'gear.ini')!r}).read()\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    weigh("eager.npy", 0.5)
+    weigh("lazy.npy", 0.5)
+    modules.write(weighed=f"import gear\n{WEIGHED}")
+
+    assert "gear.ini" not in modules.load("weighed:lazy").fingerprint
+    sys.modules.pop("gear")

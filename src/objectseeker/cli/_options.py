@@ -20,7 +20,7 @@ from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threats import parse_area
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.detectors.network.class_names import MOST_CLASSES
+from objectseeker.detectors.network.class_names import MAX_CLASSES
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
@@ -344,7 +344,7 @@ def read_names(file: Path) -> tuple[str, ...]:
     except UnicodeDecodeError:
         raise ObjectSeekerError(f"{file} is no text: write one class name a line, in UTF-8") from None
     names = tuple(line.strip() for line in lines)
-    if not 0 < len(names) <= MOST_CLASSES:
+    if not 0 < len(names) <= MAX_CLASSES:
         raise ObjectSeekerError(f"{file} has {len(names)} lines: write one class name a line, by label")
     before: set[str] = set()
     for number, name in enumerate(names, 1):

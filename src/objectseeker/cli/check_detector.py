@@ -58,8 +58,8 @@ def check_detector(
         )
     seeker = checked.seeker(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
-    if getattr(loaded, "unverified_reason", None):
-        warn(loaded.unverified_reason)
+    if reason := detectors.unverified_reason(loaded):
+        warn(reason)
     picture = load_image(image if image is not None else samples()[0].path)
     findings = []
     if not as_json:

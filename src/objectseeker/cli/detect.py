@@ -29,6 +29,7 @@ from objectseeker.cli._options import (
     say,
 )
 from objectseeker.cli._video import VideoOptions, Watching, refuse_rolling, require_free, video_in
+from objectseeker.detectors import unverified_reason
 
 if TYPE_CHECKING:
     from objectseeker.datasets import Dataset
@@ -120,7 +121,7 @@ def detect(
     loaded: Any = seeker.detector
     categories, warnings = _categories(data, ids, loaded.names, pairs)
     bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
-    doubt = None if trust_detector else getattr(loaded, "unverified_reason", None)
+    doubt = None if trust_detector else unverified_reason(loaded)
     about = None if against is None else against.described(bound.rule)
     with journal_in(out, {"defense": _decides(bound), "certified": about}) as journal:
         before = sum(source.name in journal.images for source in sources)

@@ -1,10 +1,10 @@
-"""Detectors: `load_detector(SPEC)` gives a callable from images to boxes, whatever framework is behind it.
+"""Detectors: `load_detector` makes one from a SPEC, a callable or a Defense, whatever framework is behind it.
 
     builtin                  the detector that comes with the package
     onnx:FILE                 an ONNX graph
     torchvision:NAME          a detection model of torchvision, with its default weights; NAME,weights=FILE: with yours
     transformers:NAME         an object detection model of Hugging Face transformers: a folder, or a name on the hub
-    ultralytics:FILE          a model file of ultralytics (an AGPL package: you install it, we only call it)
+    ultralytics:FILE          a model file of ultralytics (an AGPL package that you install; it is only called here)
     python:MODULE:FUNCTION    your own callable; naming one executes its code
 
 A loaded detector has `names` (class names by label, empty if unknown) and a `fingerprint` (a readable name and a
@@ -14,24 +14,25 @@ own input also has `detect_views`, proven not to leak removed pixels; for every 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
+from objectseeker.core.seeker import Detector
 from objectseeker.errors import ObjectSeekerError
 
-__all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load_detector", "require_spec"]
+__all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load_detector", "require_spec", "unverified_reason"]
 
-# What `load_detector` takes beside a spec and a device, and what a defense therefore says about its detector.
+# The options of `load_detector` that decide the boxes, and so belong to a defense.
 OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_mode", "precision")
 
-WEIGHTS = ",weights="  # in a spec of torchvision: what follows is a file
+WEIGHTS = ",weights="  # in a torchvision spec: a file follows
 
 
-class _Kind(NamedTuple):
-    """One source of detectors: what follows the colon of its specs, what loads them, and the options that takes."""
+class _Source(NamedTuple):
+    """One source of detectors: what follows the colon of its specs, the function that loads them, and its options."""
 
     target: str
     module: str
@@ -41,22 +42,24 @@ class _Kind(NamedTuple):
 
 _FRAMEWORK = frozenset({"score_floor", "device"})
 _NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_mode", "workers"}
+_CALLABLE = frozenset({"class_names"})
 
-# To add a source of detectors, write its module and name it here. It is imported when it is first asked for.
-_KINDS = {
-    "builtin": _Kind("", "builtin", "load_builtin", _NETWORK | {"precision"}),
-    "onnx": _Kind("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
-    "torchvision": _Kind("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
-    "transformers": _Kind("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_mode"}),
-    "ultralytics": _Kind("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
-    "python": _Kind("MODULE:FUNCTION", "python", "load_python", frozenset({"class_names"})),
+# To add a source of detectors, write its module and name it here. It is imported when it is first used.
+_SOURCES = {
+    "builtin": _Source("", "builtin", "load_builtin", _NETWORK | {"precision"}),
+    "onnx": _Source("FILE", "onnx", "load_onnx", _NETWORK | {"class_names"}),
+    "torchvision": _Source("NAME", "torchvision", "load_torchvision", _FRAMEWORK | {"class_names"}),
+    "transformers": _Source("NAME", "transformers", "load_transformers", _FRAMEWORK | {"mask_mode"}),
+    "ultralytics": _Source("FILE", "ultralytics", "load_ultralytics", _FRAMEWORK | {"input_size"}),
+    "python": _Source("MODULE:FUNCTION", "python", "load_python", _CALLABLE),
 }
 
-SPECS = tuple(f"{kind}:{entry.target}".rstrip(":") for kind, entry in _KINDS.items())
+SPECS = tuple(f"{kind}:{source.target}".rstrip(":") for kind, source in _SOURCES.items())
 
 
+@runtime_checkable
 class LoadedDetector(Protocol):
-    """What `load_detector` returns."""
+    """A detector with class names and a fingerprint, as `load_detector` returns it."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -64,33 +67,92 @@ class LoadedDetector(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    def __call__(self, images: Sequence[Image], /) -> list[Detections]: ...
+    def __call__(self, images: Sequence[Image], /) -> Sequence[Detections]: ...
 
 
-def load_detector(spec: str, **options: Any) -> LoadedDetector:
-    """The detector that `spec` names. An option left out, or None, takes the detector's own default.
+@runtime_checkable
+class DetectorHolder(Protocol):
+    """An object that says which detector it is about, with all its options: a `Defense`."""
 
-    `input_size` is a side or width, height in pixels; `layout` names the family of an ONNX graph (`network.layouts`)
-    and `class_names` the classes of one, of a python or of a torchvision detector; boxes scored below `score_floor` are
-    not returned; `device` is cpu, cuda or cuda:1; `mask_mode` is fill, crop (`network.views`) or drop (`tokens`);
-    `precision` is float32, float16 or bfloat16 on a GPU; `workers` is how many views run at a time on a CPU. `batch` is
-    how many views run together: a detector that leaves batches to its caller ignores it.
+    def load_detector(self, device: str | None = None, *, trust_detector: bool = False) -> LoadedDetector: ...
+
+
+def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> LoadedDetector:
+    """Load a detector from a SPEC, a callable or a Defense.
+
+    Args:
+        source: A SPEC such as `onnx:model.onnx`; a callable from a sequence of images to one `Detections` per image
+            (used unchanged if it has `names` and a `fingerprint` already); or a `Defense`, which rejects a detector
+            other than its own and takes the options `device` and `trust_detector` only.
+        options: None is the detector's own default. `input_size` is a side, or width and height, in pixels. `layout`
+            names the family of an ONNX graph (`network.layouts`). `class_names` are those of an ONNX, python or
+            torchvision detector or of a callable. Boxes scored below `score_floor` are not returned. `device` is cpu,
+            cuda or cuda:1. `mask_mode` is fill, crop (`network.preprocess`) or drop (`transformers`). `precision` is
+            float32, float16 or bfloat16 on a GPU. `workers` is the number of views that run at the same time on a CPU.
+            `batch` is the number of views per forward pass; a detector whose caller makes the batches ignores it.
+
+    Returns:
+        The detector, with `names` and `fingerprint`.
+
+    Raises:
+        ObjectSeekerError: The source is unknown or cannot be loaded, or does not have one of the options.
+
+    Example:
+        >>> load_detector("builtin", input_size=96).names[:2]
+        ('aeroplane', 'bicycle')
     """
-    kind, name = require_spec(spec)
-    _, module, function, accepted = _KINDS[kind]
     given = {key: value for key, value in options.items() if value is not None}
-    for key in given:
-        if key not in accepted | {"batch"}:
-            raise ObjectSeekerError(f"{kind} detectors have no option {key}: leave it out")
+    if isinstance(source, DetectorHolder):
+        _reject_unknown(
+            given,
+            frozenset({"device", "trust_detector"}),
+            "a defense has all options of its detector, so load_detector has",
+        )
+        return source.load_detector(**given)
+    if not isinstance(source, str):
+        return _load_callable(source, given)
+    kind, name = require_spec(source)
+    _, module, function, accepted = _SOURCES[kind]
+    _reject_unknown(given, accepted | {"batch"}, f"{kind} detectors have")
     loader = getattr(import_module(f"{__name__}.{module}"), function)
     passed = {key: value for key, value in given.items() if key in accepted}
     detector: LoadedDetector = loader(name, **passed) if name else loader(**passed)
     return detector
 
 
+def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetector:
+    from objectseeker.detectors.python import wrap_callable
+
+    if not callable(function):
+        raise ObjectSeekerError(
+            f"a detector must be a SPEC, a callable or a Defense, got {function!r}: pass one of {', '.join(SPECS)}"
+        )
+    _reject_unknown(given, _CALLABLE | {"batch"}, "a callable has")
+    if isinstance(function, LoadedDetector) and "class_names" not in given:
+        return function
+    return wrap_callable(function, class_names=given.get("class_names"))
+
+
+def _reject_unknown(given: Mapping[str, Any], accepted: frozenset[str], owner: str) -> None:
+    for key, value in given.items():
+        if key not in accepted:
+            raise ObjectSeekerError(f"{owner} no option {key}, got {value!r}: omit it")
+
+
 def require_spec(spec: str) -> tuple[str, str]:
-    """`spec` as its kind and what follows the colon, checked to be of a kind there is."""
+    """Split a SPEC at its colon and check that its kind exists.
+
+    Example:
+        >>> require_spec("onnx:model.onnx")
+        ('onnx', 'model.onnx')
+    """
     kind, _, name = str(spec).partition(":")
-    if kind not in _KINDS or bool(name) != bool(_KINDS[kind].target):
+    if kind not in _SOURCES or bool(name) != bool(_SOURCES[kind].target):
         raise ObjectSeekerError(f"unknown detector {spec!r}: write one of {', '.join(SPECS)}")
     return kind, name
+
+
+def unverified_reason(detector: object) -> str | None:
+    """Return why the fingerprint of a detector may miss a change of its weights; None if it does not."""
+    reason: str | None = getattr(detector, "unverified_reason", None)
+    return reason

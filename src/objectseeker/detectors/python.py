@@ -1,11 +1,16 @@
 """Your own detector: any callable from a sequence of images to one `Detections` per image.
 
-Naming one executes it: `python:MODULE:FUNCTION` imports MODULE and calls FUNCTION, with all the rights that you have.
+`python:MODULE:FUNCTION` executes code: it imports MODULE and calls FUNCTION with all your rights.
+
+The files that a program reads decide its boxes as much as its source does. So the fingerprint of a `python:` detector
+covers its own sources and the files it reads. Python reports which files it opens, but not which ones a library in
+another language opens. Therefore a file that a source names in a string literal counts as well.
 """
 
 from __future__ import annotations
 
 import ast
+import hashlib
 import importlib
 import importlib.util
 import os
@@ -20,272 +25,93 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints
 from objectseeker.core.masks import DEFAULT_FILL, Image
-from objectseeker.core.seeker import UNTOUCHED
+from objectseeker.core.seeker import UNTOUCHED, ViewDetector
 from objectseeker.detectors.network import fingerprint
-from objectseeker.detectors.network.class_names import MOST_CLASSES, normalize_names
+from objectseeker.detectors.network.class_names import MAX_CLASSES, normalize_names
 from objectseeker.errors import ObjectSeekerError
 
-# Which files a python detector is made of: its own sources, and what it reads.
-#
-# The weights that a program reads decide its boxes as much as its source does. Python tells which files it opens;
-# what a
-# library written in another language opens it does not, so a file that a source names as a text counts as well.
+TRIAL_SIZE = (64, 96, 3)  # of the gray image that a detector is called with once, to record which files it reads
+MAX_FINGERPRINT_LENGTH = 300  # characters of a fingerprint that the user sets
+MAX_NAME_LENGTH = 1000  # characters of a string literal that may name a file
+MAX_LISTED_FILES = 3
 
-
-SYSTEM = ("/proc", "/sys", "/etc")  # what is read there differs from machine to machine, and is no weight
-# What Python says of itself, and cannot look into.
-BEYOND = {
+SYSTEM = ("/proc", "/sys", "/etc")  # these files differ from machine to machine, and are never weights
+# Audit events behind which Python cannot see what is read.
+UNTRACKED = {
     "subprocess.Popen": "it starts another process",
     "os.posix_spawn": "it starts another process",
     "os.system": "it starts another process",
     "os.exec": "it starts another process",
-    "socket.connect": "it asks another machine",
+    "socket.connect": "it connects to another machine",
     "ctypes.dlopen": "it loads a library",
 }
 OPEN_BY_PYTHON = ("numpy", "PIL", "objectseeker")  # compiled packages that read files through Python
 COMPILED = (".so", ".pyd", ".dylib")
-ACCESS = 3  # the bits of `open` flags that say whether a file is read or written
-LOADER = str(Path(__file__).with_name("python.py"))  # what imports detectors, and calls them for a first time
-LONGEST_NAME = 1000  # of a text that may name a file
+ACCESS = 3  # the bits of `open` flags that tell reading from writing
+LOADER = str(Path(__file__).with_name("python.py"))  # the file whose frame marks the start of the detector's code
 
 
-@dataclass(slots=True)
-class OpenedFiles:
-    """The paths that were opened: to read (or to read and write), and only to write."""
+class DetectorFunction(Protocol):
+    """A callable from images to one `Detections` per image."""
 
-    read: set[Path] = field(default_factory=set)
-    written: set[Path] = field(default_factory=set)
-    beyond: set[str] = field(default_factory=set)  # what else was done of which Python cannot tell what it brings in
-
-
-_listening: list[tuple[OpenedFiles, frozenset[int | None]]] = []  # who listens, and the threads that do not matter
-
-
-@lru_cache(maxsize=1)
-def _hook() -> None:
-    """Installed once, when first needed: an audit hook stays until the process ends."""
-    sys.addaudithook(_audit_event)
-
-
-def _audit_event(event: str, args: tuple[Any, ...]) -> None:
-    if not _listening or (event != "open" and event not in BEYOND):
-        return
-    with suppress(Exception):  # what a hook raises would be raised by whoever opened the file
-        if event in BEYOND:
-            if not _importing_installed():
-                for opened, others in _listening:
-                    if threading.get_ident() not in others:
-                        opened.beyond.add(BEYOND[event])
-            return
-        path = Path(os.fsdecode(args[0])).absolute()
-        if path.suffix == ".pyc" or _installed(path):
-            return
-        path = path.resolve()
-        if _importing_installed():
-            return
-        for opened, others in _listening:
-            if threading.get_ident() not in others:
-                (opened.written if args[2] & ACCESS == os.O_WRONLY else opened.read).add(path)
-
-
-def _importing_installed() -> bool:
-    """Whether the detector is just importing an installed package: settings and caches that it reads are no weights.
-
-    What loads the detector says nothing: a server or `python -m` is an installed module that has not come to its end.
-    """
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and frame.f_code.co_filename != LOADER:
-        if frame.f_code.co_name == "<module>" and _installed(Path(frame.f_code.co_filename)):
-            return True
-        frame = frame.f_back
-    return False
-
-
-@contextmanager
-def record_file_access() -> Iterator[OpenedFiles]:
-    """What is opened inside, by this thread and those that it starts."""
-    _hook()
-    others = frozenset(thread.ident for thread in threading.enumerate()) - {threading.get_ident()}
-    entry = OpenedFiles(), others
-    _listening.append(entry)
-    try:
-        yield entry[0]
-    finally:
-        _listening.remove(entry)
-
-
-def data_files(opened: Iterable[Path]) -> set[Path]:
-    """Of the paths that were opened, the regular files that belong to no installation and were not imported."""
-    files = {path for path in opened if not _installed(path) and _is_file(path)}
-    if any(path.suffix == ".py" for path in files):  # settings may be written in Python, too
-        imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-        files -= {Path(file).resolve() for file in imported if file}
-    return files
-
-
-@dataclass(frozen=True, slots=True)
-class SourceGraph:
-    """Modules, and those that they import, as far as they belong to no installation; and the files they name."""
-
-    modules: dict[str, Path]
-    named: frozenset[Path]
-    installed: frozenset[str]  # the packages among what they import that do belong to one
-
-    @property
-    def unseen(self) -> list[str]:
-        """The packages that may open files where Python does not see it: compiled ones."""
-        loaded = [
-            name.partition(".")[0]
-            for name, module in list(sys.modules.items())
-            if str(getattr(module, "__file__", None) or "").endswith(COMPILED)
-        ]
-        return sorted(self.installed.intersection(loaded).difference(OPEN_BY_PYTHON, sys.stdlib_module_names))
-
-    @classmethod
-    def of(cls, name: str, *others: str) -> SourceGraph:
-        """The program that begins with module `name`; what `others` of its package are installed counts with it."""
-        modules: dict[str, Path] = {}
-        named: set[Path] = set()
-        installed: set[str] = set()
-        waiting = [*_with_parents(name), *others]
-        top = name.partition(".")[0]
-        while waiting:
-            module = sys.modules.get(current := waiting.pop())
-            file = getattr(module, "__file__", None)
-            if current in modules or module is None or file is None:
-                continue
-            path = Path(file).resolve()
-            if _installed(path) and current.partition(".")[0] != top:
-                installed.add(current.partition(".")[0])
-                continue
-            if not path.is_file():
-                continue
-            modules[current] = path
-            imports, texts = _read_source(path, module)
-            waiting += imports
-            named |= {found for text in texts for found in _named(text, path.parent)}
-        return cls(modules, frozenset(named - set(modules.values())), frozenset(installed))
-
-
-def _read_source(path: Path, module: ModuleType) -> tuple[set[str], set[str]]:
-    """The names of the modules that a source imports, wherever in it, and its short texts."""
-    imports: set[str] = set()
-    texts: set[str] = set()
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError):  # no source: an extension, or compiled code alone
-        return imports, texts
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            imports.update(part for alias in node.names for part in _with_parents(alias.name))
-        elif isinstance(node, ast.ImportFrom):
-            with suppress(ImportError):
-                base = importlib.util.resolve_name("." * node.level + (node.module or ""), module.__package__)
-                imports.update(_with_parents(base), (f"{base}.{alias.name}" for alias in node.names))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= LONGEST_NAME:
-            texts.add(node.value)
-    return imports, texts
-
-
-def _with_parents(name: str) -> Iterator[str]:
-    """a.b.c, a.b and a: importing the first runs all of them."""
-    while name:
-        yield name
-        name = name.rpartition(".")[0]
-
-
-def _named(text: str, folder: Path) -> Iterator[Path]:
-    """The files that a text names, seen from the current folder and from that of the source."""
-    for base in (Path.cwd(), folder):
-        path = base / text
-        if text and _is_file(path) and not _installed(path := path.resolve()):
-            yield path
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # a text that cannot be a path
-        return False
-
-
-def _installed(path: Path) -> bool:
-    """Whether a file belongs to Python, to an installed package, to this one, or to the system."""
-    return any(path.is_relative_to(folder) for folder in _installations(tuple(sys.path)))
-
-
-@lru_cache(maxsize=8)
-def _installations(search: tuple[str, ...]) -> tuple[str, ...]:
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    places |= {*site.getsitepackages(), site.getusersitepackages()}
-    places |= {entry for entry in search if Path(entry).name in ("site-packages", "dist-packages")}
-    places |= {os.path.realpath(place) for place in places}
-    return (*sorted(places), str(Path(__file__).parents[1]), *SYSTEM)
-
-
-TRIAL_SIZE = (64, 96, 3)  # of the gray image that a detector is tried with, to see what it reads
-LONGEST_IDENTITY = 300  # characters of one that the user gives
-SHOWN_FILES = 3
-
-
-class _Import(NamedTuple):
-    """What happened while modules were imported: the files that were read or written, and the modules that came."""
-
-    read: frozenset[Path] = frozenset()
-    written: frozenset[Path] = frozenset()
-    brought: frozenset[str] = frozenset()
-    beyond: frozenset[str] = frozenset()
-
-
-_imports: dict[str, _Import] = {}  # by module
-_loaded: dict[str, tuple[ModuleType, str, str | None]] = {}  # by target: its module, its identity, why it may be wrong
+    def __call__(self, images: Sequence[Image], /) -> Sequence[Detections]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PythonDetector:
-    """A callable of the user's with a name, and the hash of the files that it is made of and reads.
+    """A callable with class names and a fingerprint.
 
-    `unverified_reason` says why that cannot be relied on to tell changed weights, where it cannot.
+    `unverified_reason` says why the fingerprint may miss a change of the weights; None if it does not.
     """
 
-    function: Any
+    function: DetectorFunction
     names: tuple[str, ...]
     fingerprint: str
     unverified_reason: str | None = None
 
-    def __call__(self, images: Sequence[Image]) -> list[Detections]:
-        results: list[Detections] = self.function(images)  # checked by whoever asked
-        return results
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the callable wants its images one at a time."""
+        return bool(getattr(self.function, "one_by_one", False))
+
+    def __call__(self, images: Sequence[Image]) -> Sequence[Detections]:
+        return self.function(images)  # the caller checks the results
 
 
 @dataclass(frozen=True, slots=True)
 class PythonViewDetector(PythonDetector):
-    """One that masks by itself; the guarantee of `seeker.ViewDetector` is then the user's to keep."""
+    """A callable that masks its own input; keeping the guarantee of `seeker.ViewDetector` is then up to its author."""
 
-    def detect_views(self, image: Image, removed: Ints, value: int) -> list[Detections]:
-        results: list[Detections] = self.function.detect_views(image, removed, value)
-        return results
+    def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]:
+        assert isinstance(self.function, ViewDetector)  # `_wrap` makes this class for no other
+        return self.function.detect_views(image, removed, value)
 
 
 def load_python(target: str, *, class_names: Sequence[str] | None = None) -> PythonDetector:
-    """`MODULE:FUNCTION`, looked up from the current folder first. FUNCTION may be any callable object.
+    """Load the detector that `MODULE:FUNCTION` names; the current folder is searched first.
 
-    This executes code: the module is imported, and the function is called once with a small gray image.
+    This executes code: the module is imported, and the function is called once with a small gray image. If FUNCTION
+    has a method `detect_views`, it is used for masked views.
 
-    `class_names`, or else its attribute `names`, or that of MODULE, lists the class names (or has them by label); its
-    method `detect_views`, if there is one, is used for masked views.
+    The fingerprint covers the sources of MODULE and of every module it imports that is not installed. It also covers
+    what the detector reads, in one of two ways. Either FUNCTION or MODULE has an attribute `fingerprint`, a string
+    that you change with the weights. Or the covered files are those that Python opens while the module is imported and
+    while the function is called for the first time, and those that string literals of the sources name. If there is no
+    such file, a change of weights could go unnoticed, and `unverified_reason` says so.
 
-    The identity covers the sources: that of MODULE and those it imports that are not installed. And it covers what it
-    reads, by one of two ways. Either FUNCTION or MODULE has an attribute `identity`, a text of yours that you change
-    with the weights. Or these are all files that Python opens while the module is imported and while the function is
-    called for the first time, and those that the sources name as texts. If that is none, changed weights would go
-    unnoticed, and `unverified_reason` says so.
+    Args:
+        target: MODULE:FUNCTION; FUNCTION may be any callable object.
+        class_names: Class names by label; default: the attribute `names` of FUNCTION or MODULE (a sequence, or a
+            mapping from labels to names), else none.
+
+    Raises:
+        ObjectSeekerError: The module cannot be imported, or has no such callable, or an attribute is invalid.
     """
     module_name, _, function_name = target.partition(":")
     if not module_name or not function_name:
@@ -297,10 +123,50 @@ def load_python(target: str, *, class_names: Sequence[str] | None = None) -> Pyt
     if getattr(module, "__file__", None) is None:
         raise ObjectSeekerError(f"{module_name} has no source file: name a module that has one")
     if target not in _loaded or _loaded[target][0] is not module:
-        _loaded[target] = (module, *_identify(target, module, function))
+        _loaded[target] = (module, *_fingerprint(target, module, function))
+    return _wrap(function, f"python:{target}", class_names, module, *_loaded[target][1:])
+
+
+def wrap_callable(function: DetectorFunction, *, class_names: Sequence[str] | None = None) -> PythonDetector:
+    """Wrap a callable that was passed in memory.
+
+    Its weights are already loaded, so only its attribute `fingerprint`, a string that you change with the weights, can
+    tell two versions apart. Without it the fingerprint covers the sources of its module alone.
+    """
+    module_name = str(getattr(function, "__module__", None) or type(function).__module__)
+    name = f"{module_name}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    token = _read_token(name, function)
+    named = f"fingerprint {token}, " if token else ""
+    sources = fingerprint.hash_file_set(SourceGraph.from_module(module_name).modules.values())
+    contents = hashlib.sha256(f"{token} {sources}".encode()).hexdigest()
+    reason = None if token else _describe_unverified(name, "it was passed in memory")
+    return _wrap(function, name, class_names, None, f"{name} ({named}{fingerprint.on_cpu()}) sha256:{contents}", reason)
+
+
+def _wrap(
+    function: DetectorFunction,
+    spec: str,
+    class_names: Sequence[str] | None,
+    module: ModuleType | None,
+    hashed: str,
+    unverified_reason: str | None,
+) -> PythonDetector:
     kind = PythonViewDetector if hasattr(function, "detect_views") else PythonDetector
-    names = tuple(class_names) if class_names is not None else _own_names(target, function, module)
-    return kind(function, names, *_loaded[target][1:])
+    names = tuple(class_names) if class_names is not None else _read_names(spec, function, module)
+    return kind(function, names, hashed, unverified_reason)
+
+
+class _Import(NamedTuple):
+    """What happened while modules were imported: files read and written, modules imported, untracked events."""
+
+    read: frozenset[Path] = frozenset()
+    written: frozenset[Path] = frozenset()
+    modules: frozenset[str] = frozenset()
+    untracked: frozenset[str] = frozenset()
+
+
+_imports: dict[str, _Import] = {}  # by module
+_loaded: dict[str, tuple[ModuleType, str, str | None]] = {}  # by target: module, fingerprint, unverified reason
 
 
 def _import(name: str) -> ModuleType:
@@ -315,48 +181,57 @@ def _import(name: str) -> ModuleType:
 
 @contextmanager
 def _record_imports() -> Iterator[OpenedFiles]:
-    """Remember what is imported inside, and what is read by it."""
+    """Record which modules the block imports, and which files it opens."""
     before = set(sys.modules)
     with record_file_access() as opened:
         yield opened
-    brought = frozenset(set(sys.modules) - before)
-    happened = _Import(frozenset(data_files(opened.read)), frozenset(opened.written), brought, frozenset(opened.beyond))
-    _imports.update(dict.fromkeys(brought, happened))
+    imported = frozenset(set(sys.modules) - before)
+    record = _Import(
+        frozenset(data_files(opened.read)), frozenset(opened.written), imported, frozenset(opened.untracked)
+    )
+    _imports.update(dict.fromkeys(imported, record))
 
 
-def _identify(target: str, module: ModuleType, function: Any) -> tuple[str, str | None]:
-    """The identity of a detector, and why changed weights could go unnoticed, if they could."""
-    token = _first_attribute(target, "fingerprint", function, module)
+def _fingerprint(target: str, module: ModuleType, function: DetectorFunction) -> tuple[str, str | None]:
+    """Return the fingerprint of a detector, and why it may miss a change of the weights."""
+    token = _read_token(f"python:{target}", function, module)
     if token is not None:
-        if not isinstance(token, str) or not token.isprintable() or not 0 < len(token) <= LONGEST_IDENTITY:
-            raise ObjectSeekerError(
-                f"the fingerprint of python:{target} must be a short string: got {str(token)[:80]!r}"
-            )
-        sources = fingerprint.hash_file_set(SourceGraph.of(module.__name__).modules.values())
+        sources = fingerprint.hash_file_set(SourceGraph.from_module(module.__name__).modules.values())
         return f"{target} (fingerprint {token}, {fingerprint.on_cpu()}) sha256:{sources}", None
     with _record_imports() as opened:
-        failure = _try(function)
-    program = _program(module)
+        failure = _call_once(function)
+    imported = _imports.get(module.__name__, _Import()).modules
+    program = SourceGraph.from_module(module.__name__, *imported)
     imports = [_imports.get(name, _Import()) for name in program.modules]
-    written = opened.written.union(*(one.written for one in imports))
-    read = data_files(opened.read).union(*(one.read for one in imports)) | (program.named - written)
+    written = opened.written.union(*(record.written for record in imports))
+    read = data_files(opened.read).union(*(record.read for record in imports)) | (program.named_files - written)
     contents = fingerprint.hash_file_set({*read, *program.modules.values()})
-    named = f"{target} ({_listed(read)}{fingerprint.on_cpu()}) sha256:{contents}"
-    unwatched = [name for name in program.modules if name not in _imports]
-    beyond = sorted(opened.beyond.union(*(one.beyond for one in imports)))
-    beyond += [f"{package} may read files where Python does not see it" for package in program.unseen]
-    return named, _unverifiable_reason(target, failure, unwatched, read, beyond)
+    listed = f"{target} ({_list_files(read)}{fingerprint.on_cpu()}) sha256:{contents}"
+    if failure is not None:
+        why = f"it failed on a gray image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
+    elif unrecorded := [name for name in program.modules if name not in _imports]:
+        why = f"{unrecorded[0]} had been imported before"
+    elif untracked := sorted(opened.untracked.union(*(record.untracked for record in imports))):
+        why = untracked[0]
+    elif packages := program.compiled_packages:
+        why = f"{packages[0]} may read files where Python does not see it"
+    elif not read:
+        why = "Python sees it read no file"
+    else:
+        return listed, None
+    return listed, _describe_unverified(f"python:{target}", why)
 
 
-def _program(module: ModuleType) -> SourceGraph:
-    return SourceGraph.of(module.__name__, *_imports.get(module.__name__, _Import()).brought)
+def _describe_unverified(name: str, why: str) -> str:
+    advice = "give it an attribute fingerprint, a string that you change with the weights"
+    return f"the weights of {name} cannot be verified, because {why}: {advice}"
 
 
-def _try(function: Any) -> Exception | None:
-    """Call the detector once, as it will be called, so that it reads what it reads; what it raises."""
+def _call_once(function: DetectorFunction) -> Exception | None:
+    """Call the detector once, as it will be called, so that it reads its files; return what it raises."""
     image = np.full(TRIAL_SIZE, DEFAULT_FILL, np.uint8)
     try:
-        if hasattr(function, "detect_views"):
+        if isinstance(function, ViewDetector):
             function.detect_views(image, np.array([[UNTOUCHED]]), DEFAULT_FILL)
         else:
             list(function([image]))
@@ -365,53 +240,224 @@ def _try(function: Any) -> Exception | None:
     return None
 
 
-def _unverifiable_reason(
-    target: str,
-    failure: Exception | None,
-    unwatched: Sequence[str],
-    read: Iterable[Path],
-    beyond: Sequence[str],
-) -> str | None:
-    if failure is not None:
-        why = f"it failed on a gray image of {TRIAL_SIZE[1]}x{TRIAL_SIZE[0]} ({type(failure).__name__})"
-    elif unwatched:
-        why = f"{unwatched[0]} had been imported before"
-    elif beyond:
-        why = beyond[0]
-    elif not read:
-        why = "Python sees it read no file"
-    else:
-        return None
-    advice = "give it an attribute fingerprint, a string that you change with the weights"
-    return f"whether the weights of python:{target} have changed cannot be told, for {why}: {advice}"
+def _read_token(name: str, *owners: object) -> str | None:
+    """Return the user's own fingerprint string, if the detector or its module has one."""
+    token = _first_attribute(name, "fingerprint", *owners)
+    if token is None or (isinstance(token, str) and token.isprintable() and 0 < len(token) <= MAX_FINGERPRINT_LENGTH):
+        return token
+    raise ObjectSeekerError(f"the fingerprint of {name} must be a short string: got {str(token)[:80]!r}")
 
 
-def _own_names(target: str, function: Any, module: ModuleType) -> tuple[str, ...]:
-    """The class names that a detector has itself, none if it has none."""
-    own = _first_attribute(target, "names", function, module)
+def _read_names(name: str, *owners: object) -> tuple[str, ...]:
+    """Return the detector's own class names, or none if it has none."""
+    own = _first_attribute(name, "names", *owners)
     if own is None:
         return ()
     try:
         if isinstance(own, str | bytes) or not isinstance(own, Iterable):
             raise TypeError(f"got {own!r:.80}")
-        return normalize_names(own if isinstance(own, Mapping) else list(islice(own, MOST_CLASSES + 1)))
+        return normalize_names(own if isinstance(own, Mapping) else list(islice(own, MAX_CLASSES + 1)))
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ObjectSeekerError(f"the names of python:{target} must be texts by label: {reason[:200]}") from None
+        raise ObjectSeekerError(f"the names of {name} must be strings by label: {_first_line(error)}") from None
 
 
-def _first_attribute(target: str, attribute: str, *owners: Any) -> Any:
-    """An attribute of the first that has one."""
+def _first_attribute(name: str, attribute: str, *owners: object) -> Any:
+    """Return the attribute of the first owner that has it, else None."""
     try:
         values = [getattr(owner, attribute, None) for owner in owners]
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ObjectSeekerError(f"the {attribute} of python:{target} cannot be read: {reason[:200]}") from None
+        raise ObjectSeekerError(f"cannot read the {attribute} of {name}: {_first_line(error)}") from None
     return next((value for value in values if value is not None), None)
 
 
-def _listed(files: Iterable[Path]) -> str:
-    """A few file names, as identities show them."""
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+def _list_files(files: Iterable[Path]) -> str:
+    """Return a few file names, for a fingerprint."""
     names = sorted("".join(c if c.isprintable() else "?" for c in path.name) for path in files)
-    more = [f"and {len(names) - SHOWN_FILES} more"] if len(names) > SHOWN_FILES else []
-    return "".join(f"{name}, " for name in names[:SHOWN_FILES] + more)
+    more = [f"and {len(names) - MAX_LISTED_FILES} more"] if len(names) > MAX_LISTED_FILES else []
+    return "".join(f"{name}, " for name in names[:MAX_LISTED_FILES] + more)
+
+
+# --- which files a program opens --------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class OpenedFiles:
+    """The paths that were opened for reading (or both), and those opened only for writing."""
+
+    read: set[Path] = field(default_factory=set)
+    written: set[Path] = field(default_factory=set)
+    untracked: set[str] = field(default_factory=set)  # events behind which Python cannot see what is read
+
+
+_recorders: list[tuple[OpenedFiles, frozenset[int | None]]] = []  # with the threads that each one ignores
+
+
+@lru_cache(maxsize=1)
+def _install_hook() -> None:
+    """Install the audit hook when it is first needed; it stays until the process ends."""
+    sys.addaudithook(_audit_event)
+
+
+def _audit_event(event: str, args: tuple[Any, ...]) -> None:
+    if not _recorders or (event != "open" and event not in UNTRACKED):
+        return
+    with suppress(Exception):  # whatever a hook raises would be raised in the code that opens the file
+        path = None
+        if event == "open":
+            path = Path(os.fsdecode(args[0])).absolute()
+            if path.suffix == ".pyc" or _is_installed(path):
+                return
+            path = path.resolve()
+        if _importing_installed(sys._getframe(1)):
+            return
+        for opened, ignored in _recorders:
+            if threading.get_ident() in ignored:
+                continue
+            if path is None:
+                opened.untracked.add(UNTRACKED[event])
+            else:
+                (opened.written if args[2] & ACCESS == os.O_WRONLY else opened.read).add(path)
+
+
+def _importing_installed(frame: FrameType | None) -> bool:
+    """Return whether the detector is importing an installed package: its settings and caches are no weights.
+
+    Frames above the loader do not count: a server or `python -m` is an installed module that is still being run.
+    """
+    while frame is not None and frame.f_code.co_filename != LOADER:
+        if frame.f_code.co_name == "<module>" and _is_installed(Path(frame.f_code.co_filename)):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def record_file_access() -> Iterator[OpenedFiles]:
+    """Record the files that this thread, and threads that it starts, open inside the block."""
+    _install_hook()
+    others = frozenset(thread.ident for thread in threading.enumerate()) - {threading.get_ident()}
+    entry = OpenedFiles(), others
+    _recorders.append(entry)
+    try:
+        yield entry[0]
+    finally:
+        _recorders.remove(entry)
+
+
+def data_files(opened: Iterable[Path]) -> set[Path]:
+    """Select the regular files among opened paths that belong to no installation and were not imported."""
+    files = {path for path in opened if not _is_installed(path) and _is_file(path)}
+    if any(path.suffix == ".py" for path in files):  # settings may be written in Python, too
+        imported = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        files -= {Path(file).resolve() for file in imported if file}
+    return files
+
+
+# --- which sources a program consists of ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGraph:
+    """A module with everything it imports that is not installed, and the files that these sources name."""
+
+    modules: dict[str, Path]
+    named_files: frozenset[Path]
+    installed: frozenset[str]  # installed packages that they import
+
+    @property
+    def compiled_packages(self) -> list[str]:
+        """The imported packages that may open files where Python does not see it."""
+        loaded = [
+            name.partition(".")[0]
+            for name, module in list(sys.modules.items())
+            if str(getattr(module, "__file__", None) or "").endswith(COMPILED)
+        ]
+        return sorted(self.installed.intersection(loaded).difference(OPEN_BY_PYTHON, sys.stdlib_module_names))
+
+    @classmethod
+    def from_module(cls, name: str, *others: str) -> SourceGraph:
+        """Collect the program that starts with module `name`, and those of `others` that belong to it.
+
+        Modules of the package of `name` count even if that package is installed.
+        """
+        modules: dict[str, Path] = {}
+        named: set[Path] = set()
+        installed: set[str] = set()
+        waiting = [*_with_parents(name), *others]
+        top = name.partition(".")[0]
+        while waiting:
+            module = sys.modules.get(current := waiting.pop())
+            file = getattr(module, "__file__", None)
+            if current in modules or module is None or file is None:
+                continue
+            path = Path(file).resolve()
+            if _is_installed(path) and current.partition(".")[0] != top:
+                installed.add(current.partition(".")[0])
+                continue
+            if not path.is_file():
+                continue
+            modules[current] = path
+            imports, literals = _read_source(path, module)
+            waiting += imports
+            named |= {file for literal in literals for file in _named_files(literal, path.parent)}
+        return cls(modules, frozenset(named - set(modules.values())), frozenset(installed))
+
+
+def _read_source(path: Path, module: ModuleType) -> tuple[set[str], set[str]]:
+    """Return the names of all modules that a source imports, at any level, and its short string literals."""
+    imports: set[str] = set()
+    literals: set[str] = set()
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # no source: an extension, or compiled code alone
+        return imports, literals
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.update(part for alias in node.names for part in _with_parents(alias.name))
+        elif isinstance(node, ast.ImportFrom):
+            with suppress(ImportError):
+                base = importlib.util.resolve_name("." * node.level + (node.module or ""), module.__package__)
+                imports.update(_with_parents(base), (f"{base}.{alias.name}" for alias in node.names))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) <= MAX_NAME_LENGTH:
+            literals.add(node.value)
+    return imports, literals
+
+
+def _with_parents(name: str) -> Iterator[str]:
+    """Yield a.b.c, a.b and a: importing the first runs all of them."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _named_files(literal: str, folder: Path) -> Iterator[Path]:
+    """Yield the files that a string names, relative to the current folder and to that of the source."""
+    for base in (Path.cwd(), folder):
+        path = base / literal
+        if literal and _is_file(path) and not _is_installed(path := path.resolve()):
+            yield path
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a string that cannot be a path
+        return False
+
+
+def _is_installed(path: Path) -> bool:
+    """Return whether a file belongs to Python, to an installed package, to this one, or to the system."""
+    return any(path.is_relative_to(folder) for folder in _installations(tuple(sys.path)))
+
+
+@lru_cache(maxsize=8)
+def _installations(search: tuple[str, ...]) -> tuple[str, ...]:
+    folders = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders |= {entry for entry in search if Path(entry).name in ("site-packages", "dist-packages")}
+    folders |= {os.path.realpath(folder) for folder in folders}
+    return (*sorted(folders), str(Path(__file__).parents[1]), *SYSTEM)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from objectseeker.errors import ObjectSeekerError
 
-MOST_CLASSES = 65_536
-LONGEST_TEXT = 2**22  # of characters, which name that many classes
+MAX_CLASSES = 65_536
+MAX_METADATA_LENGTH = 2**22  # characters; enough to name MAX_CLASSES classes
 
 VOC_20 = (
     "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
@@ -51,11 +51,11 @@ def from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
     Whoever made the file chose what is in it: names in a form we do not know, and far too many, are as good as absent.
     """
     classes, names = metadata.get("classes", ""), metadata.get("names", "()")
-    if max(len(classes), len(names)) > LONGEST_TEXT:
+    if max(len(classes), len(names)) > MAX_METADATA_LENGTH:
         return ()
     if classes.strip():
         parts = classes.split(",") if "," in classes else classes.split()
-        return tuple(part.strip() for part in parts) if len(parts) <= MOST_CLASSES else ()
+        return tuple(part.strip() for part in parts) if len(parts) <= MAX_CLASSES else ()
     try:
         read = ast.literal_eval(names)
         return () if isinstance(read, str | bytes) else normalize_names(read)
@@ -72,6 +72,6 @@ def from_mapping(names: Mapping[int, str]) -> tuple[str, ...]:
     """{label: name} as a tuple indexed by label; labels without a name get a numbered one."""
     by_label = {int(label): str(name) for label, name in names.items() if int(label) >= 0}
     last = max(by_label, default=-1)
-    if last >= MOST_CLASSES:
-        raise ObjectSeekerError(f"classes are named beyond label {MOST_CLASSES:,}: no detector has that many")
+    if last >= MAX_CLASSES:
+        raise ObjectSeekerError(f"classes are named beyond label {MAX_CLASSES:,}: no detector has that many")
     return tuple(by_label.get(label, f"class_{label}") for label in range(last + 1))

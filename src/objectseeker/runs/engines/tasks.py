@@ -18,7 +18,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image, Masks
 from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.seeker import ViewDetector, detect_all_views
-from objectseeker.detectors import OPTIONS, LoadedDetector
+from objectseeker.detectors import OPTIONS, LoadedDetector, unverified_reason
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import ImageUnavailableError, load_with_hash, require_size, resolve_path
 from objectseeker.runs.manifest import ObservationSettings
@@ -111,7 +111,7 @@ def describe_detector(
         software=software(),
         spec=spec,
         options={name: value for name, value in (options or {}).items() if name in decides},
-        unverified_reason=getattr(detector, "unverified_reason", None),
+        unverified_reason=unverified_reason(detector),
     )
 
 
