@@ -1,4 +1,4 @@
-"""The whole way: observe, tune, gate, verify; and evidence files that somebody touched."""
+"""The whole way: observe, tune, gate, verify; and audit bundles that somebody edited."""
 
 import contextlib
 import csv
@@ -18,31 +18,31 @@ from objectseeker import Defense, Halves, Rule
 from objectseeker.cli._app import program
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_archive
+from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_bundle
 from objectseeker.metrics.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
 from objectseeker.runs.stored_boxes import decode, encode
 
 POLICY = """
 format = 1
-samples = 200
+bootstrap_samples = 200
 [[require]]
-figure = "certified_recall"
-where = "over"
-patch = "{patch}"
+metric = "certified_recall"
+location = "over"
+patch_area = "{patch}"
 at_least = "{certified} %"
 [[require]]
-figure = "clean_ap50_loss"
+metric = "clean_ap50_loss"
 at_most = "40 points"
 [[require]]
-figure = "false_alerts"
+metric = "false_alert_rate"
 at_most = "50 %"
 slice = "light"
 [[require]]
-figure = "clean_recall"
-no_worse_than_baseline_by = "30 points"
+metric = "clean_recall"
+max_regression = "30 points"
 [[require]]
-figure = "check_detector"
+metric = "detector_check"
 """
 
 
@@ -78,18 +78,18 @@ def workplace(tmp_path_factory):
         yield folder
 
 
-GATE = ["--defense", "tuned/defense.json", "--baseline", "run", "--check", "check.json", "--tags", "tags.csv"]
+GATE = ["--defense", "tuned/defense.json", "--baseline", "run", "--detector-check", "check.json", "--tags", "tags.csv"]
 
 
 @pytest.fixture(scope="module")
-def evidence(workplace):
-    out = ["--out", "gate", "--evidence", "evidence.zip"]
+def bundle(workplace):
+    out = ["--out", "gate", "--audit-bundle", "audit.zip"]
     printed = call("gate", "run", "--policy", "easy.toml", *GATE, *out)
     assert "pass: 5 of 5 requirements pass" in printed
-    return workplace / "evidence.zip"
+    return workplace / "audit.zip"
 
 
-def test_a_release_passes_and_leaves_what_people_and_servers_read(workplace, evidence):
+def test_a_release_passes_and_leaves_what_people_and_servers_read(workplace, bundle):
     folder = workplace / "gate"
     assert {file.name for file in folder.iterdir()} == {"gate.json", "junit.xml", "gate.md", "gate.html"}
     found = json.loads((folder / "gate.json").read_text())
@@ -108,7 +108,7 @@ def test_runs_that_fail_or_are_undecided_exit_with_1(workplace):
     printed = call("gate", "run", "--policy", "unsure.toml", *GATE, "--json", code=1)
     found = json.loads(printed)
     assert found["verdict"] == "undecided"
-    assert found["requirements"][0]["more_images"] > 0
+    assert found["requirements"][0]["additional_images"] > 0
     call("gate", "run", "--policy", "unsure.toml", *GATE, "--allow-undecided")
     assert "fail: 4 of 5 requirements pass, 1 fail" in call("gate", "run", "--policy", "hard.toml", *GATE, code=1)
     assert "no baseline was given" in call("gate", "run", "--policy", "easy.toml", "--tags", "tags.csv", code=1)
@@ -148,25 +148,25 @@ def attack_json(folder, survived):
 
 def test_a_refuted_certificate_exits_with_3(workplace):
     attack_json(workplace, True)
-    arguments = ["gate", "run", "--policy", "easy.toml", *GATE, "--attacks", "attack.json"]
+    arguments = ["gate", "run", "--policy", "easy.toml", *GATE, "--attack-results", "attack.json"]
     call(*arguments)
     attack_json(workplace, False)
-    printed = call(*arguments, "--out", "refuted", "--evidence", "refuted.zip", code=3)
+    printed = call(*arguments, "--out", "refuted", "--audit-bundle", "refuted.zip", code=3)
     assert "refuted" in printed
     assert 'errors="1"' in (workplace / "refuted" / "junit.xml").read_text()
     assert "The verdict is refuted" in call("verify", "refuted.zip")
 
 
 def test_bad_input_is_refused_before_anything_is_judged(workplace):
-    (workplace / "wrong.toml").write_text("format = 1\n[[require]]\nfigure = 'color'\n")
+    (workplace / "wrong.toml").write_text("format = 1\n[[require]]\nmetric = 'color'\n")
     for arguments, message in (
         (["gate"], "name a run and a policy"),
         (["gate", "run", "--policy", "none.toml"], "gate --example"),
         (["gate", "run", "--policy", "wrong.toml"], "'color'"),
-        (["gate", "run", "--policy", "easy.toml", "--attacks", "tags.csv"], "no attack.json"),
-        (["gate", "run", "--policy", "easy.toml", "--check", "truth.json"], "no transcript"),
+        (["gate", "run", "--policy", "easy.toml", "--attack-results", "tags.csv"], "not an attack.json"),
+        (["gate", "run", "--policy", "easy.toml", "--detector-check", "truth.json"], "not a detector check report"),
         (["gate", "run", "--policy", "easy.toml", "--baseline-defense", "tuned/defense.json"], "--baseline RUN"),
-        (["verify", "truth.json"], "not an evidence file"),
+        (["verify", "truth.json"], "not an audit bundle"),
         (["verify", "none.zip"], "cannot read"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):
@@ -179,10 +179,10 @@ def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
     Defense(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
         "low.json"
     )
-    (workplace / "ap.toml").write_text('format = 1\n[[require]]\nfigure = "clean_ap50"\nat_least = "10 %"\n')
-    (workplace / "recall.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
+    (workplace / "ap.toml").write_text('format = 1\n[[require]]\nmetric = "clean_ap50"\nat_least = "10 %"\n')
+    (workplace / "recall.toml").write_text('format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n')
     call("gate", "run", "--policy", "recall.toml", "--defense", "low.json")
-    with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.05 on and run keeps them from 0\.1 on"):
+    with pytest.raises(ObjectSeekerError, match=r"scores of at least 0\.05, but run stores none below 0\.1"):
         call("gate", "run", "--policy", "ap.toml", "--defense", "low.json")
 
 
@@ -198,20 +198,20 @@ def members_of(file):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_evidence_gives_the_same_verdict_without_detector_or_images(workplace, evidence, tmp_path):
-    shutil.copy(evidence, tmp_path / "evidence.zip")
+def test_evidence_gives_the_same_verdict_without_detector_or_images(workplace, bundle, tmp_path):
+    shutil.copy(bundle, tmp_path / "audit.zip")
     with contextlib.chdir(tmp_path):
-        assert "recomputed to the last bit. The verdict is pass" in call("verify", "evidence.zip")
-        found = json.loads(call("verify", "evidence.zip", "--json"))
+        assert "recomputed, bit-identical. The verdict is pass" in call("verify", "audit.zip")
+        found = json.loads(call("verify", "audit.zip", "--json"))
     assert found["verified"] is True
     assert found["requirements"] == json.loads((workplace / "gate" / "gate.json").read_text())["requirements"]
-    call("gate", "run", "--policy", "easy.toml", *GATE, "--evidence", tmp_path / "again.zip")
-    assert (tmp_path / "again.zip").read_bytes() == evidence.read_bytes()
+    call("gate", "run", "--policy", "easy.toml", *GATE, "--audit-bundle", tmp_path / "again.zip")
+    assert (tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
 
 
-def test_evidence_holds_what_a_safety_case_asks_for(workplace, evidence):
-    inside = members_of(evidence)
-    said = json.loads(inside["verification.json"])
+def test_evidence_holds_what_a_safety_case_asks_for(workplace, bundle):
+    inside = members_of(bundle)
+    said = json.loads(inside["assurance.json"])
     assert {"deterministic", "incomplete", "closed_box", "arithmetic", "input_domain"} <= said.keys()
     assert len(said["assumptions"]) == 5
     assert "every check passed" in said["assumptions"][0]["how"]
@@ -230,7 +230,7 @@ def rewritten(file, change, place, *, honest=False):
     members = members_of(file)
     manifest = members.pop(MANIFEST)
     change(members)
-    write_archive(place, members)
+    write_bundle(place, members)
     if honest:
         with zipfile.ZipFile(place) as archive:
             inside = {name: archive.read(name) for name in archive.namelist()}
@@ -268,29 +268,29 @@ def moved(members, column, value, *, renamed):
 
 
 @pytest.mark.parametrize(("column", "value"), [("x2", 1e-9), ("score", 1e-12)])
-def test_one_box_or_one_score_is_noticed(evidence, tmp_path, column, value):
+def test_one_box_or_one_score_is_noticed(bundle, tmp_path, column, value):
     """In spite of a manifest that fits, a name that fits, or both."""
     plain = rewritten(
-        evidence, lambda members: moved(members, column, value, renamed=False), tmp_path / "a.zip", honest=True
+        bundle, lambda members: moved(members, column, value, renamed=False), tmp_path / "a.zip", honest=True
     )
     assert "the manifest says" in call("verify", plain, code=1)
-    fitting = rewritten(evidence, lambda members: moved(members, column, value, renamed=False), tmp_path / "b.zip")
-    assert "parquet is not what its name says" in call("verify", fitting, code=1)
-    renamed = rewritten(evidence, lambda members: moved(members, column, value, renamed=True), tmp_path / "c.zip")
+    fitting = rewritten(bundle, lambda members: moved(members, column, value, renamed=False), tmp_path / "b.zip")
+    assert "parquet does not match the checksum in its name" in call("verify", fitting, code=1)
+    renamed = rewritten(bundle, lambda members: moved(members, column, value, renamed=True), tmp_path / "c.zip")
     printed = call("verify", renamed, code=1)
-    assert "verdict.json run digest says" in printed
+    assert "verdict.json run fingerprint says" in printed
 
 
-def test_one_byte_on_the_disk_is_noticed(evidence, tmp_path):
-    content = evidence.read_bytes()
-    with zipfile.ZipFile(evidence) as archive:
+def test_one_byte_on_the_disk_is_noticed(bundle, tmp_path):
+    content = bundle.read_bytes()
+    with zipfile.ZipFile(bundle) as archive:
         entry = next(one for one in archive.infolist() if one.filename.startswith("run/parts/"))
     place = entry.header_offset + 30 + len(entry.filename) + entry.file_size // 2
     (tmp_path / "e.zip").write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
     assert f"{entry.filename} is damaged" in call("verify", tmp_path / "e.zip", code=1)
 
 
-def test_one_hash_or_one_verdict_is_noticed(evidence, tmp_path):
+def test_one_hash_or_one_verdict_is_noticed(bundle, tmp_path):
     def another_hash(members):
         members["images.csv"] = members["images.csv"].replace(b"0", b"1", 1)
 
@@ -313,39 +313,39 @@ def test_one_hash_or_one_verdict_is_noticed(evidence, tmp_path):
         (missing, "certificates.csv is missing"),
         (defense, "was edited"),
     ):
-        file = rewritten(evidence, change, tmp_path / "t.zip")
+        file = rewritten(bundle, change, tmp_path / "t.zip")
         answer = json.loads(call("verify", file, "--json", code=1))
         assert answer["verified"] is False
         assert said in " ".join(answer["differences"])
 
 
 @pytest.mark.parametrize("name", ["../outside.json", "/tmp/outside.json", "run/parts/../../x.json", "run/lock", "x/"])
-def test_members_that_do_not_belong_are_refused_before_they_are_written(evidence, tmp_path, name):
-    shutil.copy(evidence, tmp_path / "e.zip")
+def test_members_that_do_not_belong_are_refused_before_they_are_written(bundle, tmp_path, name):
+    shutil.copy(bundle, tmp_path / "e.zip")
     with zipfile.ZipFile(tmp_path / "e.zip", "a") as archive:
         archive.writestr(name, b"{}")
-    with pytest.raises(ObjectSeekerError, match="no evidence file has that"):
+    with pytest.raises(ObjectSeekerError, match="no audit bundle has that"):
         call("verify", tmp_path / "e.zip")
 
 
-def test_a_member_that_comes_twice_is_refused(evidence, tmp_path):
-    shutil.copy(evidence, tmp_path / "e.zip")
+def test_a_member_that_comes_twice_is_refused(bundle, tmp_path):
+    shutil.copy(bundle, tmp_path / "e.zip")
     with zipfile.ZipFile(tmp_path / "e.zip", "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("README.md", b"twice")
     with pytest.raises(ObjectSeekerError, match="twice or on top"):
         call("verify", tmp_path / "e.zip")
 
 
-def test_what_unpacks_to_more_than_it_is_is_refused(evidence, tmp_path):
-    members = members_of(evidence)
+def test_what_unpacks_to_more_than_it_is_is_refused(bundle, tmp_path):
+    members = members_of(bundle)
     with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in members.items():
             archive.writestr(name, b"0" * 10**6 if name == "README.md" else content)
     with pytest.raises(ObjectSeekerError, match="compressed"):
         call("verify", tmp_path / "bomb.zip")
-    content = evidence.read_bytes()
+    content = bundle.read_bytes()
     (tmp_path / "cut.zip").write_bytes(content[: len(content) // 2])
-    with pytest.raises(ObjectSeekerError, match="not an evidence file, or is damaged"):
+    with pytest.raises(ObjectSeekerError, match="not an audit bundle, or is damaged"):
         call("verify", tmp_path / "cut.zip")
 
 
@@ -366,7 +366,7 @@ def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
     shutil.copy(workplace / "truth.json", tmp_path / "data")
     shutil.copy(workplace / "tuned" / "defense.json", tmp_path)
     shutil.copy(workplace / "mine.py", tmp_path)
-    (tmp_path / "policy.toml").write_text('format = 1\n[[require]]\nfigure = "clean_recall"\nat_least = "10 %"\n')
+    (tmp_path / "policy.toml").write_text('format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n')
     with contextlib.chdir(tmp_path):
         for line in examples[0]:
             program_name, *words = shlex.split(line)
@@ -377,7 +377,7 @@ def test_the_examples_for_build_servers_run_as_they_stand(workplace, tmp_path):
             if name is not None:
                 (tmp_path / name).write_text(printed)
         assert (tmp_path / "gate" / "junit.xml").is_file()
-        assert "verified" in call("verify", "evidence.zip")
+        assert "verified" in call("verify", "audit.zip")
 
 
 def test_the_policies_of_the_guide_are_policies():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,27 +12,31 @@ from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import Json, open_run, say
 
-CODES = {"pass": 0, "fail": 1, "undecided": 1, "refuted": 3}
+if TYPE_CHECKING:
+    from objectseeker.gate.judge import GateResult
+
+
+COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow"}
 
 
 @app.command()
 def gate(
     run: Annotated[Path | None, typer.Argument(metavar="RUN", help="Folder that observe wrote.")] = None,
-    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="What is required, as TOML.")] = None,
+    policy: Annotated[Path | None, typer.Option(metavar="FILE", help="Requirements, as TOML.")] = None,
     defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The defense to judge. Default: the run's own.")
+        Path | None, typer.Option(metavar="FILE", help="Defense to judge. Default: the rule for the run's detector.")
     ] = None,
     baseline: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="The release before: a run of the same images.")
+        Path | None, typer.Option(metavar="RUN", help="Previous release: a run of the same images.")
     ] = None,
     baseline_defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its defense. Default: the rule that is judged.")
+        Path | None, typer.Option(metavar="FILE", help="Defense of the baseline. Default: the rule that is judged.")
     ] = None,
-    attacks: Annotated[
-        list[Path] | None, typer.Option(metavar="FILE", help="attack.json of this defense; may be given again.")
+    attack_results: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="attack.json of exactly this defense; repeatable.")
     ] = None,
-    check: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What check-detector --defense FILE --json printed.")
+    detector_check: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Output of check-detector --defense FILE --json.")
     ] = None,
     tags: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Slices: CSV with columns image,..., or a COCO file.")
@@ -40,13 +44,13 @@ def gate(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder for gate.json, junit.xml, gate.md and gate.html.")
     ] = None,
-    evidence: Annotated[
+    audit_bundle: Annotated[
         Path | None, typer.Option(metavar="FILE.zip", help="Everything behind the verdict; see verify.")
     ] = None,
     allow_undecided: Annotated[
-        bool, typer.Option("--allow-undecided", help="Exit 0 if nothing fails, even if something is undecided.")
+        bool, typer.Option("--allow-undecided", help="Exit 0 if no requirement fails, even if some are undecided.")
     ] = False,
-    example: Annotated[bool, typer.Option("--example", help="Print a policy with comments, to begin with.")] = False,
+    example: Annotated[bool, typer.Option("--example", help="Print a commented policy to start from.")] = False,
     as_json: Json = False,
 ) -> None:
     """Hold a run against a policy: pass, fail or undecided, at the ends of confidence intervals.
@@ -56,7 +60,7 @@ def gate(
 
     Example:  objectseeker gate --example > policy.toml
     Example:  objectseeker gate runs/voc --policy policy.toml --defense tuned/defense.json --out gate
-    Example:  objectseeker gate runs/new --policy policy.toml --baseline runs/old --evidence evidence.zip
+    Example:  objectseeker gate runs/new --policy policy.toml --baseline runs/old --audit-bundle audit.zip
     """
     from objectseeker.metrics.policy import EXAMPLE
 
@@ -64,52 +68,66 @@ def gate(
         print(EXAMPLE, end="")
         return
     if run is None or policy is None:
-        raise ObjectSeekerError("name a run and a policy: gate RUN --policy FILE, or begin with gate --example")
-    from objectseeker.cli._release import Files, bound, judged, read_policy
-    from objectseeker.gate import write_gate
-    from objectseeker.gate.verdict_text import in_short, table_of
+        raise ObjectSeekerError("name a run and a policy: gate RUN --policy FILE, or start with gate --example")
+    if baseline is None and baseline_defense is not None:
+        raise ObjectSeekerError(f"--baseline-defense {baseline_defense} is for a --baseline RUN: name it")
+    from objectseeker.gate import gate as judge
+    from objectseeker.gate.release import load_bound_defense, read_policy
 
-    read_policy(policy)  # refused before anything is computed
+    read_policy(policy)  # a wrong one is rejected before anything is opened
     stored = open_run(run)
-    chosen = bound(stored, defense)
+    judged = load_bound_defense(stored, defense)
     if defense is None:
-        say(chosen)
-    before = None if baseline is None else open_run(baseline)
-    if before is None and baseline_defense is not None:
-        raise ObjectSeekerError(f"--baseline-defense {baseline_defense} is about a --baseline RUN: name it")
-    files = Files(
-        policy=policy,
-        run=stored,
-        defense=chosen,
-        baseline=before,
-        baseline_defense=None if before is None else bound(before, baseline_defense, chosen),
-        attacks=tuple(attacks or ()),
-        check=check,
-        tags=tags,
-    )
-    with progress("judging", len(stored.parts) + (0 if before is None else len(before.parts))) as bar:
-        found, measured = judged(files, bar.advance)
-    if out is not None:
-        write_gate(out, found, stored.images(), stored.vocabulary, chosen, allow_undecided=allow_undecided)
-    digest = None
-    if evidence is not None:
-        from objectseeker.cli._audit import write_evidence
-
-        digest = write_evidence(evidence, files, found, measured)
+        say(judged)
+    with progress("judging", 0) as bar:
+        result = judge(
+            stored,
+            policy,
+            defense=judged,
+            baseline=None if baseline is None else open_run(baseline),
+            baseline_defense=baseline_defense,
+            attack_results=attack_results or (),
+            detector_check=detector_check,
+            tags=tags,
+            out=out,
+            audit_bundle=audit_bundle,
+            allow_undecided=allow_undecided,
+            on_progress=bar.update,
+        )
+    digest = result.audit_bundle_sha256
     if as_json:
-        print_json(found.to_dict() | ({} if digest is None else {"evidence_sha256": digest}))
+        print_json(result.to_dict() | ({} if digest is None else {"audit_bundle_sha256": digest}))
     else:
-        printed.print(table_of(found))
-        for certificate in found.refuted:
-            printed.print(f"[bold red]refuted:[/] {escape(certificate)}")
-        printed.print(f"[bold]{found.verdict}[/]: {escape(in_short(found))}")
+        print_verdict(result)
+        printed.print(f"[bold]{result.verdict}[/]: {escape(result.summarize())}")
         if out is not None:
             printed.print(f"Page, tables and junit.xml: {escape(str(out))}")
-        if evidence is not None:
-            printed.print(f"Evidence: {escape(str(evidence))}, sha256 {digest}; keep that number elsewhere")
-    code = CODES[found.verdict]
-    if found.verdict == "undecided" and allow_undecided:
+        if audit_bundle is not None:
+            printed.print(f"Audit bundle: {escape(str(audit_bundle))}, sha256 {digest}; keep that number elsewhere")
+    if result.verdict == "undecided" and allow_undecided:
         warn("undecided requirements are let through: --allow-undecided")
-        code = 0
-    if code:
-        raise typer.Exit(code)
+    if result.exit_status:
+        raise typer.Exit(result.exit_status)
+
+
+def print_verdict(result: GateResult) -> None:
+    """Print a row per requirement, and the refuted certificates."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    from objectseeker.gate.verdict_text import MARKS, format_metric, format_reason
+    from objectseeker.text import escape_invisible
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in ("", "requirement", "value", "reason"):
+        table.add_column(column, overflow="fold")
+    for row in result.results:
+        table.add_row(
+            f"[{COLORS[row.outcome]}]{MARKS[row.outcome]}[/]",
+            escape(escape_invisible(row.requirement.title)),
+            escape(format_metric(row)),
+            escape(escape_invisible(format_reason(row))),
+        )
+    printed.print(table)
+    for certificate in result.refuted:
+        printed.print(f"[bold red]refuted:[/] {escape(certificate)}")

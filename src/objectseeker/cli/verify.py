@@ -10,40 +10,41 @@ import typer
 from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed
 from objectseeker.cli._options import Json
+from objectseeker.cli.gate import print_verdict
 
 
 @app.command()
 def verify(
-    evidence: Annotated[Path, typer.Argument(metavar="EVIDENCE", help="Zip file that gate --evidence wrote.")],
+    audit_bundle: Annotated[
+        Path, typer.Argument(metavar="AUDIT_BUNDLE", help="Zip file that gate --audit-bundle wrote.")
+    ],
     as_json: Json = False,
 ) -> None:
-    """Recompute the verdict of an evidence file from what is in it, without detector or images.
+    """Recompute the verdict of an audit bundle from its content, without detector or images.
 
-    Exit code 0: the file is whole and gives the verdict that it states, whichever that is. 1: something differs, and
-    what. 2: it is no evidence file.
+    Exit code 0: the bundle is intact and gives the verdict that it states, whichever that is. 1: something differs; it
+    is named. 2: the file is not an audit bundle.
 
-    Example:  objectseeker verify evidence.zip
+    Example:  objectseeker verify audit.zip
     """
-    from objectseeker.cli._audit import verified
-    from objectseeker.cli._release import sha256
-    from objectseeker.gate.audit_bundle import TamperedError
-    from objectseeker.gate.verdict_text import in_short, table_of
+    from objectseeker.gate.audit_bundle import BundleMismatchError, verify_bundle
+    from objectseeker.gate.release import file_sha256
 
-    digest = sha256(evidence)
+    digest = file_sha256(audit_bundle)
     try:
-        gate = verified(evidence)
-    except TamperedError as error:
+        result = verify_bundle(audit_bundle)
+    except BundleMismatchError as error:
         if as_json:
             print_json({"verified": False, "sha256": digest, "differences": error.differences})
         else:
-            printed.print(f"[bold red]{escape(str(evidence))} is refused:[/] it is not what was written")
+            printed.print(f"[bold red]{escape(str(audit_bundle))} is rejected:[/] it is not what was written")
             for difference in error.differences:
                 printed.print(f"  {escape(difference)}")
         raise typer.Exit(1) from None
     if as_json:
-        print_json({"verified": True, "sha256": digest, **gate.to_dict()})
+        print_json({"verified": True, "sha256": digest, **result.to_dict()})
         return
-    printed.print(table_of(gate))
-    printed.print(f"[bold]verified[/]: recomputed to the last bit. The verdict is [bold]{gate.verdict}[/]: ", end="")
-    printed.print(escape(in_short(gate)))
+    print_verdict(result)
+    printed.print(f"[bold]verified[/]: recomputed, bit-identical. The verdict is [bold]{result.verdict}[/]: ", end="")
+    printed.print(escape(result.summarize()))
     printed.print(f"sha256 {digest}")

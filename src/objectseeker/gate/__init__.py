@@ -1,36 +1,121 @@
-"""The verdict of a gate for people and for build servers: gate.json, junit.xml, gate.md and gate.html."""
+"""The release gate: hold a run against a policy, with a verdict for people, for build servers and for a safety case."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from objectseeker.core.label_map import LabelMap
-from objectseeker.core.observation import ObservedImage
 from objectseeker.defense import Defense
-from objectseeker.files.atomic import save_json, save_text
-from objectseeker.gate.failure_images import pictures_of
-from objectseeker.gate.junit import junit_of
-from objectseeker.gate.page import page_of
-from objectseeker.gate.verdict_text import markdown_of
-from objectseeker.metrics.gate import Gate
 
-__all__ = ["write_gate"]
+if TYPE_CHECKING:
+    from objectseeker.gate.judge import GateResult
+    from objectseeker.runs.run import Run
+
+__all__ = ["gate", "verify"]
 
 
-def write_gate(
-    out: Path,
-    gate: Gate,
-    images: Sequence[ObservedImage],
-    vocabulary: LabelMap,
-    defense: Defense,
+def gate(
+    run: Run | Path | str,
+    policy: Path | str,
     *,
+    defense: Defense | Path | str | None = None,
+    baseline: Run | Path | str | None = None,
+    baseline_defense: Defense | Path | str | None = None,
+    attack_results: Sequence[Path | str] = (),
+    detector_check: Path | str | None = None,
+    tags: Path | str | None = None,
+    out: Path | str | None = None,
+    audit_bundle: Path | str | None = None,
     allow_undecided: bool = False,
-) -> None:
-    """Write all four into `out`; `images` are those that were judged."""
-    out.mkdir(parents=True, exist_ok=True)
-    pictures = pictures_of(gate, images, vocabulary, defense.rule)
-    save_json(out / "gate.json", gate.to_dict())
-    save_text(out / "junit.xml", junit_of(gate, allow_undecided=allow_undecided))
-    save_text(out / "gate.md", markdown_of(gate))
-    save_text(out / "gate.html", page_of(gate, pictures))
+    on_progress: Callable[[int, int], None] | None = None,
+) -> GateResult:
+    """Hold a run against a policy: every requirement passes, fails or is undecided.
+
+    Args:
+        run: A run, or the folder that `observe` wrote.
+        policy: A TOML file; `objectseeker gate --example` prints one with comments.
+        defense: The defense to judge, by default the rule for the run's detector.
+        baseline: The previous release: a run of the same images.
+        baseline_defense: Its defense, by default the rule that is judged.
+        attack_results: Files attack.json of attacks on exactly this defense.
+        detector_check: A file with the output of `check-detector --defense FILE --json`.
+        tags: Slices of the images: a CSV file with a column `image`, or a COCO file.
+        out: A folder for gate.json, junit.xml, gate.md and gate.html.
+        audit_bundle: A zip file for everything behind the verdict; `verify` recomputes it.
+        allow_undecided: Whether an undecided verdict has exit status 0.
+        on_progress: Called with the number of finished images and their total.
+
+    Returns:
+        The verdict, with `verdict`, `exit_status`, one result per requirement, and `to_dict()`.
+
+    Raises:
+        ObjectSeekerError: A file cannot be read, or belongs to another run, detector or defense.
+
+    Example:
+        >>> result = gate("runs/voc", "policy.toml", defense="defense.json")  # doctest: +SKIP
+        >>> result.verdict, result.exit_status  # doctest: +SKIP
+        ('pass', 0)
+    """
+    from dataclasses import replace
+
+    from objectseeker.errors import ObjectSeekerError
+    from objectseeker.gate.audit_bundle import write_audit_bundle
+    from objectseeker.gate.page import write_reports
+    from objectseeker.gate.release import ReleaseFiles, judge_release, load_bound_defense, read_policy
+    from objectseeker.runs.run import Run, open_run
+
+    if baseline is None and baseline_defense is not None:
+        raise ObjectSeekerError(f"baseline_defense is for a baseline: got {baseline_defense}. Name a baseline run.")
+    read_policy(Path(policy))  # before anything is computed
+    stored = run if isinstance(run, Run) else open_run(Path(run))
+    judged = load_bound_defense(stored, defense)
+    previous = baseline if isinstance(baseline, Run) or baseline is None else open_run(Path(baseline))
+    files = ReleaseFiles(
+        policy=Path(policy),
+        run=stored,
+        defense=judged,
+        baseline=previous,
+        baseline_defense=None if previous is None else load_bound_defense(previous, baseline_defense, judged),
+        attacks=tuple(map(Path, attack_results)),
+        detector_check=None if detector_check is None else Path(detector_check),
+        tags=None if tags is None else Path(tags),
+    )
+    done, total = 0, sum(len(each.parts) for each in files.runs)
+
+    def advance() -> None:
+        nonlocal done
+        done += 1
+        if on_progress is not None:
+            on_progress(done, total)
+
+    result, measurements = judge_release(files, advance)
+    result = replace(result, allow_undecided=allow_undecided)
+    if out is not None:
+        write_reports(Path(out), result, stored.images(), stored.vocabulary, judged.rule)
+    if audit_bundle is not None:
+        digest = write_audit_bundle(Path(audit_bundle), files, result, measurements)
+        result = replace(result, audit_bundle_sha256=digest)
+    return result
+
+
+def verify(audit_bundle: Path | str) -> GateResult:
+    """Recompute the verdict of an audit bundle from its content, without detector or images.
+
+    Args:
+        audit_bundle: The zip file that `gate` wrote.
+
+    Returns:
+        The recomputed verdict, which equals the stated one.
+
+    Raises:
+        BundleMismatchError: Something differs from what was written; `differences` names it.
+        ObjectSeekerError: The file is not an audit bundle.
+
+    Example:
+        >>> verify("audit.zip").verdict  # doctest: +SKIP
+        'pass'
+    """
+    from objectseeker.gate.audit_bundle import verify_bundle
+
+    return verify_bundle(Path(audit_bundle))

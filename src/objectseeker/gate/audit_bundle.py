@@ -1,129 +1,211 @@
-"""The evidence file: one zip with all that a verdict was made from, and what may be said of it.
+"""The audit bundle: one zip with everything that a verdict was made from, and what follows from it.
 
     manifest.json     the SHA-256 of every other member
-    policy.toml, defense.json, run/, baseline/, attacks/, check.json, tags.csv    what the verdict is made from
-    verdict.json, certificates.csv, images.csv, verification.json, README.md      what follows from it
+    policy.toml, defense.json, run/, baseline/, attacks/, detector-check.json, tags.csv    the inputs of the verdict
+    verdict.json, certificates.csv, images.csv, assurance.json, README.md     what follows from them
     software.json     the versions that made it: a record, from which nothing follows
 
-The same release gives the same bytes. Members are stored as they are, not compressed, and have one of the names above:
-so nothing that is unpacked can be larger than the file or lie elsewhere than in its folder.
+The same release gives the same bytes. A bundle is untrusted input, and reading it fails closed: members are stored
+uncompressed and have one of the names above, so nothing that is extracted can be larger than the file (no decompression
+bomb) or be written outside its folder (no path traversal).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 import zipfile
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
+from objectseeker import __version__
 from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
 from objectseeker.files.tables import to_csv
-from objectseeker.gate.verdict_text import markdown_of
-from objectseeker.metrics.gate import Gate
+from objectseeker.gate.judge import GateResult
+from objectseeker.gate.release import ATTACK_NAME, ReleaseFiles, judge_release, run_files, without_path
+from objectseeker.gate.verdict_text import verdict_markdown
 from objectseeker.metrics.policy_metrics import RunMeasurements
+from objectseeker.runs.run import Run, open_run
 from objectseeker.text import plain, readable
 
 FORMAT = 1
 MANIFEST = "manifest.json"
-NAMES = re.compile(
-    r"manifest\.json|policy\.toml|defense\.json|baseline-defense\.json|check\.json|tags\.csv|tags\.json"
-    r"|attacks/attack-[1-9]\d{0,5}\.json|verdict\.json|certificates\.csv|images\.csv|verification\.json|README\.md"
+MEMBER_NAMES = re.compile(
+    r"manifest\.json|policy\.toml|defense\.json|baseline-defense\.json|detector-check\.json|tags\.csv|tags\.json"
+    r"|attacks/attack-[1-9]\d{0,5}\.json|verdict\.json|certificates\.csv|images\.csv|assurance\.json|README\.md"
     r"|software\.json|(run|baseline)/(run\.json|images\.parquet"
     r"|(parts|pending)/\d{6,12}-[0-9a-f]{16}\.parquet|broken/\d{6,12}-[0-9a-f]{16}\.json)"
 )
-WRITTEN = (1980, 1, 1, 0, 0, 0)  # what a zip calls the time before all others: nothing depends on when it was made
+REQUIRED_MEMBERS = ("policy.toml", "defense.json", "run/run.json", "verdict.json")
+ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time of the format: nothing depends on when it was made
 CHUNK = 2**20
-MOST_NAMED = 20  # differences
+MAX_DIFFERENCES = 20  # that an error names
+MAX_VALUE_LENGTH = 60  # characters of a value in a difference
+PACKAGES = ("numpy", "pyarrow", "pillow", "onnxruntime", "torch", "transformers", "torchvision")
 
 Content = bytes | Path
 
 
-class TamperedError(ObjectSeekerError):
-    """An evidence file is not what it was, or does not give the verdict it states. `differences` says where."""
+class BundleMismatchError(ObjectSeekerError):
+    """The content of an audit bundle differs from what was written, or gives another verdict than it states.
+
+    `differences` names what differs.
+    """
 
     def __init__(self, differences: list[str]) -> None:
-        more = len(differences) - MOST_NAMED
-        shown = differences[:MOST_NAMED] + ([f"and {more} more"] if more > 0 else [])
-        super().__init__("; ".join(shown))
+        more = len(differences) - MAX_DIFFERENCES
+        listed = differences[:MAX_DIFFERENCES] + ([f"and {more} more"] if more > 0 else [])
+        super().__init__("; ".join(listed))
         self.differences = differences
 
 
-def write_archive(file: Path, members: Mapping[str, Content]) -> str:
-    """Write the members and their manifest; the SHA-256 of the file."""
-    hashes = {name: _hash(content) for name, content in sorted(members.items())}
+def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measurements: RunMeasurements) -> str:
+    """Write everything behind a verdict as one file; return its SHA-256."""
+    members: dict[str, Content] = {
+        "policy.toml": files.policy,
+        "defense.json": _defense_json(files.defense),
+        "software.json": json_bytes(_software_versions()),
+        **_run_members("run", files.run),
+        **derived_files(files, gate, measurements),
+    }
+    if files.baseline is not None and files.baseline_defense is not None:
+        members |= _run_members("baseline", files.baseline)
+        members["baseline-defense.json"] = _defense_json(files.baseline_defense)
+    for number, path in enumerate(files.attacks, 1):
+        members[f"attacks/{ATTACK_NAME.format(number)}"] = path
+    if files.detector_check is not None:
+        members["detector-check.json"] = files.detector_check
+    if files.tags is not None:
+        members[f"tags{'.json' if files.tags.suffix.lower() == '.json' else '.csv'}"] = files.tags
+    return write_bundle(file, members)
+
+
+def derived_files(files: ReleaseFiles, gate: GateResult, measurements: RunMeasurements) -> dict[str, bytes]:
+    """Compute the members that follow from the others, to the last byte."""
+    return {
+        "verdict.json": json_bytes(gate.to_dict()),
+        "certificates.csv": _certificates_csv(measurements).encode(),
+        "images.csv": _images_csv(files.run).encode(),
+        "assurance.json": json_bytes(assurance_statement(gate)),
+        "README.md": _readme(gate).encode(),
+    }
+
+
+def verify_bundle(file: Path) -> GateResult:
+    """Recompute the verdict of a bundle from its content; reject a bundle that differs, naming the differences.
+
+    Raises:
+        BundleMismatchError: The content differs from what was written.
+        ObjectSeekerError: The file is not an audit bundle.
+    """
+    with TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        names = extract_bundle(file, folder)
+        for name in REQUIRED_MEMBERS:
+            if name not in names:
+                raise BundleMismatchError([f"{name} is missing"])
+        try:
+            files = _read_release(folder, names)
+            _require_intact(files)
+            gate, measurements = judge_release(files)
+            recomputed = derived_files(files, gate, measurements)
+        except BundleMismatchError:
+            raise
+        except ObjectSeekerError as error:
+            # What was judged once can be judged again, unless it was changed.
+            raise BundleMismatchError([str(error).replace(f"{folder}/", "")]) from None
+        differences = [
+            difference
+            for name, content in recomputed.items()
+            for difference in _file_differences(name, folder / name, content)
+        ]
+        if differences:
+            raise BundleMismatchError(differences)
+        return gate
+
+
+def write_bundle(file: Path, members: Mapping[str, Content]) -> str:
+    """Write the members with their manifest as a zip, atomically; return its SHA-256."""
+    hashes = {name: _sha256(content) for name, content in sorted(members.items())}
     manifest = json_bytes({"format": FORMAT, "members": hashes})
 
     def write(stream: BinaryIO) -> None:
         with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
             for name, content in [(MANIFEST, manifest), *sorted(members.items())]:
-                entry = zipfile.ZipInfo(name, WRITTEN)
+                entry = zipfile.ZipInfo(name, ZIP_EPOCH)
                 entry.create_system, entry.external_attr = 3, 0o644 << 16
                 if isinstance(content, bytes):
                     archive.writestr(entry, content)
                     continue
                 entry.file_size = content.stat().st_size
                 with content.open("rb") as source, archive.open(entry, "w") as target:
-                    while some := source.read(CHUNK):
-                        target.write(some)
+                    while chunk := source.read(CHUNK):
+                        target.write(chunk)
 
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(file, write)
-    return _hash(file)
+    return _sha256(file)
 
 
-def unpack_archive(file: Path, folder: Path) -> list[str]:
-    """Put the members into `folder`, each verified against the manifest; their names."""
+def extract_bundle(file: Path, folder: Path) -> list[str]:
+    """Extract the members into `folder`, each verified against the manifest; return their names."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return _unpacked(archive, file, folder)
+            return _extract(archive, file, folder)
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {readable(file)}: {error.strerror or error}") from None
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, ObjectSeekerError):
             raise
-        raise ObjectSeekerError(f"{readable(file)} is not an evidence file, or is damaged: {error}") from None
+        raise ObjectSeekerError(f"{readable(file)} is not an audit bundle, or is damaged: {error}") from None
 
 
-def _unpacked(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
+def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
     entries = archive.infolist()
     names = [entry.filename for entry in entries]
     if MANIFEST not in names:
-        raise ObjectSeekerError(f"{readable(file)} is not an evidence file: it has no {MANIFEST}; gate writes one")
+        raise ObjectSeekerError(f"{readable(file)} is not an audit bundle: it has no {MANIFEST}; gate writes one")
     for entry in entries:
-        if NAMES.fullmatch(entry.filename) is None:
-            raise ObjectSeekerError(f"{readable(file)} has a member {plain(entry.filename)}: no evidence file has that")
+        if MEMBER_NAMES.fullmatch(entry.filename) is None:
+            raise ObjectSeekerError(f"{readable(file)} has a member {plain(entry.filename)}: no audit bundle has that")
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
-            raise ObjectSeekerError(f"{readable(file)} has {entry.filename} compressed: gate stores them as they are")
+            raise ObjectSeekerError(
+                f"{readable(file)} has {entry.filename} compressed: gate stores members as they are"
+            )
     if len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > file.stat().st_size:
         raise ObjectSeekerError(f"{readable(file)} has members twice or on top of each other: gate writes each once")
-    stated = _manifest(archive.read(MANIFEST), file)
+    stated = _read_manifest(archive.read(MANIFEST), file)
     differences = [f"{name} is missing" for name in sorted(stated.keys() - set(names))]
     differences += [f"{name} is not in the manifest" for name in sorted(set(names) - stated.keys() - {MANIFEST})]
     for name in sorted(stated.keys() & set(names)):
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         digest = hashlib.sha256()
         try:
-            with archive.open(name) as source, place.open("wb") as target:
-                while some := source.read(CHUNK):
-                    digest.update(some)
-                    target.write(some)
+            with archive.open(name) as source, path.open("wb") as target:
+                while chunk := source.read(CHUNK):
+                    digest.update(chunk)
+                    target.write(chunk)
         except zipfile.BadZipFile as error:
             differences.append(f"{name} is damaged ({error})")
             continue
         if digest.hexdigest() != stated[name]:
             differences.append(f"{name} has sha256 {digest.hexdigest()[:16]}, the manifest says {stated[name][:16]}")
     if differences:
-        raise TamperedError(differences)
+        raise BundleMismatchError(differences)
     return sorted(stated)
 
 
-def _manifest(content: bytes, file: Path) -> dict[str, str]:
+def _read_manifest(content: bytes, file: Path) -> dict[str, str]:
     try:
         values = json.loads(content)
         members = {str(name): str(value) for name, value in values["members"].items()}
@@ -135,44 +217,103 @@ def _manifest(content: bytes, file: Path) -> dict[str, str]:
     return members
 
 
+def _read_release(folder: Path, names: list[str]) -> ReleaseFiles:
+    def optional(name: str) -> Path | None:
+        return folder / name if name in names else None
+
+    run = open_run(folder / "run")
+    baseline = open_run(folder / "baseline") if "baseline/run.json" in names else None
+    attacks = [name for name in names if name.startswith("attacks/")]
+    return ReleaseFiles(
+        policy=folder / "policy.toml",
+        run=run,
+        defense=run.bind_defense(Defense.load(folder / "defense.json")),
+        baseline=baseline,
+        baseline_defense=None
+        if baseline is None
+        else baseline.bind_defense(Defense.load(folder / "baseline-defense.json")),
+        attacks=[folder / name for name in sorted(attacks, key=lambda name: (len(name), name))],
+        detector_check=optional("detector-check.json"),
+        tags=optional("tags.csv") or optional("tags.json"),
+    )
+
+
+def _require_intact(files: ReleaseFiles) -> None:
+    """The name of a part has the checksum of its content."""
+    damaged = [f"{run.folder.name}/{path.parent.name}/{path.name}" for run in files.runs for path in run.damaged]
+    if damaged:
+        raise BundleMismatchError([f"{name} does not match the checksum in its name" for name in damaged])
+
+
+def _run_members(prefix: str, run: Run) -> dict[str, Content]:
+    return {f"{prefix}/{path.relative_to(run.folder).as_posix()}": path for path in run_files(run)}
+
+
+def _defense_json(defense: Defense) -> bytes:
+    portable = without_path(defense)
+    return json_bytes(portable.to_dict() | {"sha256": portable.sha256})
+
+
+def _software_versions() -> dict[str, str]:
+    versions = {"objectseeker": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions | {"platform": platform.platform()}
+
+
 def json_bytes(content: Any) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode()
 
 
-def _hash(content: Content) -> str:
+def _sha256(content: Content) -> str:
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     with content.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def certificates_csv(measured: RunMeasurements) -> str:
-    """Every counted object against every patch that was asked for."""
+def _images_csv(run: Run) -> str:
+    """List the observed images with the hash of each one's file, if the run has it."""
+    rows = []
+    for number in sorted({*run.parts.whole, *run.parts.begun}):
+        boxes = run.findings(number)
+        for index in run.parts.images_of(number):
+            width, height = boxes.sizes[index]
+            entry, digest = run.manifest.images[index], boxes.hashes.get(index, "")
+            rows.append({"image": entry.id, "width": str(width), "height": str(height), "file_hash": digest})
+    return to_csv(rows)
+
+
+def _certificates_csv(measurements: RunMeasurements) -> str:
+    """List every counted object with its certificates against every required patch."""
     rows: list[dict[str, str]] = []
-    for threat, certified in measured.certified.items():
-        patch = {"patch_area": repr(threat.area), "aspect": repr(threat.aspect), "patches": str(threat.count)}
-        vacuous = measured.vacuous[threat][PATCH_LOCATIONS.index("far")]
-        for n, box in enumerate(measured.box.tolist()):
+    for threat, certified in measurements.certified.items():
+        patch = {"patch_area": repr(threat.area), "patch_aspect": repr(threat.aspect), "patch_count": str(threat.count)}
+        vacuous = measurements.vacuous[threat][PATCH_LOCATIONS.index("far")]
+        for n, box in enumerate(measurements.box.tolist()):
             corners = {name: repr(value) for name, value in zip(("x1", "y1", "x2", "y2"), box, strict=True)}
             rows.append(
                 {
-                    "image": measured.ids[measured.image[n]],
-                    "object": str(measured.number[n]),
-                    "class": measured.names[measured.label[n]],
+                    "image": measurements.ids[measurements.image[n]],
+                    "object": str(measurements.number[n]),
+                    "class": measurements.names[measurements.label[n]],
                     **corners,
                     **patch,
-                    "threshold": repr(threat.threshold),
-                    **{where: str(bool(certified[place, n])) for place, where in enumerate(PATCH_LOCATIONS)},
+                    "certification_threshold": repr(threat.threshold),
+                    **{name: str(bool(certified[place, n])) for place, name in enumerate(PATCH_LOCATIONS)},
                     "vacuous_far": str(bool(vacuous[n])),
-                    "found": str(bool(measured.found[n])),
+                    "detected": str(bool(measurements.found[n])),
                 }
             )
     return to_csv(rows)
 
 
-def verification(gate: Gate) -> dict[str, Any]:
-    """What kind of verification this is, and what it rests on, with how each assumption was checked."""
-    about, patches = gate.about, [one.patch for one in gate.policy.requirements if "patch" in one.kind.keys]
+def assurance_statement(gate: GateResult) -> dict[str, Any]:
+    """State which kind of verification this is, what it assumes, and how each assumption was checked."""
+    patches = [requirement.patch for requirement in gate.policy.requirements if requirement.has_patch]
     sizes = [f"{patch.area:g} of the image, aspect {patch.aspect:g}, {patch.where}" for patch in patches]
     return {
         "in_the_terms_of": "ISO/IEC 24029-2:2023, formal methods for the robustness of neural networks; no claim is "
@@ -181,71 +322,118 @@ def verification(gate: Gate) -> dict[str, Any]:
         "covers more than T of it",
         "deterministic": "a certificate is a proof about one object of one image; only the intervals of the verdicts "
         "are statistics, over the images",
-        "incomplete": "an object that is not certified may or may not be hidden by some patch",
-        "closed_box": "the detector is only run, on masked views; weights and gradients are not looked at",
-        "arithmetic": "computer arithmetic: the detector's numbers are taken as the machine computed them, comparisons "
+        "incomplete": "some patch may or may not hide an object that is not certified",
+        "closed_box": "the detector is only run, on masked views; weights and gradients are not inspected",
+        "arithmetic": "floating point: the detector's numbers are used as the machine computed them, comparisons "
         "of boxes leave a margin of 1e-9 on the safe side, positions are whole numbers and exact",
         "input_domain": {
             "inputs": "every image of the run with any pixels in one axis-parallel rectangle of at most this size, at "
             "every allowed whole-number position, also over the border",
             "patches": sizes,
-            "images": about["run"]["images"],
+            "images": gate.inputs["run"]["images"],
         },
         "assumptions": _assumptions(gate),
     }
 
 
-def _assumptions(gate: Gate) -> list[dict[str, str]]:
-    """Those of docs/guarantee.md, in their order."""
-    run, checks = gate.about["run"], [one for one in gate.judgments if one.requirement.figure == "check_detector"]
-    checked = checks[0].reason if checks else "the policy does not ask for check-detector"
-    unverified = run["detector_unverified"]
-    identity = "named by a hash of its weights and settings" if unverified is None else f"not verified: {unverified}"
+def _assumptions(gate: GateResult) -> list[dict[str, str]]:
+    """The assumptions of docs/guarantee.md, in their order."""
+    run = gate.inputs["run"]
+    checks = [result.reason for result in gate.results if result.requirement.metric == "detector_check"]
+    check = checks[0] if checks else "the policy does not require check-detector"
+    unverified = run["unverified_reason"]
+    detector = (
+        "identified by a hash of its weights and settings" if unverified is None else f"not verified: {unverified}"
+    )
     return [
         {
             "assumption": "the detector is a pure function of the pixels that it may see",
-            "how": f"{checked}; that is a test and no proof",
+            "how": f"{check}; that is a test, not a proof",
         },
         {
             "assumption": "the patch is one axis-parallel rectangle in raw image pixels, and the rest of the image is "
             "what the certificate was computed on",
-            "how": "taken as given: it says which attacker is meant",
+            "how": "assumed: it defines the attacker",
         },
         {
             "assumption": "the patch is at most of the size that the certificate names",
-            "how": "taken as given; the sizes are those of the policy",
+            "how": "assumed; the sizes are those of the policy",
         },
         {
-            "assumption": "the same numbers come out where it is deployed",
-            "how": f"the detector is {identity}; the versions it ran with are in run/run.json; deploy on the same",
+            "assumption": "the same numbers are computed where it is deployed",
+            "how": f"the detector is {detector}; the versions it ran with are in run/run.json; deploy on the same",
         },
         {
             "assumption": "objects are what their annotations say",
-            "how": f"taken as given, in dataset {run['dataset_identity'][:16]}; images not read: {run['left_out']}",
+            "how": f"assumed, in dataset {run['dataset_fingerprint'][:16]}; unreadable images: "
+            f"{run['unreadable_images']}",
         },
     ]
 
 
-def readme(gate: Gate) -> str:
-    """What a reader finds first."""
-    said = verification(gate)
+def _readme(gate: GateResult) -> str:
+    statement = assurance_statement(gate)
     lines = [
-        "# Evidence of a release gate",
+        "# Audit bundle of a release gate",
         "",
         "`objectseeker verify FILE.zip` recomputes the verdict from the boxes in here, without detector or images, and",
-        "refuses the file if anything in it differs. The file carries no signature: who can write it can write another",
-        "one. Keep its SHA-256 elsewhere, or sign it.",
+        "rejects the file if anything in it differs. The file carries no signature: anyone who can write it can write",
+        "another one. Keep its SHA-256 elsewhere, or sign it.",
         "",
-        markdown_of(gate),
-        f"## What kind of verification this is, in the terms of {said['in_the_terms_of']}",
+        verdict_markdown(gate),
+        f"## Kind of verification, in the terms of {statement['in_the_terms_of']}",
         "",
-        *(f"- {key.replace('_', ' ')}: {said[key]}" for key in ("property", "deterministic", "incomplete")),
-        *(f"- {key.replace('_', ' ')}: {said[key]}" for key in ("closed_box", "arithmetic")),
-        f"- input domain: {said['input_domain']['inputs']}",
-        *(f"  - {patch}" for patch in said["input_domain"]["patches"]),
+        *(f"- {key.replace('_', ' ')}: {statement[key]}" for key in ("property", "deterministic", "incomplete")),
+        *(f"- {key.replace('_', ' ')}: {statement[key]}" for key in ("closed_box", "arithmetic")),
+        f"- input domain: {statement['input_domain']['inputs']}",
+        *(f"  - {patch}" for patch in statement["input_domain"]["patches"]),
         "",
-        "## What it rests on",
+        "## Assumptions",
         "",
-        *(f"{n}. {one['assumption']}: {one['how']}." for n, one in enumerate(said["assumptions"], 1)),
+        *(f"{n}. {entry['assumption']}: {entry['how']}." for n, entry in enumerate(statement["assumptions"], 1)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _file_differences(name: str, file: Path, recomputed: bytes) -> list[str]:
+    if not file.is_file():
+        return [f"{name} is missing"]
+    stated = file.read_bytes()
+    if stated == recomputed:
+        return []
+    if name.endswith(".json"):
+        try:
+            differences = _value_differences(json.loads(stated), json.loads(recomputed), name)
+        except (ValueError, RecursionError):
+            differences = [f"{name} cannot be read"]
+        return differences or [f"{name} is formatted in another way"]
+    lines = zip_longest(
+        stated.decode(errors="replace").splitlines(), recomputed.decode().splitlines(), fillvalue="nothing"
+    )
+    for number, (expected, actual) in enumerate(lines, 1):
+        if expected != actual:
+            return [f"{name} line {number} says {_format(expected)}, recomputed it is {_format(actual)}"]
+    return [f"{name} is formatted in another way"]
+
+
+def _value_differences(stated: Any, recomputed: Any, path: str) -> list[str]:
+    """Describe where two JSON values differ."""
+    if isinstance(stated, dict) and isinstance(recomputed, dict):
+        return [
+            difference
+            for key in sorted({*stated, *recomputed})
+            for difference in _value_differences(
+                stated.get(key, "nothing"), recomputed.get(key, "nothing"), f"{path} {key}"
+            )
+        ]
+    if isinstance(stated, list) and isinstance(recomputed, list) and len(stated) == len(recomputed):
+        pairs = enumerate(zip(stated, recomputed, strict=True), 1)
+        return [difference for n, (a, b) in pairs for difference in _value_differences(a, b, f"{path} {n}")]
+    if stated == recomputed:
+        return []
+    return [f"{path} says {_format(stated)}, recomputed it is {_format(recomputed)}"]
+
+
+def _format(value: Any) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}..."

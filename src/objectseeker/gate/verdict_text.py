@@ -1,104 +1,135 @@
-"""Verdicts in words: for the terminal and for a pull request."""
+"""A verdict as text: for a pull request (Markdown) and for build servers (JUnit XML).
+
+Names of images, classes and requirements are untrusted text: each format escapes them.
+"""
 
 from __future__ import annotations
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
+from xml.etree import ElementTree
 
 from objectseeker.files.tables import to_markdown
-from objectseeker.metrics.gate import Gate, Judgement
-from objectseeker.metrics.policy import in_unit
+from objectseeker.gate.judge import GateResult, RequirementResult
+from objectseeker.metrics.policy import format_value
 from objectseeker.text import escape_invisible
 
 MARKS = {"pass": "pass", "fail": "FAIL", "undecided": "undecided", "refuted": "REFUTED"}
-COLORS = {"pass": "green", "fail": "bold red", "undecided": "yellow", "refuted": "bold red"}
-SPECIAL = "\\`*_{}[]<>#|~&"  # what Markdown would obey
+MARKDOWN_SPECIAL = "\\`*_{}[]<>#|~&"
+SUITE = "objectseeker.gate"
 
 
-def in_short(gate: Gate) -> str:
-    """One sentence on the whole."""
-    if gate.refuted:
-        return f"{len(gate.refuted)} certificates are refuted by an attack: the guarantee does not hold here"
-    counts = {outcome: gate.count(outcome) for outcome in ("pass", "fail", "undecided")}
-    words = [f"{counts['pass']} of {len(gate.judgments)} requirements pass"]
-    words += [f"{counts['fail']} fail"] if counts["fail"] else []
-    words += [f"{counts['undecided']} undecided"] if counts["undecided"] else []
-    return ", ".join(words)
-
-
-def figure_of(judgment: Judgement) -> str:
-    """The figure with its interval."""
-    interval, unit = judgment.interval, judgment.requirement.unit
+def format_metric(result: RequirementResult) -> str:
+    """Return the value with its interval."""
+    interval, unit = result.interval, result.requirement.unit
     if not interval.known:
         return "-"
-    difference = "+" if judgment.requirement.against_baseline and interval.value > 0 else ""
-    return f"{difference}{in_unit(interval.value, unit)} ({interval.low:.2f} to {interval.high:.2f})"
+    sign = "+" if result.requirement.against_baseline and interval.value > 0 else ""
+    return f"{sign}{format_value(interval.value, unit)} ({interval.low:.2f} to {interval.high:.2f})"
 
 
-def behind(judgment: Judgement) -> str:
-    """What the figure was measured on."""
-    if not judgment.images:
+def sample_size(result: RequirementResult) -> str:
+    """Return the numbers of objects and images that the value was measured on."""
+    if not result.images:
         return ""
-    words = f"{judgment.objects:,} objects in {judgment.images:,} images"
-    return words + (f", {judgment.vacuous:,} have no such position" if judgment.vacuous else "")
+    words = f"{result.objects:,} objects in {result.images:,} images"
+    return words + (f", {result.vacuous:,} have no such position" if result.vacuous else "")
 
 
-def why(judgment: Judgement) -> str:
-    """The reason, with the slice it is about."""
-    if judgment.slice is None:
-        return judgment.reason
-    worst = f"worst of {len(judgment.slices)} slices, " if judgment.slices else ""
-    return f"{worst}{judgment.slice}: {judgment.reason}"
+def format_reason(result: RequirementResult) -> str:
+    """Return the reason, with the slice it is about."""
+    if result.slice is None:
+        return result.reason
+    worst = f"worst of {len(result.slices)} slices, " if result.slices else ""
+    return f"{worst}{result.slice}: {result.reason}"
 
 
-def table_of(gate: Gate) -> Table:
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in ("", "requirement", "figure", "why"):
-        made.add_column(column, overflow="fold")
-    for judgment in gate.judgments:
-        asked = judgment.requirement
-        made.add_row(
-            f"[{COLORS[judgment.outcome]}]{MARKS[judgment.outcome]}[/]",
-            escape(escape_invisible(asked.title)),
-            escape(figure_of(judgment)),
-            escape(escape_invisible(why(judgment))),
-        )
-    return made
-
-
-def markdown_of(gate: Gate) -> str:
-    """A comment for a pull request: the verdict, a row for every requirement, and the slices."""
-    defense, run = gate.about.get("defense", {}), gate.about.get("run", {})
+def verdict_markdown(gate: GateResult) -> str:
+    """Return a comment for a pull request: the verdict, a row per requirement, and the slices."""
+    defense, run = gate.inputs.get("defense", {}), gate.inputs.get("run", {})
     parts = [
         f"## Release gate: {MARKS[gate.verdict]}",
-        f"{in_short(gate)}. Intervals at {100 * gate.policy.confidence:g} %, over images.",
+        f"{gate.summarize()}. Intervals at {100 * gate.policy.confidence:g} %, over images.",
     ]
-    parts += ["\n".join(f"- refuted: {_plain(certificate)}" for certificate in gate.refuted)] if gate.refuted else []
-    parts.append(to_markdown([_row(judgment) for judgment in gate.judgments]))
-    for judgment in gate.judgments:
-        if judgment.slices:
-            rows = [{"slice": _plain(str(one.slice))} | _row(one, named=False) for one in judgment.slices]
-            parts.append(f"### {_plain(judgment.requirement.name)}\n\n{to_markdown(rows)}")
+    if gate.refuted:
+        parts.append("\n".join(f"- refuted: {_escape_markdown(certificate)}" for certificate in gate.refuted))
+    parts.append(to_markdown([_markdown_row(result) for result in gate.results]))
+    for result in gate.results:
+        if result.slices:
+            rows = [
+                {"slice": _escape_markdown(str(part.slice))} | _markdown_row(part, named=False)
+                for part in result.slices
+            ]
+            parts.append(f"### {_escape_markdown(result.requirement.name)}\n\n{to_markdown(rows)}")
     if defense and run:
+        detector = str(escape_invisible(str(defense["detector"]))).replace("`", "'")
         parts.append(
-            f"Defense `{defense['sha256'][:16]}`, detector `{_plain(str(defense['detector']), '`')}`, run "
-            f"`{run['digest'][:16]}`, {run['images']:,} images."
+            f"Defense `{defense['sha256'][:16]}`, detector `{detector}`, run "
+            f"`{run['fingerprint'][:16]}`, {run['images']:,} images."
         )
     return "\n\n".join(parts) + "\n"
 
 
-def _row(judgment: Judgement, *, named: bool = True) -> dict[str, str]:
-    asked = judgment.requirement
-    first = {"": f"**{MARKS[judgment.outcome]}**"}
-    first |= {"requirement": _plain(asked.title)} if named else {}
-    reason = why(judgment) if named else judgment.reason
-    return first | {"figure": _plain(figure_of(judgment)), "measured on": behind(judgment), "why": _plain(reason)}
+def _markdown_row(result: RequirementResult, *, named: bool = True) -> dict[str, str]:
+    first = {"": f"**{MARKS[result.outcome]}**"}
+    first |= {"requirement": _escape_markdown(result.requirement.title)} if named else {}
+    reason = format_reason(result) if named else result.reason
+    return first | {
+        "value": _escape_markdown(format_metric(result)),
+        "sample": sample_size(result),
+        "reason": _escape_markdown(reason),
+    }
 
 
-def _plain(text: str, special: str = SPECIAL) -> str:
-    """Text of others, as Markdown shows it."""
-    shown = str(escape_invisible(text))
-    if special == "`":
-        return shown.replace("`", "'")
-    return "".join(f"\\{letter}" if letter in special else letter for letter in shown)
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in MARKDOWN_SPECIAL else letter for letter in str(escape_invisible(text)))
+
+
+def to_junit(gate: GateResult) -> str:
+    """Return JUnit XML in the form of Jenkins' junit-10.xsd, which GitLab, GitHub actions and others read.
+
+    It has one test case per requirement and one for the attack files. A failed or undecided requirement is a failure
+    (an undecided one is skipped if the gate allows it), a refuted certificate is an error. Nothing depends on when or
+    where it was written.
+    """
+    undecided = gate.count("undecided")
+    counts = {
+        "tests": len(gate.results) + 1,
+        "failures": gate.count("fail") + (0 if gate.allow_undecided else undecided),
+        "errors": int(bool(gate.refuted)),
+    }
+    attributes = {"name": SUITE, **{name: str(count) for name, count in counts.items()}}
+    root = ElementTree.Element("testsuites", attributes)
+    skipped = str(undecided if gate.allow_undecided else 0)
+    suite = ElementTree.SubElement(root, "testsuite", {**attributes, "skipped": skipped})
+    for result in gate.results:
+        _add_junit_case(suite, result, gate.allow_undecided)
+    case = _junit_case(suite, "certificates", "no certificate is refuted by an attack file")
+    if gate.refuted:
+        error = ElementTree.SubElement(case, "error", {"type": "refuted", "message": gate.summarize()})
+        error.text = _escape_xml("\n".join(gate.refuted))
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _add_junit_case(suite: ElementTree.Element, result: RequirementResult, allow_undecided: bool) -> None:
+    requirement = result.requirement
+    case = _junit_case(suite, requirement.metric, requirement.name)
+    message = _escape_xml(format_reason(result))
+    lines = [requirement.describe_with_limit(), format_metric(result), sample_size(result), format_reason(result)]
+    lines += [f"{part.slice}: {part.outcome}, {format_metric(part)}" for part in result.slices]
+    details = _escape_xml("\n".join(line for line in lines if line))
+    if result.outcome == "undecided" and allow_undecided:
+        ElementTree.SubElement(case, "skipped", {"message": message})
+    elif result.outcome != "pass":
+        failure = ElementTree.SubElement(case, "failure", {"type": result.outcome, "message": message})
+        failure.text = details
+    ElementTree.SubElement(case, "system-out").text = details
+
+
+def _junit_case(suite: ElementTree.Element, metric: str, name: str) -> ElementTree.Element:
+    attributes = {"classname": f"{SUITE}.{metric}", "name": _escape_xml(name)}
+    return ElementTree.SubElement(suite, "testcase", attributes)
+
+
+def _escape_xml(text: str) -> str:
+    """Spell out what XML cannot hold: control characters and lone surrogates."""
+    return "\n".join(str(escape_invisible(line)) for line in text.split("\n"))

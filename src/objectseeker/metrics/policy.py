@@ -1,10 +1,11 @@
-"""A policy: what a release must show, as a short TOML file. Reading it needs no run; `gate` holds a run against it."""
+"""A policy: the requirements on a release, as a short TOML file. Reading it needs no run; the gate applies it."""
 
 from __future__ import annotations
 
 import math
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -17,137 +18,151 @@ from objectseeker.text import shown
 FORMAT = 1
 CONFIDENCE = 0.95
 SAMPLES = 2000
-MOST_SAMPLES = 100_000
+MAX_SAMPLES = 100_000
 
-Limit = Literal["at_least", "at_most", "no_worse_than_baseline_by"]
-LIMITS: tuple[Limit, ...] = ("at_least", "at_most", "no_worse_than_baseline_by")
+Limit = Literal["at_least", "at_most", "max_regression"]
+LIMITS: tuple[Limit, ...] = ("at_least", "at_most", "max_regression")
 Unit = Literal["%", "points", ""]  # a share, a difference of shares, a number
 
-PATCH = ("where", "patch", "aspect", "threshold")
+PATCH = ("location", "patch_area", "patch_aspect", "certification_threshold")
 OBJECTS = ("classes", "object_size", "slice")
-ENOUGH = ("fewest_objects", "fewest_images")
+ENOUGH = ("min_objects", "min_images")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a figure is, what may be asked of it, and which way is better."""
+class MetricSpec:
+    """A metric that a policy may require: its description, its limit, its unit, and the keys that restrict it."""
 
-    words: str
-    limit: Limit | None  # beside a comparison with the baseline; None: it holds or it does not
+    description: str
+    limit: Limit | None  # without a baseline; None: it holds or it does not
     unit: Unit
     keys: tuple[str, ...] = ()
-    compared: bool = True  # with a baseline
+    has_baseline: bool = True  # may be compared with a baseline
 
 
-KINDS: dict[str, Kind] = {
-    "certified_recall": Kind("certified recall", "at_least", "%", (*PATCH, *OBJECTS, *ENOUGH)),
-    "joint_certified_recall": Kind(
-        "objects that surely remain, all at once,", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)
-    ),
-    "clean_recall": Kind("clean recall", "at_least", "%", (*OBJECTS, *ENOUGH)),
-    "clean_ap50": Kind("clean AP50", "at_least", "%", ("classes", "slice", *ENOUGH)),
-    "clean_ap50_loss": Kind("AP50 lost against undefended", "at_most", "points", ("classes", "slice", *ENOUGH)),
-    "false_alerts": Kind("clean images flagged", "at_most", "%", ("slice", *ENOUGH)),
-    "fppi": Kind("wrong boxes an image", "at_most", "", ("slice", *ENOUGH)),
-    "recall_under_attack": Kind("recall under attack", "at_least", "%", (*PATCH, *ENOUGH), compared=False),
-    "check_detector": Kind("check-detector passed", None, "", compared=False),
+METRIC_SPECS: dict[str, MetricSpec] = {
+    "certified_recall": MetricSpec("certified recall", "at_least", "%", (*PATCH, *OBJECTS, *ENOUGH)),
+    "joint_certified_recall": MetricSpec("joint certified recall", "at_least", "%", (*PATCH[1:], "slice", *ENOUGH)),
+    "clean_recall": MetricSpec("clean recall", "at_least", "%", (*OBJECTS, *ENOUGH)),
+    "clean_ap50": MetricSpec("clean AP50", "at_least", "%", ("classes", "slice", *ENOUGH)),
+    "clean_ap50_loss": MetricSpec("AP50 loss against undefended", "at_most", "points", ("classes", "slice", *ENOUGH)),
+    "false_alert_rate": MetricSpec("false alert rate", "at_most", "%", ("slice", *ENOUGH)),
+    "fppi": MetricSpec("false positives per image", "at_most", "", ("slice", *ENOUGH)),
+    "recall_under_attack": MetricSpec("recall under attack", "at_least", "%", (*PATCH, *ENOUGH), has_baseline=False),
+    "detector_check": MetricSpec("check-detector passed", None, "", has_baseline=False),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """One line of a policy. Limits are in percent, in points of percent, or plain numbers, as the figure is."""
+    """One entry of a policy. A limit is in percent, in percentage points, or a plain number, as the metric is."""
 
-    figure: str
+    metric: str
     given_name: str = ""
     limit: Limit | None = None
     value: float = 0.0  # of the limit
-    where: PatchLocation = "anywhere"
-    area: float = 0.01
-    aspect: float = 1.0
-    threshold: float | None = None
-    classes: tuple[str, ...] = ()  # none: all
+    location: PatchLocation = "anywhere"
+    patch_area: float = 0.01
+    patch_aspect: float = 1.0
+    certification_threshold: float | None = None
+    classes: tuple[str, ...] = ()  # empty: all
     object_size: tuple[float, float] | None = None  # above the first share of the image and up to the second
     slice: str | None = None  # COLUMN=VALUE, or COLUMN: every value of it
-    fewest_objects: int = 0
-    fewest_images: int = 0
+    min_objects: int = 0
+    min_images: int = 0
 
     def __post_init__(self) -> None:
-        Patch(self.area, self.aspect, self.where)  # refuses what cannot be
+        Patch(self.patch_area, self.patch_aspect, self.location)  # rejects invalid values
 
     @property
-    def kind(self) -> Kind:
-        return KINDS[self.figure]
+    def spec(self) -> MetricSpec:
+        return METRIC_SPECS[self.metric]
+
+    @property
+    def has_patch(self) -> bool:
+        """Whether the requirement is about a patch."""
+        return "patch_area" in self.spec.keys
 
     @property
     def patch(self) -> Patch:
-        return Patch(self.area, self.aspect, self.where)
+        return Patch(self.patch_area, self.patch_aspect, self.location)
 
     @property
     def against_baseline(self) -> bool:
-        return self.limit == "no_worse_than_baseline_by"
+        return self.limit == "max_regression"
 
     @property
     def higher_is_better(self) -> bool:
-        return self.kind.limit == "at_least"
+        return self.spec.limit == "at_least"
 
     @property
     def unit(self) -> Unit:
-        return "points" if self.against_baseline and self.kind.unit == "%" else self.kind.unit
+        return "points" if self.against_baseline and self.spec.unit == "%" else self.spec.unit
 
-    def in_words(self) -> str:
-        """What is required, in a few words."""
-        words = [self.kind.words]
-        if "patch" in self.kind.keys:
-            shape = "" if self.aspect == 1 else f", {self.aspect:g} times as wide as high"
-            words.append(f"against a patch of {100 * self.area:.4g} %{shape} {self.where}")
-            words += [f"with T = {self.threshold:g}"] if self.threshold else []
+    def describe(self) -> str:
+        """Describe the metric and what it is restricted to."""
+        words = [self.spec.description]
+        if self.has_patch:
+            shape = "" if self.patch_aspect == 1 else f", {self.patch_aspect:g} times as wide as high"
+            words.append(f"against a patch of {100 * self.patch_area:.4g} %{shape} {self.location}")
+            words += [f"with T = {self.certification_threshold:g}"] if self.certification_threshold else []
         words += [f"of {', '.join(self.classes)}"] if self.classes else []
         if self.object_size is not None:
             words.append("of objects of {:.4g} to {:.4g} %".format(*(100 * share for share in self.object_size)))
         words += [] if self.slice is None else [f"for {'' if '=' in self.slice else 'every '}{self.slice}"]
         return " ".join(words)
 
-    def in_full(self) -> str:
-        """The same with the limit."""
-        return f"{self.in_words()}: {self.limit_in_words()}"
+    def describe_limit(self) -> str:
+        if self.limit is None:
+            return "must hold"
+        number = format_value(self.value, self.unit)
+        if self.against_baseline:
+            return f"at most {number} worse than the baseline"
+        return f"{self.limit.replace('_', ' ')} {number}"
+
+    def describe_with_limit(self) -> str:
+        return f"{self.describe()}: {self.describe_limit()}"
 
     @property
     def name(self) -> str:
-        return self.given_name or self.in_full()
+        return self.given_name or self.describe_with_limit()
 
     @property
     def title(self) -> str:
-        """Its name, and the limit."""
-        return f"{self.given_name}: {self.limit_in_words()}" if self.given_name else self.in_full()
-
-    def limit_in_words(self) -> str:
-        if self.limit is None:
-            return "must hold"
-        number = in_unit(self.value, self.unit)
-        if self.against_baseline:
-            return f"no worse than the baseline by more than {number}"
-        return f"{self.limit.replace('_', ' ')} {number}"
+        """The name with the limit."""
+        return f"{self.given_name}: {self.describe_limit()}" if self.given_name else self.describe_with_limit()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Requirements, and how sure a verdict must be: each is tested at the ends of its two-sided interval."""
+    """Requirements, and the confidence of the two-sided intervals at whose ends they are tested."""
 
     requirements: tuple[Requirement, ...]
     confidence: float = CONFIDENCE
-    samples: int = SAMPLES
+    bootstrap_samples: int = SAMPLES
     seed: int = 0
 
 
-def in_unit(value: float, unit: Unit) -> str:
-    """A figure as it is shown."""
+def format_value(value: float, unit: Unit) -> str:
     digits = f"{value:.2f}".rstrip("0").rstrip(".")
     return f"{digits} {unit}".rstrip()
 
 
 def parse_policy(text: str, source: str = "the policy") -> Policy:
-    """The policy that a TOML text spells out; whatever is not understood is refused, never ignored."""
+    """Read a policy from TOML; unknown keys and values are errors, never ignored.
+
+    Args:
+        text: The TOML document.
+        source: What error messages call it.
+
+    Raises:
+        ObjectSeekerError: The document is not a policy; the message names the key and the value.
+
+    Example:
+        >>> text = 'format = 1\\n[[require]]\\nmetric = "clean_recall"\\nat_least = "80 %"'
+        >>> parse_policy(text).requirements[0].name
+        'clean recall: at least 80 %'
+    """
     try:
         content = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -159,114 +174,114 @@ def parse_policy(text: str, source: str = "the policy") -> Policy:
 
 
 def _policy(content: Mapping[str, Any]) -> Policy:
-    _known(content, ("format", "confidence", "samples", "seed", "require"), "the policy")
+    _require_known(content, ("format", "confidence", "bootstrap_samples", "seed", "require"), "the policy")
     if content.get("format") != FORMAT:
         raise ObjectSeekerError(f"format must be {FORMAT}, got {shown(content.get('format'))}")
     confidence = require_number(content.get("confidence", CONFIDENCE), "confidence")
     if not 0.5 <= confidence < 1:
         raise ObjectSeekerError(f"confidence must be at least 0.5 and below 1, got {confidence!r}")
-    samples = require_count(content.get("samples", SAMPLES), "samples")
-    if not 200 <= samples <= MOST_SAMPLES:
-        raise ObjectSeekerError(f"samples must lie within 200 and {MOST_SAMPLES:,}, got {samples}")
+    samples = require_count(content.get("bootstrap_samples", SAMPLES), "bootstrap_samples")
+    if not 200 <= samples <= MAX_SAMPLES:
+        raise ObjectSeekerError(f"bootstrap_samples must be within 200 and {MAX_SAMPLES:,}, got {samples}")
     seed = content.get("seed", 0)
     if type(seed) is not int or seed < 0:
         raise ObjectSeekerError(f"seed must be a whole number of at least 0, got {shown(seed)}")
     listed = content.get("require")
     if not isinstance(listed, list) or not listed or not all(isinstance(item, dict) for item in listed):
-        raise ObjectSeekerError("it must require something: write [[require]] and a figure below it")
+        raise ObjectSeekerError("it has no requirement: write [[require]] and a metric below it")
     requirements = tuple(_requirement(item, number) for number, item in enumerate(listed, 1))
-    names = [one.name for one in requirements]
-    for name in names:
-        if names.count(name) > 1:
-            raise ObjectSeekerError(
-                f"{names.count(name)} requirements are called {shown(name)}: give each its own name"
-            )
-    return Policy(requirements=requirements, confidence=confidence, samples=samples, seed=seed)
+    for name, count in Counter(requirement.name for requirement in requirements).items():
+        if count > 1:
+            raise ObjectSeekerError(f"{count} requirements are called {shown(name)}: give each its own name")
+    return Policy(requirements=requirements, confidence=confidence, bootstrap_samples=samples, seed=seed)
 
 
 def _requirement(item: Mapping[str, Any], number: int) -> Requirement:
     source = f"requirement {number}"
-    figure = item.get("figure")
-    if figure not in KINDS:
-        raise ObjectSeekerError(f"{source} must have a figure, got {shown(figure)}: {_instead(str(figure), KINDS)}")
-    kind = KINDS[figure]
+    metric = item.get("metric")
+    if metric not in METRIC_SPECS:
+        advice = _suggest(str(metric), METRIC_SPECS)
+        raise ObjectSeekerError(f"{source} must have a metric, got {shown(metric)}: {advice}")
+    spec = METRIC_SPECS[metric]
     given = [limit for limit in LIMITS if limit in item]
-    allowed = [limit for limit in LIMITS if limit == kind.limit or (limit == LIMITS[2] and kind.compared)]
-    allowed = [] if kind.limit is None else allowed
-    _known(item, ("figure", "name", *allowed, *kind.keys), f"{source} ({figure})")
+    allowed = [limit for limit in LIMITS if limit == spec.limit or (limit == LIMITS[2] and spec.has_baseline)]
+    allowed = [] if spec.limit is None else allowed
+    _require_known(item, ("metric", "name", *allowed, *spec.keys), f"{source} ({metric})")
     if len(given) != bool(allowed):
-        raise ObjectSeekerError(f"{source} ({figure}) needs {' or '.join(allowed)}, one of them; it has {len(given)}")
-    read: dict[str, Callable[[Any], Any]] = {
-        "where": _where,
-        "patch": _area,
-        "aspect": lambda value: require_number(value, "aspect"),
-        "threshold": lambda value: require_fraction(value, "threshold"),
-        "classes": _classes,
-        "object_size": _sizes,
-        "slice": _text,
-        "fewest_objects": lambda value: require_count(value, "fewest_objects"),
-        "fewest_images": lambda value: require_count(value, "fewest_images"),
+        raise ObjectSeekerError(f"{source} ({metric}) needs {' or '.join(allowed)}, one of them; it has {len(given)}")
+    parsers: dict[str, Callable[[Any], Any]] = {
+        "location": _parse_location,
+        "patch_area": _parse_area,
+        "patch_aspect": lambda value: require_number(value, "patch_aspect"),
+        "certification_threshold": lambda value: require_fraction(value, "certification_threshold"),
+        "classes": _parse_classes,
+        "object_size": _parse_sizes,
+        "slice": _require_string,
+        "min_objects": lambda value: require_count(value, "min_objects"),
+        "min_images": lambda value: require_count(value, "min_images"),
     }
     try:
-        values = {("area" if key == "patch" else key): read[key](item[key]) for key in kind.keys if key in item}
-        if "where" in kind.keys and "where" not in item:
-            raise ObjectSeekerError(f"say where the patch may be: where = one of {', '.join(PATCH_LOCATIONS)}")
+        values = {key: parsers[key](item[key]) for key in spec.keys if key in item}
+        if "location" in spec.keys and "location" not in item:
+            raise ObjectSeekerError(f"give the patch location: location = one of {', '.join(PATCH_LOCATIONS)}")
         limit = given[0] if given else None
-        made = Requirement(figure=figure, limit=limit, **values)
-        _check_slice(made)
-        number_of = 0.0 if limit is None else _value(item[limit], limit, made.unit)
-        return replace(made, value=number_of, given_name=_text(item["name"]) if "name" in item else "")
+        requirement = Requirement(metric=metric, limit=limit, **values)
+        _check_slice(requirement)
+        value = 0.0 if limit is None else _parse_limit(item[limit], limit, requirement.unit)
+        return replace(requirement, value=value, given_name=_require_string(item["name"]) if "name" in item else "")
     except ObjectSeekerError as error:
-        raise ObjectSeekerError(f"{source} ({figure}): {error}") from None
+        raise ObjectSeekerError(f"{source} ({metric}): {error}") from None
 
 
-def _check_slice(made: Requirement) -> None:
-    column = (made.slice or "").partition("=")[0]
-    beside = {"class": "classes", "size": "object_size"}.get(column)
-    if beside is not None and beside not in made.kind.keys:
-        raise ObjectSeekerError(f"{made.kind.words} are not counted by {column}: slice by a column of your tags")
-    if beside is not None and getattr(made, beside):
-        raise ObjectSeekerError(f"give {beside} or slice = {shown(made.slice)}, not both")
+def _check_slice(requirement: Requirement) -> None:
+    column = (requirement.slice or "").partition("=")[0]
+    other_key = {"class": "classes", "size": "object_size"}.get(column)
+    if other_key is not None and other_key not in requirement.spec.keys:
+        raise ObjectSeekerError(
+            f"{requirement.spec.description} cannot be sliced by {column}: slice by a column of your tags"
+        )
+    if other_key is not None and getattr(requirement, other_key):
+        raise ObjectSeekerError(f"give {other_key} or slice = {shown(requirement.slice)}, not both")
 
 
-def _value(value: Any, limit: str, unit: Unit) -> float:
-    """A limit in its unit, which must be written: 0.4 could mean 0.4 % or 40 %."""
+def _parse_limit(value: Any, limit: str, unit: Unit) -> float:
+    """Read a limit with its unit, which must be written: 0.4 could mean 0.4 % or 40 %."""
     if unit == "":
         number = require_number(value, limit)
     else:
-        found = re.fullmatch(r"\s*([0-9.]+)\s*(%|points?)\s*", value) if isinstance(value, str) else None
+        match = re.fullmatch(r"\s*([0-9.]+)\s*(%|points?)\s*", value) if isinstance(value, str) else None
         example = '"40 %"' if unit == "%" else '"0.5 points"'
-        if found is None or (found[2] == "%") != (unit == "%"):
-            raise ObjectSeekerError(f"{limit} must be a text such as {example}, got {shown(value)}")
+        if match is None or (match[2] == "%") != (unit == "%"):
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {shown(value)}")
         try:
-            number = float(found[1])
+            number = float(match[1])
         except ValueError:
-            raise ObjectSeekerError(f"{limit} must be a text such as {example}, got {shown(value)}") from None
+            raise ObjectSeekerError(f"{limit} must be a string such as {example}, got {shown(value)}") from None
     if not 0 <= number <= (math.inf if unit == "" else 100):
-        raise ObjectSeekerError(f"{limit} must lie within 0 and 100, got {shown(value)}")
+        raise ObjectSeekerError(f"{limit} must be within 0 and 100, got {shown(value)}")
     return number
 
 
-def _where(value: Any) -> PatchLocation:
+def _parse_location(value: Any) -> PatchLocation:
     if value not in PATCH_LOCATIONS:
-        raise ObjectSeekerError(f"where must be one of {', '.join(PATCH_LOCATIONS)}, got {shown(value)}")
-    where: PatchLocation = value
-    return where
+        raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {shown(value)}")
+    location: PatchLocation = value
+    return location
 
 
-def _area(value: Any) -> float:
+def _parse_area(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ObjectSeekerError(f"a patch area is a share of the image such as 1% or 0.01, got {shown(value)}")
+        raise ObjectSeekerError(f"patch_area is a share of the image such as 1% or 0.01, got {shown(value)}")
     return parse_area(str(value))
 
 
-def _classes(value: Any) -> tuple[str, ...]:
+def _parse_classes(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise ObjectSeekerError(f'classes must be a list of names such as ["person", "car"], got {shown(value)}')
     return tuple(dict.fromkeys(value))
 
 
-def _sizes(value: Any) -> tuple[float, float]:
+def _parse_sizes(value: Any) -> tuple[float, float]:
     if not isinstance(value, list) or len(value) != 2:
         raise ObjectSeekerError(f"object_size must be two shares of the image such as [0.01, 1.0], got {shown(value)}")
     low, high = (require_fraction(share, "object_size") for share in value)
@@ -275,95 +290,95 @@ def _sizes(value: Any) -> tuple[float, float]:
     return low, high
 
 
-def _text(value: Any) -> str:
+def _require_string(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ObjectSeekerError(f"name and slice must be texts, got {shown(value)}")
+        raise ObjectSeekerError(f"name and slice must be strings, got {shown(value)}")
     return value
 
 
-def _known(given: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:
-    for key in given:
+def _require_known(item: Mapping[str, Any], keys: tuple[str, ...], source: str) -> None:
+    for key in item:
         if key not in keys:
-            raise ObjectSeekerError(f"{source} has no {shown(key)}: {_instead(key, keys)}")
+            raise ObjectSeekerError(f"{source} has no {shown(key)}: {_suggest(key, keys)}")
 
 
-def _instead(wrong: str, known: Any) -> str:
-    return did_you_mean(wrong, known) or f"it knows {', '.join(known)}"
+def _suggest(name: str, known: Any) -> str:
+    return did_you_mean(name, known) or f"it knows {', '.join(known)}"
 
 
 EXAMPLE = """\
-# What a release must show. Check it with:
+# What a release must show. Apply it with:
 #   objectseeker gate RUN --defense tuned/defense.json --policy policy.toml
 format = 1
 
 # Every requirement is tested at the ends of its two-sided interval, not at the measured value: it passes if the worse
-# end is good enough and fails if even the better end is not; in between there is too little data to say. With 0.95 a
+# end is good enough and fails if even the better end is not; in between there is too little data to decide. With 0.95 a
 # release that is not good enough passes about one time in forty.
 confidence = 0.95
-# samples = 2000   # of the bootstrap over images
+# bootstrap_samples = 2000   # resamples of the images
 # seed = 0
 
-# Of all objects, how many surely stay found, wherever one square patch of 1 % of the image lies?
+# The share of all objects that no square patch of 1 % of the image can hide, wherever it is.
 [[require]]
-figure = "certified_recall"
-where = "anywhere"          # far, close, over or anywhere
-patch = "1%"                # share of the image; aspect = 2.0 for one twice as wide as high
+metric = "certified_recall"
+location = "anywhere"       # far, close, over or anywhere
+patch_area = "1%"           # share of the image; patch_aspect = 2.0 for one twice as wide as high
 at_least = "25 %"
-fewest_objects = 100        # behind this figure; with fewer it is undecided
+min_objects = 100           # in the sample; with fewer it is undecided
 
-# Of all objects, how many surely remain under any one such patch? It lies at one place at a time, so that is more.
+# The share of all objects guaranteed to remain under any one such patch. It is at one place at a time, so that is more.
 # [[require]]
-# figure = "joint_certified_recall"
-# patch = "1%"
+# metric = "joint_certified_recall"
+# patch_area = "1%"
 # at_least = "40 %"
 
-# The same for people that are large enough, and more of each than touched.
+# The same for people that are large enough, with more of each covered than a touch.
 # [[require]]
-# figure = "certified_recall"
-# where = "over"
-# patch = "1%"
-# threshold = 0.1           # T: share of the object that must stay covered
+# metric = "certified_recall"
+# location = "over"
+# patch_area = "1%"
+# certification_threshold = 0.1   # T: share of the object that the remaining box must exceed
 # classes = ["person"]
 # object_size = [0.05, 1.0] # shares of the image
 # at_least = "20 %"
 
 # In every weather; --tags FILE has a column `weather`. slice = "class" and slice = "size" need no file.
 # [[require]]
-# figure = "certified_recall"
-# where = "far"
+# metric = "certified_recall"
+# location = "far"
 # slice = "weather"         # or "weather=rain"
 # at_least = "40 %"
 
 # What the defense may cost.
 [[require]]
-figure = "clean_ap50_loss"
+metric = "clean_ap50_loss"
 at_most = "2 points"
 
 [[require]]
-figure = "clean_recall"
+metric = "clean_recall"
 at_least = "50 %"
 
 [[require]]
-figure = "false_alerts"     # clean images to which masks add a box
+metric = "false_alert_rate" # clean images to which masks add a box
 at_most = "30 %"
 
 # [[require]]
-# figure = "fppi"    # of the defended detector, per clean image
+# metric = "fppi"           # false positives per clean image, of the defended detector
 # at_most = 1.5
 
-# No step back: --baseline RUN is the release before, on the same images.
+# No regression: --baseline RUN is the previous release, on the same images.
 # [[require]]
-# figure = "clean_ap50"
-# no_worse_than_baseline_by = "0.5 points"
+# metric = "clean_ap50"
+# max_regression = "0.5 points"
 
-# --attacks FILE: attack.json of this very defense and patch.
+# --attack-results FILE: attack.json of exactly this defense and patch.
 # [[require]]
-# figure = "recall_under_attack"
-# where = "over"
-# patch = "1%"
+# metric = "recall_under_attack"
+# location = "over"
+# patch_area = "1%"
 # at_least = "60 %"
 
-# --check FILE: what check-detector --defense FILE --json printed.
+# --detector-check FILE: the output of check-detector --defense FILE --json.
 # [[require]]
-# figure = "check_detector"
+# metric = "detector_check"
 """

@@ -167,7 +167,9 @@ class RunMeasurements:
 
 
 def threat_of(requirement: Requirement) -> ThreatModel:
-    return ThreatModel(area=requirement.area, aspect=requirement.aspect, threshold=requirement.threshold)
+    return ThreatModel(
+        area=requirement.patch_area, aspect=requirement.patch_aspect, threshold=requirement.certification_threshold
+    )
 
 
 def measure_run(
@@ -282,7 +284,7 @@ def _of_classes(tally: Tally | None, labels: Sequence[int]) -> Tally | None:
 
 def _certified_recall(measured: RunMeasurements, requirement: Requirement) -> Metric:
     """Of all objects, those that no patch can hide: micro, as `evaluate` has it."""
-    holds = measured.certified[threat_of(requirement)][PATCH_LOCATIONS.index(requirement.where)]
+    holds = measured.certified[threat_of(requirement)][PATCH_LOCATIONS.index(requirement.location)]
     return RatioMetric(_per_image(measured, holds)[:, None], _per_image(measured)[:, None])
 
 
@@ -310,7 +312,7 @@ def _clean_ap50_loss(measured: RunMeasurements, requirement: Requirement) -> Met
     return MetricDifference(AveragePrecisionMetric(measured.undefended), _clean_ap50(measured, requirement))
 
 
-def _false_alerts(measured: RunMeasurements, requirement: Requirement) -> Metric:
+def _false_alert_rate(measured: RunMeasurements, requirement: Requirement) -> Metric:
     return RatioMetric(measured.flagged[:, None].astype(np.float64), np.ones((len(measured.ids), 1)), single=True)
 
 
@@ -326,7 +328,7 @@ METRICS: dict[str, Callable[[RunMeasurements, Requirement], Metric]] = {
     "clean_recall": lambda measured, _: clean_recall_of(measured),
     "clean_ap50": _clean_ap50,
     "clean_ap50_loss": _clean_ap50_loss,
-    "false_alerts": _false_alerts,
+    "false_alert_rate": _false_alert_rate,
     "fppi": lambda measured, _: fppi_of(measured),
 }
 OBJECT_METRICS = (

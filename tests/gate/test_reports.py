@@ -12,18 +12,16 @@ import pytest
 
 from objectseeker import Rule
 from objectseeker.core.label_map import LabelMap
-from objectseeker.gate.failure_images import pictures_of
-from objectseeker.gate.junit import junit_of
-from objectseeker.gate.page import page_of
-from objectseeker.gate.verdict_text import in_short, markdown_of, table_of
+from objectseeker.gate.judge import FailureExample, GateResult, RequirementResult
+from objectseeker.gate.page import notebook_html, render_examples, to_html
+from objectseeker.gate.verdict_text import to_junit, verdict_markdown
 from objectseeker.metrics.confidence_intervals import ConfidenceInterval
-from objectseeker.metrics.gate import Gate, Instance, Judgement
 from objectseeker.metrics.policy import parse_policy
 
 EVIL = "a|b <script>alert(1)</script>\x1b[31m\u202e `x`\n# top"
 ABOUT = {
     "defense": {"sha256": "d" * 64, "detector": "toy `1`", "masks": "halves:6"},
-    "run": {"digest": "e" * 64, "images": 40, "dataset_identity": "f" * 64},
+    "run": {"fingerprint": "e" * 64, "images": 40, "dataset_fingerprint": "f" * 64},
     "files": {"policy": "0" * 64},
 }
 
@@ -33,14 +31,14 @@ def gate(*outcomes, name=None, refuted=()):
     text = "\n".join(
         ["format = 1"]
         + [
-            f'[[require]]\nfigure = "certified_recall"\nwhere = "far"\nat_least = "{10 + number} %"'
+            f'[[require]]\nmetric = "certified_recall"\nlocation = "far"\nat_least = "{10 + number} %"'
             + ("" if name is None else f"\nname = {json.dumps(f'{number}{name}')}")
             for number in range(len(outcomes))
         ]
     )
     policy = parse_policy(text)
-    judgments = tuple(
-        Judgement(
+    results = tuple(
+        RequirementResult(
             requirement=asked,
             outcome=outcome,
             reason="because",
@@ -48,11 +46,11 @@ def gate(*outcomes, name=None, refuted=()):
             limit=asked.value,
             images=40,
             objects=90,
-            instances=(Instance("1.jpg", 0, name or "cat", (1.0, 2.0, 3.0, 4.0)),),
+            failure_examples=(FailureExample("1.jpg", 0, name or "cat", (1.0, 2.0, 3.0, 4.0)),),
         )
         for asked, outcome in zip(policy.requirements, outcomes, strict=True)
     )
-    return Gate(policy=policy, judgments=judgments, refuted=refuted, about=ABOUT)
+    return GateResult(policy=policy, results=results, refuted=refuted, inputs=ABOUT)
 
 
 # What junit-10.xsd allows: attributes (those that must be there first), and elements below.
@@ -86,19 +84,21 @@ def check_against_schema(element):
 @pytest.mark.parametrize("allow", [False, True])
 def test_junit_has_the_shape_that_build_servers_read(allow):
     made = gate("pass", "fail", "undecided", name=EVIL, refuted=("attack-1.json: cat 0 of 3",))
-    root = ElementTree.fromstring(junit_of(made, allow_undecided=allow).encode())
+    root = ElementTree.fromstring(to_junit(replace(made, allow_undecided=allow)).encode())
     check_against_schema(root)
     (suite,) = root
     counts = {name: int(suite.attrib[name]) for name in ("tests", "failures", "errors", "skipped")}
     assert counts == {"tests": 4, "failures": 1 if allow else 2, "errors": 1, "skipped": int(allow)}
     tags = [{child.tag for child in case} - {"system-out"} for case in suite]
     assert tags == [set(), {"failure"}, {"skipped" if allow else "failure"}, {"error"}]
-    assert "\x1b" not in junit_of(made)
+    assert "\x1b" not in to_junit(made)
 
 
 def test_junit_is_read_by_a_real_parser():
     parser = pytest.importorskip("junitparser")
-    (suite,) = parser.JUnitXml.fromstring(junit_of(gate("pass", "fail", "undecided"), allow_undecided=True).encode())
+    (suite,) = parser.JUnitXml.fromstring(
+        to_junit(replace(gate("pass", "fail", "undecided"), allow_undecided=True)).encode()
+    )
     results = [[type(one) for one in case.result] for case in suite]
     assert results == [[], [parser.Failure], [parser.Skipped], []]
     assert suite.tests == 4
@@ -107,7 +107,7 @@ def test_junit_is_read_by_a_real_parser():
 
 
 def test_markdown_is_a_table_whatever_things_are_called():
-    text = markdown_of(gate("fail", name=EVIL))
+    text = verdict_markdown(gate("fail", name=EVIL))
     assert text.startswith("## Release gate: FAIL\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert len(rows) == 3
@@ -118,7 +118,7 @@ def test_markdown_is_a_table_whatever_things_are_called():
 
 def test_the_page_stands_alone_and_runs_nothing():
     made = gate("pass", "fail", name=EVIL, refuted=(EVIL,))
-    page = page_of(made, {made.judgments[0].instances[0]: b"\xff\xd8picture"})
+    page = to_html(made, {made.results[0].failure_examples[0]: b"\xff\xd8picture"})
     assert "<script" not in page
     assert "http-equiv" in page
     assert not re.search(r"(src|href)=[\"'](?!data:)", page)
@@ -128,10 +128,18 @@ def test_the_page_stands_alone_and_runs_nothing():
         assert len(re.findall(rf"<{tag}[ >]", page)) == page.count(f"</{tag}>"), tag
 
 
-def test_the_verdict_in_short():
-    assert in_short(gate("pass", "fail", "undecided")) == "1 of 3 requirements pass, 1 fail, 1 undecided"
-    assert "refuted" in in_short(gate("pass", refuted=("x",)))
-    assert table_of(gate("pass", "fail")).row_count == 2
+def test_the_verdict_in_short_in_a_notebook_and_as_an_exit_status():
+    html = gate("fail", name=EVIL)._repr_html_()
+    assert html == notebook_html(gate("fail", name=EVIL))
+    assert "FAIL" in html
+    assert "<script" not in html
+    assert [gate(*o).exit_status for o in (["pass"], ["fail"], ["pass", "undecided"])] == [0, 1, 1]
+    assert gate("pass", refuted=("x",)).exit_status == 3
+    allowed = replace(gate("undecided"), allow_undecided=True)
+    assert allowed.exit_status == 0
+    assert replace(gate("fail", "undecided"), allow_undecided=True).exit_status == 1
+    assert gate("pass", "fail", "undecided").summarize() == "1 of 3 requirements pass, 1 fail, 1 undecided"
+    assert "refuted" in gate("pass", refuted=("x",)).summarize()
 
 
 def test_pictures_show_objects_and_flagged_images(tmp_path):
@@ -141,9 +149,13 @@ def test_pictures_show_objects_and_flagged_images(tmp_path):
     there = replace(one, id="there", path=tmp_path / "a.png")
     gone = replace(one, id="gone", path=tmp_path / "b.png")
     made = gate("fail")
-    instances = (Instance("there", 0, "cat", box), Instance("there", None, None, None), Instance("gone", 0, "cat", box))
-    made = replace(made, judgments=(replace(made.judgments[0], instances=instances),))
-    pictures = pictures_of(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_threshold=0.3))
-    assert [type(pictures[instance]) for instance in instances] == [bytes, bytes, str]
-    assert pictures[instances[0]] != pictures[instances[1]]
-    assert "b.png" in pictures[instances[2]]
+    failure_examples = (
+        FailureExample("there", 0, "cat", box),
+        FailureExample("there", None, None, None),
+        FailureExample("gone", 0, "cat", box),
+    )
+    made = replace(made, results=(replace(made.results[0], failure_examples=failure_examples),))
+    pictures = render_examples(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_threshold=0.3))
+    assert [type(pictures[instance]) for instance in failure_examples] == [bytes, bytes, str]
+    assert pictures[failure_examples[0]] != pictures[failure_examples[1]]
+    assert "b.png" in pictures[failure_examples[2]]

@@ -11,17 +11,17 @@ from objectseeker import Defense, Halves, IouRule, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
-from objectseeker.metrics.gate import (
-    AttackFile,
+from objectseeker.gate.judge import (
+    AttackResults,
+    DetectorCheckReport,
     Release,
-    Transcript,
-    joint_threats,
-    judge,
+    apply_policy,
     needs_curves,
-    normal,
-    threats,
+    required_joint_threats,
+    required_threats,
+    resolve_thresholds,
 )
+from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
 from objectseeker.metrics.image_tags import Tags
 from objectseeker.metrics.policy import parse_policy
 from objectseeker.metrics.policy_metrics import METRICS, measure_run
@@ -31,14 +31,14 @@ SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_threshold=0.3))
 DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
 
 
-def policy_of(*requirements, start="samples = 200"):
+def policy_of(*requirements, start="bootstrap_samples = 200"):
     text = "\n".join(["format = 1", start, *(f"[[require]]\n{one}" for one in requirements)])
-    return normal(parse_policy(text), DEFENSE)
+    return resolve_thresholds(parse_policy(text), DEFENSE)
 
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
-    asked = threats(policy, attacks)
-    curves, jointly = needs_curves(policy), joint_threats(policy)
+    asked = required_threats(policy, attacks)
+    curves, jointly = needs_curves(policy), required_joint_threats(policy)
     return measure_run(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
 
 
@@ -46,8 +46,8 @@ def gate_of(images, *requirements, baseline=None, **others):
     policy = policy_of(*requirements)
     before = None if baseline is None else measured(baseline, policy)
     attacks = others.get("attacks", ())
-    release = Release(defense=DEFENSE, measured=measured(images, policy, attacks), baseline=before, **others)
-    return judge(policy, release, {})
+    release = Release(defense=DEFENSE, measurements=measured(images, policy, attacks), baseline=before, **others)
+    return apply_policy(policy, release, {})
 
 
 def found_everywhere(count, share=1.0, lines=3):
@@ -61,7 +61,7 @@ def found_everywhere(count, share=1.0, lines=3):
     return every
 
 
-CERTIFIED = 'figure = "certified_recall"\nwhere = "{}"\npatch = "1%"\nat_least = "{}"'
+CERTIFIED = 'metric = "certified_recall"\nlocation = "{}"\npatch_area = "1%"\nat_least = "{}"'
 
 
 @pytest.mark.parametrize("rule", [Rule(base_threshold=0.3), IouRule(ioa=Rule(base_threshold=0.3))])
@@ -71,20 +71,24 @@ def test_figures_are_those_of_evaluate(rule):
     settings = EvaluationSettings.along(FOLLOW, rule)
     policy = policy_of(
         *(CERTIFIED.format(where, "1 %") for where in PATCH_LOCATIONS),
-        'figure = "clean_recall"\nat_least = "1 %"',
-        'figure = "clean_ap50"\nat_least = "1 %"',
-        'figure = "clean_ap50_loss"\nat_most = "1 point"',
-        'figure = "false_alerts"\nat_most = "1 %"',
-        'figure = "joint_certified_recall"\npatch = "1%"\nat_least = "1 %"',
+        'metric = "clean_recall"\nat_least = "1 %"',
+        'metric = "clean_ap50"\nat_least = "1 %"',
+        'metric = "clean_ap50_loss"\nat_most = "1 point"',
+        'metric = "false_alert_rate"\nat_most = "1 %"',
+        'metric = "joint_certified_recall"\npatch_area = "1%"\nat_least = "1 %"',
     )
     evaluated = evaluate(images, VOCABULARY, settings)
     own = replace(DEFENSE, rule=settings.rule)
-    policy = normal(
-        replace(policy, requirements=tuple(replace(one, threshold=None) for one in policy.requirements)), own
+    policy = resolve_thresholds(
+        replace(
+            policy,
+            requirements=tuple(replace(one, certification_threshold=None) for one in policy.requirements),
+        ),
+        own,
     )
     all_of = measured(images, policy, settings=settings)
     everything = np.ones((1, len(images)))
-    values = [METRICS[one.figure](all_of, one).values(everything)[0] for one in policy.requirements]
+    values = [METRICS[one.metric](all_of, one).values(everything)[0] for one in policy.requirements]
     ours = evaluated.ours
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
     wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_certified_recall]
@@ -100,7 +104,7 @@ def test_figures_are_those_of_evaluate(rule):
 
 def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     images = evaluation_cases.noisy(3, 5)
-    policy = policy_of(CERTIFIED.format("far", "1 %"), 'figure = "clean_ap50"\nat_least = "1 %"')
+    policy = policy_of(CERTIFIED.format("far", "1 %"), 'metric = "clean_ap50"\nat_least = "1 %"')
     whole = measured(images, policy)
     monkeypatch.setattr("objectseeker.metrics.parallel.TOGETHER", 2)
     parts = measured(images, policy)
@@ -116,14 +120,14 @@ def test_a_sample_has_the_figure_of_its_images():
     images = evaluation_cases.noisy(8, 6)
     policy = policy_of(
         CERTIFIED.format("over", "1 %"),
-        'figure = "clean_ap50_loss"\nat_most = "1 point"',
-        'figure = "clean_recall"\nat_least = "1 %"',
+        'metric = "clean_ap50_loss"\nat_most = "1 point"',
+        'metric = "clean_recall"\nat_least = "1 %"',
     )
     weights = np.array([[2.0, 0, 1, 1, 0, 2]])
     twice = [replace(images[n], id=str(place)) for place, n in enumerate([0, 0, 2, 3, 5, 5])]
     once, again = measured(images, policy), measured(twice, policy)
     for one in policy.requirements:
-        sample, literal = METRICS[one.figure](once, one).values(weights), METRICS[one.figure](again, one)
+        sample, literal = METRICS[one.metric](once, one).values(weights), METRICS[one.metric](again, one)
         assert sample == pytest.approx(literal.values(np.ones((1, 6))))
 
 
@@ -132,14 +136,14 @@ def test_a_sample_has_the_figure_of_its_images():
 )
 def test_runs_built_to_pass_fail_and_be_undecided(share, limit, outcome):
     gate = gate_of(found_everywhere(60, share), CERTIFIED.format("over", limit))
-    (judgment,) = gate.judgments
+    (judgment,) = gate.results
     assert (judgment.outcome, gate.verdict) == (outcome, outcome)
     assert judgment.interval.value == 100 * share
     assert (judgment.images, judgment.objects) == (60, 60)
-    assert (judgment.more_images is not None) == (outcome == "undecided")
-    assert len(judgment.instances) == (0 if share == 1 else 6)
+    assert (judgment.additional_images is not None) == (outcome == "undecided")
+    assert len(judgment.failure_examples) == (0 if share == 1 else 6)
     if outcome == "undecided":
-        assert f"about {judgment.more_images:,} more images like these 60 would decide" in judgment.reason
+        assert f"about {judgment.additional_images:,} more images like these 60 would decide" in judgment.reason
 
 
 def test_few_perfect_images_prove_little():
@@ -147,8 +151,8 @@ def test_few_perfect_images_prove_little():
     assert gate.verdict == "undecided"
     enough = CERTIFIED.format("over", "10 %")
     assert gate_of(found_everywhere(3), enough).verdict == "pass"
-    assert gate_of(found_everywhere(3), enough + "\nfewest_objects = 4").verdict == "undecided"
-    assert gate_of(found_everywhere(3), enough + "\nfewest_images = 4").judgments[0].more_images == 1
+    assert gate_of(found_everywhere(3), enough + "\nmin_objects = 4").verdict == "undecided"
+    assert gate_of(found_everywhere(3), enough + "\nmin_images = 4").results[0].additional_images == 1
 
 
 def test_false_alerts_are_an_exact_share_of_images():
@@ -157,23 +161,23 @@ def test_false_alerts_are_an_exact_share_of_images():
     images[7] = evaluation_cases.image(
         [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)], [[(*stray, 0.9, 1)]] * 12, lines=3, number=7
     )
-    gate = gate_of(images, 'figure = "false_alerts"\nat_most = "20 %"', 'figure = "fppi"\nat_most = 0.5')
-    alerts, wrong = gate.judgments
+    gate = gate_of(images, 'metric = "false_alert_rate"\nat_most = "20 %"', 'metric = "fppi"\nat_most = 0.5')
+    alerts, wrong = gate.results
     assert (alerts.interval.value, alerts.interval.method, alerts.outcome) == (2.5, "exact", "pass")
     assert alerts.interval.high == pytest.approx(13.158586, abs=1e-6)
-    assert [one.image for one in alerts.instances] == ["7"]
+    assert [one.image for one in alerts.failure_examples] == ["7"]
     assert (wrong.interval.value, wrong.interval.method) == (1 / 40, "bootstrap")
 
 
 def test_a_regression_is_told_from_chance_image_by_image():
-    same = 'figure = "certified_recall"\nwhere = "over"\npatch = "1%"\nno_worse_than_baseline_by = "15 points"'
+    same = 'metric = "certified_recall"\nlocation = "over"\npatch_area = "1%"\nmax_regression = "15 points"'
     before, worse = found_everywhere(30), found_everywhere(30, 0.5)
-    assert gate_of(before, same).judgments[0].reason == "no baseline was given: add --baseline RUN"
+    assert gate_of(before, same).results[0].reason == "no baseline was given: add --baseline RUN"
     assert gate_of(before, same, baseline=before).verdict == "pass"
     lost = gate_of(worse, same, baseline=before)
-    assert (lost.verdict, lost.judgments[0].interval.value) == ("fail", -50)
+    assert (lost.verdict, lost.results[0].interval.value) == ("fail", -50)
     assert gate_of(before, same, baseline=worse).verdict == "pass"
-    assert gate_of(worse[:27], same, baseline=before).judgments[0].images == 27
+    assert gate_of(worse[:27], same, baseline=before).results[0].images == 27
     with pytest.raises(ObjectSeekerError, match="none of the run's images"):
         gate_of([replace(one, id=f"x{one.id}") for one in before], same, baseline=before)
     moved = [replace(before[0], truth=worse[0].truth[[]], ignore=np.zeros(0, bool), crowd=np.zeros(0, bool))]
@@ -185,13 +189,13 @@ def test_the_worst_slice_is_named():
     images = found_everywhere(60, 0.75)
     tags = Tags({"weather": (*["sun"] * 45, *["rain"] * 14, "")})
     asked = CERTIFIED.format("over", "60 %")
-    (judgment,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).judgments
+    (judgment,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).results
     assert (judgment.slice, judgment.outcome, judgment.interval.value) == ("weather=rain", "fail", 0)
     assert [(one.slice, one.images, one.outcome) for one in judgment.slices] == [
         ("weather=rain", 14, "fail"),
         ("weather=sun", 45, "pass"),
     ]
-    (sun,) = gate_of(images, asked + '\nslice = "weather=sun"', tags=tags).judgments
+    (sun,) = gate_of(images, asked + '\nslice = "weather=sun"', tags=tags).results
     assert (sun.outcome, sun.slice, sun.slices) == ("pass", "weather=sun", ())
     with pytest.raises(ObjectSeekerError, match="give --tags FILE"):
         gate_of(images, asked + '\nslice = "weather"')
@@ -200,15 +204,15 @@ def test_the_worst_slice_is_named():
 def test_slices_by_class_and_size_need_no_tags():
     images = evaluation_cases.noisy(4, 20)
     asked = CERTIFIED.format("far", "1 %")
-    (by_class,) = gate_of(images, asked + '\nslice = "class"').judgments
+    (by_class,) = gate_of(images, asked + '\nslice = "class"').results
     assert {one.slice for one in by_class.slices} == {"class=cat", "class=dog"}
     assert sum(one.objects for one in by_class.slices) == 20
-    (by_size,) = gate_of(images, asked + '\nslice = "size"').judgments
+    (by_size,) = gate_of(images, asked + '\nslice = "size"').results
     assert [one.slice for one in by_size.slices] == ["size=small", "size=medium", "size=large"]
     assert sum(one.objects for one in by_size.slices) == 20
-    (dogs,) = gate_of(images, asked + '\nclasses = ["dog"]').judgments
+    (dogs,) = gate_of(images, asked + '\nclasses = ["dog"]').results
     assert dogs.objects == next(one.objects for one in by_class.slices if one.slice == "class=dog")
-    (none,) = gate_of(images, asked + "\nobject_size = [0.9, 1.0]").judgments
+    (none,) = gate_of(images, asked + "\nobject_size = [0.9, 1.0]").results
     assert (none.outcome, none.reason) == ("undecided", "there is nothing to measure it on")
     with pytest.raises(ObjectSeekerError, match=r"no class 'dgo': did you mean dog\?"):
         gate_of(images, asked + '\nclasses = ["dgo"]')
@@ -227,27 +231,27 @@ def row(n, *, survived=True, broken=False, certified=False, box=(40, 40, 60, 60)
     }
 
 
-ATTACK = 'figure = "recall_under_attack"\nwhere = "over"\npatch = "1%"\nat_least = "60 %"'
+ATTACK = 'metric = "recall_under_attack"\nlocation = "over"\npatch_area = "1%"\nat_least = "60 %"'
 
 
 def attack_of(rows, where="over"):
-    return AttackFile("attack-1.json", Patch(0.01, 1.0, where), 0.0, rows)
+    return AttackResults("attack-1.json", Patch(0.01, 1.0, where), 0.0, rows)
 
 
 def test_recall_under_attack_is_that_of_the_attacked_objects():
     images = found_everywhere(40, 0.5)
     rows = [row(n, survived=n < 38) for n in range(40)]
-    (judgment,) = gate_of(images, ATTACK, attacks=[attack_of(rows)]).judgments
+    (judgment,) = gate_of(images, ATTACK, attacks=[attack_of(rows)]).results
     assert (judgment.outcome, judgment.interval.value, judgment.objects) == ("pass", 95, 40)
-    assert [one.image for one in judgment.instances] == ["38", "39"]
-    (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).judgments
+    assert [one.image for one in judgment.failure_examples] == ["38", "39"]
+    (other,) = gate_of(images, ATTACK, attacks=[attack_of(rows, "far")]).results
     assert (other.outcome, other.interval.known) == ("undecided", False)
     twice = [attack_of(rows), attack_of([row(n, survived=n > 3) for n in range(40)])]
-    (both,) = gate_of(images, ATTACK, attacks=twice).judgments
+    (both,) = gate_of(images, ATTACK, attacks=twice).results
     assert (both.interval.value, both.objects) == (85, 40)
-    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).judgments
+    (half,) = gate_of(images[:20], ATTACK, attacks=[attack_of(rows)]).results
     assert (half.interval.value, half.objects) == (100, 20)  # the others are not of this run
-    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).judgments
+    (foreign,) = gate_of(images, ATTACK, attacks=[attack_of([row(n) for n in range(90, 99)])]).results
     assert (foreign.outcome, "none of the attacked objects" in foreign.reason) == ("undecided", True)
     none_left = [row(n, survived=False) for n in range(20, 40)]
     assert gate_of(images, ATTACK, attacks=[attack_of(none_left)]).verdict == "fail"
@@ -271,28 +275,28 @@ CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed":
 @pytest.mark.parametrize(
     ("changes", "outcome", "reason"),
     [
-        ({}, "pass", "every check passed for this very detector"),
+        ({}, "pass", "every check passed for exactly this detector"),
         ({"detector": "other"}, "undecided", "about the detector other, not toy"),
         ({"masks": "halves:4"}, "undecided", "checked under halves:4"),
         ({"fill": 0}, "undecided", "fill 0"),
-        ({"masks": None}, "undecided", "does not say under which masks"),
+        ({"masks": None}, "undecided", "names no masks and fill"),
         ({"passed": False}, "fail", "these checks failed"),
         ({"findings": [{"name": "deterministic", "passed": False}]}, "fail", "deterministic"),
         ({"findings": []}, "fail", "these checks failed"),
     ],
 )
 def test_check_detector_must_have_passed_for_this_very_defense(changes, outcome, reason):
-    transcript = Transcript.from_dict(CHECK | changes, "check.json")
-    (judgment,) = gate_of(found_everywhere(3), 'figure = "check_detector"', transcript=transcript).judgments
+    transcript = DetectorCheckReport.from_dict(CHECK | changes, "check.json")
+    (judgment,) = gate_of(found_everywhere(3), 'metric = "detector_check"', detector_check=transcript).results
     assert judgment.outcome == outcome
     assert reason in judgment.reason
 
 
 def test_what_is_no_transcript_is_refused():
-    with pytest.raises(ObjectSeekerError, match="no transcript"):
-        Transcript.from_dict({"passed": True}, "check.json")
-    (judgment,) = gate_of(found_everywhere(3), 'figure = "check_detector"').judgments
-    assert (judgment.outcome, "add --check FILE" in judgment.reason) == ("undecided", True)
+    with pytest.raises(ObjectSeekerError, match="not a detector check report"):
+        DetectorCheckReport.from_dict({"passed": True}, "check.json")
+    (judgment,) = gate_of(found_everywhere(3), 'metric = "detector_check"').results
+    assert (judgment.outcome, "add --detector-check FILE" in judgment.reason) == ("undecided", True)
 
 
 def test_one_failure_fails_the_release_and_one_doubt_leaves_it_undecided():
@@ -306,13 +310,13 @@ def test_one_failure_fails_the_release_and_one_doubt_leaves_it_undecided():
 def test_objects_that_no_patch_is_far_from_are_counted():
     whole = (0, 0, 100, 100)
     images = [evaluation_cases.image([(*whole, 0.9, 0)], [(*whole, 0)], number=n) for n in range(5)]
-    (judgment,) = gate_of(images, CERTIFIED.format("far", "1 %")).judgments
+    (judgment,) = gate_of(images, CERTIFIED.format("far", "1 %")).results
     assert (judgment.vacuous, judgment.interval.value) == (5, 100)
 
 
 def test_equal_releases_have_equal_verdicts_to_the_last_digit():
     images = evaluation_cases.noisy(9, 8)
-    asked = [CERTIFIED.format("close", "30 %"), 'figure = "clean_ap50_loss"\nat_most = "3 points"']
+    asked = [CERTIFIED.format("close", "30 %"), 'metric = "clean_ap50_loss"\nat_most = "3 points"']
     first, second = (gate_of(images, *asked).to_dict() for _ in range(2))
     assert first == second
     assert ThreatModel(area=0.01) not in measured(images, policy_of(*asked)).certified  # T is always a number

@@ -1,0 +1,512 @@
+"""Hold a release against a policy: every requirement passes, fails or is undecided, with a reason.
+
+A requirement passes if the worse end of its confidence interval meets the limit, fails if even the better end does not,
+and is undecided in between. A release passes if all of its requirements do, so a release that is not good enough passes
+no more often than it passes a single requirement. The gate fails closed: a missing input leaves a requirement
+undecided, never passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from objectseeker.core.boxes import Bools, Ints
+from objectseeker.core.threats import PATCH_LOCATIONS, Patch
+from objectseeker.defense import Defense
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.confidence_intervals import (
+    NOTHING,
+    ConfidenceInterval,
+    bootstrap_interval,
+    exact_interval,
+    more_images,
+)
+from objectseeker.metrics.image_tags import NO_TAGS, Tags
+from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
+from objectseeker.metrics.policy_metrics import (
+    METRICS,
+    OBJECT_METRICS,
+    Metric,
+    MetricDifference,
+    RatioMetric,
+    RunMeasurements,
+    threat_of,
+)
+from objectseeker.metrics.settings import ThreatModel, threshold_of
+from objectseeker.metrics.slice_metrics import cuts, label_of
+from objectseeker.text import plain
+
+Outcome = Literal["pass", "fail", "undecided"]
+Verdict = Literal["pass", "fail", "undecided", "refuted"]
+WORST_FIRST: tuple[Outcome, ...] = ("fail", "undecided", "pass")
+EXIT_STATUS: dict[Verdict, int] = {"pass": 0, "fail": 1, "undecided": 1, "refuted": 3}
+
+FORMAT = 1
+MAX_EXAMPLES = 6  # failure examples per requirement
+MAX_IMAGE_FACTOR = 1000  # more additional images than this times those at hand: the value is at the limit itself
+
+
+@dataclass(frozen=True, slots=True)
+class FailureExample:
+    """An object that fails a requirement; without a number, an image that does."""
+
+    image: str
+    number: int | None = None
+    class_name: str | None = None
+    box: tuple[float, ...] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        box = None if self.box is None else list(self.box)
+        return {"image": self.image, "object": self.number, "class": self.class_name, "box": box}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequirementResult:
+    """One requirement, or one slice of it: its value, its interval, and the outcome.
+
+    `slices` holds the results of all required slices; the others are then those of the worst one, named by `slice`.
+    """
+
+    requirement: Requirement
+    outcome: Outcome
+    reason: str
+    slice: str | None = None
+    interval: ConfidenceInterval = NOTHING
+    limit: float | None = None
+    images: int = 0
+    objects: int = 0
+    vacuous: int = 0
+    additional_images: int | None = None
+    failure_examples: tuple[FailureExample, ...] = ()
+    slices: tuple[RequirementResult, ...] = ()
+
+    @property
+    def margin(self) -> float:
+        """Distance of the worse end from the limit; positive on the good side."""
+        if self.limit is None or not self.interval.known:
+            return 0.0
+        better = self.requirement.higher_is_better
+        return self.interval.low - self.limit if better else self.limit - self.interval.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as gate.json holds them."""
+        requirement, known = self.requirement, self.interval.known
+        row = {
+            "name": requirement.name,
+            "metric": requirement.metric,
+            "requirement": requirement.describe_with_limit(),
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "slice": self.slice,
+            "value": self.interval.value if known else None,
+            "low": self.interval.low if known else None,
+            "high": self.interval.high if known else None,
+            "method": self.interval.method if known else None,
+            "limit": self.limit,
+            "unit": requirement.unit,
+            "images": self.images,
+            "objects": self.objects,
+            "vacuous": self.vacuous,
+            "additional_images": self.additional_images,
+            "failure_examples": [example.to_dict() for example in self.failure_examples],
+        }
+        return row | ({"slices": [result.to_dict() for result in self.slices]} if self.slices else {})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttackResults:
+    """The results of an attack on this defense: the rows of attack.json, one per attacked object."""
+
+    name: str
+    patch: Patch
+    certification_threshold: float
+    rows: Sequence[Mapping[str, Any]]
+
+    @property
+    def threat(self) -> ThreatModel:
+        patch = self.patch
+        return ThreatModel(
+            area=patch.area, aspect=patch.aspect, count=patch.count, threshold=self.certification_threshold
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DetectorCheckReport:
+    """The printed result of `check-detector --json`: the detector, masks and fill it ran with, and if it passed."""
+
+    detector: str
+    masks: str | None
+    fill: int | None
+    passed: bool
+    failed: tuple[str, ...]
+
+    @classmethod
+    def from_dict(cls, content: Any, source: str) -> DetectorCheckReport:
+        """Read the JSON document; `source` names it in errors."""
+        try:
+            failed = tuple(str(check["name"]) for check in content["findings"] if check["passed"] is False)
+            passed, checked = content["passed"] is True and not failed, bool(content["findings"])
+            return cls(str(content["detector"]), content.get("masks"), content.get("fill"), passed and checked, failed)
+        except (KeyError, TypeError, AttributeError):
+            raise ObjectSeekerError(
+                f"{source} is not a detector check report: write one with check-detector --defense FILE --json"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Release:
+    """Everything that a policy is held against."""
+
+    defense: Defense
+    measurements: RunMeasurements
+    baseline: RunMeasurements | None = None
+    tags: Tags = NO_TAGS
+    attacks: Sequence[AttackResults] = ()
+    detector_check: DetectorCheckReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateResult:
+    """The verdict on a release; it shows itself as a table in a notebook.
+
+    `results` has one entry per requirement, `refuted` names the certificates that an attack broke, and `inputs` has the
+    fingerprints of everything that the verdict was made from. With `allow_undecided` an undecided verdict exits with 0.
+    """
+
+    policy: Policy
+    results: tuple[RequirementResult, ...]
+    refuted: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    allow_undecided: bool = False
+    audit_bundle_sha256: str | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Return "refuted" if an attack broke a certificate, else the worst outcome of all requirements."""
+        if self.refuted:
+            return "refuted"
+        outcomes = {result.outcome for result in self.results}
+        return next(outcome for outcome in WORST_FIRST if outcome in outcomes)
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status for a build server: 0 passed, 1 failed or undecided, 3 refuted."""
+        return 0 if self.verdict == "undecided" and self.allow_undecided else EXIT_STATUS[self.verdict]
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(result.outcome == outcome for result in self.results)
+
+    def summarize(self) -> str:
+        """Return the verdict in one sentence."""
+        if self.refuted:
+            return f"{len(self.refuted)} certificates are refuted by an attack: the guarantee does not hold here"
+        counts = {outcome: self.count(outcome) for outcome in WORST_FIRST}
+        words = [f"{counts['pass']} of {len(self.results)} requirements pass"]
+        words += [f"{counts['fail']} fail"] if counts["fail"] else []
+        words += [f"{counts['undecided']} undecided"] if counts["undecided"] else []
+        return ", ".join(words)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, as gate.json holds them."""
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "confidence": self.policy.confidence,
+            "bootstrap_samples": self.policy.bootstrap_samples,
+            "seed": self.policy.seed,
+            **self.inputs,
+            "refuted": list(self.refuted),
+            "requirements": [result.to_dict() for result in self.results],
+        }
+
+    def _repr_html_(self) -> str:
+        from objectseeker.gate.page import notebook_html
+
+        return notebook_html(self)
+
+
+def resolve_thresholds(policy: Policy, defense: Defense) -> Policy:
+    """Fill in the certification threshold of the defense's rule where the policy has none."""
+    return replace(
+        policy,
+        requirements=tuple(
+            replace(
+                requirement,
+                certification_threshold=threshold_of(defense.rule, requirement.certification_threshold),
+            )
+            if requirement.has_patch
+            else requirement
+            for requirement in policy.requirements
+        ),
+    )
+
+
+def required_threats(policy: Policy, attacks: Sequence[AttackResults]) -> list[ThreatModel]:
+    """Return the threats to certify against: those required, and those attacked."""
+    return [*_threats(policy, "certified_recall"), *(attack.threat for attack in attacks)]
+
+
+def required_joint_threats(policy: Policy) -> list[ThreatModel]:
+    """Return the threats to certify jointly against."""
+    return _threats(policy, "joint_certified_recall")
+
+
+def _threats(policy: Policy, metric: str) -> list[ThreatModel]:
+    return [threat_of(requirement) for requirement in policy.requirements if requirement.metric == metric]
+
+
+def needs_curves(policy: Policy) -> bool:
+    return any(requirement.metric.startswith("clean_ap50") for requirement in policy.requirements)
+
+
+def apply_policy(policy: Policy, release: Release, inputs: Mapping[str, Any]) -> GateResult:
+    """Hold a release against a policy whose thresholds are resolved (`resolve_thresholds`)."""
+    results = tuple(_result(requirement, policy, release) for requirement in policy.requirements)
+    return GateResult(policy=policy, results=results, refuted=tuple(_refuted(release)), inputs=inputs)
+
+
+def _result(requirement: Requirement, policy: Policy, release: Release) -> RequirementResult:
+    if requirement.metric == "detector_check":
+        return _detector_check_result(requirement, release)
+    if requirement.metric == "recall_under_attack":
+        return _attack_result(requirement, policy, release)
+    if requirement.against_baseline and release.baseline is None:
+        reason = "no baseline was given: add --baseline RUN"
+        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+    measurements, baseline = release.measurements, release.baseline
+    chosen, name = np.arange(len(measurements.ids)), requirement.slice
+    if requirement.against_baseline and baseline is not None:
+        chosen, in_baseline = _common_images(measurements, baseline)
+        measurements, baseline = measurements.of_images(chosen), baseline.of_images(in_baseline)
+    sides = [_select_objects(side, requirement) for side in (measurements, baseline) if side is not None]
+    if name is None:
+        return _slice_result(requirement, policy, None, sides)
+    slices = [
+        _slice_result(requirement, policy, slice_name, [cut(side) for side in sides])
+        for slice_name, cut in cuts(name, measurements, release.tags.of(chosen)).items()
+    ]
+    if not slices:
+        reason = f"no image has a value of {name}: tag them"
+        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+    worst = min(slices, key=lambda result: (WORST_FIRST.index(result.outcome), result.margin))
+    return replace(worst, slices=tuple(slices) if len(slices) > 1 else ())
+
+
+def _select_objects(measurements: RunMeasurements, requirement: Requirement) -> RunMeasurements:
+    """Keep the objects that the requirement covers."""
+    if requirement.classes:
+        measurements = measurements.of_classes([label_of(name, measurements.names) for name in requirement.classes])
+    return measurements if requirement.object_size is None else measurements.of_sizes(*requirement.object_size)
+
+
+def _slice_result(
+    requirement: Requirement, policy: Policy, name: str | None, sides: Sequence[RunMeasurements]
+) -> RequirementResult:
+    measurements = sides[0]
+    if requirement.metric in OBJECT_METRICS:
+        with_objects = np.unique(measurements.image)
+        sides = [side.of_images(with_objects) for side in sides]
+        measurements = sides[0]
+    metrics = [METRICS[requirement.metric](side, requirement) for side in sides]
+    metric = MetricDifference(*metrics) if requirement.against_baseline else metrics[0]
+    vacuous = 0
+    if requirement.metric == "certified_recall":
+        location = PATCH_LOCATIONS.index(requirement.location)
+        vacuous = int(measurements.vacuous[threat_of(requirement)][location].sum())
+    result = _decide(requirement, policy, metric, len(measurements.label))
+    examples = tuple(_failure_examples(requirement, measurements))
+    return replace(result, slice=name, vacuous=vacuous, failure_examples=examples)
+
+
+def _decide(requirement: Requirement, policy: Policy, metric: Metric, objects: int) -> RequirementResult:
+    """Compute the interval of a metric, and the outcome that follows from it."""
+    images = metric.images
+    if isinstance(metric, RatioMetric) and metric.single:
+        interval = exact_interval(int(metric.numerator.sum()), images, policy.confidence)
+    else:
+        interval = bootstrap_interval(
+            metric.values,
+            images,
+            confidence=policy.confidence,
+            samples=policy.bootstrap_samples,
+            seed=policy.seed,
+            bounds=metric.bounds,
+        )
+    limit = requirement.value
+    if requirement.against_baseline and requirement.higher_is_better:
+        limit = -limit
+    result = RequirementResult(
+        requirement=requirement,
+        outcome="undecided",
+        reason="there is nothing to measure it on",
+        limit=limit,
+        interval=interval,
+        images=images,
+        objects=objects,
+    )
+    if not interval.known:
+        return result
+    ends = (interval.low, interval.high)
+    worse, better = ends if requirement.higher_is_better else ends[::-1]
+
+    def meets_limit(end: float) -> bool:
+        return end >= limit if requirement.higher_is_better else end <= limit
+
+    if not meets_limit(better):
+        end = format_value(better, requirement.unit)
+        return replace(result, outcome="fail", reason=f"even the better end, {end}, is not good enough")
+    for unit, count, minimum in (
+        ("objects", objects, requirement.min_objects),
+        ("images", images, requirement.min_images),
+    ):
+        if count < minimum:
+            reason = f"the sample has {count} {unit} and {minimum} are required: observe more images"
+            return replace(result, reason=reason, additional_images=minimum - count if unit == "images" else None)
+    if meets_limit(worse):
+        end = format_value(worse, requirement.unit)
+        return replace(result, outcome="pass", reason=f"the worse end, {end}, is good enough")
+    more = more_images(interval, limit, images)
+    if more is None or more > MAX_IMAGE_FACTOR * images:
+        return replace(result, reason="the value is at the limit itself: no number of images would decide it")
+    return replace(result, reason=_undecided_reason(interval, requirement.unit, more, images), additional_images=more)
+
+
+def _undecided_reason(interval: ConfidenceInterval, unit: Unit, more: int, images: int) -> str:
+    ends = f"{format_value(interval.low, unit)} to {format_value(interval.high, unit)}"
+    return f"the limit is within {ends}: about {more:,} more images like these {images:,} would decide"
+
+
+def _detector_check_result(requirement: Requirement, release: Release) -> RequirementResult:
+    report, defense = release.detector_check, release.defense
+    outcome: Outcome = "undecided"
+    masks = str(defense.masks)
+    if report is None:
+        reason = "no report was given: add --detector-check FILE, the output of check-detector --defense FILE --json"
+    elif report.detector != defense.identity:
+        reason = f"the report is about the detector {report.detector}, not {defense.identity}: check this one"
+    elif report.masks is None or report.fill is None:
+        reason = "the report names no masks and fill: check again with --defense FILE"
+    elif (report.masks, report.fill) != (masks, defense.fill):
+        checked = f"{report.masks} and fill {report.fill}"
+        reason = f"checked under {checked}, the defense has {masks} and {defense.fill}: check again with --defense FILE"
+    elif report.passed:
+        outcome, reason = "pass", "every check passed for exactly this detector, under these masks"
+    else:
+        outcome, reason = "fail", f"these checks failed: {', '.join(report.failed) or 'not named'}"
+    return RequirementResult(requirement=requirement, outcome=outcome, reason=reason)
+
+
+def _attack_result(requirement: Requirement, policy: Policy, release: Release) -> RequirementResult:
+    """Measure the recall of the defended detector on the attacked objects: an upper bound under the worst patch.
+
+    An object that several attacks target counts as detected if it survives all of them. Objects that are not in the run
+    are skipped.
+    """
+    attacks = [
+        attack
+        for attack in release.attacks
+        if attack.patch == requirement.patch and attack.certification_threshold == requirement.certification_threshold
+    ]
+    objects = _object_numbers(release.measurements)
+    rows = [row for attack in attacks for row in attack.rows if _row_key(row) in objects]
+    if not rows:
+        reason = "no attack with this patch was given: add --attack-results FILE, the attack.json of this defense"
+        if attacks:
+            reason = "none of the attacked objects is one of this run: attack the run that is judged"
+        return RequirementResult(requirement=requirement, outcome="undecided", reason=reason)
+    survivors: dict[FailureExample, bool] = {}
+    for row in rows:
+        example = FailureExample(row["image"], row["object"], row["class"], tuple(row["box"]))
+        survived = bool(row["found_by_defense"] and row["defense_survived"] is not False)
+        survivors[example] = survivors.get(example, True) and survived
+    images = {name: index for index, name in enumerate(sorted({example.image for example in survivors}))}
+    detected, total = np.zeros((2, len(images), 1))
+    for example, survived in survivors.items():
+        detected[images[example.image]] += survived
+        total[images[example.image]] += 1
+    lost = tuple(example for example, survived in survivors.items() if not survived)
+    result = _decide(requirement, policy, RatioMetric(detected, total), len(survivors))
+    return replace(result, failure_examples=lost[:MAX_EXAMPLES])
+
+
+def _failure_examples(requirement: Requirement, measurements: RunMeasurements) -> list[FailureExample]:
+    """Return the largest objects that fail the requirement, or the images with most boxes that do."""
+    if requirement.metric in ("false_alert_rate", "fppi"):
+        count = measurements.flagged * 1
+        if requirement.metric == "fppi":
+            count = measurements.false_positives + measurements.flagged
+        worst = np.argsort(-count, kind="stable")[:MAX_EXAMPLES]
+        return [FailureExample(measurements.ids[n]) for n in worst.tolist() if count[n] > 0]
+    if requirement.metric == "joint_certified_recall":
+        objects = np.bincount(measurements.image, minlength=len(measurements.ids))
+        lost = objects - measurements.remaining[threat_of(requirement)]
+        worst = np.argsort(-lost, kind="stable")[:MAX_EXAMPLES]
+        return [FailureExample(measurements.ids[n]) for n in worst.tolist() if lost[n] > 0]
+    holds: Bools = measurements.found
+    if requirement.metric == "certified_recall":
+        holds = measurements.certified[threat_of(requirement)][PATCH_LOCATIONS.index(requirement.location)]
+    missed = np.flatnonzero(~holds)
+    worst = missed[np.argsort(-measurements.size[missed], kind="stable")[:MAX_EXAMPLES]]
+    return [
+        FailureExample(
+            measurements.ids[measurements.image[n]],
+            int(measurements.number[n]),
+            measurements.names[measurements.label[n]],
+            tuple(measurements.box[n].tolist()),
+        )
+        for n in worst.tolist()
+    ]
+
+
+def _common_images(measurements: RunMeasurements, baseline: RunMeasurements) -> tuple[Ints, Ints]:
+    """Return the images that both have, by index in each; reject a baseline with other objects on them."""
+    index = {key: n for n, key in enumerate(baseline.ids)}
+    both = [(n, index[key]) for n, key in enumerate(measurements.ids) if key in index]
+    if not both:
+        raise ObjectSeekerError(
+            f"the baseline has none of the run's images, such as {plain(measurements.ids[0])}: observe the same dataset"
+        )
+    in_run, in_baseline = (np.array(column, np.int64) for column in zip(*both, strict=True))
+    first, second = measurements.of_images(in_run), baseline.of_images(in_baseline)
+    same = first.names == second.names and all(
+        np.array_equal(getattr(first, name), getattr(second, name)) for name in ("image", "label", "box")
+    )
+    if not same:
+        raise ObjectSeekerError(
+            "the baseline has other objects on the same images: compare runs of one dataset by detectors that know "
+            "the same of its classes"
+        )
+    return in_run, in_baseline
+
+
+def _object_numbers(measurements: RunMeasurements) -> dict[tuple[Any, ...], int]:
+    """Return the index of every object of a run, by image, class and box, as rows of attack.json name them."""
+    columns = (measurements.image.tolist(), measurements.label.tolist(), measurements.box.tolist())
+    return {
+        (measurements.ids[image], measurements.names[label], *box): n
+        for n, (image, label, box) in enumerate(zip(*columns, strict=True))
+    }
+
+
+def _row_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (row["image"], row["class"], *map(float, row["box"]))
+
+
+def _refuted(release: Release) -> list[str]:
+    """Name the certificates that an attack broke, by its own account or by this run's certificates."""
+    measurements, refuted = release.measurements, []
+    objects = _object_numbers(measurements)
+    for attack in release.attacks:
+        certified = measurements.certified[attack.threat][PATCH_LOCATIONS.index(attack.patch.where)]
+        for row in attack.rows:
+            n = objects.get(_row_key(row))
+            proven = n is not None and bool(certified[n])
+            if row["broken"] or (proven and row["defense_survived"] is False):
+                refuted.append(
+                    f"{attack.name}: {plain(str(row['class']))} {row['object']} of {plain(str(row['image']))}"
+                )
+    return refuted

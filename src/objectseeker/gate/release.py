@@ -1,0 +1,248 @@
+"""A release as files: the runs, defenses, policy and reports that a verdict is made from, and how it is judged.
+
+Everything that a verdict depends on is in these files, so a copy of them gives the same verdict anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from objectseeker.core.threats import Patch
+from objectseeker.defense import Defense, spec_without_path
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.gate.judge import (
+    AttackResults,
+    DetectorCheckReport,
+    GateResult,
+    Release,
+    apply_policy,
+    needs_curves,
+    required_joint_threats,
+    required_threats,
+    resolve_thresholds,
+)
+from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
+from objectseeker.metrics.policy import Policy, parse_policy
+from objectseeker.metrics.policy_metrics import RunMeasurements, measure_run
+from objectseeker.metrics.settings import EvaluationSettings
+from objectseeker.runs.manifest import LISTING
+from objectseeker.runs.run import BROKEN, MANIFEST, Run
+
+ATTACK_NAME = "attack-{}.json"  # what messages call attack files, wherever they are
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ReleaseFiles:
+    """A release: runs with their defenses, and the files of policy, attacks, detector check and tags."""
+
+    policy: Path
+    run: Run
+    defense: Defense
+    baseline: Run | None = None
+    baseline_defense: Defense | None = None
+    attacks: Sequence[Path] = ()
+    detector_check: Path | None = None
+    tags: Path | None = None
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for run in (self.run, self.baseline) if run is not None]
+
+
+def judge_release(
+    files: ReleaseFiles, on_image: Callable[[], None] = lambda: None
+) -> tuple[GateResult, RunMeasurements]:
+    """Return the verdict and the measurements it was made from; reject files that do not belong together."""
+    policy = resolve_thresholds(read_policy(files.policy), files.defense)
+    attacks = [_read_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
+    report = None
+    if files.detector_check is not None:
+        content = _read_json(files.detector_check, "a detector check report: write one with check-detector --json")
+        report = DetectorCheckReport.from_dict(content, str(files.detector_check))
+    for run in files.runs:
+        _require_complete(run)
+    baseline = None
+    if files.baseline is not None and files.baseline_defense is not None:
+        _require_comparable(files)
+        baseline = _measure(files.baseline, files.baseline_defense, policy, attacks, on_image)
+    release = Release(
+        defense=files.defense,
+        measurements=_measure(files.run, files.defense, policy, attacks, on_image),
+        baseline=baseline,
+        tags=NO_TAGS if files.tags is None else tags_of_run(files.tags, files.run),
+        attacks=attacks,
+        detector_check=report,
+    )
+    return apply_policy(policy, release, describe_inputs(files)), release.measurements
+
+
+def _measure(
+    run: Run, defense: Defense, policy: Policy, attacks: Sequence[AttackResults], on_image: Callable[[], None]
+) -> RunMeasurements:
+    """Measure a run under a defense for all requirements of a policy."""
+    settings = EvaluationSettings(rule=defense.rule, follow=defense.curve)
+    curves = needs_curves(policy)
+    if curves:
+        _require_curve(run, settings)
+    return measure_run(
+        run.images(),
+        run.vocabulary,
+        settings,
+        required_threats(policy, attacks),
+        curves=curves,
+        jointly=required_joint_threats(policy),
+        on_image=on_image,
+    )
+
+
+def read_policy(file: Path) -> Policy:
+    """Read a policy file."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ObjectSeekerError(
+            f"cannot read the policy {file}: {error.strerror}; write one with objectseeker gate --example"
+        ) from None
+    except UnicodeDecodeError:
+        raise ObjectSeekerError(f"the policy {file} is not UTF-8 text") from None
+    return parse_policy(text, str(file))
+
+
+def load_bound_defense(run: Run, source: Defense | Path | str | None, template: Defense | None = None) -> Defense:
+    """Return a defense bound to the run: the given one, else the rule of `template` or the run's default rule."""
+    if source is not None:
+        return run.bind_defense(source if isinstance(source, Defense) else Defense.load(source))
+    if template is not None:
+        return run.bind_defense(run.defense(template.rule, template.follow))
+    return run.bind_defense(run.defense())
+
+
+def describe_inputs(files: ReleaseFiles) -> dict[str, Any]:
+    """Return the fingerprints and hashes of everything that is judged; no paths."""
+    return {
+        "defense": _describe_defense(files.defense),
+        "run": _describe_run(files.run),
+        "baseline": None if files.baseline is None else _describe_run(files.baseline),
+        "baseline_defense": None if files.baseline_defense is None else _describe_defense(files.baseline_defense),
+        "files": {
+            "policy": file_sha256(files.policy),
+            "attacks": [file_sha256(path) for path in files.attacks],
+            "detector_check": None if files.detector_check is None else file_sha256(files.detector_check),
+            "tags": None if files.tags is None else file_sha256(files.tags),
+        },
+    }
+
+
+def file_sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {file}: {error.strerror}") from None
+
+
+def run_files(run: Run) -> list[Path]:
+    """List the files of a run in order: settings, images and objects, boxes, and unreadable images."""
+    parts = [*run.parts.whole, *run.parts.begun]
+    kept = {path for number in parts for path in run.parts.files_of(number)}
+    return [run.folder / MANIFEST, run.folder / LISTING, *sorted(kept), *sorted((run.folder / BROKEN).glob("*.json"))]
+
+
+def without_path(defense: Defense) -> Defense:
+    """Return the defense without the path of its detector's file, which decides nothing and may be private."""
+    return replace(defense, detector=spec_without_path(defense.detector))
+
+
+def _describe_defense(defense: Defense) -> dict[str, Any]:
+    return {"sha256": defense.sha256, "detector": defense.identity, "masks": str(defense.masks)}
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    """Describe a run; the name of a part has the checksum of its content, verified when the run was opened."""
+    names = [f"{path.parent.name}/{path.name}" for path in run_files(run)[2:]]
+    content = "\n".join([file_sha256(run.folder / MANIFEST), *names])
+    return {
+        "identity": run.identity,
+        "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
+        "dataset_fingerprint": run.manifest.dataset_identity,
+        "images": len(run.parts),
+        "unreadable_images": len(run.unreadable),
+        "unverified_reason": run.manifest.detector_unverified,
+    }
+
+
+def _require_comparable(files: ReleaseFiles) -> None:
+    """Reject a baseline whose certificates mean something else, or that observed other pixels."""
+    assert files.baseline is not None and files.baseline_defense is not None  # noqa: PT018
+    rule, other = files.defense.rule, files.baseline_defense.rule
+    if type(rule) is not type(other):
+        raise ObjectSeekerError(
+            f"the baseline's rule is a {type(other).__name__}, the release's a {type(rule).__name__}: "
+            "they certify different properties, compare rules of one kind"
+        )
+    known = _image_hashes(files.baseline)
+    for image, digest in _image_hashes(files.run).items():
+        if known.get(image, digest) != digest:
+            raise ObjectSeekerError(
+                f"the baseline observed other pixels for image {image}: observe both on the same files"
+            )
+
+
+def _image_hashes(run: Run) -> dict[str, str]:
+    """Return the hash of every image file, by image id."""
+    manifest = run.manifest
+    parts = range(-(-len(manifest.images) // manifest.images_per_part))
+    return {manifest.images[index].id: digest for part in parts for index, digest in run.hashes(part).items()}
+
+
+def _require_complete(run: Run) -> None:
+    if not run.complete:
+        raise ObjectSeekerError(
+            f"{run.folder} is unfinished ({run.finished} of {len(run.manifest.images)} images): run observe again, a "
+            "release is judged by all of them"
+        )
+    if run.manifest.to_dataset is None:
+        raise ObjectSeekerError(f"{run.folder} has no annotations, so it has no recall: observe an annotated dataset")
+    if not run.parts:
+        raise ObjectSeekerError(f"{run.folder} has no readable image: there is nothing to judge")
+
+
+def _require_curve(run: Run, settings: EvaluationSettings) -> None:
+    """AP is measured along the whole curve of the rule, which must not go below the floor of the run."""
+    floor = run.manifest.observing.mask_floor
+    if settings.floor < floor:
+        raise ObjectSeekerError(
+            f"AP50 needs masked boxes with scores of at least {settings.floor}, but {run.folder} stores none below "
+            f"{floor}: observe with a lower --mask-floor, or remove AP50 from the policy"
+        )
+
+
+def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
+    from objectseeker.attack.attack_metrics import read_recall
+
+    content = _read_json(path, "an attack.json: name the one that objectseeker attack wrote")
+    try:
+        patch, threshold, rows = Patch(**content["patch"]), float(content["threshold"]), list(content["objects"])
+        for row in rows:
+            _ = [row[key] for key in ("image", "object", "class", "broken", "found_by_defense", "defense_survived")]
+            _ = [float(value) for value in row["box"]]
+    except ObjectSeekerError:
+        raise
+    except (KeyError, TypeError, ValueError):
+        raise ObjectSeekerError(f"{path} is not an attack.json: name the one that objectseeker attack wrote") from None
+    read_recall(path, defense, patch, threshold=threshold)  # rejects one on another defense
+    return AttackResults(ATTACK_NAME.format(number), patch, threshold, rows)
+
+
+def _read_json(path: Path, expected: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ObjectSeekerError(f"{path} is not {expected}") from None
