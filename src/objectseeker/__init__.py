@@ -10,6 +10,7 @@ from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.gate import gate
 
 __version__ = "0.1.0"
 
@@ -26,5 +27,6 @@ __all__ = [
     "Pairs",
     "Patch",
     "Rule",
+    "gate",
     "halves",
 ]

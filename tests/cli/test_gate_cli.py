@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from command import photographs
 
+import objectseeker
 from objectseeker import Defense, Halves, Rule
 from objectseeker.cli._app import program
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.gate import verify
 from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_bundle
 from objectseeker.metrics.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
@@ -112,6 +114,28 @@ def test_runs_that_fail_or_are_undecided_exit_with_1(workplace):
     call("gate", "run", "--policy", "unsure.toml", *GATE, "--allow-undecided")
     assert "fail: 4 of 5 requirements pass, 1 fail" in call("gate", "run", "--policy", "hard.toml", *GATE, code=1)
     assert "no baseline was given" in call("gate", "run", "--policy", "easy.toml", "--tags", "tags.csv", code=1)
+
+
+def test_python_judges_as_the_command_line_does(workplace):
+    seen = []
+    result = objectseeker.gate(
+        "run",
+        "easy.toml",
+        defense="tuned/defense.json",
+        baseline="run",
+        detector_check="check.json",
+        tags="tags.csv",
+        out="python",
+        audit_bundle="python.zip",
+        on_progress=lambda done, total: seen.append((done, total)),
+    )
+    assert (result.verdict, result.exit_status, seen[-1]) == ("pass", 0, (24, 24))
+    printed = json.loads(call("gate", "run", "--policy", "easy.toml", *GATE, "--json"))
+    assert result.to_dict() == printed
+    assert json.loads((workplace / "python" / "gate.json").read_text()) == printed
+    assert verify("python.zip").to_dict() == printed
+    with pytest.raises(ObjectSeekerError, match="Name a baseline run"):
+        objectseeker.gate("run", "easy.toml", baseline_defense="tuned/defense.json")
 
 
 def test_the_example_is_a_policy(workplace):
