@@ -15,10 +15,14 @@ import contextlib
 import io
 import json
 import sys
+import time
 from pathlib import Path
+from statistics import median
 
 from objectseeker import Defense
 from objectseeker.cli import app
+from objectseeker.demo.samples import samples
+from objectseeker.files.images import load_image
 
 POINT = ["--fppi", 1]  # an image: where detectors and rules are compared
 ATTACK = ["--where", "over", "--objects", 10, "--steps", 20, "--restarts", 2]  # more of each is a stronger attack
@@ -53,8 +57,18 @@ settings = {
     ],  # what runs: its base_threshold is that of the searched images
 }
 figures = {name: objectseeker("evaluate", run, *options) for name, options in settings.items()}
-masks = Defense.load(tuned).masks
-times = objectseeker("bench", "detect", "--detector", detector, "--masks", masks, *device)
+seeker = Defense.load(tuned).seeker(*device[1:])
+images = [load_image(sample.path) for sample in samples()[:3]]
+
+
+def seconds(call):
+    """The median over the images, after one that is not counted: the first call also prepares the detector."""
+    times = []
+    for image in (images[0], *images):
+        begin = time.perf_counter()
+        call([image])
+        times.append(time.perf_counter() - begin)
+    return median(times[1:])
 
 
 def line(what, undefended, values):
@@ -79,8 +93,7 @@ for name, side in (("undefended", "detector"), ("defended", "defense")):
     print(f"{name:12}at least {proven:.0f}, at most {left:.0f}: {became['disappeared']['count']} disappeared", end=", ")
     print(f"{became['misclassified']['count']} misclassified; {became['invented_boxes']} boxes invented")
 
-print(f"\nSeconds an image, {masks}, {times['device']}, {times['cores']} cores")
-for way in times["rows"]:
-    print(f"{way['way']:22}{way['passes']:4} passes{way['seconds']:10.3f}")
-if (times["load_before"] or 0) > 0.5:
-    print(f"the machine was busy (load {times['load_before']:.1f}): these are ratios, measure again for seconds")
+passes = seeker.masks.passes(*images[0].shape[1::-1])
+print(f"\nSeconds per image, {seeker.masks}")
+for name, count, call in (("undefended", 1, seeker.detector), ("defended", passes, seeker)):
+    print(f"{name:22}{count:4} passes{seconds(call):10.3f}")

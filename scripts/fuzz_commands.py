@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from command import photographs
 
 # Left out: what runs for long by design, and what reaches beyond the folder.
-LEFT_OUT = {"demo", "bench", "serve"}
+LEFT_OUT = {"demo", "serve"}
 NEVER = {"--address", "--engine", "--help", "--version", "--install-completion", "--show-completion", "--workers"}
 SLOW = {"tune", "figures", "compare"}  # seconds even on two small images: seldom
 NUMBERS = ("-1", "0", "1", "2", "0.5", "1.5", "nan", "inf", "-inf", "1e-8", "1e400", "99999999999999999999", "x", "")

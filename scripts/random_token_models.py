@@ -1,7 +1,7 @@
 """Detectors made of tokens in their usual sizes, with random weights: what dropping costs does not depend on them.
 
     python scripts/random_token_models.py FOLDER
-    objectseeker bench detect --detector transformers:FOLDER/rf-detr-nano --masks halves:30
+    python -m benchmarks.detect --detector transformers:FOLDER/rf-detr-nano --masks halves:30
 
 Writes FOLDER/yolos-tiny, yolos-small, rf-detr-nano and rf-detr-small, as `save_pretrained` does. The image processor of
 RF-DETR needs torchvision; without it, RT-DETR's is written, which reads boxes alike and resizes with Pillow.

@@ -31,11 +31,10 @@ ORDER = (
     "detectorguard",
     "training",
     "demo",
-    "bench",
     "cli",
 )
 # What the package offers at its root; everything may not import that, only its version, but the outermost may.
-ROOT_USERS = ("cli", "demo", "bench")
+ROOT_USERS = ("cli", "demo")
 
 
 def modules():

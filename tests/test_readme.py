@@ -23,7 +23,6 @@ def test_the_python_example_runs_as_it_stands(tmp_path):
 
 def test_every_command_of_the_table_is_known():
     """Verbs and options of README's commands exist: each is asked for its help."""
-    commands = re.findall(r"`objectseeker ([a-z-]+(?: (?:core|evaluate|detect|observe)\b)?)", README.read_text())
+    commands = re.findall(r"`objectseeker ([a-z-]+)", README.read_text())
     for command in set(commands):
-        verb = command.split() if command.startswith("bench") else command.split()[:1]
-        assert CliRunner().invoke(app, [*verb, "--help"]).exit_code == 0, command
+        assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command

@@ -1,4 +1,4 @@
-"""The baseline on the command line: observe adds its features to a run, evaluate and bench detect show it."""
+"""The baseline on the command line: observe adds its features to a run, evaluate shows it."""
 
 import json
 

@@ -176,7 +176,7 @@ def test_a_flag_shows_no_type(tmp_path):
     assert "--help" in text
     assert "-h " in text
     root = program()
-    commands = [*root.commands.values(), *root.commands["bench"].commands.values(), root]
+    commands = [*root.commands.values(), root]
     for command in commands:
         flags = [option for option in command.params if getattr(option, "is_flag", False)]
         assert {"quiet", "verbose"} <= {option.name for option in flags}

@@ -7,7 +7,7 @@ import pytest
 from detectorguard_network import write_network
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Patch
-from objectseeker.cli._baseline import guarded_way, observe_baseline, open_network
+from objectseeker.cli._baseline import observe_baseline, open_network
 from objectseeker.detectorguard.features import (
     FOLDER,
     NETWORK,
@@ -141,8 +141,6 @@ def test_the_commands_open_a_network_and_add_its_features(run, tmp_path):
     assert observe_baseline(run, network) == 4
     assert observe_baseline(run, network) == 0
     assert len(list(read_features(run))) == 4
-    way = guarded_way("detectorguard", lambda images: [Detections.empty()] * len(images), network)
-    assert len(way(np.zeros((50, 50, 3), np.uint8), None)) == 1
     with pytest.raises(ObjectSeekerError, match="WIDTHxHEIGHT"):
         open_network("detectorguard", file, "416")
     with pytest.raises(ObjectSeekerError, match="baseline must be one of"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from platform import platform, python_version
 from typing import Annotated, Any
 
@@ -37,8 +36,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Object detection that provably survives adversarial patches.",
 )
-bench = typer.Typer(no_args_is_help=True, help="Measure speed against the naive way, in the same run.")
-app.add_typer(bench, name="bench")
 
 
 def _quiet(given: bool) -> None:
@@ -71,20 +68,13 @@ def _root(
 
 def program() -> Any:
     """The command line, ready to be called: flags show no type in the help, and what is for all verbs follows them."""
-    root = typer.main.get_command(app)
+    root: Any = typer.main.get_command(app)
     shared = [option for option in root.params if option.name in EVERYWHERE]
-    for command in _below(root):
+    for command in root.commands.values():
         command.params += shared
     context = root.context_class(root, **root.context_settings)
-    for command in (root, *_below(root)):
+    for command in (root, *root.commands.values()):
         for option in command.get_params(command.context_class(command, parent=context)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
     return root
-
-
-def _below(group: Any) -> Iterator[Any]:
-    for command in group.commands.values():
-        yield command
-        if hasattr(command, "commands"):
-            yield from _below(command)

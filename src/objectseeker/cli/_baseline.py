@@ -1,10 +1,10 @@
-"""`--baseline`: other certified defenses beside ours, in observe, evaluate and bench detect."""
+"""`--baseline`: other certified defenses beside ours, in observe and evaluate."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -72,12 +72,3 @@ def evaluate_baseline(name: str, run: Run, settings: EvaluationSettings, *, out:
     printed.print(terminal_table(title, beside.terminal_rows()))
     for line in remarks:
         printed.print(escape(line))
-
-
-def guarded_way(name: str, detector: Any, network: ObjectnessFeatures) -> Any:
-    """A way to look at an image for `bench detect`: one pass of the detector, and the baseline's own work."""
-    from objectseeker.detectorguard.guard import DetectorGuard
-
-    require_baseline(name)
-    guard = DetectorGuard(detector, network, base_threshold=0.3, threshold=256)
-    return lambda image, masks: [guard([image])[0].detections]

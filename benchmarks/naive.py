@@ -1,17 +1,17 @@
-"""The naive way, to compare with: bitmaps and loops over positions and boxes, as the method is usually written."""
+"""The naive implementation: bitmaps and loops over positions and boxes, as the method is usually written."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from objectseeker.core.boxes import Bools, Detections, Floats
-from objectseeker.core.masks import MaskSet
+from objectseeker.core.masks import Masks
 from objectseeker.core.observation import Observation
 from objectseeker.core.threats import FAR, Patch
 
 
-def certified(safe: Bools, masks: MaskSet, g: Floats, patch: Patch) -> bool:
-    """Mark every position each safe mask removes in a bitmap, then look for an allowed one that is left."""
+def certified(safe: Bools, masks: Masks, g: Floats, patch: Patch) -> bool:
+    """Mark every position that a safe mask removes in a bitmap, then search for an allowed position that is left."""
     width, height = masks.width, masks.height
     w, h = patch.size(width, height)
     xs, ys = np.arange(1 - w, width), np.arange(1 - h, height)
@@ -31,7 +31,7 @@ def certified(safe: Bools, masks: MaskSet, g: Floats, patch: Patch) -> bool:
 def prune(
     observation: Observation, base_threshold: float, mask_threshold: float, filter_ioa: float
 ) -> list[list[float]]:
-    """The paper's pruning, label-wise, box by box."""
+    """Prune by the paper's rule, per class, box by box."""
     base = [(b, c) for b, s, c in _rows(observation.base) if s >= base_threshold]
     left = [
         (box, score, label)
@@ -60,5 +60,5 @@ def _rows(detections: Detections) -> list[tuple[list[float], float, int]]:
 
 def _ioa(a: list[float], b: list[float]) -> float:
     width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
-    whole = (a[2] - a[0]) * (a[3] - a[1])
-    return width * height / whole if width > 0 and height > 0 and whole > 0 else 0.0
+    area = (a[2] - a[0]) * (a[3] - a[1])
+    return width * height / area if width > 0 and height > 0 and area > 0 else 0.0
