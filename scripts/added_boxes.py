@@ -1,4 +1,4 @@
-"""What masks add to clean images: how many of the boxes that a defense outputs beyond the detector's own are right.
+"""Count how many boxes a defense adds to clean images, and how many of them are right.
 
     python scripts/added_boxes.py runs/sum --defense builtin
 

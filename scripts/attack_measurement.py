@@ -1,4 +1,4 @@
-"""Attack the defense of a run on a sample of its objects, one an image: over and far, patches of 1 % and 4 %.
+"""Attack a run's defense on a sample of its objects, one per image: over and far, patches of 1 % and 4 %.
 
     python scripts/attack_measurement.py runs/voc --objects 40 --out OUT
 

@@ -1,4 +1,4 @@
-"""Is an image of an evaluation set among the training images? Compared by what they look like.
+"""Find evaluation images among training images by what they look like (perceptual hash).
 
     python scripts/check_overlap.py --train train.npz train_a.bin train_b.bin --train voc:VOCdevkit:train \\
         --held-out voc:VOCdevkit:val --held-out photos/ --write leave-out.txt

@@ -1,4 +1,4 @@
-"""How far the boxes move that scripts/gpu_bench.py saved, and which certificates differ, counted and explained.
+"""Compare the boxes that gpu_bench.py saved: how far they move, and which certificates differ.
 
     python scripts/compare_gpu_boxes.py OUT voc:VOCdevkit:val
 

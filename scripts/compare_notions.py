@@ -1,4 +1,4 @@
-"""How much do stars lose against connected components, and gain over cliques?
+"""Compare the evidence rule's stars with cliques and with connected components.
 
     python scripts/compare_notions.py RUN --mask-threshold 0.45 --evidence-threshold 0.3 [--edge-factor 0.7] [--objects
     300]

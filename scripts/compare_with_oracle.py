@@ -1,4 +1,4 @@
-"""Certificates of a stored run against the literal oracle of the tests, on a random sample of its objects.
+"""Compare certificates of a run with the tests' literal oracle, on a random sample of its objects.
 
 Both are in the detector's labels: an object is certified if it is certified as one of those that stand for its class.
 

@@ -1,4 +1,4 @@
-"""COCO AP50 of the undefended detector of a stored run, ours and pycocotools'.
+"""Compare the COCO AP50 of a run's undefended detector with pycocotools.
 
     python scripts/compare_with_pycocotools.py RUN ANNOTATIONS.json
 

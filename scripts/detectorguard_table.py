@@ -1,4 +1,4 @@
-"""DetectorGuard beside ObjectSeeker on a run with features: the table, and certified recall against cost.
+"""Compare DetectorGuard with ObjectSeeker on a run with features: the table, and certified recall by cost.
 
 python scripts/detectorguard_table.py runs/voc --clean-recall 0.8 --out tables/voc
 """

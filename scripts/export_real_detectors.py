@@ -1,4 +1,4 @@
-"""Export detectors from the code of the projects themselves, with random weights, and what that code reads from them.
+"""Export detectors with the code of their own projects, with random weights, and record their outputs.
 
     python scripts/export_real_detectors.py FOLDER [NAME ...]
     OBJECTSEEKER_REAL_DETECTORS=FOLDER pytest tests/detectors/test_real_detectors.py

@@ -1,4 +1,4 @@
-"""Certified recall against false alarms: runs of several detectors under one defense, base_threshold by base_threshold.
+"""Compare runs of several detectors under one defense: certified recall against false alerts.
 
     python scripts/false_alarms.py runs/before runs/after --defense builtin-fast
 

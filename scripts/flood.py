@@ -1,4 +1,4 @@
-"""Development check: an attacker who answers with as many boxes as a view may have, against a deployed defense.
+"""Flood a defense with the maximum number of boxes per view: time, memory, and no lost certificate.
 
     python scripts/flood.py [--boxes 300] [--masks halves:30] [--memory 2] [--json]
 

@@ -1,4 +1,4 @@
-"""Development check: broken and hostile input, thousands of times, each judged by what a user would see.
+"""Feed thousands of broken and hostile inputs, and check what a user would see.
 
     python scripts/fuzz.py --seed 1 --minutes 2
     python scripts/fuzz.py --inputs 20000 --kinds images,stores

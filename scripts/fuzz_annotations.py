@@ -1,4 +1,4 @@
-"""Small datasets of every format, and ways to spoil each."""
+"""Small datasets of every format, and ways to spoil each (used by fuzz.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines: real verbs and options with usual and unusual values, on a small dataset, a run and a defense."""
+"""Command lines with valid and invalid values, on a small dataset, run and defense (used by fuzz.py)."""
 
 from __future__ import annotations
 

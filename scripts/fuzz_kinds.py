@@ -1,4 +1,4 @@
-"""The kinds of input: how each is made and spoiled, and what is done with it.
+"""The kinds of fuzzed input: how each is made, spoiled and used (used by fuzz.py).
 
 An attempt gives None (fine), raises an `ObjectSeekerError` (refused: fine), or gives a sentence on what was taken for
 whole and is not. Everything else that it raises is a finding.

@@ -1,4 +1,4 @@
-"""Ways to spoil bytes, texts, JSON values and folders; everything follows from the generator that is passed in."""
+"""Seeded ways to spoil bytes, strings, JSON values and folders (used by fuzz.py)."""
 
 from __future__ import annotations
 

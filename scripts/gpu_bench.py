@@ -1,4 +1,4 @@
-"""Everything to be measured on a CUDA GPU, in one command:
+"""Measure everything that needs a CUDA GPU, in one command.
 
     PYTHONPATH=src python scripts/gpu_bench.py --images VOCdevkit/VOC2007/JPEGImages --out OUT
 

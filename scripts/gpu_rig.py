@@ -1,4 +1,4 @@
-"""What the GPU measurements have in common: the device, a network of about 28 GFLOP at 640x640, and the naive loop."""
+"""The device, the 28 GFLOP network and the naive loop that the GPU measurements share (used by gpu_bench.py)."""
 
 from __future__ import annotations
 

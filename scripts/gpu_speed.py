@@ -1,4 +1,4 @@
-"""How fast views are on a GPU: every way side by side in one table, then where the time goes. Used by gpu_bench.py.
+"""Measure the speed of all strategies on a GPU, and where the time goes (used by gpu_bench.py).
 
 The network is the builtin architecture, half as wide again, with random weights: about 28 GFLOP at 640x640.
 """

@@ -1,4 +1,4 @@
-"""Development check: kill an observe job at random moments and compare the finished run with an undisturbed one.
+"""Kill an observe job at random times and compare the finished run with an undisturbed one.
 
     python scripts/kill_test.py [--kills N] [--seed S]
 

@@ -1,4 +1,4 @@
-"""The figures of a model card: AP50 without and with a defense, and what it certifies, with 95 % intervals, by class.
+"""Print the model card's metrics: AP50 with and without a defense, certified recall, intervals, classes.
 
     python scripts/model_card.py runs/all                            # undefended only: any masks will do
     python scripts/model_card.py runs/sum --defense builtin-fast    # its masks must be among those of the run

@@ -1,4 +1,4 @@
-"""Detectors made of tokens in their usual sizes, with random weights: what dropping costs does not depend on them.
+"""Write token-based detectors of common sizes with random weights, to measure token dropping.
 
     python scripts/random_token_models.py FOLDER
     python -m benchmarks.detect --detector transformers:FOLDER/rf-detr-nano --masks halves:30

@@ -1,4 +1,4 @@
-"""Development check: kill workers, machines and the driver of a Ray run, and compare it with an undisturbed one.
+"""Kill workers, machines and the driver of a Ray run, and compare it with an undisturbed one.
 
     python scripts/ray_kill_test.py [--workers N] [--raylets N] [--drivers N] [--namespaces] [--seed S]
 

@@ -1,4 +1,4 @@
-"""What the exports of all projects share: the picture, random weights under which boxes differ, torch's exporter."""
+"""The image, random weights and torch exporter that all exports share (used by export_real_detectors.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RTMDet of mmdet, exported by mmdeploy."""
+"""RTMDet of mmdet, exported by mmdeploy (used by export_real_detectors.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PicoDet and PP-YOLOE of PaddleDetection, exported by Paddle."""
+"""PicoDet and PP-YOLOE of PaddleDetection, exported by Paddle (used by export_real_detectors.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Detectors of projects that are torch modules: transformers, NanoDet, RF-DETR, torchvision, libreyolo."""
+"""Detectors of projects that are torch modules (used by export_real_detectors.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the report of a big run is, and how soon it can be used: a development check.
+"""Measure the size of a large run's report, and how soon a browser can use it.
 
     python scripts/report_time.py --images 1000
 

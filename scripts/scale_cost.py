@@ -1,4 +1,4 @@
-"""Development check: what the cost model foretells against what a run takes.
+"""Compare the time that `observe --estimate` predicts with the time a run takes.
 
     python scripts/scale_cost.py [--detector builtin] [--images 6] [--masks halves:30] [--rounds 2]
 

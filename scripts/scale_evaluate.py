@@ -1,4 +1,4 @@
-"""Development check: the memory of `evaluate` against the number of images.
+"""Measure the memory of `evaluate` by the number of images.
 
     python scripts/scale_evaluate.py RUN [--times 1 4 16]
 

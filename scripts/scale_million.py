@@ -1,4 +1,4 @@
-"""Development check: a listing of a million images with a trivial detector, in constant memory of the driver.
+"""Observe a list of a million images with a trivial detector, in constant memory of the driver.
 
     python scripts/scale_million.py [--images 1000000] [--engine ray] [--workers 2] [--keep FOLDER]
 

@@ -1,4 +1,4 @@
-"""Development check: seconds an image takes on this machine and on a Ray cluster of it, taking turns in one run.
+"""Compare seconds per image on this machine and on a Ray cluster of it, taking turns.
 
     python scripts/scale_throughput.py [--rounds 3] [--images 8] [--lines 8] [--json FILE]
 

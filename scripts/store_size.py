@@ -1,4 +1,4 @@
-"""How many bytes an image takes in the store of a run, in parts of one image and of 256.
+"""Measure the bytes per image in a run's store, in parts of one image and of 256.
 
     python scripts/store_size.py runs/voc
     python scripts/store_size.py runs/sum --masks halves:30 --mask-floor 0.1

@@ -1,4 +1,4 @@
-"""The paper's table of two patches of 0.5 % each, from a run of pairs of masks: exact, not sampled.
+"""Print the paper's table of two patches of 0.5 % each, exactly and not sampled, from a run of mask pairs.
 
     python scripts/two_patch_table.py RUN --alpha 0.35 --beta 0.3 --clean-recall 0.8 [--evidence-alpha A
     --evidence-beta B]

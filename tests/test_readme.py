@@ -1,10 +1,12 @@
 """README's Python runs as it stands."""
 
+import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from objectseeker import Defense
@@ -26,3 +28,13 @@ def test_every_command_of_the_table_is_known():
     commands = re.findall(r"`objectseeker ([a-z-]+)", README.read_text())
     for command in set(commands):
         assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0, command
+
+
+SCRIPTS = README.parent / "scripts"
+
+
+@pytest.mark.skipif(not SCRIPTS.is_dir(), reason="the scripts are not part of the package")
+def test_every_script_is_listed_with_its_first_sentence():
+    listed = dict(re.findall(r"^\| `(\w+)\.py` \| (.*) \|$", (SCRIPTS / "README.md").read_text(), re.M))
+    scripts = {script.stem: ast.get_docstring(ast.parse(script.read_text())) for script in SCRIPTS.glob("*.py")}
+    assert {name: text.split("\n")[0] for name, text in scripts.items()} == listed
