@@ -8,7 +8,7 @@ project = "objectseeker"
 author = "The objectseeker authors"
 version = release = objectseeker.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]  # the last reads Args: and Returns:
 html_theme = "furo"
 html_title = f"objectseeker {version}"
 highlight_language = "none"  # of blocks that name none: mostly commands
@@ -20,7 +20,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {"npt.ArrayLike": "ArrayLike"} | {n: n for n in ("Floats", "Ints", "Bools", "Image", "Detector")}
 autodoc_default_options = {"members": True, "undoc-members": True, "imported-members": True}
-nitpick_ignore_regex = [("py:class", ".*")]  # types of other packages and of internals are named, not linked
+nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]  # types of other packages and of internals are named, not linked
 
 
 def keep_indented(app: Any, what: str, name: str, documented: Any, options: Any, lines: list[str]) -> None:

@@ -5,9 +5,8 @@ python own_onnx.py model.onnx street.jpg
 
 import sys
 
-from objectseeker import Defense, Patch
+from objectseeker import Defense, Patch, load_image
 from objectseeker.detectors.check import check_detector
-from objectseeker.files.images import load_image
 
 model, photograph = sys.argv[1:]
 defense = Defense.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones

@@ -121,6 +121,8 @@ def test_what_is_public_is_there():
         "Patch",
         "Rule",
         "halves",
+        "load_image",
+        "open_dataset",
     }
     assert wanted <= set(objectseeker.__all__)
 

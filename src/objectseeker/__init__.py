@@ -8,8 +8,10 @@ from objectseeker.core.recipes import Bands, Halves, Pairs, halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
+from objectseeker.datasets import open_dataset
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import load_image
 from objectseeker.gate import gate
 
 __version__ = "0.1.0"
@@ -29,4 +31,6 @@ __all__ = [
     "Rule",
     "gate",
     "halves",
+    "load_image",
+    "open_dataset",
 ]

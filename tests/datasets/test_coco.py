@@ -159,3 +159,46 @@ def test_bad_specs(tmp_path: Path) -> None:
         open_dataset(f"coco:{file}:gone")
     with pytest.raises(ObjectSeekerError, match="no annotation file"):
         open_dataset(f"coco:{tmp_path}/gone.json:{tmp_path}")
+
+
+def coco_root(root: Path, *splits: str, images: str = "{split}") -> Path:
+    for split in splits:
+        (root / "annotations").mkdir(parents=True, exist_ok=True)
+        (root / "annotations" / f"instances_{split}.json").write_text(json.dumps(content()))
+        for name in ("b.png", "sub/a.png"):
+            path = root / images.format(split=split) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            PIL.Image.new("RGB", (40, 30)).save(path)
+    return root
+
+
+@pytest.mark.parametrize("images", ["{split}", "images/{split}", "images"])
+def test_root_folder_with_one_split(tmp_path: Path, images: str) -> None:
+    root = coco_root(tmp_path / "C:oco", "val2017", images=images)
+    (root / "annotations" / "captions_val2017.json").write_text("{}")
+    explicit = f"coco:{root}/annotations/instances_val2017.json:{root}/{images.format(split='val2017')}"
+    for spec in (f"coco:{root}", f"coco:{root}:", f"coco:{root}:val2017", explicit):
+        dataset = open_dataset(spec)
+        assert dataset.spec == explicit
+        assert dataset.objects == 1
+
+
+def test_root_folder_with_several_splits(tmp_path: Path) -> None:
+    root = coco_root(tmp_path, "train2017", "val2017")
+    spec = f"coco:{root}"
+    with pytest.raises(ObjectSeekerError, match=rf"names no split; it has train2017, val2017. Give {spec}:val2017"):
+        open_dataset(spec)
+    assert open_dataset(f"{spec}:train2017").spec == f"{spec}/annotations/instances_train2017.json:{root}/train2017"
+    with pytest.raises(ObjectSeekerError, match=r"no split 'test' in .*; it has train2017, val2017"):
+        open_dataset(f"{spec}:test")
+    (root / "train2017").rename(root / "elsewhere")
+    assert open_dataset(spec).spec.endswith("/val2017")  # COCO's annotations hold both splits, and one was downloaded
+    with pytest.raises(
+        ObjectSeekerError, match=r"instances_train2017.json has no image folder .*train2017 or .*images\. Add it"
+    ):
+        open_dataset(f"{spec}:train2017")
+
+
+def test_root_folder_without_annotations(tmp_path: Path) -> None:
+    with pytest.raises(ObjectSeekerError, match=r"there is no .*annotations/instances_SPLIT.json. Give coco:"):
+        open_dataset(f"coco:{tmp_path}")

@@ -152,7 +152,7 @@ def test_a_file_name_that_is_not_utf8_is_left_out_alone(tmp_path: Path) -> None:
     assert len(open_dataset(spec)) == 1
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfe"))
     picture(folder / "a.png")
-    with pytest.raises(ObjectSeekerError, match=r"path .*\\udcfe.* is not UTF-8; rename its folder"):
+    with pytest.raises(ObjectSeekerError, match=r"path .*\\udcfe.* is not UTF-8\. Rename its folder"):
         open_dataset(folder)
 
 

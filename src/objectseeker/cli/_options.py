@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from objectseeker.runs.run import Run
 
 DATASETS = (
-    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, or a "
-    "folder of images; sequences: mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or frames: before any other; images may "
-    "lie at addresses such as s3://bucket/folder."
+    "coco:ANNOTATIONS.json:IMAGES, coco:ROOT, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, "
+    "or a folder of images; sequences: mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or frames: before any other; "
+    "images may be at addresses such as s3://bucket/folder."
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]

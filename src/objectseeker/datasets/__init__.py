@@ -30,38 +30,49 @@ READERS = {
 }
 FRAMES = "frames"
 FORMS = (
-    "coco:ANNOTATIONS.json:IMAGES, voc:VOCDIR:SPLIT or voc:DIR, kitti:DIR, yolo:DIR or yolo:DATA.yaml (with :SPLIT for "
-    "one split), list:FILE.txt or list:FILE.parquet, or a folder of images (a path or an address "
+    "coco:ANNOTATIONS.json:IMAGES or coco:ROOT, voc:VOCDIR:SPLIT or voc:DIR, kitti:DIR, yolo:DIR or yolo:DATA.yaml "
+    "(with :SPLIT for one split), list:FILE.txt or list:FILE.parquet, or a folder of images (a path or an address "
     "such as s3://bucket/folder); sequences: mot:DIR, cvat:ANNOTATIONS.xml:IMAGES, boxes:DIR, or frames: before any "
     "other"
 )
 
 
 def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths: bool = False) -> Dataset:
-    """The dataset that `spec` names, in one of `FORMS`.
+    """Open a dataset: read and check all annotations, and find the images without decoding them.
 
-    All annotation is read and checked now; of the images only their presence (and, where a format does not state
-    it, their size). A plain folder or list has no ground truth. A box that cannot be used is skipped, and the
-    warnings say how many; `strict` refuses it instead. An annotation file may name images in the folder given with
-    it; `outside` allows others.
+    Args:
+        spec: Format and paths, such as `coco:ANNOTATIONS.json:IMAGES`, `coco:ROOT:val2017`, `voc:VOCDIR:val`,
+            `yolo:DIR`, `kitti:DIR`, `list:FILE.txt` or `mot:DIR`; or a folder of images, without ground truth.
+        strict: Raise an error for a box or file that cannot be used, instead of skipping it with a warning.
+        allow_outside_paths: Let an annotation file name images outside the image folder.
+
+    Returns:
+        The dataset. Its `warnings` count what was skipped, and name the first of each kind.
+
+    Raises:
+        ObjectSeekerError: There is no dataset, or a file is damaged, contradicts itself or names a missing image.
+
+    Example:
+        >>> from importlib.resources import files
+        >>> root = files("objectseeker.demo") / "samples"
+        >>> dataset = open_dataset(f"coco:{root / 'annotations.json'}:{root}")
+        >>> len(dataset), dataset.objects
+        (6, 75)
     """
     text = str(spec)
-    skip_log = SkipLog(strict=strict, allow_outside_paths=allow_outside_paths)
     kind, _, path_spec = text.partition(":")
-    if not writable(text):  # a run could not write down where it came from
-        raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8; rename its folder")
+    if not writable(text):  # a run could not record where it came from
+        raise ObjectSeekerError(f"the dataset's path {shown(text)} is not UTF-8. Rename its folder.")
+    skip_log = SkipLog(strict=strict, allow_outside_paths=allow_outside_paths)
     try:
         if path_spec and kind == FRAMES:
-            return as_sequences(
-                text, open_dataset(path_spec, strict=strict, allow_outside_paths=allow_outside_paths), skip_log
-            )
+            images = open_dataset(path_spec, strict=strict, allow_outside_paths=allow_outside_paths)
+            return as_sequences(text, images, skip_log)
         if path_spec and kind in READERS:
             return READERS[kind](text, path_spec, skip_log)
-        if is_url(text):
-            return folder.read(text, text, skip_log)
-        if text and Path(text).expanduser().exists():
+        if is_url(text) or (text and Path(text).expanduser().exists()):
             return folder.read(text, text, skip_log)
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None
-    raise ObjectSeekerError(f"no dataset at {text!r}; give {FORMS}")
+    raise ObjectSeekerError(f"there is no dataset {text!r}. Give {FORMS}.")

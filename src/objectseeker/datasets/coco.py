@@ -1,6 +1,6 @@
 """COCO: one JSON file with images, annotations (x, y, width, height) and categories, and a folder of images.
 
-The folder may be an address such as s3://bucket/val2017: its files are then not looked at before they are observed.
+The folder may be an address such as s3://bucket/val2017; its files are then not checked before they are observed.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ from objectseeker.files.images import image_size
 from objectseeker.files.remote import Url, is_url
 from objectseeker.text import plain, shown, writable
 
-FORM = "coco:ANNOTATIONS.json:IMAGES"
+FORM = "coco:ANNOTATIONS.json:IMAGES, or coco:ROOT or coco:ROOT:SPLIT with annotations/instances_SPLIT.json in ROOT"
+ANNOTATIONS, PREFIX = "annotations", "instances_"  # of COCO's own folder of annotation files, and of their names
 
 JsonObject = dict[str, Any]
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """Labels are the categories in file order; crowd annotations are ignored; images without objects are kept."""
-    file, images = _split(spec, path_spec)
+    """Read a COCO file: labels are its categories in file order, crowds are ignored, images without objects are kept.
+
+    The dataset's spec names the file and the folder, also where `path_spec` names only a root folder.
+    """
+    file, images = _find_files(spec, path_spec)
     content = read_json(file)
     names = {key: _text(item, "name", source) for key, item, source in _items(content, "categories", file)}
     if not names:
-        raise ObjectSeekerError(f"{file} has no categories, so its objects have no names")
+        raise ObjectSeekerError(f"{file} has no categories, so its objects have no names. Add them.")
     records = {
         key: _record(key, item, skip_log.resolve_inside(images, _text(item, "file_name", source), source), source)
         for key, item, source in _items(content, "images", file)
@@ -38,41 +42,67 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
         if key not in records:
             raise ObjectSeekerError(f"{source} is for image {plain(key)}, which the file does not list")
         records[key].boxes.append(_box(item, names, source))
-    return build_dataset(spec, tuple(names.values()), records.values(), skip_log)
+    return build_dataset(f"coco:{file}:{images}", tuple(names.values()), records.values(), skip_log)
 
 
-def _split(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
-    """Annotation file and image folder; paths may hold colons themselves, so the file that exists decides."""
+def _find_files(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
+    """Return annotation file and image folder; paths may contain colons themselves, so what exists decides."""
     parts = path_spec.rstrip(":").split(":")
-    if len(parts) < 2:
-        raise ObjectSeekerError(f"{spec!r} names no image folder; give {FORM}")
-    for place in range(1, len(parts)):
-        file = Path(":".join(parts[:place])).expanduser()
-        if file.is_file():
-            named = ":".join(parts[place:])
-            if is_url(named):
-                return file, Url(named.rstrip("/"))
-            images = Path(named).expanduser()
-            return file, require_folder(images, f"{spec!r}: {str(images)!r} is not a folder; give {FORM}")
-    raise ObjectSeekerError(f"{spec!r}: there is no annotation file at that path; give {FORM}")
+    for count in range(1, len(parts) + 1):
+        path, rest = Path(":".join(parts[:count])).expanduser(), ":".join(parts[count:])
+        if path.is_file():
+            if not rest:
+                raise ObjectSeekerError(f"{spec!r} names no image folder. Give {FORM}.")
+            if is_url(rest):
+                return path, Url(rest.rstrip("/"))
+            return path, require_folder(Path(rest).expanduser(), f"{spec!r}: {rest!r} is not a folder. Give {FORM}.")
+    directory, _, split = path_spec.rpartition(":")
+    for text, name in ((path_spec, ""), (directory, split)):
+        if text and (root := Path(text).expanduser()).is_dir():
+            return _find_in_root(spec, root, name)
+    raise ObjectSeekerError(f"{spec!r}: there is no annotation file or folder at that path. Give {FORM}.")
+
+
+def _find_in_root(spec: str, root: Path, split: str) -> tuple[Path, Path]:
+    """Return annotation file and image folder of the one split that has both, or of the split that is named."""
+    files = sorted((root / ANNOTATIONS).glob(f"{PREFIX}*.json"))
+    splits = {file.stem.removeprefix(PREFIX): file for file in files}
+    if not splits:
+        raise ObjectSeekerError(f"{spec!r}: there is no {root / ANNOTATIONS / PREFIX}SPLIT.json. Give {FORM}.")
+    if split and split not in splits:
+        raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; it has {', '.join(splits)}")
+    found: dict[str, Path] = {}
+    for name in [split] if split else splits:
+        folders = (root / name, root / "images" / name, root / "images")
+        if folder := next(filter(Path.is_dir, folders), None):
+            found[name] = folder
+    if not found:
+        raise ObjectSeekerError(
+            f"{spec!r}: {splits[name]} has no image folder {' or '.join(map(str, folders))}. Add it, or give "
+            "coco:ANNOTATIONS.json:IMAGES."
+        )
+    if len(found) > 1:
+        raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}. Give {spec}:{[*found][-1]}.")
+    ((name, folder),) = found.items()
+    return splits[name], folder
 
 
 def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, JsonObject, str]]:
-    """Each item of one of the file's lists with its id and, for messages, where it stands; no id may come twice."""
+    """Yield the id, the item and its place (for messages) for one of the file's lists; no id may occur twice."""
     items = content.get(key)
     if not isinstance(items, list):
         raise ObjectSeekerError(f"{file} is not a COCO annotation file: it has no list {key!r}")
     seen: set[str] = set()
-    for place, item in enumerate(items):
-        source = f"{file}, {key}[{place}]"
+    for position, item in enumerate(items):
+        source = f"{file}, {key}[{position}]"
         if not isinstance(item, dict):
             raise ObjectSeekerError(f"{source} must be an object with keys, got {shown(item)}")
-        # Evaluation never uses an annotation's id, and some tools leave it out.
-        identity = source if key == "annotations" and "id" not in item else _id(item, "id", source)
-        if identity in seen:
-            raise ObjectSeekerError(f"{source} has the id {plain(identity)} of an earlier one; give each its own")
-        seen.add(identity)
-        yield identity, item, source if identity is source else f"{source} (id {plain(identity)})"
+        # Evaluation never uses an annotation's id, and some tools omit it.
+        item_id = source if key == "annotations" and "id" not in item else _id(item, "id", source)
+        if item_id in seen:
+            raise ObjectSeekerError(f"{source} has the id {plain(item_id)} of an earlier one. Give each its own.")
+        seen.add(item_id)
+        yield item_id, item, source if item_id is source else f"{source} (id {plain(item_id)})"
 
 
 def _record(key: str, item: JsonObject, path: Path | Url, source: str) -> ImageRecord:
@@ -101,7 +131,7 @@ def _bbox(item: JsonObject, source: str) -> list[float]:
     try:
         if isinstance(bbox, list) and len(bbox) == 4 and all(type(value) in (int, float) for value in bbox):
             return [float(value) for value in bbox]
-    except OverflowError:  # a whole number beyond any float
+    except OverflowError:  # an integer beyond any float
         pass
     raise ObjectSeekerError(f"{source} must have a bbox of four numbers, got {shown(bbox)}")
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from objectseeker.datasets.dataset import Dataset, stream_dataset
 from objectseeker.datasets.parsing import SkipLog
@@ -47,6 +45,9 @@ def _lines(file: str) -> Iterator[tuple[str, str]]:
 
 
 def _rows(file: str) -> Iterator[tuple[str, str]]:
+    import pyarrow as pa  # here, because `import objectseeker` reads no Parquet
+    import pyarrow.parquet as pq
+
     with _opened(file) as stream:
         try:
             parquet, row = pq.ParquetFile(stream), 0

@@ -64,11 +64,26 @@ def resolve_path(path: AnyPath) -> Path | Url:
 
 
 def load_image(path: AnyPath) -> Image:
-    """The image as an H x W x 3 uint8 RGB array.
+    """Load an image as detectors take it.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit values keep their upper eight bits, floating
     point values are taken to run from 0 to 1, and of an animation the first frame is read. Color profiles are not
     applied. A damaged or incomplete file is an error, never a partly gray image.
+
+    Args:
+        path: File on disk, or address such as `s3://bucket/image.jpg` (with the extra `cloud`).
+
+    Returns:
+        The pixels, an (H, W, 3) uint8 array in RGB.
+
+    Raises:
+        ImageUnavailableError: The file does not exist, or its storage does not answer.
+        ObjectSeekerError: The file is damaged, not an image, or larger than OBJECTSEEKER_MEGAPIXELS allows.
+
+    Example:
+        >>> from importlib.resources import files
+        >>> load_image(files("objectseeker.demo") / "samples" / "crossing.jpg").shape
+        (480, 640, 3)
     """
     return load_with_hash(path)[0]
 
