@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from objectseeker import halves
 from objectseeker.core.masks import fill_rectangles
-from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.torch_module import torch_detector
@@ -77,7 +77,7 @@ class Rig:
 def wide_predictor(image: np.ndarray, rig: Rig) -> Predictor:
     """Random weights, normalized as training would, with about REALISTIC candidates above the score floor a view."""
     torch.manual_seed(0)
-    detector = EmbeddedDetector(width=1.5).to(rig.device)
+    detector = BuiltinDetector(width=1.5).to(rig.device)
     resized = np.asarray(PIL.Image.fromarray(image).resize((rig.side, rig.side)))
     pixels = torch.from_numpy(resized.copy()).to(rig.device).permute(2, 0, 1)[None].float() / 255
     with torch.no_grad():

@@ -1,7 +1,7 @@
 """AP50 of a detector on held-out images, by the package's own network code, matching and average precision.
 
 python -m train_builtin.evaluate onnx:seeker.onnx --pack held.npz held.bin
-python -m train_builtin.evaluate builtin --data yolo:val2017 --layout decoded,fit=spend,every_class=yes,nms=0.55
+python -m train_builtin.evaluate builtin --data yolo:val2017 --layout decoded,fit=max-area,every_class=yes,nms=0.55
 """
 
 from __future__ import annotations

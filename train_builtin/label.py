@@ -23,7 +23,7 @@ from torch import Tensor
 
 from objectseeker.detectors.gpu.device_views import DeviceViews, finish_suppression, unpack
 from objectseeker.detectors.gpu.raw_network import BoxesAndScores
-from objectseeker.detectors.network.layouts import parse as parse_layout
+from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.raw_boxes import has_area
 from train_builtin.augmentation import HALF_SIZE_BELOW, TILES, Bank, sample_pixels
 from train_builtin.packs import DOUBTFUL, NORMAL, decode, halve, read_pack, write_relabeled

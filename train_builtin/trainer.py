@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from objectseeker.detectors.builtin.model import CLASSES, EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.builtin.model import CLASSES, BuiltinDetector, Predictor, fused
 from objectseeker.errors import require_count, require_fraction
 from train_builtin.augmentation import Augmentation, Bank, Batch, SampleMasking, Strength
 from train_builtin.learner import Learner, Progress, RunSettings
@@ -58,7 +58,7 @@ class Trainer(Learner):
 
     def __init__(self, settings: Settings, bank: Bank, device: torch.device, *, compiled: bool) -> None:
         augmentation = Augmentation(bank, settings.size, seed=settings.seed, compiled=compiled)
-        super().__init__(EmbeddedDetector(classes=len(settings.names)), settings, augmentation, device)
+        super().__init__(BuiltinDetector(classes=len(settings.names)), settings, augmentation, device)
         self.points, self.strides = anchors(settings.size, settings.size, device)
         self._forward: Any = torch.compile(self.network, dynamic=False) if compiled else self.network
         self._loss: Any = torch.compile(detection_loss, dynamic=False) if compiled else detection_loss
@@ -75,7 +75,7 @@ class Trainer(Learner):
             )
         self.settings = settings
         torch.manual_seed(settings.seed)
-        first = EmbeddedDetector(classes=len(settings.names)).state_dict()
+        first = BuiltinDetector(classes=len(settings.names)).state_dict()
         if settings.start is not None:
             given = read_weights(Path(settings.start))
             if given.keys() != first.keys():
@@ -88,7 +88,7 @@ class Trainer(Learner):
         self.restart()
         self.augmentation.restart(settings.seed)
 
-    def _read_teacher(self, settings: Settings) -> EmbeddedDetector | None:
+    def _read_teacher(self, settings: Settings) -> BuiltinDetector | None:
         if settings.teacher is None:
             return None
         if not settings.masking.paired:
@@ -167,10 +167,10 @@ def read_names(weights: Path) -> tuple[str, ...]:
     return tuple(json.loads(file.read_text())) if file.is_file() else CLASSES
 
 
-def read_network(weights: Path) -> tuple[EmbeddedDetector, tuple[str, ...]]:
+def read_network(weights: Path) -> tuple[BuiltinDetector, tuple[str, ...]]:
     """The averaged network of a run, as it was trained, and the names of its classes."""
     names = read_names(weights)
-    network = EmbeddedDetector(classes=len(names))
+    network = BuiltinDetector(classes=len(names))
     network.load_state_dict(read_weights(weights))
     return network, names
 

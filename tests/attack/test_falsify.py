@@ -98,13 +98,13 @@ def test_distrust_does_not_break_the_honest_pipeline():
 
 
 def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_code(monkeypatch):
-    covered = Axis.covered
+    covered = Axis.leaking_extent
 
     def thin(self, start, stop):
         low, high = covered(self, start, stop)
         return low + (np.asarray(start) > 0), high - (np.asarray(stop) < self.resampling.raw)
 
-    monkeypatch.setattr(Axis, "covered", thin)
+    monkeypatch.setattr(Axis, "leaking_extent", thin)
     cached_view_plan.cache_clear()
     try:
         _, outcome = attacked(partial(sound, cues=CodedCues), budget=PATIENT)

@@ -19,7 +19,7 @@ from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.seeker import view_rectangles
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.builtin import load_torch
-from objectseeker.detectors.network.layouts import normalize, parse
+from objectseeker.detectors.network.layouts import normalize, parse_layout
 from objectseeker.detectors.network.preprocess import prepare
 from objectseeker.detectors.torch_module import torch_detector
 
@@ -39,7 +39,7 @@ def white(layout="decoded", size=64):
     return WhiteBox(predict=module, detector=torch_detector(module, layout=layout, input_size=size))
 
 
-@pytest.mark.parametrize("fit", ["top-left", "centerd", "stretch"])
+@pytest.mark.parametrize("fit", ["top-left", "center", "stretch"])
 def test_patches_are_drawn_as_the_detector_sees_them(fit):
     box = white(f"decoded,fit={fit}")
     images = scenes((90, 60), (41, 77), (64, 64), (30, 20))
@@ -111,7 +111,7 @@ def test_views_are_filled_and_normalized_as_the_detector_does_it():
     box(view)
     filled = pixels.copy()
     filled[:, 3:9] = 114
-    np.testing.assert_allclose(seen[0][0].numpy(), normalize(filled, parse(layout)), rtol=1e-6)
+    np.testing.assert_allclose(seen[0][0].numpy(), normalize(filled, parse_layout(layout)), rtol=1e-6)
     same = masked(view, torch.tensor([[[0, 0, 0, 0]]]), 7)
     assert torch.equal(same, view)
 
@@ -222,7 +222,7 @@ def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
         assert np.abs(raw - found.xyxy[0]).max(axis=1).min() < 0.5
 
 
-@pytest.mark.parametrize("fit", ["top-left", "centerd", "stretch"])
+@pytest.mark.parametrize("fit", ["top-left", "center", "stretch"])
 @pytest.mark.parametrize("masks", [Halves(4), Bands(0.05), Pairs(2)], ids=str)
 def test_what_a_patch_reaches_is_read_off_the_resize_and_doubt_fills_less(masks, fit):
     box = white(f"decoded,fit={fit}")

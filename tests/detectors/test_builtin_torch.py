@@ -16,7 +16,7 @@ onnx = pytest.importorskip("onnx")
 import onnxruntime
 
 from objectseeker.detectors.builtin import load_torch, read_weights
-from objectseeker.detectors.builtin.model import CLASSES, STRIDES, EmbeddedDetector, Predictor, PyramidPooling, fused
+from objectseeker.detectors.builtin.model import CLASSES, STRIDES, BuiltinDetector, Predictor, PyramidPooling, fused
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def test_same_function_as_the_onnx_file(predictor, session, shape):
 
 def test_training_forward_and_predictor_agree():
     torch.manual_seed(0)
-    detector = EmbeddedDetector()
+    detector = BuiltinDetector()
     for module in detector.modules():  # statistics as after training: folding must use them
         if isinstance(module, torch.nn.BatchNorm2d):
             module.running_mean.normal_(0, 0.1)
@@ -70,7 +70,7 @@ def test_gradients_reach_the_image(predictor):
 
 def test_a_fresh_export_loads_through_the_same_path(tmp_path):
     torch.manual_seed(1)
-    fresh = Predictor(fused(EmbeddedDetector())).eval()
+    fresh = Predictor(fused(BuiltinDetector())).eval()
     file = tmp_path / "fresh.onnx"
     tensors = [
         onnx.numpy_helper.from_array(value.numpy().astype(np.float16), name + "_h")
@@ -91,7 +91,7 @@ def test_equal_weights_stored_once_are_found(tmp_path):
     weights = read_weights(file)
     np.testing.assert_array_equal(weights["box_heads.1.2.bias"], [0, 1, 2])
     assert weights.keys() == {"box_heads.0.2.bias", "box_heads.1.2.bias"}
-    with pytest.raises(ObjectSeekerError, match=r"twins\.onnx does not hold the weights"):
+    with pytest.raises(ObjectSeekerError, match=r"twins\.onnx does not contain the weights"):
         load_torch(file)
 
 
@@ -101,7 +101,7 @@ def test_the_file_names_its_classes():
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(ObjectSeekerError, match=r"nothing\.onnx cannot be read"):
+    with pytest.raises(ObjectSeekerError, match=r"cannot read .*nothing\.onnx"):
         load_torch(tmp_path / "nothing.onnx")
 
 

@@ -102,7 +102,7 @@ class Resizing:
         for rectangles in removed:
             view = prepared.copy()
             for rectangle in rectangles:
-                x1, y1, x2, y2 = placement.covered(rectangle)
+                x1, y1, x2, y2 = placement.leaking_extent(rectangle)
                 if self.leaks:
                     scale = np.array([50 / image.shape[1], 33 / image.shape[0]] * 2)
                     x1, y1, x2, y2 = np.round(rectangle * scale).astype(int)

@@ -21,7 +21,7 @@ from objectseeker.detectors.builtin import load_torch
 from objectseeker.detectors.check import check_detector
 from objectseeker.detectors.gpu.device import prepare as prepare_in_torch
 from objectseeker.detectors.gpu.device_views import ROUNDS, finish_suppression, top_k, unpack
-from objectseeker.detectors.network.layouts import parse
+from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.raw_boxes import by_score, drop_invalid, nms
 from objectseeker.detectors.torch_module import torch_detector
@@ -84,7 +84,7 @@ def test_the_best_classes_are_chosen_as_if_from_all(data, count, anchors, classe
     values = data.draw(st.lists(few, min_size=anchors * classes, max_size=anchors * classes))
     scores = np.array(values, np.float32).reshape(anchors, classes)
     boxes = np.tile(np.array([0, 0, 4, 4], np.float32), (anchors, 1)) + np.arange(anchors, dtype=np.float32)[:, None]
-    layout = parse("decoded,every_class=yes")
+    layout = parse_layout("decoded,every_class=yes")
     chooser = torch_detector(torch.nn.Identity(), layout=layout, input_size=64).start_views.__self__
     chooser.candidates = count
 

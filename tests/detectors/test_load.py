@@ -28,7 +28,7 @@ def builtin():
 
 def test_the_builtin_detector_is_the_packaged_file(builtin):
     assert builtin.names == VOC_20
-    settings = f"decoded,fit=spend,nms=0.55,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
+    settings = f"decoded,fit=max-area,nms=0.55,every_class=True 128x128 crop batch=2 floor=0.01 cpu {instruction_set()}"
     assert builtin.fingerprint.startswith(f"seeker.onnx ({settings}) sha256:")
     assert load_detector("builtin").input_size == (416, 416)
 
@@ -92,7 +92,7 @@ def test_the_specs_are_those_of_the_kinds_there_are():
 
 
 def test_half_precision_on_the_cpu_is_refused():
-    with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: leave it out on the CPU"):
+    with pytest.raises(ObjectSeekerError, match="precision float16 needs torch and a GPU: omit it on the CPU"):
         load_detector("builtin", precision="float16")
 
 

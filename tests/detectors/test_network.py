@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from objectseeker.core.boxes import Detections, iou
 from objectseeker.core.recipes import halves
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.layouts import LAYOUTS, normalize, parse
+from objectseeker.detectors.network.layouts import LAYOUTS, normalize, parse_layout
 from objectseeker.detectors.network.preprocess import place, prepare
 from objectseeker.detectors.network.raw_boxes import BLOCK, RawBoxes, nms
 from objectseeker.errors import ObjectSeekerError
@@ -25,7 +25,7 @@ def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> N
         names=("a", "b", "c"),
         fingerprint="test",
         forward=forward,
-        layout=parse(layout),
+        layout=parse_layout(layout),
         input_size=(64, 64),
         batch=batch,
         **options,
@@ -40,7 +40,7 @@ def recording(seen: list[np.ndarray], layout: str = "decoded") -> NetworkDetecto
         return [()] * len(batch)
 
     nothing = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
-    silent = replace(parse(layout), decode=lambda *_: nothing, background="none")
+    silent = replace(parse_layout(layout), decode=lambda *_: nothing, background="none")
     return replace(network(forward, layout=layout), layout=silent)
 
 
@@ -69,7 +69,7 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
     seen: list[np.ndarray] = []
     detector = recording(seen, "yolov5")
     image = noise(100, 50, 1)
-    placement = place((100, 50), (64, 64), "centerd")
+    placement = place((100, 50), (64, 64), "center")
     plain = normalize(prepare(image, placement, pad=114), LAYOUTS["yolov5"])
 
     detector([image])
@@ -86,7 +86,7 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
 @given(
     width=st.integers(2, 90),
     height=st.integers(2, 90),
-    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "decoded,fit=spend", "mmdeploy,channels=bgr,fit=centerd"]),
+    layout=st.sampled_from([*LAYOUTS, "decoded,trim=yes", "decoded,fit=max-area", "mmdeploy,channels=bgr,fit=center"]),
     seed=st.integers(0, 2**32),
 )
 def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout, seed):
@@ -153,7 +153,7 @@ def test_what_is_no_box_is_counted_once_an_image(caplog):
 
     assert [len(view) for view in seen] == [1] * 8
     assert [record.getMessage() for record in caplog.records] == [
-        "dropped from what the detector returned, not finite or inverted: 16 boxes"
+        "dropped 16 invalid boxes (not finite or inverted) that the detector returned"
     ]
 
 
@@ -170,7 +170,7 @@ def failing(fails, **options):
 
 
 def test_a_view_on_which_the_network_fails_is_empty_and_why_is_said(caplog):
-    gray = normalize(np.full((1, 1, 3), 114, np.uint8), parse("decoded"), np.float32).ravel()
+    gray = normalize(np.full((1, 1, 3), 114, np.uint8), parse_layout("decoded"), np.float32).ravel()
     seen = failing(lambda batch: any((view[:, 0, 0] != gray).any() and view.any() for view in batch))
     assert {len(view) for view in seen} == {0, 1}
     (said,) = caplog.records
@@ -310,12 +310,12 @@ def test_dropping_weak_boxes_before_or_after_suppression_is_the_same(case, floor
 
 
 def test_a_layout_is_read_with_its_changes():
-    layout = parse("mmdeploy,channels=bgr,mean=1/2/3,std=2,pad=0,nms=0.5,trim=yes,fit=stretch,label_offset=-1")
+    layout = parse_layout("mmdeploy,channels=bgr,mean=1/2/3,std=2,pad=0,nms=0.5,trim=yes,fit=stretch,label_offset=-1")
 
     assert (layout.channels, layout.mean, layout.std, layout.pad) == ("bgr", (1.0, 2.0, 3.0), (2.0, 2.0, 2.0), 0)
     assert (layout.nms, layout.trim, layout.fit, layout.label_offset) == (0.5, True, "stretch", -1)
-    assert parse("yolox").describe() == "yolox"
-    assert parse("yolox,pad=0").describe() == "yolox,pad=0"
+    assert parse_layout("yolox").describe() == "yolox"
+    assert parse_layout("yolox,pad=0").describe() == "yolox,pad=0"
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ def test_a_layout_is_read_with_its_changes():
     [
         ("yolo", "unknown layout 'yolo': choose one of decoded"),
         ("yolox,color=bgr", "unknown layout option 'color=bgr'"),
-        ("yolox,mean=1/2", "'mean=1/2' cannot be read"),
-        ("yolox,trim=maybe", "'trim=maybe' cannot be read"),
+        ("yolox,mean=1/2", "cannot read the value of layout option 'mean=1/2'"),
+        ("yolox,trim=maybe", "cannot read the value of layout option 'trim=maybe'"),
         ("yolox,pad=300", r"pad must be a gray value within \[0, 255\], got 300"),
         ("yolox,channels=gbr", "channels must be one of rgb, bgr, got 'gbr'"),
         ("yolox,std=0", "std not 0"),
@@ -333,10 +333,10 @@ def test_a_layout_is_read_with_its_changes():
 )
 def test_a_layout_that_cannot_be_read_is_named(text, message):
     with pytest.raises(ObjectSeekerError, match=message):
-        parse(text)
+        parse_layout(text)
 
 
-@pytest.mark.parametrize("options", [{"batch": 0}, {"score_floor": 2.0}, {"most_boxes": 0}])
+@pytest.mark.parametrize("options", [{"batch": 0}, {"score_floor": 2.0}, {"max_boxes": 0}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ObjectSeekerError, match=next(iter(options))):
         network(lambda batch: [], **options)

@@ -28,7 +28,7 @@ from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.network import class_names
 from objectseeker.detectors.network.layout_inference import GraphTensor, infer_box_format, infer_layout
-from objectseeker.detectors.network.layouts import LAYOUTS, parse
+from objectseeker.detectors.network.layouts import LAYOUTS, parse_layout
 from objectseeker.detectors.onnx import _guess_class_names, load_onnx, parse_device
 from objectseeker.errors import ObjectSeekerError
 
@@ -40,7 +40,7 @@ RAW_BOX = (50.0, 25.0, 150.0, 75.0)
 # Where RAW_BOX and the pixel in the middle of IMAGE lie on a 64 x 64 network input.
 NETWORK = {
     "top-left": ((16, 8, 48, 24), (32, 16)),
-    "centerd": ((16, 24, 48, 40), (32, 32)),
+    "center": ((16, 24, 48, 40), (32, 32)),
     "stretch": ((16, 16, 48, 48), (32, 32)),
 }
 
@@ -107,7 +107,7 @@ def test_queries_give_a_box_for_each_class_as_their_own_code_does(tmp_path, capl
 
     assert found.score[:3] == pytest.approx([RED / 255, RED / 510, GREEN / 255], abs=1e-5)
     assert found.label[:3].tolist() == [0, 0, 1]
-    assert "queries.onnx is read as RT-DETR, D-FINE and DEIM are" in caplog.text
+    assert "queries.onnx: its input is prepared as for RT-DETR, D-FINE and DEIM" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_last_class_of_rf_detr_is_the_background_unless_it_has_a_name(option
 
 
 def test_only_layouts_with_a_background_take_one(tmp_path):
-    with pytest.raises(ObjectSeekerError, match="layout yolox has no background=last: leave it out"):
+    with pytest.raises(ObjectSeekerError, match="layout yolox has no background=last: omit it"):
         load_detector(f"onnx:{graph_of('yolox', tmp_path)}", layout="yolox,background=last")
 
 
@@ -157,7 +157,7 @@ def test_libreyolos_graphs_are_read_by_the_family_they_name(tmp_path, caplog):
     assert signed("yolox", "picodet") == "picodet"
     assert not warnings_of(caplog)
     for family, task in (("yolonas", "detect"), ("yolo9", "pose")):
-        with pytest.raises(ObjectSeekerError, match=rf"libreyolo's '{family}' \({task}\) is not known here: choose"):
+        with pytest.raises(ObjectSeekerError, match=rf"unknown libreyolo model '{family}' \({task}\): choose"):
             signed("queries", family, task=task)
 
 
@@ -213,8 +213,8 @@ def test_a_guess_at_the_pixels_is_said_and_what_to_write_for_others_can_be_read(
     load_detector(f"onnx:{graph_of(layout, tmp_path)}", class_names=None if layout in RAW_LAYOUTS else ["a", "b", "c"])
 
     (said,) = warnings_of(caplog)
-    assert said.startswith(f"{layout}.onnx is read as ")
-    assert parse(said.rsplit("--layout ", 1)[1]).mean != LAYOUTS[layout].mean
+    assert said.startswith(f"{layout}.onnx: its input is prepared as for ")
+    assert parse_layout(said.rsplit("--layout ", 1)[1]).mean != LAYOUTS[layout].mean
 
 
 def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_class():
@@ -313,7 +313,7 @@ def test_a_layout_that_does_not_fit_is_an_error(tmp_path):
         load_detector(f"onnx:{path}", layout="detr")
     with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64, not 96x96"):
         load_detector(f"onnx:{path}", input_size=96)
-    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim and fit=spend"):
+    with pytest.raises(ObjectSeekerError, match=r"fixed to inputs of 64x64: leave out trim and fit=max-area"):
         load_detector(f"onnx:{path}", layout="yolov5,trim=yes")
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from objectseeker.detectors.network.preprocess import place, prepare, resampling
 from objectseeker.errors import ObjectSeekerError
 
-FITS = ("top-left", "centerd", "stretch")
+FITS = ("top-left", "center", "stretch")
 SIDES = st.integers(1, 70)
 
 
 def masked_input(image: np.ndarray, placement, removed: tuple[int, int, int, int]) -> np.ndarray:
     canvas = prepare(image, placement, pad=114)
-    x1, y1, x2, y2 = placement.covered(removed)
+    x1, y1, x2, y2 = placement.leaking_extent(removed)
     canvas[y1:y2, x1:x2] = 200
     return canvas
 
@@ -48,7 +48,7 @@ def rectangles(draw: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int, int, i
 @given(
     case=half_masks() | rectangles(),
     network=st.tuples(SIDES, SIDES),
-    fit=st.sampled_from((*FITS, "spend")),
+    fit=st.sampled_from((*FITS, "max-area")),
     stride=st.none() | st.integers(1, 8),
     seed=st.integers(0, 2**32),
 )
@@ -75,7 +75,7 @@ def test_exactly_the_pixels_that_can_see_the_removed_interval_are_covered(raw, r
         center = (column + Fraction(1, 2)) * scale
         return any(abs(pixel + Fraction(1, 2) - center) < reach + slack for pixel in range(start, stop))
 
-    low, high = place((raw, 1), (resized, 1), "stretch").x.covered(start, stop)
+    low, high = place((raw, 1), (resized, 1), "stretch").x.leaking_extent(start, stop)
 
     covered = set(range(low, high))
     assert {column for column in range(resized) if sees(column, -margin)} <= covered
@@ -97,7 +97,7 @@ def test_masking_by_pixel_centers_alone_would_leak():
         views.append(canvas)
 
     assert (views[0] != views[1]).any()
-    assert placement.covered((0, 0, line, 80))[2] > naive_line
+    assert placement.leaking_extent((0, 0, line, 80))[2] > naive_line
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_padding_is_where_it_belongs():
     image = np.zeros((50, 100, 3), np.uint8)
     rows = {
         "top-left": [0] * 32 + [114] * 32,
-        "centerd": [114] * 16 + [0] * 32 + [114] * 16,
+        "center": [114] * 16 + [0] * 32 + [114] * 16,
         "stretch": [0] * 64,
     }
     for fit, expected in rows.items():
@@ -131,7 +131,7 @@ def test_padding_is_where_it_belongs():
 
 def test_a_stride_cuts_the_padding_to_the_next_multiple():
     assert place((500, 375), (416, 416), "top-left", stride=32).size == (416, 320)
-    assert place((375, 500), (416, 416), "centerd", stride=32).size == (320, 416)
+    assert place((375, 500), (416, 416), "center", stride=32).size == (320, 416)
     assert place((500, 500), (416, 416), "top-left", stride=32).size == (416, 416)
 
 
@@ -157,14 +157,14 @@ def test_an_image_of_the_network_size_is_left_alone():
 
 
 def test_an_empty_rectangle_covers_nothing():
-    placement = place((50, 40), (64, 64), "centerd")
+    placement = place((50, 40), (64, 64), "center")
 
-    assert placement.covered((0, 0, 0, 0)) == (0, 0, 0, 0)
-    assert placement.covered((3, 5, 3, 9)) == (0, 0, 0, 0)
+    assert placement.leaking_extent((0, 0, 0, 0)) == (0, 0, 0, 0)
+    assert placement.leaking_extent((3, 5, 3, 9)) == (0, 0, 0, 0)
 
 
 def test_an_unknown_fit_is_refused():
-    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, centerd, spend, stretch, got 'crop'"):
+    with pytest.raises(ObjectSeekerError, match="fit must be one of top-left, center, max-area, stretch, got 'crop'"):
         place((5, 5), (5, 5), "crop")
 
 
@@ -177,7 +177,7 @@ def test_an_unknown_fit_is_refused():
 )
 def test_spending_the_pixels_shows_the_image_as_large_as_they_allow(width, height, side, wide):
     network, stride = (side * wide, side), 32
-    used = place((width, height), network, "spend", stride=stride)
+    used = place((width, height), network, "max-area", stride=stride)
     columns, rows = used.size
     cells = (network[0] // stride) * (network[1] // stride)
 

@@ -169,8 +169,8 @@ def test_names_by_label_are_names(modules):
         ("'person'", "names of python:plain:detect must be strings by label: TypeError: got 'person'"),
         ("7", "must be strings by label: TypeError: got 7"),
         ("{'a': 'b'}", "must be strings by label: ValueError"),
-        ("{10**9: 'b'}", "named beyond label 65,536"),
-        ("__import__('itertools').count()", "named beyond label 65,536"),
+        ("{10**9: 'b'}", "class names must have labels below 65,536"),
+        ("__import__('itertools').count()", "class names must have labels below 65,536"),
     ],
 )
 def test_names_that_are_none_are_refused_in_one_sentence(modules, names, message):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.recipes import halves
-from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
+from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
 from objectseeker.detectors.gpu.batch_plan import ReceptiveField, levels, plan_batches, split, split_lines
 from objectseeker.detectors.gpu.device_views import DeviceViews, gather_cells
 from objectseeker.detectors.gpu.raw_network import BuiltinNetwork, reach_of
@@ -62,7 +62,7 @@ def device_views(network) -> DeviceViews:
 def scenes(draw: st.DrawFn):
     image = draw(st.integers(2, 150)), draw(st.integers(2, 150))
     network = 32 * draw(st.integers(1, 5)), 32 * draw(st.integers(1, 5))
-    placement = place(image, network, draw(st.sampled_from(("top-left", "centerd", "stretch"))))
+    placement = place(image, network, draw(st.sampled_from(("top-left", "center", "stretch"))))
     removed = np.concatenate([np.zeros((1, 4), int), halves(*image, draw(st.integers(1, 5))).removed])[:, None]
     return placement, plan_views(placement, removed, draw(st.sampled_from(("fill", "crop"))), stride=32, step=32)
 
@@ -99,7 +99,7 @@ def test_shared_features_are_those_of_each_view(scene):
 
 def test_a_cell_looks_no_further_than_its_reach():
     torch.manual_seed(0)
-    detector = EmbeddedDetector(width=0.25).double().eval()
+    detector = BuiltinDetector(width=0.25).double().eval()
     network = BuiltinNetwork.of(Predictor(detector))
     first, second = levels((256, 256), network.reaches)
     assert (first.reach, second.reach) == (ReceptiveField(4, 11, 12), ReceptiveField(8, 47, 48))
@@ -121,7 +121,7 @@ def test_a_cell_looks_no_further_than_its_reach():
 
 def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
     torch.manual_seed(0)
-    detector = EmbeddedDetector(width=0.25).double().eval()
+    detector = BuiltinDetector(width=0.25).double().eval()
     network = BuiltinNetwork.of(Predictor(detector))
     pictures = torch.randn(2, 3, 96, 160, dtype=torch.float64)
 
@@ -133,8 +133,8 @@ def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
 
 def test_only_half_planes_are_shared():
     placement = place((60, 40), (64, 64), "top-left")
-    one = placement.covered_each(halves(60, 40, 2).removed[:, None])
-    two = placement.covered_each(pairs(60, 40, 1).removed)
+    one = placement.leaking_extents(halves(60, 40, 2).removed[:, None])
+    two = placement.leaking_extents(pairs(60, 40, 1).removed)
     corner = np.array([[[0, 0, 20, 20]]])
 
     assert split_lines(one, placement).shape == (8, 3)
@@ -159,7 +159,7 @@ def test_kernels_that_look_beyond_their_window_are_refused():
 @pytest.fixture(scope="module")
 def module():
     torch.manual_seed(1)
-    return Predictor(fused(EmbeddedDetector(width=0.25))).eval().requires_grad_(False)
+    return Predictor(fused(BuiltinDetector(width=0.25))).eval().requires_grad_(False)
 
 
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])

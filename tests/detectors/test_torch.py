@@ -141,7 +141,7 @@ def test_a_device_that_is_not_there_is_named():
 def test_the_builtin_detector_is_the_same_in_torch_and_in_onnx():
     weights = pytest.importorskip("objectseeker.detectors.builtin")
     pytest.importorskip("onnx")
-    options = {"layout": "decoded,fit=spend,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
+    options = {"layout": "decoded,fit=max-area,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
     in_onnx = load_detector("builtin", mask_mode="fill", **options)
     image, removed = scene(170, 110, 1), halves(170, 110, 1).removed

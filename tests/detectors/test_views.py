@@ -16,7 +16,7 @@ from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import halves
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.detector import NetworkDetector
-from objectseeker.detectors.network.layouts import parse
+from objectseeker.detectors.network.layouts import parse_layout
 from objectseeker.detectors.network.preprocess import cached_view_plan, place, plan_views, prepare
 from objectseeker.detectors.network.raw_boxes import RawBoxes
 from objectseeker.errors import ObjectSeekerError
@@ -43,7 +43,7 @@ def images_and_unions(draw: st.DrawFn):
     return (width, height), np.array(views, np.int64)
 
 
-PLACES = st.sampled_from([("top-left", None), ("centerd", None), ("stretch", None), ("centerd", 8)])
+PLACES = st.sampled_from([("top-left", None), ("center", None), ("stretch", None), ("center", 8)])
 
 
 @settings(max_examples=200, deadline=None)
@@ -70,7 +70,7 @@ def test_a_window_holds_all_that_is_kept_at_whole_strides(case, fit, step):
 
 
 def test_a_plan_is_made_once_for_all_images_of_a_size():
-    placement = place((90, 60), (64, 64), "centerd")
+    placement = place((90, 60), (64, 64), "center")
     removed = halves(90, 60, 3).removed[:, None]
     views, same = (cached_view_plan(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
     other = cached_view_plan(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
@@ -112,7 +112,7 @@ def recording(seen: dict, **options) -> NetworkDetector:
         return [()] * len(batch)
 
     nothing = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
-    layout = replace(parse("decoded"), decode=lambda *_: nothing)
+    layout = replace(parse_layout("decoded"), decode=lambda *_: nothing)
     return NetworkDetector(names=(), fingerprint="", forward=forward, layout=layout, input_size=(96, 64), **options)
 
 
@@ -200,7 +200,7 @@ def test_the_number_of_workers_changes_nothing(mask_mode, batch):
             names=(),
             fingerprint="",
             forward=mean_color,
-            layout=parse("decoded"),
+            layout=parse_layout("decoded"),
             input_size=(96, 64),
             mask_mode=mask_mode,
             batch=batch,
@@ -220,7 +220,13 @@ def test_what_a_worker_raises_is_raised():
         raise ObjectSeekerError("no such layer")
 
     detector = NetworkDetector(
-        names=(), fingerprint="", forward=forward, layout=parse("decoded"), input_size=(64, 64), workers=2, batch=1
+        names=(),
+        fingerprint="",
+        forward=forward,
+        layout=parse_layout("decoded"),
+        input_size=(64, 64),
+        workers=2,
+        batch=1,
     )
     with pytest.raises(ObjectSeekerError, match="no such layer"):
         detector.detect_views(noise(9, 9, 0), halves(9, 9, 2).removed, 114)

@@ -12,7 +12,7 @@ from PIL import Image
 torch = pytest.importorskip("torch")
 pytest.importorskip("train_builtin", reason="the training program is not part of the package")
 
-from objectseeker.detectors.builtin.model import EmbeddedDetector
+from objectseeker.detectors.builtin.model import BuiltinDetector
 from train_builtin import label
 from train_builtin.augmentation import NO_MASKS, Augmentation, Bank, SampleMasking, Strength
 from train_builtin.loss import anchors, detection_loss, sample_losses
@@ -63,7 +63,7 @@ def test_an_object_is_labeled_once_where_it_is(side):
 
 def test_a_labeled_pack_holds_the_same_images(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    torch.save(EmbeddedDetector().state_dict(), tmp_path / "weights.pt")
+    torch.save(BuiltinDetector().state_dict(), tmp_path / "weights.pt")
     pack, index = noise_pack(3), tmp_path / "photos.npz"
     parts = write_pack(pack, index, tmp_path / "photos.bin", source="photos", part_size=5000)
     out = tmp_path / "labeled.npz"

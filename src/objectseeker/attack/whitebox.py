@@ -10,7 +10,8 @@ Sums are taken in another order than the detector takes them, so a pixel may rou
 attack looks for patches, not where it is judged.
 
 What a patch reaches on the network input is read off the same weights, not off the margin that the detector's masks
-rely on (`Placement.covered`). `Stage.doubted` goes further: it says what would be filled if that margin leaked.
+rely on (`InputPlacement.leaking_extent`). `Stage.doubted` goes further: it says what would be filled if that margin
+leaked.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class ObjectnessFeatures:
     def __call__(self, image: Image) -> Features:
         """(rows, columns, classes)."""
         height, width = image.shape[:2]
-        canvas = prepare(image, place((width, height), self.input_size, "centerd"), pad=DEFAULT_FILL)
+        canvas = prepare(image, place((width, height), self.input_size, "center"), pad=DEFAULT_FILL)
         pixels = np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32)
         (logits,) = self.session.run(None, {self.session.get_inputs()[0].name: pixels})
         shape = tuple(positions(side) for side in self.input_size[::-1])

@@ -129,7 +129,7 @@ class Grid:
             raise ObjectSeekerError(
                 f"the network's input must be at least {SMALLEST_INPUT} pixels a side, got {network}"
             )
-        placement = place(image, network, "centerd")
+        placement = place(image, network, "center")
         return cls(placement, (_middles(placement.x), _middles(placement.y)))
 
     @property
@@ -146,7 +146,7 @@ class Grid:
         along = (self.placement.x, self.placement.y)[axis]
         raw = along.resampling.raw
         start, stop = np.clip(start, 0, raw), np.clip(stop, 0, raw)
-        pixel, pixel_end = along.covered(start, stop)
+        pixel, pixel_end = along.leaking_extent(start, stop)
         count = len(self.middle[axis])
         first = np.clip((pixel - VIEW) // STRIDE + 1, 0, count)  # the view [8i, 8i + 33) ends after `pixel`
         end = np.clip(-(-pixel_end // STRIDE), first, count)  # and begins before `pixel_end`

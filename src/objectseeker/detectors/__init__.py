@@ -32,7 +32,7 @@ WEIGHTS = ",weights="  # in a torchvision spec: a file follows
 
 
 class _Source(NamedTuple):
-    """One source of detectors: what follows the colon of its specs, the function that loads them, and its options."""
+    """A source of detectors: what follows the colon of its specs, its loading function and its options."""
 
     target: str
     module: str

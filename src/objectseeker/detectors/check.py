@@ -1,8 +1,8 @@
 """`check-detector`: does a detector keep the contract the certificates rest on?
 
 The proof needs this of a detector, at the batch shapes in use: the boxes of a view depend on that view's own pixels
-only. Not on other images of the batch, not on what came before, not on pixels a mask removed. Tests cannot prove
-that; they can catch every usual way of breaking it.
+only. Not on other images of the batch, not on what came before, not on pixels a mask removed. Tests cannot prove that;
+they can catch every usual way of breaking it.
 """
 
 from __future__ import annotations
@@ -222,8 +222,8 @@ def check_views(
     """Rewrite what a mask removes, run all views as in use, and compare the view of that mask; raises if it changed.
 
     Done twice per mask: all that it removes, and only the row or column beside each of its lines, where a resize would
-    leak. The other views of the batch show what was rewritten, so this is also a test of batch-mates at the shapes
-    in use. At the end the first image must give the same boxes again.
+    leak. The other views of the batch show what was rewritten, so this is also a test of batch-mates at the shapes in
+    use. At the end the first image must give the same boxes again.
     """
     masks = recipe.masks(image.shape[1], image.shape[0])
     strips = masks.strips

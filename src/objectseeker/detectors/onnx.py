@@ -22,7 +22,7 @@ import numpy as np
 
 from objectseeker.detectors.network import class_names, fingerprint
 from objectseeker.detectors.network.detector import (
-    MOST_BATCH_BYTES,
+    MAX_BATCH_BYTES,
     Forward,
     NetworkDetector,
     NetworkOptions,
@@ -37,7 +37,7 @@ from objectseeker.detectors.network.layout_inference import (
     layout_from_metadata,
     order_outputs,
 )
-from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse
+from objectseeker.detectors.network.layouts import LAYOUTS, Array, Layout, parse_layout
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError, require_count
 
@@ -143,7 +143,7 @@ class Graph:
     def choose_layout(self, wanted: str | Layout | None, size: int | tuple[int, int] | None) -> Layout:
         text = layout_from_metadata(self.metadata) if wanted is None else wanted
         if text is not None:
-            return parse(text)
+            return parse_layout(text)
         exported_by_yolo = {"names", "stride"} <= set(self.metadata)
         takes_sizes = any(tensor.name not in PADDLE_INPUTS for tensor in self.inputs[1:])
         name = infer_layout(self.outputs, self.size, takes_sizes=takes_sizes, exported_by_yolo=exported_by_yolo)
@@ -155,13 +155,13 @@ class Graph:
         if name in ("yolox", "yolov8") and not exported_by_yolo:
             name = self._disambiguate_layout(name, self.choose_size(size, LAYOUTS[name]))
         if name in GUESSED_INPUTS:
-            log.warning("%s is read as %s", self.path.name, GUESSED_INPUTS[name])
+            log.warning("%s: its input is prepared as %s", self.path.name, GUESSED_INPUTS[name])
         return LAYOUTS[name]
 
     def _disambiguate_layout(self, name: str, size: Size) -> str:
         """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a gray image."""
         shape = (self.batch or 1, 3, size[1], size[0])
-        if math.prod(shape) * np.dtype(self.input_type).itemsize > MOST_BATCH_BYTES:  # which is refused later on
+        if math.prod(shape) * np.dtype(self.input_type).itemsize > MAX_BATCH_BYTES:  # which is refused later on
             return name
         try:
             ((seen,), *_) = _forward(self, [self.outputs[0].name], LAYOUTS[name])(np.full(shape, 0.5, self.input_type))
@@ -192,7 +192,7 @@ class Graph:
     def choose_size(self, wanted: int | tuple[int, int] | None, layout: Layout) -> Size:
         fixed = None if self.size is None else f"{self.path} is fixed to inputs of {self.size[0]}x{self.size[1]}"
         if fixed and layout.free_sides:
-            raise ObjectSeekerError(f"{fixed}: leave out trim and fit=spend")
+            raise ObjectSeekerError(f"{fixed}: leave out trim and fit=max-area")
         if wanted is None:
             return self.size or parse_size(layout.input_size)
         size = parse_size(wanted)

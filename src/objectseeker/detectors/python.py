@@ -86,7 +86,7 @@ class PythonDetector:
 
 @dataclass(frozen=True, slots=True)
 class PythonViewDetector(PythonDetector):
-    """A callable that masks its own input; keeping the guarantee of `seeker.ViewDetector` is then up to its author."""
+    """A callable that masks its own input; its author must keep the guarantee of `seeker.ViewDetector`."""
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> Sequence[Detections]:
         assert isinstance(self.function, ViewDetector)  # `_wrap` makes this class for no other
@@ -96,14 +96,14 @@ class PythonViewDetector(PythonDetector):
 def load_python(target: str, *, class_names: Sequence[str] | None = None) -> PythonDetector:
     """Load the detector that `MODULE:FUNCTION` names; the current folder is searched first.
 
-    This executes code: the module is imported, and the function is called once with a small gray image. If FUNCTION
-    has a method `detect_views`, it is used for masked views.
+    This executes code: the module is imported, and the function is called once with a small gray image. If FUNCTION has
+    a method `detect_views`, it is used for masked views.
 
     The fingerprint covers the sources of MODULE and of every module it imports that is not installed. It also covers
-    what the detector reads, in one of two ways. Either FUNCTION or MODULE has an attribute `fingerprint`, a string
-    that you change with the weights. Or the covered files are those that Python opens while the module is imported and
-    while the function is called for the first time, and those that string literals of the sources name. If there is no
-    such file, a change of weights could go unnoticed, and `unverified_reason` says so.
+    what the detector reads, in one of two ways. Either FUNCTION or MODULE has an attribute `fingerprint`, a string that
+    you change with the weights. Or the covered files are those that Python opens while the module is imported and while
+    the function is called for the first time, and those that string literals of the sources name. If there is no such
+    file, a change of weights could go unnoticed, and `unverified_reason` says so.
 
     Args:
         target: MODULE:FUNCTION; FUNCTION may be any callable object.
@@ -157,7 +157,7 @@ def _wrap(
 
 
 class _Import(NamedTuple):
-    """What happened while modules were imported: files read and written, modules imported, untracked events."""
+    """Record of an import: files read and written, modules imported, untracked events."""
 
     read: frozenset[Path] = frozenset()
     written: frozenset[Path] = frozenset()
@@ -324,9 +324,10 @@ def _audit_event(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _importing_installed(frame: FrameType | None) -> bool:
-    """Return whether the detector is importing an installed package: its settings and caches are no weights.
+    """Return whether the detector is importing an installed package.
 
-    Frames above the loader do not count: a server or `python -m` is an installed module that is still being run.
+    The settings and caches that a package reads then are no weights. Frames above the loader do not count: a server or
+    `python -m` is an installed module that is still being run.
     """
     while frame is not None and frame.f_code.co_filename != LOADER:
         if frame.f_code.co_name == "<module>" and _is_installed(Path(frame.f_code.co_filename)):

@@ -10,7 +10,7 @@ from typing import Any
 
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.detector import Forward, NetworkDetector, NetworkOptions, Predict, parse_size
-from objectseeker.detectors.network.layouts import Array, Layout, parse
+from objectseeker.detectors.network.layouts import Array, Layout, parse_layout
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 
@@ -85,7 +85,7 @@ def torch_detector(
 
 
 def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
-    layout = parse(asked.layout or "decoded")
+    layout = parse_layout(asked.layout or "decoded")
     if layout.outputs != ("boxes", "scores"):
         raise ObjectSeekerError(f"a torch module has layout decoded, got {layout.name!r}: use decode instead")
     return layout, parse_size(INPUT_SIZE if asked.input_size is None else asked.input_size)

@@ -3,16 +3,16 @@
 Masking by dropping: a transformer that cuts its input into squares, tokens, leaves out those that a mask removes.
 
 A token is dropped if every raw pixel that its square of the network input touches is removed. It is then neither read
-nor computed, and nothing attends to it. The others go through the model's own layers, with the position embeddings
-that they have in the whole image; one that a mask cuts shows filling in the removed part. A view in which no token
-is dropped is run by the model itself.
+nor computed, and nothing attends to it. The others go through the model's own layers, with the position embeddings that
+they have in the whole image; one that a mask cuts shows filling in the removed part. A view in which no token is
+dropped is run by the model itself.
 
 Guarantee: the boxes of a view depend on its kept pixels and on the image's size alone. Proof: the removed pixels are
-painted over in the raw image before anything looks at it, so all that is computed from its pixels is computed from
-the filled image, which the removed pixels have no part in. Which tokens are dropped follows from the sizes of image,
+painted over in the raw image before anything looks at it, so all that is computed from its pixels is computed from the
+filled image, which the removed pixels have no part in. Which tokens are dropped follows from the sizes of image,
 network input and token and from the removed rectangles (`kept_tokens`); what stands where a token is missing follows
-from those, the filling and the weights (`Dropping.blank`). Each view is run alone: no batch, no padding. QED.
-So a token that is kept or dropped by mistake could cost boxes, never a certificate's truth.
+from those, the filling and the weights (`Dropping.blank`). Each view is run alone: no batch, no padding. QED. So a
+token that is kept or dropped by mistake could cost boxes, never a certificate's truth.
 
 What follows from sizes and weights is computed once: a model whose weights are changed needs a new detector.
 """

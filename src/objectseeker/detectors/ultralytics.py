@@ -1,4 +1,4 @@
-"""Models of ultralytics, through its own predict(). The package is AGPL: it is never imported unless asked for."""
+"""Models of ultralytics, run by its own predict(). The package is AGPL: only `ultralytics:` specs import it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from objectseeker.core.masks import Image
 from objectseeker.detectors.network import fingerprint
 from objectseeker.detectors.network.class_names import from_mapping
 from objectseeker.detectors.network.detector import SingleImageDetector, parse_size
-from objectseeker.detectors.network.raw_boxes import MOST_BOXES, SCORE_FLOOR, RawBoxes
+from objectseeker.detectors.network.raw_boxes import MAX_BOXES, SCORE_FLOOR, RawBoxes
 from objectseeker.errors import ObjectSeekerError
 
 
 def load_ultralytics(file: str, **options: Any) -> SingleImageDetector:
-    """A model file, for instance yolov8n.pt."""
+    """Load a model file, for example yolov8n.pt. Loading one runs code in it: load only files you trust."""
     weights = Path(file)
     if not weights.is_file():
-        raise ObjectSeekerError(f"there is no file {file}: give the path of an ultralytics model file")
+        raise ObjectSeekerError(f"there is no file {file}: pass the path of an ultralytics model file")
     try:
         from ultralytics import YOLO
     except ImportError:
@@ -37,19 +37,19 @@ def ultralytics_detector(
     score_floor: float = SCORE_FLOOR,
     device: str = "cpu",
 ) -> SingleImageDetector:
-    """A model whose `predict` takes BGR arrays and returns results with `boxes.xyxy`, `boxes.conf` and `boxes.cls`.
+    """Wrap a model of ultralytics, which was loaded from the file `weights`.
 
-    `weights` is the file the model came from. For speed, export the model to ONNX: that way views are masked after the
-    resize and run in batches.
+    Its `predict` takes BGR arrays and returns results with `boxes.xyxy`, `boxes.conf` and `boxes.cls`. For speed,
+    export the model to ONNX: its views are then masked after the resize and run in batches.
     """
     width, height = parse_size(input_size)
-    options = {"conf": score_floor, "device": device, "max_det": MOST_BOXES, "verbose": False}
+    options = {"conf": score_floor, "device": device, "max_det": MAX_BOXES, "verbose": False}
 
     def find(image: Image) -> RawBoxes:
-        (seen,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
-        return RawBoxes(seen.boxes.xyxy, seen.boxes.conf, seen.boxes.cls)
+        (result,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
+        return RawBoxes(result.boxes.xyxy, result.boxes.conf, result.boxes.cls)
 
-    where = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
-    settings = f"{width}x{height} floor={score_floor:g} {where}"
+    processor = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
+    settings = f"{width}x{height} floor={score_floor:g} {processor}"
     named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
     return SingleImageDetector(names=from_mapping(model.names), fingerprint=named, find=find, score_floor=score_floor)

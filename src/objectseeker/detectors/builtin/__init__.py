@@ -1,8 +1,6 @@
 """The detector that comes with the package: VOC's 20 classes, trained with half masks and bands, so cheap to defend.
 
-Importing this needs no framework; `model` and `weights` need PyTorch.
-
-The built-in detector as a PyTorch module, its weights read from the packaged ONNX file.
+Importing this module needs no framework. `load_torch` reads the weights of the packaged ONNX file into PyTorch.
 """
 
 from __future__ import annotations
@@ -21,47 +19,53 @@ from objectseeker.errors import ObjectSeekerError
 if TYPE_CHECKING:
     from objectseeker.detectors.builtin.model import Predictor
 
-
 ONNX_FILE = Path(__file__).with_name("seeker.onnx")
+HALF_SUFFIX = "_h"  # of a weight stored as float16; a Cast node gives the float32 weight its own name
 
-# An image is shown as large as the pixels of the square allow, and where the best guess about a box is wrong the next
-# one is often right: together 2.4 points of AP; suppression a little earlier than others do it, 0.2
-# (docs/builtin-detector.md).
-LAYOUT = "decoded,fit=spend,every_class=yes,nms=0.55"
-# Cropped views are as good as filled ones and take 1.7 times less on a CPU (docs/speed.md).
-USUAL: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_mode": "crop"}
+# Fit "max-area" shows an image as large as the pixels of the square allow. If a detector's best class for a box is
+# wrong, the second one is often right. Together that is 2.4 points of AP; slightly earlier suppression than usual is
+# 0.2 (docs/builtin-detector.md).
+LAYOUT = "decoded,fit=max-area,every_class=yes,nms=0.55"
+# Cropped views are as good as filled ones and take 1.7 times less time on a CPU (docs/speed.md).
+DEFAULT_OPTIONS: dict[str, Any] = {"layout": LAYOUT, "input_size": 416, "mask_mode": "crop"}
 
 
 def load_builtin(*, precision: str = "float32", workers: int | None = None, **options: Any) -> NetworkDetector:
-    """The packaged detector. An image is shown as large as 416 x 416 pixels in all allow, whatever its shape.
+    """Load the packaged detector.
 
-    On the CPU it runs in ONNX Runtime, on a GPU in torch where that is installed: all views of an image at once.
-    `options` are those of `NetworkOptions`.
+    It shows an image as large as 416 x 416 pixels allow, whatever its shape. On the CPU it runs in ONNX Runtime. On a
+    GPU it runs in torch, if that is installed: all views of an image at once.
+
+    Args:
+        precision: float32; on a GPU also float16 or bfloat16.
+        workers: Number of views that run at the same time on a CPU; default: one per core.
+        options: Those of `NetworkOptions`.
+
+    Raises:
+        ObjectSeekerError: An option is invalid, or the precision or device is not available.
     """
-    options = USUAL | options
+    options = DEFAULT_OPTIONS | options
     if options.get("device", "cpu") != "cpu" and find_spec("torch") is not None:
         from objectseeker.detectors.torch_module import torch_detector
 
         return torch_detector(load_torch(), names=VOC_20, precision=precision, **options)
     if precision != "float32":
-        raise ObjectSeekerError(f"precision {precision} needs torch and a GPU: leave it out on the CPU")
+        raise ObjectSeekerError(f"precision {precision} needs torch and a GPU: omit it on the CPU")
     from objectseeker.detectors.onnx import load_onnx
 
     return load_onnx(ONNX_FILE, class_names=VOC_20, workers=workers, **options)
 
 
-HALF_SUFFIX = "_h"  # a weight stored as float16 carries it; a Cast node gives the float32 weight its own name
-
-
 def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
-    """The function of the ONNX file at `path` as a differentiable module, in evaluation mode on the CPU.
+    """Load the network of an exported ONNX file as a differentiable module.
 
-    It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4 and scores N,A,classes.
+    It is in evaluation mode on the CPU. It maps RGB images 0..255 (float N3HW, sides multiples of 32) to boxes N,A,4
+    and scores N,A,classes.
     """
     try:
         import torch
 
-        from objectseeker.detectors.builtin.model import EmbeddedDetector, Predictor, fused
+        from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
     except ImportError:
         raise ObjectSeekerError(
             "the built-in detector as a module needs PyTorch: install objectseeker[torch]"
@@ -69,11 +73,11 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
 
     weights = {name: torch.from_numpy(array) for name, array in read_weights(path).items()}
     try:
-        detector = fused(EmbeddedDetector(classes=len(weights["class_heads.0.2.bias"])))
+        detector = fused(BuiltinDetector(classes=len(weights["class_heads.0.2.bias"])))
         detector.load_state_dict(weights)
     except (KeyError, RuntimeError):
         raise ObjectSeekerError(
-            f"{path} does not hold the weights of the built-in detector: export it with train_builtin/export.py"
+            f"{path} does not contain the weights of the built-in detector: export it with train_builtin/export.py"
         ) from None
     predictor = Predictor(detector)
     predictor.eval().requires_grad_(False)
@@ -81,7 +85,7 @@ def load_torch(path: Path | str = ONNX_FILE) -> Predictor:
 
 
 def read_weights(path: Path | str) -> dict[str, npt.NDArray[np.float32]]:
-    """The weights stored in an exported ONNX file, by their name in `EmbeddedDetector` (batch norms folded)."""
+    """Read the weights in an exported ONNX file, by their names in `BuiltinDetector` (batch norms folded)."""
     try:
         import onnx
         from onnx import numpy_helper
@@ -89,14 +93,14 @@ def read_weights(path: Path | str) -> dict[str, npt.NDArray[np.float32]]:
         raise ObjectSeekerError("reading weights from an ONNX file needs onnx: install objectseeker[torch]") from None
     try:
         graph = onnx.load(str(path)).graph
-    except Exception as error:  # a missing file, or whatever the parser says of a damaged one
-        raise ObjectSeekerError(f"{path} cannot be read as an ONNX file: {error}") from None
+    except Exception as error:  # a missing file, or any error of the parser about a damaged one
+        raise ObjectSeekerError(f"cannot read {path} as an ONNX file: {error}") from None
     arrays = {tensor.name.removesuffix(HALF_SUFFIX): numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    for node in graph.node:  # of several equal weights the exporter stores one and names the others after it
+    for node in graph.node:  # the exporter stores equal weights once and names the others after the first
         if node.op_type == "Identity" and node.input[0] in arrays:
             arrays[node.output[0]] = arrays[node.input[0]]
     return {
-        name.partition(".")[2]: np.array(array, np.float32)  # without the name of the module around it
+        name.partition(".")[2]: np.array(array, np.float32)  # without the name of the enclosing module
         for name, array in arrays.items()
         if name.endswith((".weight", ".bias"))
     }

@@ -18,7 +18,7 @@ from objectseeker.detectors.network.class_names import VOC_20
 
 CLASSES = VOC_20
 STRIDES = (8, 16, 32)
-DISTANCE_BINS = 16  # a side lies 0..15 strides from its anchor point
+DISTANCE_BINS = 16  # a side is 0..15 strides from its anchor point
 
 BACKBONE_CHANNELS = (16, 32, 80, 192, 352)
 BACKBONE_BLOCKS = (1, 2, 3, 2)
@@ -41,7 +41,7 @@ class ConvNormSilu(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, with a skip connection where asked."""
+    """Two 3x3 convolutions, optionally with a skip connection."""
 
     def __init__(self, channels: int, *, skip: bool) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class CrossStage(nn.Module):
-    """Split the channels in two, send one half through a chain of blocks, fuse every intermediate result."""
+    """Channels split in two: one half passes a chain of blocks, and all intermediate results are fused."""
 
     def __init__(self, inputs: int, outputs: int, blocks: int, *, skip: bool) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class CrossStage(nn.Module):
 
 
 class PyramidPooling(nn.Module):
-    """The feature map beside three ever wider maxima of itself."""
+    """The feature map concatenated with three successively wider maxima of itself."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -83,25 +83,29 @@ class PyramidPooling(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         pooled = [self.first(x)]
         for _ in range(3):
-            # Axis by axis: the same numbers as over 5 x 5 cells, of which torch compiles 25 reads instead of ten.
+            # Axis by axis: the same numbers as over 5 x 5 cells, with ten compiled reads instead of 25.
             along = F.max_pool2d(pooled[-1], (5, 1), 1, (2, 0))
             pooled.append(F.max_pool2d(along, (1, 5), 1, (0, 2)))
         fused: Tensor = self.second(torch.cat(pooled, 1))
         return fused
 
 
-class EmbeddedDetector(nn.Module):
-    """RGB images in [0, 1], N3HW -> box logits N,A,4*DISTANCE_BINS and class logits N,A,classes, A anchor points.
+class BuiltinDetector(nn.Module):
+    """Network from RGB images to box and class logits.
 
-    `width` multiplies the channels, rounded to multiples of 16: a larger network of the same shape.
+    Images N3HW in [0, 1] become box logits N,A,4*DISTANCE_BINS and class logits N,A,classes. A is the number of anchor
+    points. `width` multiplies the channels, rounded to multiples of 16: a larger network of the same shape.
     """
 
     def __init__(self, width: float = 1.0, classes: int = len(CLASSES)) -> None:
         super().__init__()
-        c1, c2, c3, c4, c5 = (_widened(channels, width) for channels in BACKBONE_CHANNELS)
+        c1, c2, c3, c4, c5 = (_scale_channels(channels, width) for channels in BACKBONE_CHANNELS)
         n2, n3, n4, n5 = BACKBONE_BLOCKS
-        necks = p3, p4, p5 = tuple(_widened(channels, width) for channels in NECK_CHANNELS)
-        box_channels, class_channels = _widened(BOX_HEAD_CHANNELS, width), _widened(CLASS_HEAD_CHANNELS, width)
+        necks = p3, p4, p5 = tuple(_scale_channels(channels, width) for channels in NECK_CHANNELS)
+        box_channels, class_channels = (
+            _scale_channels(BOX_HEAD_CHANNELS, width),
+            _scale_channels(CLASS_HEAD_CHANNELS, width),
+        )
         self.stem = ConvNormSilu(3, c1, 3, 2)
         self.stage2 = nn.Sequential(ConvNormSilu(c1, c2, 3, 2), CrossStage(c2, c2, n2, skip=True))
         self.stage3 = nn.Sequential(ConvNormSilu(c2, c3, 3, 2), CrossStage(c3, c3, n3, skip=True))
@@ -115,17 +119,17 @@ class EmbeddedDetector(nn.Module):
         self.bottom_up5 = CrossStage(p4 + c5, p5, 1, skip=False)
         self.box_heads = nn.ModuleList(_head(channels, box_channels, 4 * DISTANCE_BINS, bias=1.0) for channels in necks)
         self.class_heads = nn.ModuleList(
-            _head(channels, class_channels, classes, bias=_rare(stride, classes))
+            _head(channels, class_channels, classes, bias=_initial_logit(stride, classes))
             for channels, stride in zip(necks, STRIDES, strict=True)
         )
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What the heads look at: one feature map per stride."""
+        """Compute the input of the heads: one feature map per stride."""
         c3 = self.stage3(self.stage2(self.stem(images)))
         c4 = self.stage4(c3)
         c5 = self.stage5(c4)
-        t4 = self.top_down4(torch.cat([_double(c5), c4], 1))
-        p3 = self.top_down3(torch.cat([_double(t4), c3], 1))
+        t4 = self.top_down4(torch.cat([_upsample(c5), c4], 1))
+        p3 = self.top_down3(torch.cat([_upsample(t4), c3], 1))
         p4 = self.bottom_up4(torch.cat([self.shrink3(p3), t4], 1))
         p5 = self.bottom_up5(torch.cat([self.shrink4(p4), c5], 1))
         return p3, p4, p5
@@ -138,14 +142,15 @@ class EmbeddedDetector(nn.Module):
 
 
 class Predictor(nn.Module):
-    """RGB images 0..255, float N3HW -> boxes N,A,4 (x1, y1, x2, y2 in input pixels) and scores N,A,classes. No NMS.
+    """Network from RGB images to boxes and scores.
 
-    This is the function that is exported to ONNX.
+    Images 0..255, float N3HW, become boxes N,A,4 (corners, input pixels) and scores N,A,classes. There is no
+    suppression. This is the function that is exported to ONNX.
     """
 
     bins: Tensor
 
-    def __init__(self, detector: EmbeddedDetector) -> None:
+    def __init__(self, detector: BuiltinDetector) -> None:
         super().__init__()
         self.detector = detector
         self.register_buffer("bins", torch.arange(DISTANCE_BINS, dtype=torch.float).view(1, 1, -1, 1))
@@ -166,17 +171,17 @@ class Predictor(nn.Module):
         return torch.stack([x - left, y - top, x + right, y + bottom], -1) * stride
 
 
-def fused(detector: EmbeddedDetector) -> EmbeddedDetector:
-    """A copy for inference, every batch normalization folded into its convolution."""
+def fused(detector: BuiltinDetector) -> BuiltinDetector:
+    """Copy a network for inference, with every batch normalization folded into its convolution."""
     result = copy.deepcopy(detector).eval()
     for module in result.modules():
         if isinstance(module, ConvNormSilu) and isinstance(module.norm, nn.BatchNorm2d):
-            module.conv = _folded(module.conv, module.norm)
+            module.conv = _fold(module.conv, module.norm)
             module.norm = nn.Identity()
     return result
 
 
-def _folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
+def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> nn.Conv2d:
     mean, variance = norm.running_mean, norm.running_var
     assert mean is not None  # ConvNormSilu always keeps them
     assert variance is not None
@@ -194,16 +199,16 @@ def _head(inputs: int, channels: int, outputs: int, *, bias: float) -> nn.Sequen
     return nn.Sequential(ConvNormSilu(inputs, channels, 3), ConvNormSilu(channels, channels, 3), last)
 
 
-def _widened(channels: int, width: float) -> int:
+def _scale_channels(channels: int, width: float) -> int:
     return max(round(channels * width / 16), 1) * 16
 
 
-def _rare(stride: int, classes: int) -> float:
-    """The logit class scores start from: about five objects on an image of 640 pixels."""
+def _initial_logit(stride: int, classes: int) -> float:
+    """Return the initial logit of the class scores: about five objects in an image of 640 pixels."""
     return math.log(5 / classes / (640 / stride) ** 2)
 
 
-def _double(features: Tensor) -> Tensor:
+def _upsample(features: Tensor) -> Tensor:
     return F.interpolate(features, scale_factor=2.0, mode="nearest")
 
 

@@ -17,8 +17,8 @@ Guarantee: no cell of a view depends on a pixel the view fills. Proof: a cell ta
 at all. A cell of a strip is computed from the view itself, or, behind a second stage, from cells of the view, of which
 this is already proved. A cell taken from the untouched image looks at pixels on the other side of the line only. QED.
 The last step asks of the kernels that a sum is taken over the cell's own pixels and nothing else. Matrix products and
-implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to
-rounding. So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
+implicit ones do that; a Fourier transform or a large Winograd tile computes with neighbors that cancel, up to rounding.
+So `device_views` tries it out on the kernels themselves, bit by bit, before it uses them at a new shape.
 
 Where a strip begins and ends inside the view, its outermost cells look at the zeros around the strip instead of the
 view: they are computed and not used.
@@ -141,8 +141,8 @@ def strips(
 ) -> list[list[WindowBatch]]:
     """What every stage is run on: the untouched image and the filling, the upright strips, the flat strips.
 
-    The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one
-    a corner on the level below and the entry of `look_up` there.
+    The rows of the first stage hold a corner on the network input and the rectangle to fill; those of a later one a
+    corner on the level below and the entry of `look_up` there.
     """
     x, y = placement.x, placement.y
     whole = [x.offset, y.offset, x.offset + x.resampling.resized, y.offset + y.resampling.resized]
@@ -197,8 +197,8 @@ def plan_batches(
 ) -> tuple[BatchPlan, Ints, Ints]:
     """What runs, the numbers it needs, and where each view is found among its results.
 
-    The numbers are tables, one after the other: a row for every view of every batch
-    of a shared stage and then of every group; `split` takes them apart.
+    The numbers are tables, one after the other: a row for every view of every batch of a shared stage and then of every
+    group; `split` takes them apart.
     """
     every: tuple[FeatureLevel, ...] = levels(placement.size, reaches)
     cut = split_lines(views.filled, placement) if every else None
@@ -247,7 +247,7 @@ def group_views(
             table = np.tile([0, 0, *nothing, 0], (full, 1))
             table[: len(part), :2] = views.window[part, :2] // shrink
             table[: len(part), 2:-1] = rows[part]
-            table[: len(part), -1] = views.whole[part]
+            table[: len(part), -1] = views.shows_all[part]
             groups.append(ViewGroup((width // shrink, height // shrink), full, len(part)))
             tables.append(table)
             members.append(part)

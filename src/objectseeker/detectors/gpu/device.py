@@ -23,7 +23,7 @@ Tensor = Any
 _Result = TypeVar("_Result")
 
 SIDE_STREAMS = 8
-MOST_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
+MAX_GRAPHS = 64  # recorded at a time; the one unused for longest goes first
 
 _settings_lock = Lock()
 _settings_before: list[list[Any]] = []  # one entry for every thread inside `reproducible`
@@ -114,8 +114,8 @@ def prepare(image: Image, placement: InputPlacement, layout: Layout, device: Any
     """The network input H x W x 3, normalized, in the network's precision.
 
     The image is resized by the very weight tables of `preprocess`, as matrix products. Its proof holds: a removed pixel
-    meets only zero weights in the pixels that are left as they are, and zero times a finite number adds exactly zero
-    in any order of summation.
+    meets only zero weights in the pixels that are left as they are, and zero times a finite number adds exactly zero in
+    any order of summation.
     """
     height, width = image.shape[:2]
     pixels = upload(image, device).float()
@@ -180,7 +180,7 @@ class CudaGraphCache:
         recorded = self._recorded.get(shape) or self._make(job, inputs)
         self._recorded[shape] = recorded
         self._recorded.move_to_end(shape)
-        if len(self._recorded) > MOST_GRAPHS:
+        if len(self._recorded) > MAX_GRAPHS:
             self._recorded.popitem(last=False)
         for address, value in zip(recorded.inputs, inputs, strict=True):
             address.copy_(value)

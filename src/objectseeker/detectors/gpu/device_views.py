@@ -37,7 +37,7 @@ from objectseeker.detectors.gpu.device import (
 from objectseeker.detectors.gpu.raw_network import RawNetwork
 from objectseeker.detectors.network.layouts import Layout
 from objectseeker.detectors.network.preprocess import InputPlacement, Size, ViewPlan
-from objectseeker.detectors.network.raw_boxes import MOST_BOXES, has_area, nms
+from objectseeker.detectors.network.raw_boxes import MAX_BOXES, has_area, nms
 from objectseeker.errors import ObjectSeekerError
 
 # Candidates and suppression for all views at once, on whatever device the tensors are: nothing waits for the host.
@@ -48,7 +48,7 @@ from objectseeker.errors import ObjectSeekerError
 
 Tensor = Any
 
-LARGEST_NUMBER = 2**31 - 1  # of a candidate
+MAX_NUMBER = 2**31 - 1  # of a candidate
 ROUNDS = 12  # of suppression; real images need about five, and what has not settled then is the host's to finish
 
 
@@ -70,9 +70,9 @@ def top_k(score: Tensor, number: Tensor, floor: float, count: int) -> tuple[Tens
     score = torch.where(usable, score.clamp(max=1.0), -1.0).float()
     # The bits of floats from 0 on are ordered like the floats; everything without a score gets a key below all others.
     bits = torch.where(score >= 0, (score + 0.0).view(torch.int32).to(torch.int64), -1)
-    key = torch.topk(bits * 2**32 + (LARGEST_NUMBER - number), min(count, score.shape[1]), dim=1).values
+    key = torch.topk(bits * 2**32 + (MAX_NUMBER - number), min(count, score.shape[1]), dim=1).values
     bits = key >> 32
-    return LARGEST_NUMBER - key % 2**32, torch.where(bits >= 0, bits.to(torch.int32).view(torch.float32), -1.0)
+    return MAX_NUMBER - key % 2**32, torch.where(bits >= 0, bits.to(torch.int32).view(torch.float32), -1.0)
 
 
 def suppress(boxes: Tensor, label: Tensor, valid: Tensor, threshold: float) -> Suppression:
@@ -128,7 +128,7 @@ class DeviceViews:
     dtype: Any
     batch: int
     floor: float
-    candidates: int = MOST_BOXES
+    candidates: int = MAX_BOXES
     compiled: bool = False
     share: bool = False
     _graphs: CudaGraphCache = field(init=False)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES, EmbeddedDetector, Predictor
+from objectseeker.detectors.builtin.model import DISTANCE_BINS, STRIDES, BuiltinDetector, Predictor
 from objectseeker.detectors.gpu.batch_plan import ReceptiveField
 from objectseeker.detectors.network.preprocess import Size
 
@@ -73,7 +73,7 @@ class BuiltinNetwork:
     """
 
     predictor: Predictor
-    behind: EmbeddedDetector
+    behind: BuiltinDetector
 
     @classmethod
     def of(cls, predictor: Predictor) -> BuiltinNetwork:

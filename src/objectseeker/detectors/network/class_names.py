@@ -1,4 +1,4 @@
-"""Class names: of the usual datasets, and of a graph by what it says about itself."""
+"""Class names: those of the common datasets, and those in the metadata of a graph."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ BY_COUNT = {len(names): names for names in (VOC_20, COCO_80, COCO_91)}
 
 
 def numbered_names(first: int, end: int) -> tuple[str, ...]:
-    """Names for the labels from `first` on, before `end`."""
+    """Make names for the labels from `first` up to, but not including, `end`."""
     return tuple(f"class_{label}" for label in range(first, end))
 
 
 def from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """The names a graph carries: `classes`, separated by commas or blanks, or `names`, a Python dict or list.
+    """Read the class names in the metadata of a graph.
 
-    Whoever made the file chose what is in it: names in a form we do not know, and far too many, are as good as absent.
+    They are in `classes`, separated by commas or blanks, or in `names`, a Python dict or list. The file is untrusted:
+    names in an unknown form, or far too many of them, count as absent.
     """
     classes, names = metadata.get("classes", ""), metadata.get("names", "()")
     if max(len(classes), len(names)) > MAX_METADATA_LENGTH:
@@ -64,14 +65,16 @@ def from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def normalize_names(names: Mapping[int, str] | Iterable[str]) -> tuple[str, ...]:
-    """Names by label, or in the order of the labels."""
+    """Return names given by label, or in the order of the labels, as a tuple indexed by label."""
     return from_mapping(names if isinstance(names, Mapping) else dict(enumerate(names)))
 
 
 def from_mapping(names: Mapping[int, str]) -> tuple[str, ...]:
-    """{label: name} as a tuple indexed by label; labels without a name get a numbered one."""
+    """Return {label: name} as a tuple indexed by label; labels without a name get a numbered one."""
     by_label = {int(label): str(name) for label, name in names.items() if int(label) >= 0}
     last = max(by_label, default=-1)
     if last >= MAX_CLASSES:
-        raise ObjectSeekerError(f"classes are named beyond label {MAX_CLASSES:,}: no detector has that many")
+        raise ObjectSeekerError(
+            f"class names must have labels below {MAX_CLASSES:,}, got label {last:,}: name fewer classes"
+        )
     return tuple(by_label.get(label, f"class_{label}") for label in range(last + 1))

@@ -23,7 +23,7 @@ from objectseeker.detectors.network.preprocess import (
     prepare,
 )
 from objectseeker.detectors.network.raw_boxes import (
-    MOST_BOXES,
+    MAX_BOXES,
     SCORE_FLOOR,
     RawBoxes,
     count_invalid,
@@ -40,7 +40,7 @@ from objectseeker.errors import ObjectSeekerError, require_count, require_fracti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """`layout` (a text for `layouts.parse`, or a `Layout`), `input_size` (a side, or width, height) and `batch` are up
+    """`layout` (a name for `parse_layout`, or a `Layout`), `input_size` (a side, or width, height) and `batch` are up
     to the network and the device where they are None. Boxes scored below `score_floor` are not returned; `mask_mode` is
     explained in `views`.
     """
@@ -89,11 +89,11 @@ class SingleImageDetector:
 
 
 # Begins with the views of an image; what it returns waits for their boxes and gives them.
-BeginViews = Callable[[Image, InputPlacement, ViewPlan, int], Callable[[], list[Detections]]]
+StartViews = Callable[[Image, InputPlacement, ViewPlan, int], Callable[[], list[Detections]]]
 Forward = Callable[[Array], Sequence[Sequence[Array]]]  # batch x 3 x H x W -> the outputs of each view
 Predict = Callable[[Any], tuple[Any, Any]]  # tensors N x 3 x H x W -> boxes N x A x 4, scores N x A x classes
 
-MOST_BATCH_BYTES = 2**32  # of network input at a time
+MAX_BATCH_BYTES = 2**32  # of network input at a time
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
@@ -123,27 +123,27 @@ class NetworkDetector:
     batch: int = 8
     dtype: str = "float32"
     score_floor: float = SCORE_FLOOR
-    most_boxes: int = MOST_BOXES
+    max_boxes: int = MAX_BOXES
     dynamic_batch: bool = True  # forward takes batches of any size
     mask_mode: MaskMode = "fill"
     crop_stride: int = 1  # sides of a cropped view are multiples of so many strides
     workers: int = 1
-    start_views: BeginViews | None = None  # takes the place of `forward` for the views of an image
+    start_views: StartViews | None = None  # takes the place of `forward` for the views of an image
     predict: Predict | None = None
 
     def __post_init__(self) -> None:
         require_count(self.batch, "batch")
         require_count(self.workers, "workers")
-        require_count(self.most_boxes, "most_boxes")
+        require_count(self.max_boxes, "max_boxes")
         require_fraction(self.score_floor, "score_floor")
         require_mask_mode(self.mask_mode)
         require_strides(self.input_size, self.layout)
         width, height = self.input_size
         taken = self.batch * 3 * width * height * np.dtype(self.dtype).itemsize
-        if taken > MOST_BATCH_BYTES:
+        if taken > MAX_BATCH_BYTES:
             raise ObjectSeekerError(
                 f"a batch of {self.batch} views of {width}x{height} takes {taken / 2**30:.1f} GB, more than "
-                f"{MOST_BATCH_BYTES / 2**30:g}: choose a smaller batch"
+                f"{MAX_BATCH_BYTES / 2**30:g}: choose a smaller batch"
             )
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
@@ -181,7 +181,7 @@ class NetworkDetector:
             return self.start_views(image, placement, views, value)()
         prepared = self._prepare(image, placement)
         filling = normalize(np.full((1, 1, 3), value, np.uint8), self.layout, self.dtype)
-        window, filled, whole = views.window.tolist(), views.filled.tolist(), views.whole.tolist()
+        window, filled, whole = views.window.tolist(), views.filled.tolist(), views.shows_all.tolist()
 
         def write(slot: Array, view: int) -> None:
             left, top, right, bottom = window[view]
@@ -293,7 +293,7 @@ class NetworkDetector:
         if self.layout.nms is not None:
             boxes = boxes.take(nms(*boxes, threshold=self.layout.nms))
         raw = boxes._replace(xyxy=placement.to_raw(boxes.xyxy + np.tile(corner, 2)))
-        return _Decoded(keep_best(raw, most=self.most_boxes), broken)
+        return _Decoded(keep_best(raw, max_boxes=self.max_boxes), broken)
 
     def _read(self, outputs: Sequence[Array], size: Size, every_class: bool) -> RawBoxes:
         try:

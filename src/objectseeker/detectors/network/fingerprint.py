@@ -1,7 +1,7 @@
-"""What tells one detector from another: hashes of files and of module weights, the processor, and names made of them.
+"""Fingerprints of detectors: hashes of files and of module weights, with the settings and the processor.
 
-An identity reads `NAME (SETTINGS DEVICE) sha256:HASH`. A CPU is named by what of its instruction set programs choose
-their kernels by: other kernels add in another order, and then the last bits of a score are others.
+A fingerprint reads `NAME (SETTINGS DEVICE) sha256:HASH`. A CPU is named by the instruction set extensions that
+libraries choose their kernels by: other kernels add in another order, which changes the last bits of a score.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 CPU_INFO = Path("/proc/cpuinfo")
-VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}  # some libraries choose by the vendor, too
-# The extensions that ONNX Runtime, oneDNN, MKL, OpenBLAS and NumPy choose by: of x86-64, then of ARM.
+VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd"}  # some libraries also choose by vendor
+# The extensions by which ONNX Runtime, oneDNN, MKL, OpenBLAS and NumPy choose kernels: of x86-64, then of ARM.
 EXTENSIONS = (
     "avx", "fma", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_int8",
     "amx_bf16", "amx_fp16", "asimd", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme",
@@ -26,7 +26,7 @@ _ON_CPU = re.compile(r"\bcpu( [^()]*)?\)")
 
 
 def hash_files(*paths: Path) -> str:
-    """SHA-256 of the files' contents, one after the other."""
+    """Hash the concatenated contents of the files with SHA-256."""
     digest = hashlib.sha256()
     for path in paths:
         with path.open("rb") as file:
@@ -36,23 +36,25 @@ def hash_files(*paths: Path) -> str:
 
 
 def hash_file_set(paths: Iterable[Path]) -> str:
-    """SHA-256 of names and contents of files, wherever they lie and in whatever order they are given."""
+    """Hash names and contents of files with SHA-256, whatever their folders and their order."""
     entries = sorted(f"{hash_files(path)} {path.name}" for path in paths)
     return hashlib.sha256("\n".join(entries).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def hash_module(module: Any) -> str:
-    """SHA-256 of a PyTorch module: every weight with its name, type and shape, and what its parts are set to.
+    """Hash the weights of a PyTorch module and the settings of its parts with SHA-256.
 
-    Of each part that is its class and the plain values it holds: a threshold or a number of heads decides the boxes as
-    much as the weights do, and is not among them.
+    Weights count with their names, types and shapes. The settings of a part are its class and its plain attributes: a
+    threshold or a number of heads decides the boxes as much as the weights do, but is not one of them.
     """
     import torch
 
     digest = hashlib.sha256()
     for name, part in module.named_modules():
         digest.update(f"{name} {type(part).__module__}.{type(part).__qualname__}".encode())
-        plain = sorted((key, value) for key, value in vars(part).items() if key not in BESIDE and _is_plain(value))
+        plain = sorted(
+            (key, value) for key, value in vars(part).items() if key not in IGNORED_ATTRIBUTES and _is_plain(value)
+        )
         digest.update(repr(plain).encode("utf-8", "backslashreplace"))
     for name, tensor in module.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -60,12 +62,12 @@ def hash_module(module: Any) -> str:
     return digest.hexdigest()
 
 
-# What modules remember beside their settings: where transformers read them from, how, and whether they are trained.
-BESIDE = ("name_or_path", "training", "_use_kernels")
+# Attributes that decide nothing: where transformers read the model from, with which kernels, whether it is in training.
+IGNORED_ATTRIBUTES = ("name_or_path", "training", "_use_kernels")
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is made of numbers and texts alone: it is then written alike in every process."""
+    """Return whether a value consists of numbers and strings alone, so that every process writes it alike."""
     if isinstance(value, dict):
         return all(isinstance(key, str) and _is_plain(entry) for key, entry in value.items())
     if isinstance(value, list | tuple):
@@ -74,7 +76,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def model_fingerprint(model: Any, score_floor: float, device: str, around: object = "") -> str:
-    """The identity of a PyTorch model that resizes and suppresses by itself; `around` decides its boxes, too."""
+    """Return the fingerprint of a PyTorch model; `around` is what else decides its boxes."""
     hashed = hash_module(model)
     if around:
         hashed = hashlib.sha256(f"{hashed} {around}".encode()).hexdigest()
@@ -82,7 +84,7 @@ def model_fingerprint(model: Any, score_floor: float, device: str, around: objec
 
 
 def device_fingerprint(device: str) -> str:
-    """The kind of a torch device and its model: another one may round differently; its number does not matter."""
+    """Return the kind and model of a torch device, not its number: another model may round differently."""
     import torch
 
     kind = torch.device(device).type
@@ -97,16 +99,16 @@ def on_cpu() -> str:
 
 @lru_cache(maxsize=1)
 def instruction_set() -> str:
-    """The processor in a few words, such as `x86-64 amd avx fma avx2`."""
+    """Describe the processor, for example `x86-64 amd avx fma avx2`."""
     machine = {"AMD64": "x86-64", "x86_64": "x86-64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     try:
-        return _described(machine, CPU_INFO.read_text(encoding="utf-8", errors="replace"))
+        return _describe_cpu(machine, CPU_INFO.read_text(encoding="utf-8", errors="replace"))
     except OSError:
-        return " ".join(filter(None, (machine, _brand())))
+        return " ".join(filter(None, (machine, _cpu_brand())))
 
 
-def _described(machine: str, info: str) -> str:
-    """What /proc/cpuinfo says of the first processor."""
+def _describe_cpu(machine: str, info: str) -> str:
+    """Describe the first processor in the text of /proc/cpuinfo."""
     pairs = (line.partition(":") for line in reversed(info.split("\n\n")[0].splitlines()))
     first = {key.strip(): value.strip() for key, _, value in pairs}
     vendor = first.get("vendor_id") or first.get("CPU implementer", "")
@@ -114,24 +116,25 @@ def _described(machine: str, info: str) -> str:
     return " ".join(filter(None, (machine, VENDORS.get(vendor, vendor), *(name for name in EXTENSIONS if name in has))))
 
 
-def _brand() -> str:
-    """Where there is no /proc: macOS says `Apple M1` or the like, Windows the family and vendor."""
+def _cpu_brand() -> str:
+    """Return the CPU's name on a system without /proc, such as `Apple M1`."""
     try:
-        asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        brand = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        said = platform.processor()
-    return re.sub(r"[()]+", " ", said).strip()
+        brand = platform.processor()
+    return re.sub(r"[()]+", " ", brand).strip()
 
 
-def differs_only_in_cpu(one: str, other: str) -> bool:
-    """Whether two identities name the same detector with the same settings, on CPUs that may differ."""
-    return bool(_ON_CPU.search(one)) and _ON_CPU.sub("cpu)", one) == _ON_CPU.sub("cpu)", other)
+def differs_only_in_cpu(first: str, second: str) -> bool:
+    """Return whether two fingerprints differ at most in the CPU."""
+    return bool(_ON_CPU.search(first)) and _ON_CPU.sub("cpu)", first) == _ON_CPU.sub("cpu)", second)
 
 
-def describe_difference(was: str, now: str) -> str:
-    """What is different between two identities, for people: the processors, where nothing else is."""
-    if differs_only_in_cpu(was, now):
-        was, now = (match[1] or "" if (match := _ON_CPU.search(one)) else "" for one in (was, now))
-        return f"the CPU was {was.strip() or 'not recorded'} and is {now.strip() or 'not recorded'} here"
-    return f"it was {was} and is {now} here"
+def describe_difference(expected: str, actual: str) -> str:
+    """Describe the difference between two fingerprints; only the processors, if nothing else differs."""
+    if differs_only_in_cpu(expected, actual):
+        cpus = [match[1] or "" if (match := _ON_CPU.search(text)) else "" for text in (expected, actual)]
+        expected_cpu, actual_cpu = (cpu.strip() or "not recorded" for cpu in cpus)
+        return f"the CPU was {expected_cpu} and is {actual_cpu} here"
+    return f"it was {expected} and is {actual} here"

@@ -1,4 +1,4 @@
-"""Which layout a graph has, told from the shapes, types and names of its outputs, or from what it says of itself."""
+"""Infer the layout of a graph from the shapes, types and names of its outputs, or from its metadata."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from objectseeker.detectors.network.layouts import DISTANCES, NANODET_STRIDES, S
 from objectseeker.detectors.network.preprocess import Size
 from objectseeker.errors import ObjectSeekerError
 
-# Names by which exporters call what we call boxes and scores.
+# The names that exporters use for boxes and scores.
 ROLES = {"boxes": "boxes", "scores": "scores", "pred_boxes": "boxes", "pred_logits": "scores", "logits": "scores"}
 RFDETR_ROLES = {"dets": "boxes", "labels": "scores"}
 GRIDS = (STRIDES, NANODET_STRIDES, (4, *STRIDES))
 
-# The families that libreyolo names in its graphs, as its code prepares images for them and reads their outputs.
-SIGNED = {
+# The families that libreyolo names in the metadata of its graphs, with the preprocessing and decoding of its code.
+LIBREYOLO_LAYOUTS = {
     "yolo9": "yolov9",
     "yolo9_p2": "yolov9",
     "yolo9_e2e": "yolov9,nms=none",
@@ -29,21 +29,21 @@ SIGNED = {
     "deim": "queries",
 }
 
-# Layouts of which the graph does not say how pixels are normalized, with how they are and what to write for others.
+# Layouts for which a graph does not say how pixels are normalized: the assumption, and what to write for others.
 GUESSED_INPUTS = {
-    "queries": "RT-DETR, D-FINE and DEIM are, pixels within 0..1: where it wants them normalized, name the layout, as "
-    "--layout rfdetr",
-    "picodet": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ say --layout picodet,mean=0,std=255",
-    "ppyoloe": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ say --layout ppyoloe,mean=0,std=255",
-    "paddle": "PicoDet and PP-YOLOE are, pixels normalized: for PP-YOLOE+ and RT-DETR say --layout "
+    "queries": "for RT-DETR, D-FINE and DEIM, pixels within 0..1: if it expects them normalized, name the layout, for "
+    "example --layout rfdetr",
+    "picodet": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --layout picodet,mean=0,std=255",
+    "ppyoloe": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --layout ppyoloe,mean=0,std=255",
+    "paddle": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ and RT-DETR use --layout "
     "paddle,mean=0,std=255",
-    "mmdeploy": "most detectors of mmdet are, RGB pixels normalized: for RTMDet say --layout mmdeploy,channels=bgr,"
+    "mmdeploy": "for most detectors of mmdet, RGB pixels normalized: for RTMDet use --layout mmdeploy,channels=bgr,"
     "mean=103.53/116.28/123.675,std=57.375/57.12/58.395",
 }
 
 
 class GraphTensor(NamedTuple):
-    """An input or output of a graph; a dimension that is not fixed is None."""
+    """An input or output of a graph; None is a dimension that is not fixed."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -54,19 +54,19 @@ class GraphTensor(NamedTuple):
 
 
 def layout_from_metadata(metadata: Mapping[str, str]) -> str | None:
-    """The layout of a graph that libreyolo exported, as a text for `layouts.parse`; None for all other graphs.
+    """Return the layout of a graph that libreyolo exported; None for all other graphs.
 
     Several of its families have outputs of the same shape that mean different things.
     """
     if not {"libreyolo_version", "model_family"} <= set(metadata):
         return None
     family, task = metadata["model_family"], metadata.get("task", "detect")
-    if family not in SIGNED or task != "detect":
+    if family not in LIBREYOLO_LAYOUTS or task != "detect":
         what = f"{family[:40]!r} ({task[:20]})"
         raise ObjectSeekerError(
-            f"libreyolo's {what} is not known here: choose a layout (--layout), or wrap it as python:"
+            f"unknown libreyolo model {what}: choose a layout (--layout), or wrap it as a python: detector"
         )
-    text = SIGNED[family]
+    text = LIBREYOLO_LAYOUTS[family]
     if family.startswith("yolo9"):
         text = "end2end" if metadata.get("nms") == "true" else text
         text += "" if metadata.get("letterbox_pad") == "center" else ",fit=top-left"
@@ -76,10 +76,13 @@ def layout_from_metadata(metadata: Mapping[str, str]) -> str | None:
 def infer_layout(
     outputs: Sequence[GraphTensor], size: Size | None, *, takes_sizes: bool, exported_by_yolo: bool
 ) -> str | None:
-    """The name of the layout, None where the outputs do not settle it.
+    """Return the name of the layout; None if the outputs do not determine it.
 
-    `size` is the width and height of the graph's input where they are fixed, `takes_sizes` whether it has a second
-    input for image sizes, `exported_by_yolo` whether it carries the metadata of the YOLOv5 and later exporters.
+    Args:
+        outputs: The graph's outputs.
+        size: Width and height of the graph's input, if they are fixed.
+        takes_sizes: Whether the graph has a second input for image sizes.
+        exported_by_yolo: Whether it carries the metadata of the exporters of YOLOv5 and later.
     """
     names = {output.name for output in outputs}
     roles = _roles(outputs)
@@ -87,10 +90,10 @@ def infer_layout(
     integers = sum(output.integer for output in outputs)
     widths = [output.shape[-1] if output.shape else None for output in outputs]
     if ranks == [3]:
-        return _recognize_single(outputs[0].shape[1], outputs[0].shape[2], size, exported_by_yolo)
+        return _infer_single_output(outputs[0].shape[1], outputs[0].shape[2], size, exported_by_yolo)
     if ranks == [3, 3] and integers == 0:
         if set(roles) == {"boxes", "scores"} and names != {"boxes", "scores"}:
-            if roles["boxes"].shape[2] not in (4, None):  # some exporters give names that do not fit
+            if roles["boxes"].shape[2] not in (4, None):  # some exporters write names that do not fit
                 return None
             return "rfdetr" if "dets" in names else "queries"
         if widths.count(4) == 1 and _in_columns(sorted(outputs, key=lambda output: output.shape[2] != 4)):
@@ -109,11 +112,13 @@ def infer_layout(
     return None
 
 
-def _recognize_single(rows: int | None, columns: int | None, size: Size | None, exported_by_yolo: bool) -> str | None:
-    """One output: candidates in rows (YOLOX one per grid cell, YOLOv5 three) or, YOLOv8, in columns."""
+def _infer_single_output(
+    rows: int | None, columns: int | None, size: Size | None, exported_by_yolo: bool
+) -> str | None:
+    """Infer the layout from one output: YOLOX has a row per grid cell, YOLOv5 three, YOLOv8 a column."""
     if size is not None:
         cells = sum((size[0] // stride) * (size[1] // stride) for stride in STRIDES)
-        coarse_cells = (size[0] // 64) * (size[1] // 64)  # of a fourth scale, which large YOLOv5 and YOLOR have
+        coarse_cells = (size[0] // 64) * (size[1] // 64)  # of a fourth scale that large YOLOv5 and YOLOR have
         if rows == len(grid(size, NANODET_STRIDES)[0]) and columns is not None and columns > 4 * DISTANCES:
             return "nanodet"
         if rows == cells and columns != cells:
@@ -134,11 +139,11 @@ def _recognize_single(rows: int | None, columns: int | None, size: Size | None, 
 
 
 def infer_box_format(boxes: Array, size: Size) -> Literal["corners", "centers"] | None:
-    """How a network writes its boxes, A x 4, one for each cell of its grid, in pixels of its input.
+    """Infer how a network writes its boxes A x 4, one per grid cell; None if unclear.
 
-    Where distances from the middle of a cell to four sides are learnt, the middle lies in the box, whatever an image
-    shows: corners do so in every row. Centers at least move across the image with their cells; what YOLOX gives,
-    offsets from a cell in strides, stays near 0.
+    A network that learns the distances from the middle of a cell to four sides has that middle in its box, whatever an
+    image shows; so numbers that are corners contain it in every row. Centers at least move across the image with their
+    cells. YOLOX's raw outputs, offsets from a cell in strides, stay near 0.
     """
     if boxes.shape[1] != 4 or not np.isfinite(boxes).all():
         return None
@@ -157,19 +162,19 @@ def _holds(low: Array, high: Array, point: Array, slack: Array) -> Array:
 
 
 def _follows(points: Array, middles: Array) -> bool:
-    """Whether points move, along both axes, by more than half of what the middles move by."""
+    """Return whether points move, along both axes, by more than half of the movement of the middles."""
     apart = middles - middles.mean(axis=0)
     return bool(((points * apart).sum(axis=0) > 0.5 * (apart**2).sum(axis=0)).all())
 
 
 def _has_too_few_rows(outputs: Sequence[GraphTensor], size: Size | None) -> bool:
-    """Whether outputs list fewer boxes than a grid over the input has cells: then they are not its raw boxes."""
+    """Return whether outputs list fewer boxes than the grid has cells: then they are not raw boxes."""
     rows = outputs[0].shape[1]
     return size is not None and rows is not None and rows < len(grid(size)[0])
 
 
 def _in_columns(ordered: Sequence[GraphTensor]) -> bool:
-    """Whether of boxes N x A x 4 and scores the scores are N x C x A, as PaddleDetection has them."""
+    """Return whether the scores next to boxes N x A x 4 are N x C x A, as PaddleDetection writes them."""
     if len(ordered) != 2 or any(len(output.shape) != 3 for output in ordered):
         return False
     boxes, scores = ordered
@@ -177,9 +182,9 @@ def _in_columns(ordered: Sequence[GraphTensor]) -> bool:
 
 
 def _roles(outputs: Sequence[GraphTensor]) -> dict[str, GraphTensor]:
-    """Outputs whose names say what they are, by role.
+    """Return the outputs whose names tell their role, by role.
 
-    RF-DETR gives its raw boxes and logits the names of what others list as finished boxes.
+    RF-DETR names its raw boxes and logits as others name their final boxes.
     """
     raw = all(len(output.shape) == 3 and not output.integer for output in outputs)
     known = ROLES | RFDETR_ROLES if raw else ROLES
@@ -187,9 +192,9 @@ def _roles(outputs: Sequence[GraphTensor]) -> dict[str, GraphTensor]:
 
 
 def order_outputs(outputs: Sequence[GraphTensor], layout: Layout) -> list[GraphTensor] | None:
-    """The graph's outputs in the order `layout.decode` takes them; None where one is missing.
+    """Return the graph's outputs in the order in which `layout.decode` takes them; None if one is missing.
 
-    Exporters often number their outputs: where the names say nothing, type and shape do.
+    Exporters often number their outputs: if the names tell nothing, type and shape decide.
     """
     if layout.outputs == ("output",):
         return list(outputs[:1])
@@ -205,7 +210,7 @@ def order_outputs(outputs: Sequence[GraphTensor], layout: Layout) -> list[GraphT
 
 
 def count_classes(ordered: Sequence[GraphTensor], layout: Layout) -> int | None:
-    """How many classes the graph has, where its shapes say so."""
+    """Return how many classes the graph has, or None if its shapes do not tell."""
     if layout.classes is None:
         return None
     axis, skipped = layout.classes

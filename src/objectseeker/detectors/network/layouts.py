@@ -1,10 +1,10 @@
-"""The families of networks: how each wants its input, and how boxes are read from its outputs.
+"""Families of networks: the input that each one expects, and how to read boxes from its outputs.
 
-A `Layout` is a record; `LAYOUTS` holds the known ones by name, and `parse` reads a name with changes, such as
+`LAYOUTS` holds the known layouts by name; `parse_layout` reads a name with changes, such as
 "mmdeploy,channels=bgr,pad=0".
 
-Decoders see the outputs of one view only, so what one view shows can never change the boxes of another. They drop
-boxes below the score floor before they do anything else, which keeps them fast.
+A decoder sees the outputs of one view only, so one view can never change the boxes of another. It drops boxes below the
+score floor first, which keeps it fast.
 """
 
 from __future__ import annotations
@@ -29,23 +29,26 @@ Triple = tuple[float, float, float]
 
 STRIDES = (8, 16, 32)
 NANODET_STRIDES = (8, 16, 32, 64)
-DISTANCES = 8  # NanoDet-Plus gives each side of a box as a distribution over 0 to 7 strides
+DISTANCES = 8  # NanoDet-Plus returns each side of a box as a distribution over 0 to 7 strides
 _CHOICES = {"fit": get_args(Fit), "channels": get_args(Channels), "background": get_args(Background)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What lies between an image and a network of one family. The network is given `(pixel - mean) / std`.
+    """Preprocessing and decoding of one family of networks; the network input is `(pixel - mean) / std`.
 
-    `outputs` are the roles of the network's outputs in the order `decode` takes them; `classes` is the axis of the
-    last of them that lists the classes, and how many other entries that axis has. `nms` is the IoU threshold
-    of per-class suppression, None where the network does its own. Where the network takes any size, `trim` cuts a
-    letterbox down to the image, which saves time, and fit "spend" uses as many pixels as the whole letterbox had on a
-    larger image of the same shape. With `every_class`, each class of a box that reaches the floor is a detection of its
-    own, in views of the whole image; otherwise, and in masked views, the best class of a box is. `background` says
-    whether the network's last class stands for no object and is left out. `label_offset` is added to every label and
-    labels below 0 are dropped: with -1, a background class 0 goes away. The sides of the input must be multiples of
-    `stride`.
+    Attributes:
+        outputs: The roles of the network's outputs, in the order in which `decode` takes them.
+        classes: The axis of the last output that lists the classes, and how many other entries that axis has.
+        batched: Whether the network takes several images at a time.
+        stride: The sides of the input must be multiples of it.
+        trim: Cut a letterbox down to the image, which saves time, if the network takes any size. Fit "max-area" instead
+            uses all pixels of the letterbox for a larger image of the same shape.
+        nms: IoU threshold of per-class suppression; None if the network suppresses by itself.
+        every_class: In views of the whole image, report each class of a box that reaches the floor, not only the best
+            one. In masked views it is always the best class.
+        background: "last" if the network's last class means no object; it is then dropped.
+        label_offset: Added to every label; labels below 0 are dropped. With -1, a background class 0 disappears.
     """
 
     name: str
@@ -55,7 +58,7 @@ class Layout:
     batched: bool = True
     stride: int = 1
     input_size: int = 640
-    fit: Fit = "centerd"
+    fit: Fit = "center"
     channels: Channels = "rgb"
     mean: Triple = (0.0, 0.0, 0.0)
     std: Triple = (255.0, 255.0, 255.0)
@@ -77,33 +80,33 @@ class Layout:
         if self.nms is not None:
             require_fraction(self.nms, "nms")
         if self.background != "none" and self.decode is not _decode_queries:
-            raise ObjectSeekerError(f"layout {self.name} has no background={self.background}: leave it out")
+            raise ObjectSeekerError(f"layout {self.name} has no background={self.background}: omit it")
 
     @property
     def free_sides(self) -> bool:
-        """Whether the sides of the network's input follow the image."""
-        return self.trim or self.fit == "spend"
+        """Whether the sides of the network input depend on the image."""
+        return self.trim or self.fit == "max-area"
 
     def place(self, image: Size, network: Size) -> InputPlacement:
-        """Where an image of one size lies on a network input of another."""
+        """Place an image of one size on a network input of another."""
         return place(image, network, self.fit, stride=self.stride if self.free_sides else None)
 
     def read(self, outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-        """`decode` of the outputs of one view, the background left out."""
+        """Decode the outputs of one view, without the background class."""
         if self.background == "last":
             boxes, scores = outputs
             outputs = boxes, scores[..., :-1]
         return self.decode(outputs, size, floor, every_class)
 
     def describe(self) -> str:
-        """The name and whatever differs from the layout known by it."""
+        """Return the name and every setting that differs from the known layout of that name."""
         known = LAYOUTS.get(self.name)
-        now = {key: getattr(self, key) for key in SETTABLE}
-        return ",".join([self.name, *(f"{k}={v}" for k, v in now.items() if known is None or v != getattr(known, k))])
+        own = {key: getattr(self, key) for key in SETTABLE}
+        return ",".join([self.name, *(f"{k}={v}" for k, v in own.items() if known is None or v != getattr(known, k))])
 
 
 def normalize(pixels: npt.NDArray[np.uint8], layout: Layout, dtype: npt.DTypeLike = np.float32) -> Array:
-    """H x W x 3 RGB pixels as the 3 x H x W input of the network, pixel by pixel."""
+    """Turn H x W x 3 RGB pixels into the 3 x H x W network input, pixel by pixel."""
     ordered = pixels[..., ::-1] if layout.channels == "bgr" else pixels
     values = np.empty((3, *pixels.shape[:2]), np.float32)
     values[...] = ordered.transpose(2, 0, 1)
@@ -128,13 +131,16 @@ def _decode_boxes_any_scores(outputs: Sequence[Array], size: Size, floor: float,
 
 
 def _decode_yolov5(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """A x (center, sides, objectness, class scores). Class scores are at most 1: no score tops its objectness."""
+    """A x (center, sides, objectness, class scores).
+
+    Class scores are at most 1, so no score exceeds its objectness.
+    """
     rows = outputs[0][outputs[0][:, 4] >= floor]
     return _corners(_classes(rows[:, :4], rows[:, 4:5] * rows[:, 5:], floor, every_class))
 
 
 def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """As YOLOv5, but the center counts in strides from the grid cell and the sides are logarithms."""
+    """As YOLOv5, but the center is in strides from the grid cell, and the sides are logarithms."""
     cell, stride = grid(size)
     if len(outputs[0]) != len(cell):
         raise ObjectSeekerError(
@@ -144,14 +150,14 @@ def _decode_yolox(outputs: Sequence[Array], size: Size, floor: float, every_clas
     likely = np.flatnonzero(outputs[0][:, 4] >= floor)
     rows = outputs[0][likely]
     if every_class:
-        place, label = np.nonzero(rows[:, 4:5] * rows[:, 5:] >= floor)
+        index, label = np.nonzero(rows[:, 4:5] * rows[:, 5:] >= floor)
     else:
-        # The product of two single precision numbers is exact in double precision: the best class is the products'.
-        place, label = np.arange(len(rows)), rows[:, 5:].argmax(axis=1)
-    score = rows[place, 4].astype(np.float64) * rows[place, 5 + label]
+        # Products of single precision numbers are exact in double precision, so this is also the best product.
+        index, label = np.arange(len(rows)), rows[:, 5:].argmax(axis=1)
+    score = rows[index, 4].astype(np.float64) * rows[index, 5 + label]
     keep = score >= floor
-    place, score, label = place[keep], score[keep], label[keep]
-    sides, cell, stride = rows[place, :4].astype(np.float64), cell[likely[place]], stride[likely[place]]
+    index, score, label = index[keep], score[keep], label[keep]
+    sides, cell, stride = rows[index, :4].astype(np.float64), cell[likely[index]], stride[likely[index]]
     boxes = np.concatenate([(sides[:, :2] + cell) * stride, np.exp(sides[:, 2:]) * stride], axis=1)
     return _corners(RawBoxes(boxes, score, label))
 
@@ -170,19 +176,19 @@ def _decode_corner_columns(outputs: Sequence[Array], size: Size, floor: float, e
 def _decode_corner_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
     """A x (corners, class scores)."""
     (rows,) = outputs
-    found = _classes(rows[:, :4], rows[:, 4:], floor, every_class)
-    return found._replace(xyxy=np.clip(found.xyxy, 0, np.tile(size, 2)))  # before suppression, as its own code does
+    raw = _classes(rows[:, :4], rows[:, 4:], floor, every_class)
+    return raw._replace(xyxy=np.clip(raw.xyxy, 0, np.tile(size, 2)))  # before suppression, as its own code does
 
 
 def _decode_queries(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """Boxes K x 4 (center and sides, as shares of the input) and K x C logits, each class by itself."""
+    """Boxes K x 4 (center and sides, as fractions of the input) and K x C logits, one sigmoid per class."""
     boxes, logits = outputs
-    found = _classes(boxes, 1 / (1 + np.exp(-logits.astype(np.float64))), floor, every_class)
-    return _corners(found._replace(xyxy=found.xyxy * np.tile(size, 2)))
+    raw = _classes(boxes, 1 / (1 + np.exp(-logits.astype(np.float64))), floor, every_class)
+    return _corners(raw._replace(xyxy=raw.xyxy * np.tile(size, 2)))
 
 
 def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
-    """A x (class scores, four distributions of distances): left, top, right, bottom of the corner of the grid cell."""
+    """A x (class scores, distance distributions to left, top, right and bottom of the cell's corner)."""
     cell, stride = grid(size, NANODET_STRIDES)
     (rows,) = outputs
     if len(rows) != len(cell):
@@ -190,15 +196,14 @@ def _decode_nanodet(outputs: Sequence[Array], size: Size, floor: float, every_cl
             f"a nanodet graph has {len(cell)} rows at input {size[0]}x{size[1]}, got {len(rows)}: choose another layout"
         )
     classes = rows.shape[1] - 4 * DISTANCES
-    place = np.arange(len(rows))[:, None]
-    found = _classes(place, rows[:, :classes], floor, every_class)
-    place = found.xyxy[:, 0]
-    raw = rows[place, classes:].reshape(-1, 4, DISTANCES).astype(np.float64)
-    share = np.exp(raw - raw.max(axis=2, keepdims=True))
-    distance = (share @ np.arange(DISTANCES)) / share.sum(axis=2) * stride[place]
-    corner = cell[place] * stride[place]
+    raw = _classes(np.arange(len(rows))[:, None], rows[:, :classes], floor, every_class)
+    index = raw.xyxy[:, 0]  # only the numbers of the rows so far
+    logits = rows[index, classes:].reshape(-1, 4, DISTANCES).astype(np.float64)
+    share = np.exp(logits - logits.max(axis=2, keepdims=True))
+    distance = (share @ np.arange(DISTANCES)) / share.sum(axis=2) * stride[index]
+    corner = cell[index] * stride[index]
     boxes = np.concatenate([corner - distance[:, :2], corner + distance[:, 2:]], axis=1)
-    return found._replace(xyxy=np.clip(boxes, 0, np.tile(size, 2)))  # before suppression, as NanoDet does
+    return raw._replace(xyxy=np.clip(boxes, 0, np.tile(size, 2)))  # before suppression, as NanoDet does
 
 
 def _decode_rows(outputs: Sequence[Array], size: Size, floor: float, every_class: bool) -> RawBoxes:
@@ -225,27 +230,27 @@ def _decode_dets_labels(outputs: Sequence[Array], size: Size, floor: float, ever
 
 
 def _classes(boxes: Array, scores: Array, floor: float, every_class: bool) -> RawBoxes:
-    """Each box with its highest class score, or once with each class that reaches the floor."""
+    """Return each box with its best class, or once per class that reaches the floor."""
     if every_class:
-        place, label = np.nonzero(scores >= floor)
-        return RawBoxes(boxes[place], scores[place, label], label)
+        index, label = np.nonzero(scores >= floor)
+        return RawBoxes(boxes[index], scores[index, label], label)
     label = scores.argmax(axis=1)
     best = scores[np.arange(len(label)), label]
     keep = best >= floor
     return RawBoxes(boxes[keep], best[keep], label[keep])
 
 
-def _corners(found: RawBoxes) -> RawBoxes:
-    """Center and sides as corners."""
-    center, half = found.xyxy[:, :2].astype(np.float64), found.xyxy[:, 2:].astype(np.float64) / 2
-    return found._replace(xyxy=np.concatenate([center - half, center + half], axis=1))
+def _corners(raw: RawBoxes) -> RawBoxes:
+    """Convert center and sides to corners."""
+    center, half = raw.xyxy[:, :2].astype(np.float64), raw.xyxy[:, 2:].astype(np.float64) / 2
+    return raw._replace(xyxy=np.concatenate([center - half, center + half], axis=1))
 
 
 @lru_cache(maxsize=16)
 def grid(size: Size, strides: tuple[int, ...] = STRIDES) -> tuple[Array, Array]:
-    """Column and row of every grid cell (A x 2), and its stride (A x 1): scale by scale, row by row.
+    """Return column and row (A x 2) and stride (A x 1) of every grid cell, scale by scale, row by row.
 
-    A cell that the input only fills in part is one as well.
+    Cells that the input fills only in part count.
     """
     cells, each = [], []
     for stride in strides:
@@ -321,7 +326,7 @@ LAYOUTS = {
             outputs=_RAW,
             classes=(2, 0),
             fit="stretch",
-            every_class=True,  # as they read their boxes themselves
+            every_class=True,  # as their own post-processing does
         ),
         Layout(
             name="rfdetr",  # the same outputs, another input
@@ -333,7 +338,7 @@ LAYOUTS = {
             mean=_IMAGENET_MEAN,
             std=_IMAGENET_STD,
             every_class=True,
-            background="last",  # unless it has COCO's 91 numbers, or as many names (`onnx.Graph.settle_background`)
+            background="last",  # unless it has COCO's 91 numbers, or as many names (`onnx.Graph.resolve_background`)
         ),
         Layout(
             name="nanodet",
@@ -383,11 +388,16 @@ LAYOUTS = {
 }
 
 
-# --- a layout as text -------------------------------------------------------------------------------------------
+# --- layouts by name --------------------------------------------------------------------------------------------
 
 
-def parse(text: str | Layout) -> Layout:
-    """A layout by its name, with changes after commas: "yolov5", "mmdeploy,channels=bgr,mean=103/116/123,pad=0"."""
+def parse_layout(text: str | Layout) -> Layout:
+    """Read the name of a layout, with changes after commas.
+
+    Example:
+        >>> parse_layout("mmdeploy,channels=bgr,mean=103/116/123,pad=0").describe()
+        'mmdeploy,channels=bgr,mean=(103.0, 116.0, 123.0),pad=0'
+    """
     if isinstance(text, Layout):
         return text
     name, *changes = text.split(",")
@@ -403,7 +413,7 @@ def _parse_change(change: str) -> tuple[str, Any]:
     try:
         return key, SETTABLE[key](value)
     except (ValueError, KeyError):
-        raise ObjectSeekerError(f"the value of layout option {change!r} cannot be read") from None
+        raise ObjectSeekerError(f"cannot read the value of layout option {change!r}: write KEY=VALUE") from None
 
 
 def _triple(text: str) -> Triple:

@@ -1,4 +1,9 @@
-"""Non-maximum suppression: of boxes of one label that overlap too much, the best-scored one stays."""
+"""Raw boxes of a network on their way to `Detections`: validation and non-maximum suppression (NMS).
+
+Every step is a function of one view's own boxes. Invalid boxes are dropped; the other boxes of the view stay. So an
+attacker can spoil only the views that show the patch: a view that removes it returns what it returned when the object
+was certified.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +15,44 @@ import numpy.typing as npt
 
 from objectseeker.core.boxes import Bools, Detections, Floats, Ints
 
-MOST_CANDIDATES = 1000  # only that many boxes, the best-scored ones, take part: bounds time and memory
-BLOCK = 256  # boxes that join those that stay already at a time: of a thousand that are all alike, most never meet
-SLACK = 1e-9  # of a coordinate; far more than rounding can do
+SCORE_FLOOR = 0.01  # boxes scored below it are never returned
+MAX_BOXES = 300  # per image
+MAX_LABEL = 2**31  # no label above it is a class
+MAX_CANDIDATES = 1000  # only this many best-scored boxes enter NMS: a bound on time and memory
+BLOCK = 256  # boxes compared with the kept ones at a time: of a thousand similar boxes, most are never compared
+SLACK = 1e-9  # relative to a coordinate; far above any rounding error
+
+log = logging.getLogger("objectseeker")
 
 
 def nms(xyxy: Floats, score: Floats, label: Ints, *, threshold: float) -> Ints:
-    """Indices of the boxes that stay, best score first.
+    """Return the indices of the boxes that survive non-maximum suppression, best score first.
 
     Boxes of different labels never suppress each other: labels are compared, boxes are not shifted apart (a shift
-    rounds small boxes and fails on boxes wider than it). Equal scores keep their order, so the result is a function
-    of the arguments alone, and dropping the boxes below some score before or after gives the same answer.
+    rounds small boxes and fails on boxes wider than it). Equal scores keep their order, so the result is a function of
+    the arguments alone, and dropping the boxes below some score before or after has the same result.
     """
-    order = by_score(score)[:MOST_CANDIDATES]
+    order = by_score(score)[:MAX_CANDIDATES]
     kept = order[:0]
     for start in range(0, len(order), BLOCK):
         every = np.concatenate([kept, order[start : start + BLOCK]])
         better, worse = _rivals(xyxy[every], label[every], threshold)
         stays = bytearray(b"\1") * len(every)
-        for one, other in zip(better.tolist(), worse.tolist(), strict=True):  # whether `one` stays is settled by now
-            if stays[one]:
-                stays[other] = 0
+        for first, second in zip(
+            better.tolist(), worse.tolist(), strict=True
+        ):  # whether `first` stays is settled by now
+            if stays[first]:
+                stays[second] = 0
         kept = every[np.frombuffer(stays, bool)]
     return kept
 
 
 def _rivals(boxes: Floats, labels: Ints, threshold: float) -> tuple[Ints, Ints]:
-    """All pairs of boxes of the same label with an IoU above `threshold`: the lower number, rising, and the higher.
+    """Find all pairs of boxes of the same label with an IoU above `threshold`.
 
-    Only some pairs are looked at. Of two boxes let the one further left end at x2 and be w wide. If their IoU is above
-    the threshold t, so is the share of w they have in common: the other one begins left of x2 - t * w.
+    Returns the lower index of each pair, rising, and the higher one. Only some pairs are compared. Of two boxes, let
+    the one further left end at x2 and be w wide. If their IoU is above the threshold t, so is the share of w they have
+    in common: the other one begins left of x2 - t * w.
     """
     rank = np.argsort(boxes[:, 0], kind="stable")
     x1, y1, x2, y2 = boxes[rank].T
@@ -65,25 +78,12 @@ def _rivals(boxes: Floats, labels: Ints, threshold: float) -> tuple[Ints, Ints]:
 
 
 def by_score(score: Floats) -> Ints:
-    """Indices that sort by falling score, equal scores in their given order."""
+    """Return the indices that sort by falling score; equal scores keep their order."""
     return np.argsort(-score, kind="stable")
 
 
-# What a network found, on its way to `Detections`: every step is a function of that one view's own boxes.
-#
-# What is no box is dropped and the others of the view stay. An attacker can therefore spoil the views that show the
-# patch, and no other: a view that removes it gives what it gave when the object was certified.
-
-
-SCORE_FLOOR = 0.01  # boxes below are never returned
-MOST_BOXES = 300  # per image
-LARGEST_LABEL = 2**31  # anything above is not a class
-
-log = logging.getLogger("objectseeker")
-
-
 class RawBoxes(NamedTuple):
-    """Boxes of one image before they are cleaned: scores and coordinates may be anything, even not a number."""
+    """Boxes of one image before validation: scores and coordinates may be anything, even NaN."""
 
     xyxy: npt.NDArray[Any]
     score: npt.NDArray[Any]
@@ -91,7 +91,7 @@ class RawBoxes(NamedTuple):
 
 
 class ValidBoxes(NamedTuple):
-    """Boxes with finite coordinates, x1 < x2 and y1 < y2, scores within [floor, 1] and labels of 0 and above."""
+    """Finite boxes with x1 < x2 and y1 < y2, scores within [floor, 1] and labels of 0 and above."""
 
     xyxy: Floats
     score: Floats
@@ -101,48 +101,48 @@ class ValidBoxes(NamedTuple):
         return ValidBoxes(self.xyxy[index], self.score[index], self.label[index])
 
 
-def drop_invalid(found: RawBoxes, *, floor: float) -> ValidBoxes:
-    """Drop what is no box at all: below the floor, not finite, without area, or without a label."""
-    xyxy = as_array(found.xyxy).astype(np.float64).reshape(-1, 4)
-    score = as_array(found.score).astype(np.float64).reshape(-1)
-    label = as_array(found.label).astype(np.float64).reshape(-1)
+def drop_invalid(raw: RawBoxes, *, floor: float) -> ValidBoxes:
+    """Drop invalid boxes: below the score floor, not finite, without area, or without a label."""
+    xyxy = as_array(raw.xyxy).astype(np.float64).reshape(-1, 4)
+    score = as_array(raw.score).astype(np.float64).reshape(-1)
+    label = as_array(raw.label).astype(np.float64).reshape(-1)
     good = np.isfinite(xyxy).all(axis=1) & np.isfinite(score)
     xyxy, score, label = xyxy[good], np.minimum(score[good], 1.0), np.rint(label[good])
-    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < LARGEST_LABEL) & has_area(xyxy)
+    good = (score >= max(floor, 0.0)) & (label >= 0) & (label < MAX_LABEL) & has_area(xyxy)
     return ValidBoxes(xyxy[good], score[good], label[good].astype(np.int64))
 
 
-def count_invalid(found: RawBoxes, *, floor: float) -> int:
-    """How many of the boxes that `clean` drops are a sign of trouble: not finite, or turned inside out."""
-    xyxy, score = as_array(found.xyxy).reshape(-1, 4), as_array(found.score).reshape(-1)
-    broken = ~np.isfinite(xyxy).all(axis=1) | (xyxy[:, 2:] < xyxy[:, :2]).any(axis=1)
-    return int((~np.isfinite(score) | (broken & (score >= floor))).sum())
+def count_invalid(raw: RawBoxes, *, floor: float) -> int:
+    """Count the boxes that indicate a broken detector: not finite, or inverted."""
+    xyxy, score = as_array(raw.xyxy).reshape(-1, 4), as_array(raw.score).reshape(-1)
+    invalid = ~np.isfinite(xyxy).all(axis=1) | (xyxy[:, 2:] < xyxy[:, :2]).any(axis=1)
+    return int((~np.isfinite(score) | (invalid & (score >= floor))).sum())
 
 
 def log_invalid(count: int) -> None:
-    """One line for all views of an image: what was dropped never goes unsaid."""
+    """Log the number of invalid boxes that were dropped from all views of an image."""
     if count:
-        log.warning("dropped from what the detector returned, not finite or inverted: %d boxes", count)
+        log.warning("dropped %d invalid boxes (not finite or inverted) that the detector returned", count)
 
 
-def keep_best(boxes: ValidBoxes, *, most: int) -> Detections:
-    """The best `most` boxes with area, best score first. `boxes` must be clipped to the raw image already."""
+def keep_best(boxes: ValidBoxes, *, max_boxes: int) -> Detections:
+    """Keep the best `max_boxes` boxes with area, best score first; they must be clipped already."""
     boxes = boxes.take(has_area(boxes.xyxy))
-    return Detections(*boxes.take(by_score(boxes.score)[:most]))
+    return Detections(*boxes.take(by_score(boxes.score)[:max_boxes]))
 
 
 def to_image_detections(
-    found: RawBoxes, image: npt.NDArray[np.uint8], *, floor: float, most: int = MOST_BOXES
+    raw: RawBoxes, image: npt.NDArray[np.uint8], *, floor: float, max_boxes: int = MAX_BOXES
 ) -> Detections:
-    """Boxes in raw pixels of `image`, from a detector that does its own resizing and suppression."""
-    boxes = drop_invalid(found, floor=floor)
+    """Validate boxes in raw pixels of `image`, clip them and keep the best."""
+    boxes = drop_invalid(raw, floor=floor)
     height, width = image.shape[:2]
     clipped = np.clip(boxes.xyxy, 0, [width, height, width, height])
-    return keep_best(boxes._replace(xyxy=clipped), most=most)
+    return keep_best(boxes._replace(xyxy=clipped), max_boxes=max_boxes)
 
 
 def as_array(values: Any) -> npt.NDArray[Any]:
-    """A NumPy array of an array, or of a tensor on any device and of any precision."""
+    """Convert an array, or a tensor on any device and of any precision, to a NumPy array."""
     return np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values)
 
 
