@@ -25,7 +25,7 @@ from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.demo.samples import samples
 from objectseeker.metrics import EvaluationSettings
-from objectseeker.report import write_report
+from objectseeker.report import ReportSource, write_page
 
 SIZES = ((500, 375), (375, 500), (500, 333))
 CLASSES = 20
@@ -124,15 +124,16 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
         for rule, follow in FOLLOWS.items():
             settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), follow=follow, clean_recall=0.5)
-            for photos in ("embed", "beside"):
-                out = folder / f"{rule}-{photos}.html"
+            for embed_images in (True, False):
+                how = "embedded" if embed_images else "in a folder"
+                out = folder / f"{rule}-{how}.html"
                 begun = time.perf_counter()
-                write_report(out, images, vocabulary, settings, photos=photos)
+                write_page(ReportSource(rule, images, vocabulary, settings), out, embed_images=embed_images)
                 seconds = time.perf_counter() - begun
-                beside = sum(file.stat().st_size for file in folder.glob(f"{out.stem}-photos/*"))
+                in_folder = sum(file.stat().st_size for file in folder.glob(f"{out.stem}-images/*"))
                 print(
-                    f"{rule}, {photos}: written in {seconds:.1f} s, {out.stat().st_size / 1e6:.1f} MB"
-                    + (f" and {beside / 1e6:.1f} MB beside" if beside else "")
+                    f"{rule}, images {how}: written in {seconds:.1f} s, {out.stat().st_size / 1e6:.1f} MB"
+                    + (f" and {in_folder / 1e6:.1f} MB of images" if in_folder else "")
                 )
                 print("   " + opened(browser, out))
         browser.close()
@@ -142,7 +143,7 @@ def opened(browser: Browser, file: Path) -> str:
     page = browser.new_page(viewport={"width": 1280, "height": 900})
     page.add_init_script(WATCH)
     page.goto(file.as_uri(), wait_until="commit")
-    page.locator("body:not(.judging) #recalls .card").first.wait_for()
+    page.locator("body:not(.certifying) #recalls .card").first.wait_for()
     judged = page.evaluate("performance.now()")
     page.locator("#chart-state:empty").wait_for(state="attached")
     curve = page.evaluate("performance.now()")
@@ -160,7 +161,7 @@ def opened(browser: Browser, file: Path) -> str:
           const begun = performance.now(), area = document.getElementById("area");
           area.value = +area.value + 1;
           area.dispatchEvent(new Event("input"));
-          while (document.body.classList.contains("judging")) await new Promise(requestAnimationFrame);
+          while (document.body.classList.contains("certifying")) await new Promise(requestAnimationFrame);
           return performance.now() - begun;
         }"""
     )

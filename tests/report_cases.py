@@ -1,4 +1,4 @@
-"""Runs to report on: photographs on disk, and observations that put every kind of certificate into the page."""
+"""Runs to report on: images on disk, and observations that put every kind of certificate into the page."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from objectseeker.core.observation import NO_TRACK, FrameIndex, ObservedImage
 from objectseeker.core.recipes import Recipe, recipe_for_frame
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings
-from objectseeker.report import write_report
+from objectseeker.report import Report, ReportSource, write_page
 
-DONE = "body:not(.judging)"  # the page has come to its verdicts
+DONE = "body:not(.certifying)"  # the page has all its verdicts
 BASE_THRESHOLD = 0.1
 VOCABULARY = evaluation_cases.VOCABULARY
 TWO_CATS = LabelMap(("cat", "kitten", "dog", "cow"), evaluation_cases.NAMES, np.array([0, 0, 1, -1]))
@@ -45,16 +45,16 @@ IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
 
 @dataclass(frozen=True)
 class Run:
-    """What a report is written of. If it is not `labeled`, the objects of `images` are what is output on them."""
+    """What a report is written of. If it is not `is_labeled`, the objects of `images` are what is output on them."""
 
     images: list[ObservedImage]
     settings: EvaluationSettings
     vocabulary: LabelMap = VOCABULARY
-    labeled: bool = True
+    is_labeled: bool = True
 
     def report(self, out: Path) -> Path:
-        images = self.images if self.labeled else [without_objects(image) for image in self.images]
-        write_report(out, images, self.vocabulary, self.settings, labeled=self.labeled)
+        images = self.images if self.is_labeled else [without_objects(image) for image in self.images]
+        write_images(out, images, self.vocabulary, self.settings, is_labeled=self.is_labeled)
         return out
 
     @property
@@ -65,6 +65,20 @@ class Run:
         """The certificates of every target, and whose targets they are."""
         targets, owner = self.vocabulary.map_to_detector(image.truth, classwise=self.rule.classwise)
         return self.rule.certify(image.observation, targets, patches, threshold=threshold), owner
+
+
+def write_images(
+    out: Path,
+    images: list[ObservedImage],
+    label_map: LabelMap = VOCABULARY,
+    settings: EvaluationSettings = PAPER,
+    **options: Any,
+) -> Report:
+    """Write the report of images that are in no run."""
+    names = ("baseline", "embed_images", "on_progress")
+    of_page = {name: options.pop(name) for name in names if name in options}
+    source = ReportSource(options.pop("title", "report"), images, label_map, settings, **options)
+    return write_page(source, out, **of_page)
 
 
 def run_of(name: str) -> Run:
@@ -84,7 +98,7 @@ def run_of(name: str) -> Run:
         "unlabeled": lambda: Run(
             [output_on(image, EVIDENCE.rule) for image in awkward(count=8) + evaluation_cases.noisy(4, 3)],
             EVIDENCE,
-            labeled=False,
+            is_labeled=False,
         ),
         "labels": lambda: Run([hesitating(image) for image in halves()], EVIDENCE, TWO_CATS),
     }

@@ -32,7 +32,7 @@ def test_the_report_is_about_the_defense_of_the_table(page):
     shown = data_of(page)["settings"]
     bound = DEFENSE.with_fingerprint(load_detector("builtin").fingerprint)
     assert shown["defense"] == f"sha256:{bound.sha256}"
-    assert shown["detector identity"] == bound.identity
+    assert shown["detector fingerprint"] == bound.identity
     assert shown["masks"] == "halves:1"
     assert {name: float(shown[name]) for name in ("base_threshold", "mask_threshold", "evidence_threshold")} == {
         name: getattr(DEFENSE.rule, name) for name in ("base_threshold", "mask_threshold", "evidence_threshold")
@@ -47,13 +47,13 @@ def test_the_report_shows_every_photograph_and_object(page, results):
     assert found["controls"]["start"]["area"] == 0.02
     assert found["objects"] == sum(len(one.label) for one in results)
     assert found["ignored"] == sum(int(sample.crowd.sum()) for sample in samples())
-    assert "measure nothing" in found["remarks"][0]
-    assert not found["measured"]  # nothing is said of AP
+    assert "too few to measure" in found["caveats"][0]
+    assert not found["shows_ap"]  # nothing is said of AP
     assert page.index('id="view-') < page.index("<script>\n")  # what it opens with comes before the script
     column = columns_of(page)
     labels = np.concatenate([one.label for one in results])
     assert (column["label"][column["ignore"] == 0] == labels).all()
-    assert len(column["alone_mask"]) > 0
+    assert len(column["single_view_mask"]) > 0
 
 
 def test_rows_say_what_was_found_and_proven(results):

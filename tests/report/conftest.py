@@ -29,7 +29,16 @@ def opened(browser):
     """Opens a report, and afterwards fails if the page had an error or asked for anything but files and data."""
     pages, faults = [], []
 
-    def open_page(file: Path, part: str = "", *, width: int = 1280, height: int = 900, **options):
+    def open_page(
+        file: Path,
+        part: str = "",
+        *,
+        width: int = 1280,
+        height: int = 900,
+        init_script: str = "",
+        wait: bool = True,
+        **options,
+    ):
         page = browser.new_page(viewport={"width": width, "height": height}, **options)
         page.set_default_timeout(10_000)
         pages.append(page)
@@ -37,8 +46,10 @@ def opened(browser):
         page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
         page.on("requestfailed", lambda request: faults.append(f"failed: {request.url[:80]}"))
         page.on("request", lambda request: _allow(request.url, faults))
+        page.add_init_script(init_script)
         page.goto(file.as_uri() + part)
-        page.locator(DONE).wait_for()
+        if wait:
+            page.locator(DONE).wait_for()
         return page
 
     yield open_page

@@ -37,6 +37,7 @@ from report_cases import (
     photographed,
     run_of,
     settings_of,
+    write_images,
 )
 
 from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Rule, halves
@@ -49,14 +50,14 @@ from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import are_neighbors
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
-from objectseeker.report import Baseline, packed_certificates, write_report
+from objectseeker.report import ReportSource, packed_certificates
 from objectseeker.text import redact_path
 
 NAMES = evaluation_cases.NAMES
 
 
 def written(out: Path, images, settings=PAPER, vocabulary=VOCABULARY, **options) -> str:
-    write_report(out / "report.html", images, vocabulary, settings, **options)
+    write_images(out / "report.html", images, vocabulary, settings, **options)
     return (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -69,12 +70,12 @@ def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, thr
     for image in run.images:
         masks = image.observation.masks
         for lines in run.certify(image, [], threshold)[0].vulnerable:
-            rows = slice(column["alone_first"][t], column["alone_first"][t + 1])
+            rows = slice(column["single_view_first"][t], column["single_view_first"][t + 1])
             safe = np.zeros((1, len(masks)), dtype=bool)
-            safe[0, column["alone_mask"][rows][column["alone_share"][rows] > threshold + MARGIN]] = True
+            safe[0, column["single_view_mask"][rows][column["single_view_share"][rows] > threshold + MARGIN]] = True
             assert (find_safe_lines(safe, masks)[0] == lines).all()
             t += 1
-    assert t == len(column["target_label"]) == len(column["alone_first"]) - 1
+    assert t == len(column["target_label"]) == len(column["single_view_first"]) - 1
 
 
 def test_every_object_has_a_target_for_each_label_that_stands_for_it(tmp_path):
@@ -85,7 +86,7 @@ def test_every_object_has_a_target_for_each_label_that_stands_for_it(tmp_path):
     assert [column["target_label"][a:b].tolist() for a, b in pairwise(first)] == wanted
 
 
-def test_views_that_only_prove_together_come_with_their_weights_and_neighbors(tmp_path):
+def test_views_that_only_prove_multi_view_come_with_their_weights_and_neighbors(tmp_path):
     images = awkward()
     column = columns_of(written(tmp_path, images, EVIDENCE))
     rule = EVIDENCE.rule
@@ -96,17 +97,17 @@ def test_views_that_only_prove_together_come_with_their_weights_and_neighbors(tm
         weight = certified_weights(evidence)
         for proves in proving_pairs(rule, seen, image.truth, 0.0, "exact").T:
             members = np.flatnonzero(proves & (evidence > 0) & (evidence < 1))
-            start, end = column["together_first"][n : n + 2].tolist()
-            assert (column["together_mask"][start:end] == seen.mask_of[members]).all()
-            assert (column["together_weight"][start:end] == weight[members]).all()
+            start, end = column["multi_view_first"][n : n + 2].tolist()
+            assert (column["multi_view_mask"][start:end] == seen.mask_of[members]).all()
+            assert (column["multi_view_weight"][start:end] == weight[members]).all()
             bits = column["link_bits"][column["link_first"][n] : column["link_first"][n + 1]]
             width = -(-len(members) // 8)
             linked = np.unpackbits(bits.reshape(len(members), width), axis=1, bitorder="little")[:, : len(members)]
             boxes = seen.boxes.xyxy[members]
             assert (linked == are_neighbors(boxes, boxes, rule.cluster_distance - MARGIN)).all()
             n, rows, links = n + 1, rows + len(members), links + linked.sum()
-    assert len(column["together_mask"]) == rows > 100
-    assert 0 < links < sum(int(x) ** 2 for x in np.diff(column["together_first"].astype(int)))
+    assert len(column["multi_view_mask"]) == rows > 100
+    assert 0 < links < sum(int(x) ** 2 for x in np.diff(column["multi_view_first"].astype(int)))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +133,7 @@ def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
         assert row["undefended_ap50"] == wanted.undefended.curve.ap50[c]
         assert row["ap50"] == ours.curve.ap50[c]
         assert row["clean_recall"] == ours.recall(c)
-    assert found["remarks"] == []
+    assert found["caveats"] == []
 
 
 def test_a_usual_clean_recall_that_is_not_reached_gives_way_with_a_remark(tmp_path):
@@ -140,13 +141,13 @@ def test_a_usual_clean_recall_that_is_not_reached_gives_way_with_a_remark(tmp_pa
     settings = replace(PAPER, clean_recall=1.0)
     with pytest.raises(ObjectSeekerError, match=r"clean recall 100 ?% is not reached, at most"):
         written(tmp_path, images, settings)
-    page = written(tmp_path, images, replace(settings, clean_recall_is_default=True), remarks=["And this."])
+    page = written(tmp_path, images, replace(settings, clean_recall_is_default=True), caveats=["And this."])
     found = data_of(page)
-    assert re.match("Clean recall 100 ?% is not reached", found["remarks"][0])
-    assert found["remarks"][1:] == ["And this."]
+    assert re.match("Clean recall 100 ?% is not reached", found["caveats"][0])
+    assert found["caveats"][1:] == ["And this."]
     assert found["defended"]["clean_recall"] < 100
     written(tmp_path, images, replace(settings, clean_recall=0.1, clean_recall_is_default=True))
-    assert data_of((tmp_path / "report.html").read_text())["remarks"] == []
+    assert data_of((tmp_path / "report.html").read_text())["caveats"] == []
 
 
 def test_the_page_names_the_defense_in_full(tmp_path):
@@ -161,7 +162,12 @@ def test_the_page_names_the_defense_in_full(tmp_path):
     found = data_of(written(tmp_path, images, settings, defense=defense))["settings"]
     assert found["defense"] == f"sha256:{defense.sha256}"
     assert "on the curve of" not in found
-    wanted = {"detector": "python:mine:see", "detector identity": "python sha256:77", "masks": "halves:6", "fill": "90"}
+    wanted = {
+        "detector": "python:mine:see",
+        "detector fingerprint": "python sha256:77",
+        "masks": "halves:6",
+        "fill": "90",
+    }
     assert found.items() >= (wanted | {"batch": "4", "bound": "paper", "classwise": "True"}).items()
     for name in (
         "base_threshold",
@@ -185,7 +191,7 @@ def test_the_page_names_the_defense_in_full(tmp_path):
 def test_a_defense_that_is_not_what_is_shown_is_refused(tmp_path):
     images = photographed(tmp_path, 2)
     defense = Defense(detector="python:mine:see", rule=PAPER.rule, masks=Halves(6))
-    with pytest.raises(ObjectSeekerError, match="the settings are about Rule"):
+    with pytest.raises(ObjectSeekerError, match="the settings have the rule Rule"):
         written(tmp_path, images, EVIDENCE, defense=defense)
     with pytest.raises(ObjectSeekerError, match="image 000 was observed under other masks than the defense's halves:5"):
         written(tmp_path, images, PAPER, defense=replace(defense, masks=Halves(5)))
@@ -251,10 +257,10 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
     images = [replace(image, id=str(n), path=tmp_path / f"{n}.png") for n, image in enumerate(images)]
     for image in images[2:]:
         PIL.Image.new("RGB", (100, 100)).save(image.path)
-    assert data_of(written(tmp_path, images))["opening"] == 3
+    assert data_of(written(tmp_path, images))["cover"] == 3
     for image in images[2:]:
         image.path.unlink()
-    assert data_of(written(tmp_path, images))["opening"] == 1
+    assert data_of(written(tmp_path, images))["cover"] == 1
 
 
 def test_a_baseline_must_be_about_the_same_objects(tmp_path):
@@ -262,16 +268,16 @@ def test_a_baseline_must_be_about_the_same_objects(tmp_path):
     moved = replace(images[0], truth=Detections(images[0].truth.xyxy + 1, images[0].truth.score, images[0].truth.label))
     other = LabelMap.same(("cat", "horse"))
     for baseline, message in (
-        (Baseline("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
-        (Baseline("b", [moved, *images[1:]], VOCABULARY, PAPER), "another image 000, or other objects in it"),
-        (Baseline("b", images, other, PAPER), "other classes of objects"),
-        (Baseline("b", images, VOCABULARY, IOU), "the baseline's rule is a IouRule"),
+        (ReportSource("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
+        (ReportSource("b", [moved, *images[1:]], VOCABULARY, PAPER), "another image 000, or other objects in it"),
+        (ReportSource("b", images, other, PAPER), "other classes of objects"),
+        (ReportSource("b", images, VOCABULARY, IOU), "the baseline's rule is a IouRule"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):
             written(tmp_path, images, baseline=baseline)
-    page = written(tmp_path, images, baseline=Baseline("b", images[::-1], VOCABULARY, PAPER))  # any order
-    before = {name.removeprefix("before_"): text for name, text in columns_in(page).items() if "before_" in name}
-    assert before.keys() >= {"alone_mask", "together_mask", "around"}
+    page = written(tmp_path, images, baseline=ReportSource("b", images[::-1], VOCABULARY, PAPER))  # any order
+    before = {name.removeprefix("baseline_"): text for name, text in columns_in(page).items() if "baseline_" in name}
+    assert before.keys() >= {"single_view_mask", "multi_view_mask", "around"}
     assert all(columns_in(page)[name] == text for name, text in before.items())
 
 
@@ -283,7 +289,7 @@ def test_photographs_are_recompressed_and_builtin(tmp_path):
     page = written(tmp_path, photographed(tmp_path, 3))
     for kind in ("thumbnail", "view"):
         found = re.findall(rf'<script type="text/plain" id="{kind}-(\d+)">(.*?)</script>', page)
-        assert found[0][0] == str(data_of(page)["opening"])  # which comes before the script
+        assert found[0][0] == str(data_of(page)["cover"])  # which comes before the script
         assert sorted(number for number, _ in found) == ["0", "1", "2"]
         picture = PIL.Image.open(io.BytesIO(b64decode(dict(found)["1"])))
         assert picture.format == "JPEG"
@@ -293,10 +299,10 @@ def test_photographs_are_recompressed_and_builtin(tmp_path):
 
 
 def test_photographs_beside_the_file(tmp_path):
-    page = written(tmp_path, photographed(tmp_path, 3), photos="beside")
+    page = written(tmp_path, photographed(tmp_path, 3), embed_images=False)
     assert "thumbnail-0" not in page
-    assert data_of(page)["photos"] == "report-photos"
-    names = {file.name for file in (tmp_path / "report-photos").iterdir()}
+    assert data_of(page)["image_folder"] == "report-images"
+    names = {file.name for file in (tmp_path / "report-images").iterdir()}
     assert names == {f"{kind}-{number}.jpg" for kind in ("thumbnail", "view") for number in range(3)}
 
 
@@ -313,7 +319,7 @@ def test_a_missing_photograph_and_one_of_another_size_are_named(tmp_path):
     images = photographed(tmp_path, 4)
     images[1].path.unlink()
     PIL.Image.new("RGB", (50, 50)).save(images[2].path)
-    missing = write_report(tmp_path / "report.html", images, VOCABULARY, PAPER)
+    missing = write_images(tmp_path / "report.html", images, VOCABULARY, PAPER).missing_images
     assert len(missing) == 2
     assert "photo 1.png" in missing[0]
     assert "50x50" in missing[1]
@@ -361,7 +367,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
         vocabulary=LabelMap.same((HOSTILE, "dog")),
         title=HOSTILE,
         provenance={HOSTILE: HOSTILE},
-        remarks=[HOSTILE],
+        caveats=[HOSTILE],
     )
     hostile = Scripts(page)
     assert [kind for kind, _ in hostile.found] == [kind for kind, _ in plain.found]
@@ -427,18 +433,18 @@ def test_the_file_can_be_passed_on(tmp_path):
     assert len(pictures) == 4
 
 
-@pytest.mark.parametrize("photos", ["embed", "beside"])
-def test_a_full_disk_is_a_sentence_that_names_the_file(tmp_path, photos):
+@pytest.mark.parametrize("embed_images", [True, False])
+def test_a_full_disk_is_a_sentence_that_names_the_file(tmp_path, embed_images):
     """The system refuses to make any file larger than a limit; what a full disk does, but only to this process."""
     images = photographed(tmp_path, 2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
     try:
         with pytest.raises(ObjectSeekerError) as caught:
-            written(tmp_path, images, photos=photos)
+            written(tmp_path, images, embed_images=embed_images)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    file = tmp_path / ("report.html" if photos == "embed" else "report-photos/thumbnail-0.jpg")
+    file = tmp_path / ("report.html" if embed_images else "report-images/thumbnail-0.jpg")
     assert str(caught.value) == f"cannot write {file}: File too large"
     assert not (tmp_path / "report.html").exists()
 
@@ -485,7 +491,7 @@ def test_without_labels_the_objects_are_what_is_output(tmp_path):
     assert found.keys().isdisjoint({"undefended", "defended"})
     assert [row.keys() for row in found["per_class"]] == [{"label"}] * 2
     assert (
-        "not recall: an image that is already attacked may hide objects that are not among its" in found["remarks"][0]
+        "not recall: an image that is already attacked may hide objects that are not among its" in found["caveats"][0]
     )
 
 
@@ -501,7 +507,7 @@ def test_without_labels_another_operating_point_has_other_objects(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (replace(PAPER, clean_recall=0.5), "a point at clean recall 0.5 cannot be found without labels"),
+        (replace(PAPER, clean_recall=0.5), "a point at clean recall 0.5 cannot be found without annotations"),
         (
             replace(settings_of(ThresholdSchedule(alpha=1.0)), base_threshold=1.0),
             "outputs no box on any of the 2 images",
@@ -529,32 +535,34 @@ def test_a_few_objects_at_a_time_give_the_same_page(tmp_path, monkeypatch):
     assert run.report(tmp_path / "report.html").read_text() == page
 
 
-@pytest.mark.parametrize(("name", "most"), [("MOST_TOGETHER", 40), ("MOST_BYTES", 6_000)])
-def test_of_too_many_views_only_those_that_decide_alone_are_kept(tmp_path, monkeypatch, name, most):
+@pytest.mark.parametrize(("name", "most"), [("MAX_MULTI_VIEW_BOXES", 40), ("MAX_MULTI_VIEW_BYTES", 6_000)])
+def test_of_too_many_views_only_those_that_decide_single_view_are_kept(tmp_path, monkeypatch, name, most):
     """Whoever draws many weak boxes makes a page show less of the object, and nothing of others."""
     run = Run(awkward(count=8), EVIDENCE)
     whole = columns_of(run.report(tmp_path / "report.html").read_text())
     monkeypatch.setattr(packed_certificates, name, most)
     page = run.report(tmp_path / "report.html").read_text()
     found = columns_of(page)
-    partly = found["target_partly"].astype(bool)
-    assert not whole["target_partly"].any()
+    partly = found["target_truncated"].astype(bool)
+    assert not whole["target_truncated"].any()
     assert 0 < partly.sum() < len(partly)
-    rows, before = (np.diff(column["together_first"].astype(int)) for column in (found, whole))
+    rows, before = (np.diff(column["multi_view_first"].astype(int)) for column in (found, whole))
     assert (rows == np.where(partly, 0, before)).all()
     assert before[partly].min() > before[~partly].max()
-    if name == "MOST_TOGETHER":
+    if name == "MAX_MULTI_VIEW_BOXES":
         assert (partly == (before > most)).all()
     else:
-        assert sum(found[f"together_{column}"].nbytes for column in ("mask", "share", "weight")) < most
-    assert (found["alone_share"] == whole["alone_share"]).all()
-    assert f"Of {partly.sum()} objects more views add up than a page can hold" in data_of(page)["remarks"][0]
+        assert sum(found[f"multi_view_{column}"].nbytes for column in ("mask", "share", "weight")) < most
+    assert (found["single_view_share"] == whole["single_view_share"]).all()
+    assert (
+        f"{partly.sum()} objects have more evidence from several views than a page can hold"
+        in data_of(page)["caveats"][0]
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"photos": "cloud"}, "photos must be one of embed, beside, got 'cloud'"),
         (
             {"settings": replace(settings_of(ThresholdSchedule(alpha=1.0)), clean_recall=1.0)},
             "clean recall 100 ?% is not",
@@ -608,7 +616,7 @@ def test_report_on_the_command_line(tmp_path):
         tmp_path, "observe", "coco:truth.json:photos", "-d", "python:mine:see", "--out", "run", "--masks", "halves:3"
     )
     answer = json.loads(run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--json").stdout)
-    assert answer == {"out": "report.html", "images": 1, "objects_are": "labeled", "missing_photographs": []}
+    assert answer == {"out": "report.html", "images": 1, "object_source": "annotation", "missing_images": []}
     found = data_of((tmp_path / "report.html").read_text())
     assert found["title"] == "objectseeker report: run"
     assert found["provenance"]["dataset"] == "coco:truth.json:photos"
@@ -617,11 +625,9 @@ def test_report_on_the_command_line(tmp_path):
     assert found["settings"]["detector"] == "python:mine:see"
     assert found["settings"]["mask_threshold"] == "0.5"
     (tmp_path / "photos" / "a.png").unlink()
-    done = run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--photos", "beside", "--out", "o/r.html")
+    done = run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, "--no-embed-images", "--out", "o/r.html")
     assert "a.png" in done.stderr
     assert "Report: o/r.html" in done.stdout
-    done = run_cli(tmp_path, "report", "run", "--photos", "cloud", code=2)
-    assert done.stderr.splitlines()[-1] == "error: photos must be one of embed, beside, got 'cloud'"
     # Slices, another defense of the same run beside it, and an operating point.
     (tmp_path / "tags.csv").write_text("image,weather\n7,rain\n")
     Defense(detector="python:mine:see", rule=Rule(mask_threshold=0.95), masks=Halves(3)).save(tmp_path / "strict.json")
@@ -629,11 +635,11 @@ def test_report_on_the_command_line(tmp_path):
     run_cli(tmp_path, "report", "run", "--alpha", 0.5, "--beta", 0, *beside, "--out", "both.html")
     found = data_of((tmp_path / "both.html").read_text())
     assert found["tags"] == [{"name": "weather", "values": ["rain"], "of_image": [0]}]
-    assert found["before"]["name"] == "run, strict.json"
-    assert float(found["before"]["settings"]["mask_threshold"]) >= 0.95 > float(found["settings"]["mask_threshold"])
+    assert found["baseline"]["name"] == "run, strict.json"
+    assert float(found["baseline"]["settings"]["mask_threshold"]) >= 0.95 > float(found["settings"]["mask_threshold"])
     assert "wrong box" in found["settings"]["operating point"]
     done = run_cli(tmp_path, "report", "run", "--baseline-defense", "strict.json", code=2)
-    assert done.stderr.splitlines()[-1] == "error: --baseline-defense strict.json is about a --baseline RUN: name it"
+    assert done.stderr.splitlines()[-1] == "error: --baseline-defense strict.json needs a --baseline RUN: name it"
 
 
 def test_data_without_labels_on_the_command_line(tmp_path):
@@ -646,7 +652,7 @@ def test_data_without_labels_on_the_command_line(tmp_path):
     (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
     assert (row["object_is"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
     answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-threshold", 0.5, "--json").stdout)
-    assert answer["objects_are"] == "output"
+    assert answer["object_source"] == "output"
     page = (tmp_path / "report.html").read_text()
     assert data_of(page)["objects"] == 1
     assert data_of(page)["provenance"]["dataset"] == "photos"

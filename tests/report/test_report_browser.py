@@ -25,6 +25,7 @@ from report_cases import (
     output_on,
     photographed,
     run_of,
+    write_images,
 )
 
 from objectseeker import Bands, Defense, Detections, Halves, Observation, Patch, Rule
@@ -38,7 +39,6 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.files.tables import percent
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.certified import build_proof_table, certified_objects, joint_certificates
-from objectseeker.report import write_report
 
 api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
 
@@ -52,7 +52,7 @@ def photographs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photographs")
     images = photographed(folder, COUNT)
     images[2].path.unlink()
-    write_report(folder / "report.html", images, VOCABULARY, PAPER)
+    write_images(folder / "report.html", images, VOCABULARY, PAPER)
     return folder / "report.html", images
 
 
@@ -150,7 +150,7 @@ def test_every_position_is_judged_as_python_does(opened, certificates, size):
                 const proof = c.proofAt(t, x, y, [w, h], 0);
                 const drawn = open.filter(([x1, y1, x2, y2]) => x1 <= x && x <= x2 && y1 <= y && y <= y2).length;
                 if (drawn !== (proof === null ? 1 : 0)) throw new Error(`target ${t} at ${x}, ${y}`);
-                proven += proof === null ? "0" : proof.kind === "alone" ? "1" : "2";
+                proven += proof === null ? "0" : proof.kind === "single_view" ? "1" : "2";
               }
             }
             return proven;
@@ -180,22 +180,22 @@ def check_what_remains(page, run: Run) -> None:
     asked = [(area, aspect, threshold) for area, aspect in ((0.01, 1.0), (0.08, 3.0)) for threshold in (0.0, 0.4)]
     found = page.evaluate(
         """(asked) => {
-          const { data, certificates: c, remaining } = objectseeker;
+          const { data, certificates: c, jointCertificate } = objectseeker;
           const first = c.object_first;
           return asked.map(([area, aspect, T]) => data.image_ids.map((_, i) => {
-            const { count, place } = remaining(i, area, aspect, T);
+            const { count, worst } = jointCertificate(i, area, aspect, T);
             const here = [];
             for (let n = first[i]; n < first[i + 1]; n++) {
               const size = c.sizeFor(n, { area, aspect });
-              const at = place && c.targets[n].some((t) => c.proofAt(t, ...place, size, T) !== null);
-              if (!c.ignore[n] && (place === null || at)) here.push(n);
+              const at = worst && c.targets[n].some((t) => c.proofAt(t, ...worst, size, T) !== null);
+              if (!c.ignore[n] && (worst === null || at)) here.push(n);
             }
             return [count, here.length];
           }));
         }""",
         asked,
     )
-    vocabulary = run.vocabulary if run.labeled else LabelMap.same(run.vocabulary.detector_names)
+    vocabulary = run.vocabulary if run.is_labeled else LabelMap.same(run.vocabulary.detector_names)
     scene = ImageSet.part(run.images, vocabulary)
     proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
@@ -229,7 +229,7 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
     """Of several labels the one with the largest certified square is drawn, among those that agree with the verdict."""
     run = run_of("labels")
     out = tmp_path_factory.mktemp("labels") / "report.html"
-    write_report(out, run.images, run.vocabulary, run.settings)
+    write_images(out, run.images, run.vocabulary, run.settings)
     area, aspect, where = 0.02, 1.0, "far"
     shown = opened(out).evaluate(
         """([area, aspect, where]) => {
@@ -270,7 +270,7 @@ def test_a_box_too_weak_to_count_still_links_its_neighbors(opened, tmp_path):
     assert 0 < evidence[0] < 2**-40
     assert 0.5 < evidence[1] < 1
     run = Run([image], settings)
-    write_report(tmp_path / "report.html", run.images, run.vocabulary, settings)
+    write_images(tmp_path / "report.html", run.images, run.vocabulary, settings)
     mine, theirs = all_verdicts(opened(tmp_path / "report.html"), 0.0), pythons_verdicts(run, 0.0)
     for ours, wanted in zip(mine, theirs, strict=True):
         assert (ours == wanted).all()
@@ -296,7 +296,7 @@ def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
 
 def shown(page, where: str) -> str:
     page.locator(DONE).wait_for()
-    return page.locator(f"#recalls [data-where={where}] .value").inner_text()
+    return page.locator(f"#recalls [data-location={where}] .value").inner_text()
 
 
 def slide(page, name: str, stops: str, value: float) -> None:
@@ -344,7 +344,7 @@ def test_sliders_recompute_the_certificates(opened, photographs):
     page.locator("#area").focus()
     page.keyboard.press("ArrowLeft")
     assert shown(page, "over") == recall(images, "over", 0.2, 4.0, 0.4)
-    page.get_by_role("button", name="As measured").click()
+    page.get_by_role("button", name="Reset").click()
     assert shown(page, "over") == before
 
 
@@ -366,32 +366,32 @@ def test_the_curve_holds_pythons_numbers_and_chooses_a_size(opened, photographs)
 def test_filters_find_the_images(opened, photographs):
     file, images = photographs
     page = opened(file, "#images")
-    assert page.locator("#found").inner_text() == f"{COUNT} objects in {COUNT} images"
+    assert page.locator("#gallery-count").inner_text() == f"{COUNT} objects in {COUNT} images"
     dogs = sum(int((image.truth.label == 1).sum()) for image in images)
     page.locator("#filter-class").select_option("dog")
-    assert page.locator("#found").inner_text() == f"{dogs} objects in {dogs} images of {COUNT}"
+    assert page.locator("#gallery-count").inner_text() == f"{dogs} objects in {dogs} images of {COUNT}"
     page.get_by_role("button", name="Show all").click()
     page.locator("input[value=close]").check()
     page.locator(DONE).wait_for()
-    page.locator("#filter-verdict").select_option("open")
+    page.locator("#filter-verdict").select_option("uncertified")
     certified = float(recall(images, "close").split()[0])
     open_objects = COUNT - round(certified * COUNT / 100)
     assert 0 < open_objects < COUNT
-    assert page.locator("#found").inner_text().startswith(f"{open_objects} object")
+    assert page.locator("#gallery-count").inner_text().startswith(f"{open_objects} object")
     page.locator("#filter-verdict").select_option("")
     sizes = [float(area_of(image.truth.xyxy)[0]) / 1e4 for image in images]
     page.locator("#filter-size").select_option("3")  # 5 to 10 %
-    assert page.locator("#found").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
+    assert page.locator("#gallery-count").inner_text().startswith(f"{sum(0.05 < size <= 0.1 for size in sizes)} object")
     page.locator("#filter-size").select_option("")
     squares = [int(PAPER.rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
     page.locator("#filter-square").select_option("0")  # up to 0.1 %
     wanted = sum((side + 1) ** 2 / 1e4 <= 0.001 for side in squares)
     assert 0 < wanted < COUNT
-    assert page.locator("#found").inner_text().startswith(f"{wanted} object")
+    assert page.locator("#gallery-count").inner_text().startswith(f"{wanted} object")
     assert page.locator(".thumbnail").count() == wanted
     page.locator("#filter-class").select_option("cat")
     page.locator("#filter-size").select_option("6")
-    assert page.locator("#found").inner_text() == f"0 objects in 0 images of {COUNT}"
+    assert page.locator("#gallery-count").inner_text() == f"0 objects in 0 images of {COUNT}"
 
 
 def test_cards_and_thumbnails_are_made_as_they_are_needed(opened, photographs):
@@ -402,7 +402,7 @@ def test_cards_and_thumbnails_are_made_as_they_are_needed(opened, photographs):
     assert with_photo.count() < COUNT
     page.locator("footer").scroll_into_view_if_needed()
     page.locator(".thumbnail").nth(COUNT - 1).wait_for()
-    assert "photograph missing" in page.locator(".thumbnail").nth(2).inner_text()
+    assert "image missing" in page.locator(".thumbnail").nth(2).inner_text()
 
 
 def test_a_tall_screen_gets_all_the_cards_it_can_show(opened, photographs):
@@ -419,7 +419,7 @@ def position(page) -> list[int]:
 
 def drag_to(page, x: float, y: float) -> None:
     """Drag the patch so that its top-left corner comes to lie at (x, y), in two moves."""
-    scale = page.locator("#photo").evaluate("svg => svg.getScreenCTM().a")
+    scale = page.locator("#image-view").evaluate("svg => svg.getScreenCTM().a")
     box = page.locator("#patch rect").bounding_box()
     from_x, from_y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
     by = [(to - now) * scale for to, now in zip((x, y), position(page), strict=True)]
@@ -438,7 +438,7 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
     masked = [[thing] if mask in safe else [] for mask in range(36)]
     image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)], masked, lines=9)
     file = tmp_path / "report.html"
-    write_report(file, [image], VOCABULARY, PAPER)
+    write_images(file, [image], VOCABULARY, PAPER)
     certificates = PAPER.rule.certify(image.observation, image.truth, [])
     assert certificates.vulnerable.tolist() == [[left, top, right, bottom]]
     page = opened(file, "#image/0")
@@ -459,8 +459,8 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
         button = page.locator("#objects button")
         words = button.inner_text()
         assert button.get_attribute("data-proven") == ("false" if wanted is None else "true")
-        assert ("may hide it" in words) == (wanted is None)
-        for drawn in ("#layer-mask .removed", "#layer-seen .seen"):
+        assert ("not proven at this position" in words) == (wanted is None)
+        for drawn in ("#layer-mask .removed", "#layer-proving .proving"):
             assert page.locator(drawn).count() == (0 if wanted is None else 1)
         if wanted is not None:
             said, line = re.search(r"everything (.+) [xy] = (\d+)", words).groups()
@@ -482,7 +482,7 @@ def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path)
     masked = [evaluation_cases.boxes([thing] if mask in (1, 3, 6, 8) else []) for mask in range(len(masks))]
     image = evaluation_cases.image([thing], [(25, 25, 75, 75, 0)])
     image = replace(image, observation=Observation(100, 100, masks, image.observation.base, masked))
-    write_report(tmp_path / "report.html", [image], VOCABULARY, PAPER)
+    write_images(tmp_path / "report.html", [image], VOCABULARY, PAPER)
     page = opened(tmp_path / "report.html", "#image/0")
     slide(page, "area", "areas", 0.04)
     page.locator("input[value=anywhere]").check()
@@ -496,9 +496,9 @@ def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path)
         assert {(x - 9.5, y - 9.5, width, height) for x, y, width, height in drawn} == wanted
     button = page.locator("#objects button")
     for (x, y), words, strip in (
-        ((20, 0), "everything from x = 20 to 59 removed", [20, 0, 39, 100]),
-        ((41, 79), "everything from y = 60 to 99 removed", [0, 60, 100, 39]),
-        ((40, 80), "no proof", None),
+        ((20, 0), "removes everything from x = 20 to 59", [20, 0, 39, 100]),
+        ((41, 79), "removes everything from y = 60 to 99", [0, 60, 100, 39]),
+        ((40, 80), "not proven", None),
     ):
         drag_to(page, x, y)
         assert position(page) == [x, y]
@@ -508,7 +508,7 @@ def test_bands_leave_several_rectangles_and_are_drawn_as_bands(opened, tmp_path)
         assert page.locator("#layer-mask .removed-line").count() == (0 if strip is None else 2)
         if strip is not None:
             assert [float(removed.get_attribute(name)) for name in ("x", "y", "width", "height")] == strip
-    assert "four lines" not in page.locator("#chosen").inner_text()
+    assert "safe lines" not in page.locator("#chosen").inner_text()
 
 
 def test_boxes_have_the_detectors_names_and_objects_the_data_sets(opened, tmp_path):
@@ -516,16 +516,16 @@ def test_boxes_have_the_detectors_names_and_objects_the_data_sets(opened, tmp_pa
     thing = (25, 25, 75, 75)
     masked = [[(*thing, 0.9, mask // 18)] for mask in range(36)]  # left and top masks first
     image = evaluation_cases.image([(*thing, 0.9, 1)], [(*thing, 0)], masked, lines=9)
-    write_report(tmp_path / "report.html", [image], TWO_CATS, PAPER)
+    write_images(tmp_path / "report.html", [image], TWO_CATS, PAPER)
     page = opened(tmp_path / "report.html", "#image/0")
     page.locator("input[value=anywhere]").check()
     page.locator(DONE).wait_for()
-    assert page.locator("#objects button .mark").first.inner_text() == "✗ cat"
-    page.get_by_label("boxes of the undefended detector").check()
+    assert page.locator("#objects button .mark").first.inner_text() == "✗ anywhere: not certified"
+    page.get_by_label("base boxes (undefended detector)").check()
     assert page.locator("#layer-base title").text_content() == "\u2068kitten\u2069 0.9"
     chosen = page.locator("#chosen").inner_text()
     assert "Chosen: cat" in chosen
-    assert "cat, of 2 labels that stand for it" in chosen
+    assert "cat, one of 2 that map to this class" in chosen
     with_one_label = replace(
         image,
         observation=Observation(
@@ -536,21 +536,29 @@ def test_boxes_have_the_detectors_names_and_objects_the_data_sets(opened, tmp_pa
             [Detections(boxes.xyxy, boxes.score, np.ones(len(boxes), int)) for boxes in image.observation.masked],
         ),
     )
-    write_report(tmp_path / "report.html", [with_one_label], TWO_CATS, PAPER)
+    write_images(tmp_path / "report.html", [with_one_label], TWO_CATS, PAPER)
     page.reload()
     page.locator("input[value=anywhere]").check()
     page.locator(DONE).wait_for()
-    assert page.locator("#objects button .mark").first.inner_text() == "✓ cat"
-    assert "kitten, of 2 labels that stand for it" in page.locator("#chosen").inner_text()
+    assert page.locator("#objects button .mark").first.inner_text() == "✓ anywhere: certified"
+    assert "kitten, one of 2 that map to this class" in page.locator("#chosen").inner_text()
 
 
 def test_words_follow_the_rule(opened, tmp_path):
     for settings, words, label in (
-        (PAPER, "returns a box of the object's class that covers more than T of the object.", "Covered share T"),
-        (LABEL_FREE, "returns a box that covers more than T of the object.", "Covered share T"),
-        (IOU, "returns a box of the object's class whose IoU with the object exceeds T.", "IoU T"),
+        (
+            PAPER,
+            "outputs a box of the object's class that covers more than T of the object.",
+            "Certification threshold T (IoA)",
+        ),
+        (LABEL_FREE, "outputs a box that covers more than T of the object.", "Certification threshold T (IoA)"),
+        (
+            IOU,
+            "outputs a box of the object's class whose IoU with the object exceeds T.",
+            "Certification threshold T (IoU)",
+        ),
     ):
-        write_report(tmp_path / "report.html", photographed(tmp_path, 1), VOCABULARY, settings)
+        write_images(tmp_path / "report.html", photographed(tmp_path, 1), VOCABULARY, settings)
         page = opened(tmp_path / "report.html", "#meaning")
         assert words in " ".join(page.locator("#part-meaning").inner_text().split())
         assert page.locator("label:has(#threshold)").inner_text().startswith(label)
@@ -608,27 +616,27 @@ def test_previous_and_next_stay_within_the_filter(opened, photographs):
 
 def test_a_missing_photograph_is_said(opened, photographs):
     page = opened(photographs[0], "#image/2")
-    assert "could not be read" in page.locator("#no-photo").inner_text()
+    assert "could not be read" in page.locator("#no-image").inner_text()
     assert page.locator("#pixels").get_attribute("href") is None
-    assert page.locator("#layer-truth .box").count() == 1
+    assert page.locator("#layer-objects .box").count() == 1
     page.goto(photographs[0].as_uri() + "#image/3")
     assert page.locator("#pixels").get_attribute("href").startswith("data:image/jpeg")
-    assert page.locator("#no-photo").is_hidden()
+    assert page.locator("#no-image").is_hidden()
 
 
 def test_layers_can_be_switched(opened, photographs):
     page = opened(photographs[0], "#image/0")
     assert page.locator("#layer-base rect").count() == 0
-    page.get_by_label("boxes of the undefended detector").check()
+    page.get_by_label("base boxes (undefended detector)").check()
     assert page.locator("#layer-base rect").count() == 1
     page.get_by_label("objects", exact=True).uncheck()
-    assert page.locator("#layer-truth rect").count() == 0
+    assert page.locator("#layer-objects rect").count() == 0
 
 
 def test_photographs_beside_the_file_are_found(opened, tmp_path):
-    write_report(tmp_path / "a b.html", photographed(tmp_path, 2), VOCABULARY, PAPER, photos="beside")
+    write_images(tmp_path / "a b.html", photographed(tmp_path, 2), VOCABULARY, PAPER, embed_images=False)
     page = opened(tmp_path / "a b.html")
-    other = 1 - page.evaluate("objectseeker.data.opening")
+    other = 1 - page.evaluate("objectseeker.data.cover")
     with page.expect_response(lambda response: f"view-{other}.jpg" in response.url) as answer:
         page.goto((tmp_path / "a b.html").as_uri() + f"#image/{other}")
     assert answer.value.ok
@@ -661,20 +669,20 @@ def test_names_stay_text(opened, tmp_path):
     images = [replace(image, id=hostile, path=Path(hostile)) for image in photographed(tmp_path, 3)]
     out = tmp_path / "report.html"
     vocabulary = LabelMap((hostile, "dog", hostile), (hostile, "dog"), np.array([0, 1, 0]))
-    told = {"remarks": [hostile], "provenance": {hostile: hostile}}
+    told = {"caveats": [hostile], "provenance": {hostile: hostile}}
     defense = Defense(detector=f"python:{hostile}:see", rule=PAPER.rule, masks=Halves(6), class_names=(hostile,))
-    write_report(out, images, vocabulary, PAPER, title=hostile, defense=defense, photos="beside", **told)
+    write_images(out, images, vocabulary, PAPER, title=hostile, defense=defense, embed_images=False, **told)
     page = opened(out)
     page.evaluate("document.addEventListener('securitypolicyviolation', () => { window.hacked = 2; })")
     assert page.title() == page.locator("h1").inner_text() == shown
-    for place in ("#classes", "#remarks", "#settings", "#provenance"):
+    for place in ("#classes", "#caveats", "#settings", "#provenance"):
         assert shown in page.locator(place).inner_text()
     page.evaluate("location.hash = 'images'")
     assert shown in page.locator(".thumbnail .words").first.inner_text()
     assert shown in page.locator("#filter-class").inner_text()
     number = next(n for n, image in enumerate(images) if image.observation.base.label[0] == 0)
     page.evaluate("n => { location.hash = `image/${n}`; }", number)
-    page.get_by_label("boxes of the undefended detector").check()
+    page.get_by_label("base boxes (undefended detector)").check()
     assert page.locator("#layer-base title").text_content().startswith(f"\u2068{shown}\u2069 0.")
     for place in ("#image-title", "#objects", "#chosen"):
         assert page.locator(f"{place} bdi").first.inner_text() == shown
@@ -690,38 +698,38 @@ def test_names_stay_text(opened, tmp_path):
 
 def test_without_labels_nothing_is_called_recall(opened, tmp_path):
     images = [output_on(image, PAPER.rule) for image in photographed(tmp_path, 3)]
-    run = Run(images, PAPER, labeled=False)
+    run = Run(images, PAPER, is_labeled=False)
     page = opened(run.report(tmp_path / "report.html"))
     boxes = sum(len(image.truth) for image in images)
-    assert "not recall: an image that is already attacked may hide" in page.locator("#remarks-above").inner_text()
+    assert "not recall: an image that is already attacked may hide" in page.locator("#caveats-above").inner_text()
     assert page.locator("#cards .value").all_inner_texts() == [str(boxes), "3 images"]
-    assert page.locator("#recalls .card").first.inner_text().count(f"of {boxes} boxes it outputs") == 1
+    assert page.locator("#recalls .card").first.inner_text().count(f"of {boxes} boxes") == 1
     for place in ("h3", "figcaption", "th", "label", "#cards", "#recalls"):
         words = " ".join(page.locator(f"{place}:visible").all_inner_texts())
         assert words
         assert "AP" not in words
         assert "recall" not in words.lower()
-    assert page.locator("#classes th").all_inner_texts()[1] == "boxes it outputs"
+    assert page.locator("#classes th").all_inner_texts()[1] == "output boxes"
     assert "recall" not in page.locator("#chart svg").get_attribute("aria-label")
     page.evaluate("location.hash = 'images'")
-    assert page.locator("#found").inner_text() == f"{boxes} boxes in 3 images"
+    assert page.locator("#gallery-count").inner_text() == f"{boxes} boxes in 3 images"
     page.evaluate("location.hash = 'image/0'")
     assert (
-        "What an attack has already hidden in this image is not among them"
+        "Objects that an attack has already hidden in this image are not among them"
         in page.locator(".viewer .side").inner_text()
     )
-    assert page.locator("#layer-truth .box").count() == len(images[0].truth)
+    assert page.locator("#layer-objects .box").count() == len(images[0].truth)
     page.evaluate("location.hash = 'meaning'")
     assert "already attacked may hide objects" in page.locator("#part-meaning").inner_text()
     assert "Certified recall" not in page.locator("#part-meaning").inner_text()
 
 
 def test_of_too_many_views_the_page_certifies_less_and_says_so(opened, tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.report.packed_certificates.MOST_TOGETHER", 20)
+    monkeypatch.setattr("objectseeker.report.packed_certificates.MAX_MULTI_VIEW_BOXES", 20)
     run = Run(awkward(count=8), EVIDENCE)
     page = opened(run.report(tmp_path / "report.html"), "#image/0")
     mine, theirs = all_verdicts(page, 0.0), pythons_verdicts(run, 0.0)
-    partly = np.array(page.evaluate("Array.from(objectseeker.certificates.target_partly)"), bool)
+    partly = np.array(page.evaluate("Array.from(objectseeker.certificates.target_truncated)"), bool)
     for ours, wanted in (mine[0], theirs[0]), (mine[2], theirs[2]):
         assert (ours[..., ~partly] == wanted[..., ~partly]).all()
         assert (ours[..., partly] <= wanted[..., partly]).all()

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import PIL.Image
 import pytest
-from report_cases import DONE, PAPER, VOCABULARY, photographed, settings_of
+from report_cases import DONE, PAPER, VOCABULARY, photographed, settings_of, write_images
 
 from objectseeker import Detections, Observation, Patch
 from objectseeker.core.threats import PATCH_LOCATIONS
@@ -20,7 +20,7 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import ImageSet
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_tags import Tags
-from objectseeker.report import Baseline, write_report
+from objectseeker.report import ReportSource
 
 COUNT = 40
 STRICT = settings_of(ThresholdSchedule(alpha=0.85, beta=0.5))
@@ -44,8 +44,8 @@ def images(tmp_path_factory):
 def report(images, tmp_path_factory):
     """Under the paper's rule, with slices, beside a stricter rule on the same images."""
     file = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(
-        file, images, VOCABULARY, PAPER, tags=TAGS, baseline=Baseline("the old one", images, VOCABULARY, STRICT)
+    write_images(
+        file, images, VOCABULARY, PAPER, tags=TAGS, baseline=ReportSource("the old one", images, VOCABULARY, STRICT)
     )
     return file
 
@@ -79,14 +79,14 @@ def test_the_first_screen_says_it_in_words_and_shows_a_photograph(opened, images
     held = int(certified(images, PAPER, "anywhere").sum())
     title = page.locator("#overview-title")
     assert title.inner_text() == (
-        f"Of {COUNT} objects in {COUNT} images, {held} cannot be hidden by any patch of 1 % of the image, "
-        "wherever it lies."
+        f"{held} of {COUNT} objects in {COUNT} images are certified against a square patch of 1 % of the image at any "
+        "position."
     )
-    for place in ("#overview-title", "#hero-stage #photo", "#recalls .card >> nth=3"):
+    for place in ("#overview-title", "#hero-stage #image-view", "#recalls .card >> nth=3"):
         box = page.locator(place).bounding_box()
         assert box["y"] + box["height"] <= 900  # on the first screen
     assert page.locator("#pixels").get_attribute("href").startswith("data:image/jpeg")
-    page.locator("#joint", has_text="leaves at least").wait_for()
+    page.locator("#joint", has_text="at least").wait_for()
     assert f"at least {held} of {COUNT} objects" in page.locator("#joint").inner_text()  # one object an image
     before = position(page)
     x, y = middle(page, "#grip")
@@ -97,24 +97,23 @@ def test_the_first_screen_says_it_in_words_and_shows_a_photograph(opened, images
     assert position(page) != before
     page.locator("#area").fill("0")
     page.locator(DONE).wait_for()
-    assert "any patch of 0.1 % of the image" in title.inner_text()
+    assert "a square patch of 0.1 % of the image" in title.inner_text()
     meaning = page.locator("#attack-meaning")
     assert meaning.inner_text() == (
-        "Over: the patch overlaps the object. "
-        "T = 0: the box that is still found has something of the object in it, however little."
+        "Over: the patch overlaps the object. T = 0: the box that is guaranteed to remain overlaps the object."
     )
     page.locator("input[value=far]").check()
     page.locator("#threshold").fill("8")
     assert meaning.inner_text() == (
         "Far: the patch is more than 10 % of the image away from the object. "
-        "T = 0.4: the box that is still found has more than 40 % of the object in it."
+        "T = 0.4: the box that is guaranteed to remain covers more than 40 % of the object."
     )
     page.get_by_text("More on this image").click()
-    page.locator("#image-stage #photo").wait_for()
+    page.locator("#image-stage #image-view").wait_for()
 
 
 def test_a_few_photographs_are_shown_without_any_ap(opened, images, tmp_path):
-    write_report(tmp_path / "report.html", images[:3], VOCABULARY, PAPER, measured=False)
+    write_images(tmp_path / "report.html", images[:3], VOCABULARY, PAPER, shows_ap=False)
     page = opened(tmp_path / "report.html")
     assert "AP" not in page.locator("#part-overview").inner_text()
     assert page.locator("#cards .value").all_inner_texts() == ["3 images"]
@@ -123,8 +122,8 @@ def test_a_few_photographs_are_shown_without_any_ap(opened, images, tmp_path):
 def test_a_finger_drags_the_patch_and_scrolls_beside_it(opened, report):
     page = opened(report, "#image/1", width=390, height=700, has_touch=True, is_mobile=True)
     page.evaluate("window.cancelled = 0; addEventListener('pointercancel', () => cancelled++, true)")
-    page.locator("#photo").scroll_into_view_if_needed()
-    scale = page.locator("#photo").evaluate("svg => svg.getScreenCTM().a")
+    page.locator("#image-view").scroll_into_view_if_needed()
+    scale = page.locator("#image-view").evaluate("svg => svg.getScreenCTM().a")
     x, y = position(page)
     down = 40 if y < 40 else -40
     swipe(page, middle(page, "#grip"), (0, down * scale))
@@ -132,20 +131,20 @@ def test_a_finger_drags_the_patch_and_scrolls_beside_it(opened, report):
     assert page.evaluate("cancelled") == 0
     assert page.locator("#grip").bounding_box()["width"] >= 44
     scrolled = page.evaluate("scrollY")
-    photo, grip = page.locator("#photo").bounding_box(), page.locator("#grip").bounding_box()
+    photo, grip = page.locator("#image-view").bounding_box(), page.locator("#grip").bounding_box()
     beside = photo["x"] + (5 if grip["x"] > photo["x"] + 30 else photo["width"] - 5)
     swipe(page, (beside, photo["y"] + photo["height"] / 2), (0, -120))
     page.wait_for_function("before => scrollY > before", arg=scrolled)
     assert position(page) == [x, y + down]
     # Zoomed in, a finger beside the patch moves the picture.
     page.keyboard.press("+")
-    page.locator("#photo").scroll_into_view_if_needed()
-    shown = page.locator("#photo").get_attribute("viewBox")
+    page.locator("#image-view").scroll_into_view_if_needed()
+    shown = page.locator("#image-view").get_attribute("viewBox")
     scrolled = page.evaluate("scrollY")
-    photo = page.locator("#photo").bounding_box()
+    photo = page.locator("#image-view").bounding_box()
     swipe(page, (photo["x"] + 20, photo["y"] + 20), (50, 50))
     swipe(page, (photo["x"] + photo["width"] - 20, photo["y"] + 20), (-50, 50))
-    assert page.locator("#photo").get_attribute("viewBox") != shown
+    assert page.locator("#image-view").get_attribute("viewBox") != shown
     assert page.evaluate("scrollY") == scrolled
 
 
@@ -158,8 +157,8 @@ def test_order_and_filters(opened, images, report):
     side = [int(PAPER.rule.certify(i.observation, i.truth, []).largest_square[0]) for i in images]
     score = page.evaluate("Array.from(objectseeker.certificates.score)")
     for order, key in (
-        ("weakest", lambda i: (side[i], i)),
-        ("strongest", lambda i: (-side[i], i)),
+        ("smallest", lambda i: (side[i], i)),
+        ("largest", lambda i: (-side[i], i)),
         ("score", lambda i: (-score[i], i)),
     ):
         page.locator("#order").select_option(order)
@@ -170,11 +169,11 @@ def test_order_and_filters(opened, images, report):
     assert masked
     assert nothing
     found = [bool(bits & 2) for bits in page.evaluate("Array.from(objectseeker.certificates.found)")]
-    page.locator("#filter-verdict").select_option("found-open")
+    page.locator("#filter-verdict").select_option("found-uncertified")
     wanted = [i for i in range(COUNT) if found[i] and not over[i]]
     assert listed(page) == wanted != []
     page.locator("#filter-verdict").select_option("")
-    page.locator("#filter-found").select_option("masking")
+    page.locator("#filter-found").select_option("recovered")
     assert set(listed(page)) <= set(masked)
     assert listed(page) == [i for i in masked if found[i]] != []
     page.locator("#filter-found").select_option("missed")
@@ -194,10 +193,10 @@ def test_slices_and_what_changed_since_the_baseline(opened, images, report):
     share = 100 * certified(images, PAPER, "anywhere")[rain].mean()
     assert page.locator("#worst-slices li").all_inner_texts() == [
         f"worst weather: weather=rain, {share:.1f} % of 35 objects certified anywhere; "
-        "1 with fewer than 30 objects left out"
+        "1 with fewer than 30 objects skipped"
     ]
     # Gained and lost since the baseline.
-    assert page.locator("#before-name").inner_text() == "the old one"
+    assert page.locator("#baseline-name").inner_text() == "the old one"
     rows = [row.split("\t") for row in page.locator("#changes-table tbody tr").all_inner_texts()]
     for row, where in zip(rows, PATCH_LOCATIONS, strict=False):
         now, then = certified(images, PAPER, where), certified(images, STRICT, where)
@@ -210,7 +209,7 @@ def test_slices_and_what_changed_since_the_baseline(opened, images, report):
     page.locator(DONE).wait_for()
     assert listed(page) == np.flatnonzero(now & ~then).tolist()
     page.locator(".thumbnail").first.click()
-    page.locator("#objects button", has_text="gained: not before").wait_for()
+    page.locator("#objects button", has_text="gained since the baseline").wait_for()
 
 
 def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
@@ -232,15 +231,15 @@ def test_what_is_seen_can_be_kept(opened, images, report, tmp_path):
             str(bool(one)).lower() for one in proven.certified[:, 0]
         ]
         assert int(row["largest_square"]) == proven.largest_square[0]
-        assert (row["patch_area"], row["threshold"]) == ("0.01", "0")
-    assert page.evaluate("['=1+1', '-x', '-1.5', 'a\"b,c'].map(objectseeker.csvCell)") == [
+        assert (row["patch_area"], row["certification_threshold"]) == ("0.01", "0")
+    assert page.evaluate("['=1+1', '-x', '-1.5', 'a\"b,c'].map(objectseeker.escapeCsvCell)") == [
         "'=1+1", "'-x", "-1.5", '"a""b,c"'
     ]  # fmt: skip
     page.locator(".thumbnail").nth(1).click()
-    for layer in ("truth", "labels", "mask"):
+    for layer in ("objects", "labels", "mask"):
         page.locator(f"[data-layer={layer}]").uncheck()
     with page.expect_download() as kept:
-        page.locator("#save-picture").click()
+        page.locator("#save-image").click()
     picture = PIL.Image.open(kept.value.path()).convert("RGB")
     assert kept.value.suggested_filename == f"{images[int(rows[1]['image'])].id}.png"
     assert picture.size == (1600, 1600)
@@ -257,48 +256,84 @@ def test_zoom_labels_keys_and_a_link_to_one_object(opened, images, tmp_path):
     observation = Observation(100, 100, old.masks, seen, [seen] * len(old.masks))
     none = np.zeros(2, bool)
     one = replace(images[1], observation=observation, truth=seen, ignore=none, crowd=none)
-    write_report(tmp_path / "report.html", [one], VOCABULARY, PAPER)
+    write_images(tmp_path / "report.html", [one], VOCABULARY, PAPER)
     page = opened(tmp_path / "report.html", "#image/0/1")
     chosen = "objectseeker.view.object"
     assert page.evaluate(chosen) == 1
-    assert page.locator("#layer-labels text").all_text_contents() == ["✓ dog 0.83", "✓ cat 0.90"]
+    assert page.locator("#layer-labels text").all_text_contents() == ["✓◆ dog 0.83", "✓◆ cat 0.90"]
     page.keyboard.press("[")
     assert (page.evaluate(chosen), page.evaluate("location.hash")) == (0, "#image/0/0")
     page.keyboard.press("]")
     assert (page.evaluate(chosen), page.evaluate("location.hash")) == (1, "#image/0/1")
-    page.mouse.click(
-        *page.evaluate("(() => { const m = photo.getScreenCTM(); return [20 * m.a + m.e, 20 * m.d + m.f]; })()")
-    )
+    at = "({ a, d, e, f }) => [20 * a + e, 20 * d + f]"
+    page.mouse.click(*page.evaluate(f"({at})(document.getElementById('image-view').getScreenCTM())"))
     assert page.evaluate("location.hash") == "#image/0/0"
     letter = "+getComputedStyle(document.querySelector('#layer-labels text')).fontSize.slice(0, -2)"
-    size = page.evaluate(f"{letter} * document.getElementById('photo').getScreenCTM().a")
+    size = page.evaluate(f"{letter} * document.getElementById('image-view').getScreenCTM().a")
     page.keyboard.press("+")
     page.keyboard.press("+")
-    assert page.locator("#photo").get_attribute("viewBox").split()[2:] == ["25", "25"]
-    assert page.evaluate(f"{letter} * document.getElementById('photo').getScreenCTM().a") == pytest.approx(
+    assert page.locator("#image-view").get_attribute("viewBox").split()[2:] == ["25", "25"]
+    assert page.evaluate(f"{letter} * document.getElementById('image-view').getScreenCTM().a") == pytest.approx(
         size, rel=0.01
     )
     patch, grip = page.locator("#patch rect").bounding_box(), page.locator("#grip").bounding_box()
     assert [patch[key] for key in ("x", "y")] == pytest.approx([grip[key] for key in ("x", "y")], abs=3)
-    shown = page.locator("#photo").get_attribute("viewBox")
-    photo = page.locator("#photo").bounding_box()
+    shown = page.locator("#image-view").get_attribute("viewBox")
+    photo = page.locator("#image-view").bounding_box()
     page.mouse.move(photo["x"] + photo["width"] / 2 + 150, photo["y"] + photo["height"] - 20)
     page.mouse.down()
     page.mouse.move(photo["x"] + photo["width"] / 2 + 100, photo["y"] + 100)
     page.mouse.up()
-    assert page.locator("#photo").get_attribute("viewBox") != shown
+    assert page.locator("#image-view").get_attribute("viewBox") != shown
     page.keyboard.press("0")
-    assert page.locator("#photo").get_attribute("viewBox") == "0 0 100 100"
+    assert page.locator("#image-view").get_attribute("viewBox") == "0 0 100 100"
     assert page.locator("#to-worst").is_disabled()  # nothing can be hidden
-    assert page.locator("#joint-words").inner_text() == "Of these 2 objects, 2 surely remain, wherever the patch lies."
+    assert page.locator("#joint-words").inner_text() == (
+        "Joint certificate: 2 of 2 objects are guaranteed to remain under this patch at any position."
+    )
 
 
 def test_the_worst_place_is_drawn_and_the_patch_goes_there(opened, report):
     page = opened(report, "#image/7")  # nothing is seen of its object under any mask
-    assert page.locator("#joint-words").inner_text() == "This one object may be hidden, wherever the patch lies."
+    assert page.locator("#joint-words").inner_text() == (
+        "Joint certificate: 0 of 1 object is guaranteed to remain under this patch at any position."
+    )
     page.keyboard.press("w")
     x, y = position(page)
     drawn = page.locator("#layer-worst .worst")
     assert [float(drawn.get_attribute(name)) for name in ("x", "y", "width", "height")] == [x, y, 10, 10]
-    page.get_by_label("worst place for the patch").uncheck()
+    page.get_by_label("worst-case patch position").uncheck()
     assert drawn.count() == 0
+
+
+def test_nothing_is_drawn_as_uncertified_before_it_is_computed(opened, images, report):
+    """A page that never gets to compute in the background: the image that is shown has its verdicts, the rest none."""
+    frozen = "let time = 0; performance.now = () => (time += 1000); window.setTimeout = () => 0;"
+    over = certified(images, PAPER, "over")
+    (number, *_) = np.flatnonzero(over)
+    page = opened(report, f"#image/{number}", init_script=frozen, wait=False)
+    assert page.locator("#overview-title").text_content() == f"Certifying {COUNT} objects in {COUNT} images …"
+    assert page.locator("#layer-objects .certified").count() == 1
+    assert page.locator("#joint").text_content() == ""
+    page.locator("#area").fill(page.locator("#area").get_attribute("max"))
+    assert page.locator("#layer-objects .uncertified").count() == 1
+    page.locator("#reset").click()
+    assert page.locator("#layer-objects .certified").count() == 1
+    assert page.evaluate("objectseeker.verdictOf(objectseeker.view.object)") == "certified"
+    others = page.evaluate("[...objectseeker.certificates.image.keys()].filter((n) => n !== objectseeker.view.object)")
+    assert {page.evaluate("n => objectseeker.verdictOf(n)", n) for n in others} == {"computing"}
+
+
+def test_certified_and_proven_here_have_signs_of_their_own(opened, images, report):
+    over = certified(images, PAPER, "over")
+    page = opened(report, f"#image/{np.flatnonzero(~over)[1]}")
+    legend = " ".join(page.locator("#legend").inner_text().split())
+    for words in ("✓ certified", "✗ not certified", "◆ proven: guaranteed to be detected", "◇ not proven"):
+        assert words in legend
+    marks = page.locator("#objects button .mark")
+    assert marks.first.inner_text().startswith("✗ over")
+    proven = page.locator("#objects button").get_attribute("data-proven") == "true"
+    assert marks.nth(1).inner_text().strip() == ("◆" if proven else "◇")
+    label = page.locator("#layer-labels text").first.text_content()
+    assert label.startswith("✗◆" if proven else "✗◇")
+    assert page.locator("#legend dt").first.inner_text() == "Patch over, any such position"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_cases import EVIDENCE, PAPER, VOCABULARY, columns_of, data_of, filmed, without_objects
+from report_cases import EVIDENCE, PAPER, VOCABULARY, columns_of, data_of, filmed, without_objects, write_images
 
 from objectseeker import Defense, Halves, ObjectSeekerError
 from objectseeker.core.observation import Observation
@@ -20,21 +20,20 @@ from objectseeker.core.temporal import (
 )
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
-from objectseeker.report import write_report
-from objectseeker.report.track_timelines import ALONE, HELD, HIDDEN, NO_BOX, sequences_of
+from objectseeker.report.track_timelines import CERTIFIED_FRAME, CERTIFIED_WINDOW, NO_BOX, UNCERTIFIED, track_timelines
 
 ROLLING = Rolling(Halves(6), 4)
 SETTINGS = {
     name: replace(settings, threat=ThreatModel(area=0.02))
     for name, settings in (("paper", PAPER), ("evidence", EVIDENCE))
 }
-NAMES = {ALONE: "alone", HELD: "held", HIDDEN: "hidden"}
+NAMES = {CERTIFIED_FRAME: "frame", CERTIFIED_WINDOW: "window", UNCERTIFIED: "uncertified"}
 
 
 def written(folder, images, recipe, settings=SETTINGS["paper"], **options):
     out = folder / "report.html"
     defense = Defense(detector="python:mine:see", rule=settings.rule, masks=recipe)
-    write_report(out, images, VOCABULARY, settings, defense=defense, **options)
+    write_images(out, images, VOCABULARY, settings, defense=defense, **options)
     return out
 
 
@@ -72,9 +71,9 @@ def asked_of_the_core(seen, moves, frames):
         if t not in seen:
             return NO_BOX
         if certified(t, t):
-            return ALONE
+            return CERTIFIED_FRAME
         windows = [s for s in range(t - frames + 1, t + 1) if s in seen and s + frames - 1 <= last]
-        return HELD if windows and all(certified(s, s + frames - 1) for s in windows) else HIDDEN
+        return CERTIFIED_WINDOW if windows and all(certified(s, s + frames - 1) for s in windows) else UNCERTIFIED
 
     hidden = max((t - s + 1 for t in seen for s in seen if s <= t and not certified(s, t)), default=0)
     return [state(t) for t in range(last + 1)], hidden
@@ -84,7 +83,7 @@ def asked_of_the_core(seen, moves, frames):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_what_the_page_shows_is_what_the_core_and_evaluate_say(tmp_path, recipe, name):
     images, settings = filmed(tmp_path, recipe), SETTINGS[name]
-    shown, columns = sequences_of(images, VOCABULARY, settings.rule, settings.threat, recipe)
+    shown, columns = track_timelines(images, VOCABULARY, settings.rule, settings.threat, recipe)
     assert shown["windows"] == ((4,) if recipe is ROLLING else (1, 4, 8, 16))
     (sequence,) = shown["sequences"]
     assert sequence["frames"] == [image.frame.number for image in images]
@@ -94,23 +93,23 @@ def test_what_the_page_shows_is_what_the_core_and_evaluate_say(tmp_path, recipe,
     found = set()
     for track in sequence["tracks"]:
         seen = frames_of(images, settings.rule, int(track["track"]))
-        for moves, way in zip(MOVES, track["ways"], strict=True):
+        for moves, way in zip(MOVES, track["motions"], strict=True):
             (row,) = [
                 row for row in rows if (str(row.track), row.moves) == (track["track"], moves) and not row.way.estimated
             ]
-            begin, end = way["stretch"]
-            assert way["hidden"] == row.hidden == end - begin + 1
-            assert way["words"] == f"{row.hidden} frame{'' if row.hidden == 1 else 's'}, {row.seconds:.2f} s"
+            begin, end = way["longest"]
+            assert way["uncertified"] == row.hidden == end - begin + 1
+            assert way["duration"] == f"{row.hidden} frame{'' if row.hidden == 1 else 's'}, {row.seconds:.2f} s"
             for frames, runs in zip(shown["windows"], way["states"], strict=True):
                 wanted, hidden = asked_of_the_core(seen, moves, frames)
                 assert states(runs, row.last) == wanted
                 assert hidden == row.hidden
-                assert wanted.count(ALONE) == row.certified_frames
+                assert wanted.count(CERTIFIED_FRAME) == row.certified_frames
                 assert len(wanted) - wanted.count(NO_BOX) == row.boxes
                 found |= set(wanted)
                 if row.windows[frames][0] < row.windows[frames][1]:
-                    assert HIDDEN in wanted
-    assert found == {NO_BOX, ALONE, HELD, HIDDEN}
+                    assert UNCERTIFIED in wanted
+    assert found == {NO_BOX, CERTIFIED_FRAME, CERTIFIED_WINDOW, UNCERTIFIED}
     # Objects that count know their track, the others none.
     tracks = np.concatenate([np.where(image.ignore, -1, np.array(image.track)) for image in images])
     assert columns["track"].tolist() == [{4: 0, 9: 1}.get(track, -1) for track in tracks.tolist()]
@@ -127,20 +126,22 @@ def test_a_patch_that_must_stay_is_told_from_one_that_jumps(tmp_path):
         seen = Observation(48, 36, masks, truth[:0], views)
         none = np.zeros(1, bool)
         images.append(replace(image, observation=seen, truth=truth, ignore=none, crowd=none, track=np.array([4])))
-    shown, _ = sequences_of(images, VOCABULARY, PAPER.rule, ThreatModel(area=0.02), Rolling(Halves(3), 2))
-    stays, *_, jumps = shown["sequences"][0]["tracks"][0]["ways"]
-    assert [way["words"] for way in (stays, jumps)] == ["1 frame, 0.12 s", "5 frames, 0.62 s"]
-    assert [one["states"] for one in (stays, jumps)] == [[[[HELD, 0, 4]]], [[[HIDDEN, 0, 4]]]]
+    shown, _ = track_timelines(images, VOCABULARY, PAPER.rule, ThreatModel(area=0.02), Rolling(Halves(3), 2))
+    stays, *_, jumps = shown["sequences"][0]["tracks"][0]["motions"]
+    assert [way["duration"] for way in (stays, jumps)] == ["1 frame, 0.12 s", "5 frames, 0.62 s"]
+    assert [one["states"] for one in (stays, jumps)] == [[[[CERTIFIED_WINDOW, 0, 4]]], [[[UNCERTIFIED, 0, 4]]]]
 
 
 def test_images_are_no_sequence_and_sequences_need_no_tracks(tmp_path):
     images = filmed(tmp_path, Halves(6), count=4)
     single = [replace(image, frame=None, track=np.empty(0, np.int64)) for image in images]
     page = written(tmp_path, single, Halves(6)).read_text()
-    assert data_of(page)["played"] is None
+    assert data_of(page)["playback"] is None
     assert "track" not in columns_of(page)
     unlabeled = [replace(without_objects(image), track=np.empty(0, np.int64)) for image in images]
-    (sequence,) = data_of(written(tmp_path, unlabeled, Halves(6), labeled=False).read_text())["played"]["sequences"]
+    (sequence,) = data_of(written(tmp_path, unlabeled, Halves(6), is_labeled=False).read_text())["playback"][
+        "sequences"
+    ]
     assert (sequence["frames"], sequence["tracks"]) == ([0, 1, 2, 3], [])
 
 
@@ -149,9 +150,9 @@ def test_frames_of_several_sizes_are_played_and_nothing_is_said_over_time(tmp_pa
     masks = Halves(6).masks(50, 36)
     seen = images[1].observation
     images[1] = replace(images[1], observation=Observation(50, 36, masks, seen.base, [seen.base] * len(masks)))
-    (sequence,) = data_of(written(tmp_path, images, Halves(6)).read_text())["played"]["sequences"]
+    (sequence,) = data_of(written(tmp_path, images, Halves(6)).read_text())["playback"]["sequences"]
     assert not sequence["one_size"]
-    assert [track["ways"] for track in sequence["tracks"]] == [[], []]
+    assert [track["motions"] for track in sequence["tracks"]] == [[], []]
 
 
 def test_a_frame_with_another_share_of_the_masks_is_refused(tmp_path):
@@ -165,7 +166,7 @@ def test_the_folder_of_a_sequence_is_not_told(tmp_path):
     images = [replace(one, frame=replace(one.frame, sequence="/home/me/street")) for one in filmed(tmp_path, ROLLING)]
     page = written(tmp_path, images, ROLLING).read_text()
     assert "home/me" not in page
-    assert data_of(page)["played"]["sequences"][0]["name"] == "street"
+    assert data_of(page)["playback"]["sequences"][0]["name"] == "street"
 
 
 # --- in a browser ----------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def test_a_sequence_plays(opened, tmp_path):
     """Play, scrub, keys, rows: each moves to its frame, and the rows are Python's."""
     api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
     images = filmed(tmp_path, ROLLING, fps=4.0)
-    played = data_of(written(tmp_path, images, ROLLING).read_text())["played"]
+    played = data_of(written(tmp_path, images, ROLLING).read_text())["playback"]
     tracks = played["sequences"][0]["tracks"]
     page = opened(tmp_path / "report.html", "#sequences")
 
@@ -192,11 +193,11 @@ def test_a_sequence_plays(opened, tmp_path):
         return int(page.locator("#frame-words").inner_text().split()[1])
 
     for place, moves in enumerate(MOVES):
-        page.locator("#moves").select_option(str(place))
+        page.locator("#max-motion").select_option(str(place))
         for row, track in zip(shown_rows(page), tracks, strict=True):
-            runs = track["ways"][place]["states"][0]
+            runs = track["motions"][place]["states"][0]
             assert row == [[NAMES[state], begin, end - begin + 1] for state, begin, end in runs], moves
-        assert tracks[1]["ways"][place]["words"] in page.locator("#tracks .track").nth(1).inner_text()
+        assert tracks[1]["motions"][place]["duration"] in page.locator("#tracks .track").nth(1).inner_text()
     # Playing moves on by itself until it is stopped.
     page.evaluate("document.activeElement.blur()")
     assert frame() == 0
@@ -225,7 +226,7 @@ def test_a_sequence_plays(opened, tmp_path):
     chosen = "objectseeker.certificates.track[objectseeker.view.object]"
     assert page.evaluate(chosen) == 0
     page.locator('#tracks [data-row="1"] .jump').click()
-    assert frame() == tracks[1]["ways"][-1]["stretch"][0]
+    assert frame() == tracks[1]["motions"][-1]["longest"][0]
     assert page.evaluate(chosen) == 1
     # The patch stays where it is dragged to, and is judged in this very frame.
     page.locator("#grip").focus()
@@ -235,7 +236,7 @@ def test_a_sequence_plays(opened, tmp_path):
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("End")
     assert (page.evaluate("objectseeker.view.x"), frame()) == (before[0] + 1, 23)
-    assert "this patch" in page.locator("#sequence-words").inner_text()
+    assert "this patch position" in page.locator("#sequence-words").inner_text()
     # The image by itself says that it shows but a share of the masks, and leads back.
     page.locator("#frame-link").click()
     assert "only its share of the masks, one of 4" in page.locator("#in-sequence").inner_text()

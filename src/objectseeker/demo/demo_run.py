@@ -23,7 +23,7 @@ from objectseeker.detectors.network.class_names import VOC_20
 from objectseeker.files.images import load_image
 from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, Layer, annotate, with_legend
 from objectseeker.metrics import EvaluationSettings, ThreatModel
-from objectseeker.report import write_report
+from objectseeker.report import ReportSource, write_page
 
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
 FOUND_IOU = 0.5
@@ -134,19 +134,19 @@ def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, pa
         for v in results
     ]
     bound = defense.with_fingerprint(detectors.load_detector(defense.detector, **defense.options).fingerprint)
-    write_report(
-        path,
+    source = ReportSource(
+        "objectseeker demo",
         images,
         LabelMap.same(VOC_20),
         EvaluationSettings(rule=defense.rule, follow=defense.curve, threat=ThreatModel(area=patch_area)),
         defense=bound,
-        title="objectseeker demo",
         provenance={
-            "dataset": f"{len(results)} photographs that come with objectseeker (COCO val2017, CC BY 2.0)",
+            "dataset": f"{len(results)} images that come with objectseeker (COCO val2017, CC BY 2.0)",
         },
-        measured=False,
-        remarks=[
-            f"A demonstration: {len(results)} photographs show how things work, they measure nothing. For figures, run "
-            "objectseeker observe on a dataset, and then evaluate and report."
+        shows_ap=False,
+        caveats=[
+            f"A demonstration: {len(results)} images are too few to measure anything. For metrics, run objectseeker "
+            "observe on a dataset, and then evaluate and report."
         ],
     )
+    write_page(source, path)

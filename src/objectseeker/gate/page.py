@@ -30,7 +30,7 @@ from objectseeker.gate.verdict_text import (
 )
 from objectseeker.inference.drawing import BASE, VULNERABLE, Key, Layer, annotate, captions, draw, with_legend
 from objectseeker.metrics.policy import format_value
-from objectseeker.report.thumbnails import photo_of_pixels
+from objectseeker.report.thumbnails import image_pair_of
 from objectseeker.text import escape_invisible
 
 RenderedExamples = Mapping[FailureExample, bytes | str]  # a JPEG file, or why there is none
@@ -109,7 +109,7 @@ def _render_example(image: ObservedImage, example: FailureExample, label_map: La
         layers = [Layer(boxes.xyxy, captions(boxes, names), color=BASE, width=0.5), missed]
         legend = [Key("the object", VULNERABLE), Key("output without an attack", BASE)]
         annotated = with_legend(annotate(pixels, layers), legend)
-    return photo_of_pixels(np.asarray(annotated)).view
+    return image_pair_of(np.asarray(annotated)).view
 
 
 def to_html(gate: GateResult, examples: RenderedExamples) -> str:

@@ -1,7 +1,6 @@
-"""The HTML report: one file, no network."""
+"""The HTML report of a run and the paper's figures: files that load nothing from any network."""
 
-from objectseeker.report.detectorguard_section import Baseline
-from objectseeker.report.page import write_report
-from objectseeker.report.report_data import provenance_of
+from objectseeker.report.page import Report, write_page, write_report
+from objectseeker.report.report_data import Baseline, ReportSource
 
-__all__ = ["Baseline", "provenance_of", "write_report"]
+__all__ = ["Baseline", "Report", "ReportSource", "write_page", "write_report"]

@@ -1,10 +1,10 @@
-"""Which objects are found on the images as they are: by the undefended detector or the defended one, and how surely."""
+"""What a report is written of, and the numbers and strings that its page shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,195 +15,302 @@ from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.masks import MaskSet
 from objectseeker.core.observation import ObservedImage
+from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.accumulators import Totals
 from objectseeker.metrics.image_set import BoxTable, ImageSet
-from objectseeker.metrics.image_tags import Tags
+from objectseeker.metrics.image_tags import NO_TAGS, Tags
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
 from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point, ioa_of, threshold_of
 from objectseeker.metrics.slice_metrics import FEW
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
+from objectseeker.runs.run import Run
 from objectseeker.text import redact_path
-
-if TYPE_CHECKING:
-    from objectseeker.runs.run import Run
-
 
 UNDEFENDED, DEFENDED = 1, 2  # bits of the column `found`
 
+# Stops of the page's sliders: round numbers, so that what the page shows can be requested on the command line.
+AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)
+ASPECTS = (*(1 / n for n in (16, 12, 8, 6, 4, 3, 2, 1.5)), 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+THRESHOLDS = tuple(t / 20 for t in range(20))
 
-def found_columns(scene: ImageSet, outputs: Sequence[Detections], rule: AnyRule, *, labeled: bool) -> dict[str, Column]:
-    """`found` (bits) and `score` of every object, by the matching of clean recall; `outputs` are those of the images.
 
-    Without labels the objects are the outputs themselves: all are found, the base boxes also without a defense.
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportSource:
+    """What a report is written of: observed images, and the settings that they are evaluated with.
+
+    Args:
+        title: Heading of the page; the name of a baseline.
+        images: Observed images, with their ground truth.
+        label_map: How the detector's labels map to the dataset's classes.
+        settings: Rule, threshold schedule, threat and operating point.
+        defense: The defense with that rule, which the page then names.
+        provenance: What the page says of the origin of the images.
+        caveats: Further notices for the reader.
+        is_labeled: Without annotations, the objects are the boxes that the defended detector outputs.
+        shows_ap: Whether there are enough images to show an AP.
+        tags: Tags of the images, which make slices.
     """
-    base = [image.observation.base.at_least(rule.base_threshold) for image in scene.images]
-    if labeled:
-        undefended, weaker = _found(scene, base)
-        defended, score = _found(scene, outputs)
-        score = np.where(defended, score, weaker)
-    else:
-        undefended = np.concatenate(
-            [np.arange(len(all_of_it)) < len(few) for all_of_it, few in zip(outputs, base, strict=True)]
+
+    title: str
+    images: Sequence[ObservedImage]
+    label_map: LabelMap
+    settings: EvaluationSettings
+    defense: Defense | None = None
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    caveats: Sequence[str] = ()
+    is_labeled: bool = True
+    shows_ap: bool = True
+    tags: Tags = NO_TAGS
+
+    @classmethod
+    def from_run(
+        cls, run: Run, defense: Defense, settings: EvaluationSettings | None = None, tags: Tags = NO_TAGS
+    ) -> ReportSource:
+        """Read a run under a defense that is bound to it, by default at the operating point of the defense."""
+        observed = run.manifest.observing
+        settings = settings or EvaluationSettings(
+            rule=defense.rule, follow=defense.curve, base_floor=observed.base_floor
         )
-        defended, score = np.ones_like(undefended), scene.truth.detections.score
+        name = run.folder.resolve().name
+        if settings.floor < observed.mask_floor:
+            raise ObjectSeekerError(
+                f"the settings use masked boxes with scores of at least {settings.floor}, but the run {name} stores "
+                f"none below {observed.mask_floor}: raise the thresholds, or observe with a lower --mask-floor"
+            )
+        return cls(
+            f"objectseeker report: {name}",
+            run.images(),
+            run.vocabulary,
+            settings,
+            defense=defense,
+            provenance=provenance_of(run),
+            is_labeled=run.labeled,
+            tags=tags,
+        )
+
+    def matched_to(self, other: ReportSource) -> ReportSource:
+        """Restrict this baseline to the images of `other`, in their order; raise an error if the objects differ."""
+        kind, baseline_kind = type(other.settings.rule), type(self.settings.rule)
+        if kind is not baseline_kind:
+            raise ObjectSeekerError(
+                f"the baseline's rule is a {baseline_kind.__name__}, the report's a {kind.__name__}: they certify "
+                "different things, compare rules of one kind"
+            )
+        if other.label_map.dataset_names != self.label_map.dataset_names:
+            raise ObjectSeekerError("the baseline has other classes of objects: observe both on the same dataset")
+        by_id = {image.id: image for image in self.images}
+        return replace(self, images=[_same_objects(image, by_id) for image in other.images])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Baseline:
+    """What a report compares with: a run of the same images, and its defense.
+
+    Without a defense the rule of the report is applied to the boxes of the baseline's run.
+    """
+
+    run: Run
+    defense: Defense | None = None
+    name: str | None = None  # default: the run's
+
+    def source(self, settings: EvaluationSettings) -> ReportSource:
+        """Read the baseline at the operating point and threat of the report."""
+        defense = self.run.defense(settings.rule, settings.follow) if self.defense is None else self.defense
+        defense = self.run.bind_defense(defense)
+        settings = replace(settings, rule=defense.rule, follow=defense.curve)
+        name = self.name or self.run.folder.resolve().name
+        return replace(ReportSource.from_run(self.run, defense, settings), title=name)
+
+
+def _same_objects(image: ObservedImage, by_id: Mapping[str, ObservedImage]) -> ObservedImage:
+    """Find the baseline's observation of an image; raise an error if its size or objects differ."""
+    previous = by_id.get(image.id)
+    if previous is None:
+        raise ObjectSeekerError(f"the baseline has no image {image.id}: observe both on the same images")
+    sizes = {(one.observation.width, one.observation.height) for one in (previous, image)}
+    if (
+        len(sizes) > 1
+        or not np.array_equal(previous.truth.xyxy, image.truth.xyxy)
+        or not np.array_equal(previous.truth.label, image.truth.label)
+    ):
+        raise ObjectSeekerError(
+            f"the baseline has another image {image.id}, or other objects in it: observe both on the same dataset"
+        )
+    return replace(previous, ignore=image.ignore, crowd=image.crowd)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReportData:
+    """What the report shows: the images with their objects, the rule, its metrics, and caveats."""
+
+    image_set: ImageSet
+    rule: AnyRule
+    metrics: dict[str, Any]
+    caveats: list[str]
+
+
+def report_data(source: ReportSource) -> ReportData:
+    """Evaluate the defended detector at the operating point of the settings, with the metrics of `evaluate`."""
+    if not source.is_labeled:
+        return _unlabeled_data(source)
+    image_set = ImageSet.of(source.images, source.label_map)
+    totals = Totals(source.label_map, [source.settings])
+    totals.add(image_set)
+    undefended, defended = totals.undefended(), totals.outcome(0)
+    caveat = defended.remark()
+    if defended.point is None:
+        raise ObjectSeekerError(caveat or "there is no such operating point")
+    metrics = {
+        "labeled": True,
+        "images": totals.images,
+        "objects": int(totals.objects.sum()),
+        "ignored": totals.ignored,
+        "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
+        "defended": {"ap50": defended.ap50, "clean_recall": defended.clean_recall},
+        "per_class": [
+            {
+                "label": c,
+                "undefended_ap50": float(undefended.curve.ap50[c]),
+                "ap50": float(defended.curve.ap50[c]),
+                "clean_recall": defended.recall(c),
+            }
+            for c in totals.objects.nonzero()[0].tolist()
+        ],
+    }
+    caveats = [] if caveat is None else [f"{caveat[0].upper()}{caveat[1:]}."]
+    return ReportData(image_set, defended.point.rule, metrics, caveats)
+
+
+def _unlabeled_data(source: ReportSource) -> ReportData:
+    """Take the boxes that the defended detector outputs as objects. Shares of them are no recall; there is no AP."""
+    rule = source.settings.fixed_rule
+    if rule is None:
+        point = describe_operating_point(source.settings)
+        raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
+    images = [with_outputs(image, rule) for image in source.images]
+    image_set = ImageSet.part(images, LabelMap.same(_detector_names(source.label_map, images)))
+    if not len(image_set.truth):
+        raise ObjectSeekerError(
+            f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
+            f"its base_threshold is {rule.base_threshold:g}"
+        )
+    metrics = {
+        "labeled": False,
+        "images": len(images),
+        "objects": len(image_set.truth),
+        "ignored": 0,
+        "base_boxes": sum(len(image.observation.base.at_least(rule.base_threshold)) for image in images),
+        "per_class": [{"label": c} for c in image_set.objects_per_class.nonzero()[0].tolist()],
+    }
+    caveat = (
+        "These images have no annotations: the objects are the boxes that the defended detector outputs, and every "
+        f"number is a share of these boxes. This is not recall: {ATTACKED_ALREADY}, and no certificate here covers "
+        "those."
+    )
+    return ReportData(image_set, rule, metrics, [caveat])
+
+
+def _detector_names(label_map: LabelMap, images: Sequence[ObservedImage]) -> tuple[str, ...]:
+    """Return the detector's class names; a detector without names may use any label, which is then its own name."""
+    boxes = [one for image in images for one in (image.observation.base, image.observation.boxes)]
+    used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
+    names = label_map.detector_names
+    return tuple(name_of_label(names, label) for label in range(max(len(names), used)))
+
+
+def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled: bool) -> dict[str, Column]:
+    """Compute `found` (bits) and `score` of every object by the matching of clean recall.
+
+    `outputs` are the boxes that the defended detector outputs, per image. Without annotations the objects are these
+    boxes: all are found, and the base boxes also without a defense.
+    """
+    image_set = data.image_set
+    base = [image.observation.base.at_least(data.rule.base_threshold) for image in image_set.images]
+    if is_labeled:
+        undefended, base_score = _match(image_set, base)
+        defended, score = _match(image_set, outputs)
+        score = np.where(defended, score, base_score)
+    else:
+        pairs = zip(outputs, base, strict=True)
+        undefended = np.concatenate([np.arange(len(all_boxes)) < len(base_boxes) for all_boxes, base_boxes in pairs])
+        defended, score = np.ones_like(undefended), image_set.truth.detections.score
     return {
         "found": (UNDEFENDED * undefended + DEFENDED * defended).astype(np.uint8),
         "score": score.astype(np.float32),
     }
 
 
-def _found(scene: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
-    """Which objects some box takes, and the highest score of such a box; 0 for the others."""
-    gathered = BoxTable.concatenate_boxes(boxes).in_dataset(scene.vocabulary)
-    taken = greedy_match(gathered.detections.score, candidate_pairs(gathered, scene), scene)
-    score = np.full(len(scene.truth), -1.0)
-    np.maximum.at(score, taken[taken >= 0], gathered.detections.score[taken >= 0])
+def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
+    """Return which objects some box matches, and the highest score of such a box; 0 for the others."""
+    table = BoxTable.concatenate_boxes(boxes).in_dataset(image_set.vocabulary)
+    matched = greedy_match(table.detections.score, candidate_pairs(table, image_set), image_set)
+    score = np.full(len(image_set.truth), -1.0)
+    np.maximum.at(score, matched[matched >= 0], table.detections.score[matched >= 0])
     return score >= 0, np.maximum(score, 0.0)
 
 
-# What the page says in numbers: AP and recall, the defense and provenance. All APs and recalls are percentages.
-
-
-# The stops of the page's sliders: round numbers, so that what is seen there can be asked for on the command line.
-AREAS = (*(float(f"{m}e-{e}") for e in (3, 2, 1) for m in (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8)), 1.0)
-ASPECTS = (*(1 / n for n in (16, 12, 8, 6, 4, 3, 2, 1.5)), 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
-OFFERED_THRESHOLDS = tuple(t / 20 for t in range(20))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shown:
-    """What the report shows: the images with their objects, the rule, its figures, and what must be said of them."""
-
-    scene: ImageSet
-    rule: AnyRule
-    figures: dict[str, Any]
-    remarks: list[str]
-
-
-def shown(images: Sequence[ObservedImage], vocabulary: LabelMap, settings: EvaluationSettings) -> Shown:
-    """The defended detector where the settings ask for it, in the figures of `evaluate`."""
-    scene = ImageSet.of(images, vocabulary)
-    totals = Totals(vocabulary, [settings])
-    totals.add(scene)
-    undefended, ours = totals.undefended(), totals.outcome(0)
-    remark = ours.remark()
-    if ours.point is None:
-        raise ObjectSeekerError(remark or "there is no such operating point")
-    figures = {
-        "labeled": True,
-        "images": totals.images,
-        "objects": int(totals.objects.sum()),
-        "ignored": totals.ignored,
-        "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
-        "defended": {"ap50": ours.ap50, "clean_recall": ours.clean_recall},
-        "per_class": [
-            {
-                "label": c,
-                "undefended_ap50": float(undefended.curve.ap50[c]),
-                "ap50": float(ours.curve.ap50[c]),
-                "clean_recall": ours.recall(c),
-            }
-            for c in totals.objects.nonzero()[0].tolist()
-        ],
-    }
-    return Shown(scene, ours.point.rule, figures, [] if remark is None else [f"{remark[0].upper()}{remark[1:]}."])
-
-
-def shown_without_labels(images: Sequence[ObservedImage], vocabulary: LabelMap, settings: EvaluationSettings) -> Shown:
-    """The boxes that the defended detector outputs as objects. They are no recall, and there is no AP."""
-    rule = settings.fixed_rule
-    if rule is None:
-        raise ObjectSeekerError(
-            f"a point {describe_operating_point(settings)} cannot be found without labels: give a base score instead"
-        )
-    found = [with_outputs(image, rule) for image in images]
-    names = _names(vocabulary, found)
-    scene = ImageSet.part(found, LabelMap.same(names))
-    if not len(scene.truth):
-        raise ObjectSeekerError(
-            f"the defended detector outputs no box on any of the {len(found)} images, so there is nothing to certify: "
-            f"its base_threshold is {rule.base_threshold:g}"
-        )
-    base = sum(len(image.observation.base.at_least(rule.base_threshold)) for image in found)
-    figures = {
-        "labeled": False,
-        "images": len(found),
-        "objects": len(scene.truth),
-        "ignored": 0,
-        "base_boxes": base,
-        "per_class": [{"label": c} for c in scene.objects_per_class.nonzero()[0].tolist()],
-    }
-    remark = (
-        "There are no labels here: the objects are the boxes that the defended detector outputs, and every figure is a "
-        f"share of these boxes. That is not recall: {ATTACKED_ALREADY}, and nothing here speaks of them."
-    )
-    return Shown(scene, rule, figures, [remark])
-
-
-def _names(vocabulary: LabelMap, images: Sequence[ObservedImage]) -> tuple[str, ...]:
-    """The detector's class names; one that has none may use any label, and each label is its own name."""
-    boxes = [one for image in images for one in (image.observation.base, image.observation.boxes)]
-    used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
-    known = vocabulary.detector_names
-    return tuple(name_of_label(known, label) for label in range(max(len(known), used)))
-
-
-def controls(settings: EvaluationSettings) -> dict[str, Any]:
-    """The stops of the sliders, with those of the settings among them, and where they stand at first."""
+def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
+    """Return the stops of the page's sliders, those of the settings included, and the initial ones."""
     threat = settings.threat
     threshold = threshold_of(settings.rule, threat.threshold)
     return {
         "areas": sorted({*AREAS, threat.area}),
         "aspects": sorted({*ASPECTS, threat.aspect}),
-        "thresholds": sorted({*OFFERED_THRESHOLDS, threshold}),
-        "wheres": PATCH_LOCATIONS,
-        "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "where": "over"},
+        "thresholds": sorted({*THRESHOLDS, threshold}),
+        "locations": PATCH_LOCATIONS,
+        "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "location": "over"},
         "size_bins": SIZE_BINS,
-        "few": FEW,
+        "min_slice_objects": FEW,
     }
 
 
-def described(settings: EvaluationSettings, rule: AnyRule, defense: Defense | None) -> dict[str, str]:
-    """The defense in full, number by number as exact as it is used: what is read here can be typed again."""
+def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
+    """Return every setting of the defense with all its digits, so that what the page shows can be typed again."""
+    settings, defense = source.settings, source.defense
     values: dict[str, Any] = {}
     if defense is not None:
         deployed = replace(defense, rule=rule)
         values["defense"] = f"sha256:{deployed.sha256}"
         if deployed != defense:
             values["on the curve of"] = f"sha256:{defense.sha256}"
-        identity = defense.identity or "not recorded"
-        values |= {"detector": redact_path(defense.detector), "detector identity": redact_path(identity)}
+        fingerprint = defense.identity or "not recorded"
+        values |= {"detector": redact_path(defense.detector), "detector fingerprint": redact_path(fingerprint)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     ioa = ioa_of(rule)
-    name = "the paper's: one masked box decides" if ioa.evidence_threshold is None else "evidence: views add up"
-    values |= {"rule": "the IoU variant" if isinstance(rule, IouRule) else name} | asdict(ioa)
+    if isinstance(rule, IouRule):
+        name = "the IoU rule"
+    elif ioa.evidence_threshold is None:
+        name = "the paper's: one masked box is sufficient"
+    else:
+        name = "evidence accumulates over views"
+    values |= {"rule": name} | asdict(ioa)
     values |= {"filter_iou": rule.filter_iou} if isinstance(rule, IouRule) else {}
     values |= {"bound": settings.threat.bound, "operating point": describe_operating_point(settings)}
     return {key: value if isinstance(value, str) else repr(value) for key, value in values.items() if value is not None}
 
 
 def provenance_of(run: Run) -> dict[str, str]:
-    """Where a run comes from."""
-    manifest, observing = run.manifest, run.manifest.observing
+    """Describe where a run comes from, without folders or credentials."""
+    manifest, observed = run.manifest, run.manifest.observing
     return {
         "run": run.folder.resolve().name,
-        "run identity": f"sha256:{run.identity}",
+        "run fingerprint": f"sha256:{run.identity}",
         "dataset": redact_path(manifest.dataset),
-        "dataset identity": manifest.dataset_identity,
+        "dataset fingerprint": manifest.dataset_identity,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
-        "boxes stored from": f"{observing.base_floor!r} (untouched), {observing.mask_floor!r} (masked)",
-        "classes left out": ", ".join(manifest.unmatched_classes) or "none",
+        "lowest scores stored": f"{observed.base_floor!r} (unmasked), {observed.mask_floor!r} (masked)",
+        "unmatched classes": ", ".join(manifest.unmatched_classes) or "none",
         "software": ", ".join(f"{name} {version}" for name, version in manifest.software.items()),
     }
 
 
-def constants(rule: AnyRule) -> dict[str, Any]:
-    """What the page's verdicts compare with, and what their words depend on."""
+def rule_constants(rule: AnyRule) -> dict[str, Any]:
+    """Return what the page's verdicts compare with, and what its wording depends on."""
     by_iou = isinstance(rule, IouRule)
     return {
         "margin": MARGIN,
@@ -215,27 +322,44 @@ def constants(rule: AnyRule) -> dict[str, Any]:
     }
 
 
-def tags_of(tags: Tags, images: int) -> list[dict[str, Any]]:
-    """Column by column its values, and which of them each image has, -1 for none; columns without any are left out."""
+def tag_columns(tags: Tags, images: int) -> list[dict[str, Any]]:
+    """Return, per tag, its values and which of them each image has (-1 for none); tags without values are omitted."""
     columns = []
     for name, values in tags.columns.items():
         if len(values) != images:
-            raise ObjectSeekerError(f"tags must have a value for every image, {images}, {name} has {len(values)}")
+            raise ObjectSeekerError(
+                f"tags need one value per image: {name} has {len(values)} values for {images} images"
+            )
         known = sorted(set(values) - {""})
-        place = {value: at for at, value in enumerate(known)}
+        index = {value: at for at, value in enumerate(known)}
         if known:
-            columns.append({"name": name, "values": known, "of_image": [place.get(value, -1) for value in values]})
+            columns.append({"name": name, "values": known, "of_image": [index.get(value, -1) for value in values]})
     return columns
 
 
-def masks_of(sizes: Sequence[MaskSet]) -> list[dict[str, Any]]:
+def mask_sets(images: Sequence[ObservedImage], defense: Defense | None) -> tuple[list[MaskSet], list[int]]:
+    """Return the mask sets in use, one per image size, and which of them each image has."""
+    used: dict[MaskSet, int] = {}
+    index = []
+    for image in images:
+        masks = image.observation.masks
+        if not isinstance(masks, MaskSet):
+            raise ObjectSeekerError(
+                "a report shows certificates against one patch: observe with half masks or bands, not pairs"
+            )
+        number = None if image.frame is None else image.frame.number
+        if defense is not None and masks != recipe_for_frame(defense.masks, number).masks(masks.width, masks.height):
+            raise ObjectSeekerError(
+                f"image {image.id} was observed under other masks than the defense's {defense.masks}"
+            )
+        index.append(used.setdefault(masks, len(used)))
+    return list(used), index
+
+
+def mask_dicts(masks: Sequence[MaskSet]) -> list[dict[str, Any]]:
+    """Return mask sets as JSON."""
     return [
-        {
-            "width": one.width,
-            "height": one.height,
-            "axis": one.axis.tolist(),
-            "start": one.start.tolist(),
-            "end": one.end.tolist(),
-        }
-        for one in sizes
+        {"width": one.width, "height": one.height}
+        | {name: getattr(one, name).tolist() for name in ("axis", "start", "end")}
+        for one in masks
     ]

@@ -1,4 +1,4 @@
-"""The photographs of a report, small enough to send around: a thumbnail and a view, or a word on why there is none."""
+"""The images of a report, small enough to send around, and the choice of the image that it opens with."""
 
 from __future__ import annotations
 
@@ -19,83 +19,80 @@ from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import ThreatModel
 
-THUMBNAIL, LARGE_VIEW = 240, 640  # longest side, pixels
+MAX_THUMBNAIL_SIDE, MAX_VIEW_SIDE = 240, 640  # pixels
 THUMBNAIL_QUALITY, VIEW_QUALITY = 50, 60  # JPEG
+
+MAX_COVER_OBJECTS = 12  # an image with more is no good first image
+MAX_COVER_CANDIDATES = 60  # spread evenly over the run
+MAX_COVERS = 5  # ranked, in case the first images are missing
 
 
 @dataclass(frozen=True, slots=True)
-class Photo:
-    """Two JPEG files."""
+class ImagePair:
+    """Two JPEG files of one image: a thumbnail and a larger view."""
 
     thumbnail: bytes
     view: bytes
 
 
-def photo_of(image: ObservedImage) -> Photo | str:
-    """The photograph behind an observed image; a sentence if it is gone, or no longer what was observed."""
+def load_image_pair(image: ObservedImage) -> ImagePair | str:
+    """Load an observed image; return a message if it is missing or no longer has the observed size."""
     try:
         pixels = load_image(image.path)
     except ObjectSeekerError as error:
         return str(error)
     height, width = pixels.shape[:2]
-    seen = image.observation.width, image.observation.height
-    if (width, height) != seen:
-        return f"{image.path} is {width}x{height} pixels now, it was {seen[0]}x{seen[1]} when it was observed"
-    return photo_of_pixels(pixels)
+    observed = image.observation.width, image.observation.height
+    if (width, height) != observed:
+        return f"{image.path} has {width}x{height} pixels, but {observed[0]}x{observed[1]} when it was observed"
+    return image_pair_of(pixels)
 
 
-def photo_of_pixels(pixels: Image) -> Photo:
-    picture = PIL.Image.fromarray(np.ascontiguousarray(pixels))
-    view = _shrunk(picture, LARGE_VIEW)
-    return Photo(_jpeg(_shrunk(view, THUMBNAIL), THUMBNAIL_QUALITY), _jpeg(view, VIEW_QUALITY))
+def image_pair_of(pixels: Image) -> ImagePair:
+    """Recompress an image as a thumbnail and a view."""
+    whole = PIL.Image.fromarray(np.ascontiguousarray(pixels))
+    view = _shrink(whole, MAX_VIEW_SIDE)
+    return ImagePair(_jpeg(_shrink(view, MAX_THUMBNAIL_SIDE), THUMBNAIL_QUALITY), _jpeg(view, VIEW_QUALITY))
 
 
-def _shrunk(picture: PIL.Image.Image, longest: int) -> PIL.Image.Image:
-    """A copy whose longest side is at most `longest`."""
-    small = picture.copy()
-    small.thumbnail((longest, longest), PIL.Image.Resampling.BICUBIC)
+def _shrink(image: PIL.Image.Image, max_side: int) -> PIL.Image.Image:
+    small = image.copy()
+    small.thumbnail((max_side, max_side), PIL.Image.Resampling.BICUBIC)
     return small
 
 
-def _jpeg(picture: PIL.Image.Image, quality: int) -> bytes:
+def _jpeg(image: PIL.Image.Image, quality: int) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality, optimize=True, progressive=True)
+    image.save(buffer, "JPEG", quality=quality, optimize=True, progressive=True)
     return buffer.getvalue()
 
 
-# The photograph that the report opens with: one that shows what a patch can do and what it cannot.
+def cover_images(image_set: ImageSet, rule: AnyRule, threat: ThreatModel) -> list[int]:
+    """Rank images to open with: those whose objects differ most in where they are certified.
 
-
-MOST_OBJECTS = 12  # more are no first picture
-LOOKED_AT = 60  # images, spread over the run
-RANKED = 5  # how many to fall back on where photographs are missing
-
-
-def opening_images(scene: ImageSet, rule: AnyRule, threat: ThreatModel) -> list[int]:
-    """Images to open with, best first: of objects certified over, only away from it, and not at all, most kinds.
-
-    Among equals those with about four objects, then those whose largest object is large.
+    Objects are of three kinds: certified over, certified only for patches away from the object, and not certified.
+    More kinds rank first; among equals an image with about four objects, then one with a large object.
     """
-    per_image = np.bincount(scene.truth.image[scene.counted], minlength=scene.image_count)
-    chosen = np.flatnonzero((per_image > 0) & (per_image <= MOST_OBJECTS))
-    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, LOOKED_AT).astype(int))] if len(chosen) else chosen
+    per_image = np.bincount(image_set.truth.image[image_set.counted], minlength=image_set.image_count)
+    chosen = np.flatnonzero((per_image > 0) & (per_image <= MAX_COVER_OBJECTS))
     if not len(chosen):
-        return list(range(min(scene.image_count, RANKED)))
-    part = ImageSet.part([scene.images[i] for i in chosen.tolist()], scene.vocabulary)
-    patches = [Patch(threat.area, threat.aspect, where) for where in PATCH_LOCATIONS]
+        return list(range(min(image_set.image_count, MAX_COVERS)))
+    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, MAX_COVER_CANDIDATES).astype(int))]
+    part = ImageSet.part([image_set.images[i] for i in chosen.tolist()], image_set.vocabulary)
+    patches = [Patch(threat.area, threat.aspect, location) for location in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(
         build_proof_table(part, rule, threat.bound), rule, patches, threshold=threat.threshold
     )
-    shown = dict(zip(PATCH_LOCATIONS, certified & ~vacuous, strict=True))
-    kind = np.where(shown["over"], 2, np.where(shown["far"] | shown["close"], 1, 0))
+    proven = dict(zip(PATCH_LOCATIONS, certified & ~vacuous, strict=True))
+    kind = np.where(proven["over"], 2, np.where(proven["far"] | proven["close"], 1, 0))
 
     def keys() -> Iterator[tuple[int, int, float, int]]:
         owner = part.truth.image[part.counted]
         box = part.truth.detections.xyxy[part.counted]
         area = (box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])
         for i in range(part.image_count):
-            mine = owner == i
-            share = float(area[mine].max()) / float(part.width[i] * part.height[i])
-            yield -len(set(kind[mine].tolist())), abs(int(mine.sum()) - 4), -min(share, 0.5), i
+            objects = owner == i
+            share = float(area[objects].max()) / float(part.width[i] * part.height[i])
+            yield -len(set(kind[objects].tolist())), abs(int(objects.sum()) - 4), -min(share, 0.5), i
 
-    return [int(chosen[i]) for *_, i in sorted(keys())[:RANKED]]
+    return [int(chosen[i]) for *_, i in sorted(keys())[:MAX_COVERS]]

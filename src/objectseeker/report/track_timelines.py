@@ -1,7 +1,7 @@
-"""The sequences of a report: their frames, and for every track where it is certified and how long it can be hidden.
+"""The sequences of a report: their frames and, per track, where it is certified and its longest uncertified time.
 
-All of it is computed here, for the patch that the report is written with, anywhere in the image: the page only draws
-it. What windows and hidden times are is said in `evaluation.over_time`, which `evaluate` uses.
+All of it is computed here, for the patch that the report is written with, anywhere in the image; the page only draws
+it. `metrics.track_certificates`, which `evaluate` uses too, defines windows and uncertified times.
 """
 
 from __future__ import annotations
@@ -24,75 +24,78 @@ from objectseeker.metrics.track_certificates import MOVES, WINDOWS, longest_hidd
 from objectseeker.report.packed_certificates import Column
 from objectseeker.text import redact_path
 
-NO_BOX, ALONE, HELD, HIDDEN = range(4)  # what a frame is for a track
+NO_BOX, CERTIFIED_FRAME, CERTIFIED_WINDOW, UNCERTIFIED = range(4)  # states of a track in a frame
 
 
 @dataclass(slots=True, eq=False)
-class _Track:
-    """A track while frames pass by."""
+class _ReportTrack:
+    """A track while its frames are read."""
 
     label: int
-    seen: dict[int, FramePositions] = field(default_factory=dict)  # by frame
-    objects: list[int] = field(default_factory=list)  # of the report
+    positions: dict[int, FramePositions] = field(default_factory=dict)  # by frame number
+    objects: list[int] = field(default_factory=list)  # numbers in the report
 
 
 @dataclass(slots=True, eq=False)
-class _Frames:
-    """A sequence while frames pass by."""
+class _SequenceState:
+    """A sequence while its frames are read."""
 
     fps: float | None
-    images: dict[int, int] = field(default_factory=dict)  # by frame
+    images: dict[int, int] = field(default_factory=dict)  # by frame number
     sizes: set[tuple[int, int]] = field(default_factory=set)
-    tracks: dict[int, _Track] = field(default_factory=dict)
+    tracks: dict[int, _ReportTrack] = field(default_factory=dict)
 
 
-def sequences_of(
-    images: Sequence[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel, masks: Recipe | None
+def track_timelines(
+    images: Sequence[ObservedImage], label_map: LabelMap, rule: AnyRule, threat: ThreatModel, masks: Recipe | None
 ) -> tuple[dict[str, Any] | None, dict[str, Column]]:
-    """What the page plays, None without sequences; and the column `track`: its row in its sequence, -1 for none."""
-    found: dict[str, _Frames] = {}
+    """Compute what the page plays, None without sequences, and the column `track`.
+
+    The column holds the row of an object's track in its sequence, -1 for none.
+    """
+    sequences: dict[str, _SequenceState] = {}
     objects = 0
-    for place, image in enumerate(images):
+    for number, image in enumerate(images):
         if image.frame is not None:
-            sequence = found.setdefault(image.frame.sequence, _Frames(image.frame.fps))
-            sequence.images[image.frame.number] = place
+            sequence = sequences.setdefault(image.frame.sequence, _SequenceState(image.frame.fps))
+            sequence.images[image.frame.number] = number
             sequence.sizes.add((image.observation.width, image.observation.height))
-            _follow(sequence, image, vocabulary, rule, threat, objects)
+            _add_frame(sequence, image, label_map, rule, threat, objects)
         objects += len(image.truth)
-    if not found:
+    if not sequences:
         return None, {}
     rolling = masks.frames if isinstance(masks, Rolling) else None
     windows = (1, *WINDOWS) if rolling is None else (rolling,)
-    of_object = np.full(objects, -1, np.int32)
-    for sequence in found.values():
+    row_of_object = np.full(objects, -1, np.int32)
+    for sequence in sequences.values():
         for row, track in enumerate(sequence.tracks.values()):
-            of_object[track.objects] = row
-    shown = {
+            row_of_object[track.objects] = row
+    playback = {
         "area": threat.area,
         "aspect": threat.aspect,
         "threshold": threshold_of(rule, threat.threshold),
         "rolling": rolling,
-        "moves": MOVES,
+        "max_motions": MOVES,
         "windows": windows,
-        "sequences": [_shown(name, sequence, windows) for name, sequence in found.items()],
+        "sequences": [_sequence_dict(name, sequence, windows) for name, sequence in sequences.items()],
     }
-    return shown, {"track": of_object}
+    return playback, {"track": row_of_object}
 
 
-def _follow(
-    sequence: _Frames, image: ObservedImage, vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel, start: int
+def _add_frame(
+    sequence: _SequenceState, image: ObservedImage, label_map: LabelMap, rule: AnyRule, threat: ThreatModel, first: int
 ) -> None:
-    """Add one frame to its tracks; `start` is its first object."""
+    """Add one frame to its tracks; `first` is the number of its first object."""
     assert image.frame is not None
-    for n, (seen,) in tracked_objects(image, vocabulary, rule, threat, threat.anywhere(), [image.observation]):
-        track = sequence.tracks.setdefault(int(image.track[n]), _Track(int(image.truth.label[n])))
-        track.seen[image.frame.number] = seen
-        track.objects.append(start + n)
+    for n, (positions,) in tracked_objects(image, label_map, rule, threat, threat.anywhere(), [image.observation]):
+        track = sequence.tracks.setdefault(int(image.track[n]), _ReportTrack(int(image.truth.label[n])))
+        track.positions[image.frame.number] = positions
+        track.objects.append(first + n)
 
 
-def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, Any]:
+def _sequence_dict(name: str, sequence: _SequenceState, windows: Sequence[int]) -> dict[str, Any]:
     frames = sorted(sequence.images)
-    one_size = len(sequence.sizes) == 1  # where a patch moves to is said in pixels of one size
+    one_size = len(sequence.sizes) == 1  # patch motion is measured in pixels of one frame size
     return {
         "name": redact_path(name),
         "fps": sequence.fps,
@@ -101,58 +104,62 @@ def _shown(name: str, sequence: _Frames, windows: Sequence[int]) -> dict[str, An
         "one_size": one_size,
         "tracks": [
             {
-                "track": str(number),  # of any length, to the last digit
+                "track": str(number),  # a string: JavaScript would round a long number
                 "label": track.label,
-                "ways": list(_ways(track, sequence.fps, windows)) if one_size else [],
+                "motions": list(_timelines(track, sequence.fps, windows)) if one_size else [],
             }
             for number, track in sequence.tracks.items()
         ],
     }
 
 
-def _ways(track: _Track, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """For every move of the patch: the longest hidden time, where it is, and for every window what each frame is."""
-    frames = sorted(track.seen)  # those between are blind
-    at = np.array(frames)
-    line = [track.seen[number] for number in frames]
-    alone = np.array([instant.certified for instant in line])
-    for moves in MOVES:
-        earliest = np.array(
-            earliest_uncertified_start(line, UNBOUNDED_MOTION if moves is None else moves, numbers=frames)
-        )
-        begin, end = longest_hidden(earliest, at)
+def _timelines(track: _ReportTrack, fps: float | None, windows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield, for each patch motion, the longest uncertified time and, per window length, the state of each frame."""
+    frames = sorted(track.positions)  # frames in between are unobserved
+    numbers = np.array(frames)
+    line = [track.positions[number] for number in frames]
+    certified = np.array([positions.certified for positions in line])
+    for max_motion in MOVES:
+        motion = UNBOUNDED_MOTION if max_motion is None else max_motion
+        earliest = np.array(earliest_uncertified_start(line, motion, numbers=frames))
+        begin, end = longest_hidden(earliest, numbers)
         yield {
-            "hidden": end - begin,
-            "words": _time(end - begin, fps),
-            "stretch": [begin, end - 1],
-            "states": [_runs(_states(earliest, at, alone, length), at) for length in windows],
+            "uncertified": end - begin,
+            "duration": _duration(end - begin, fps),
+            "longest": [begin, end - 1],
+            "states": [_runs(_certification_states(earliest, numbers, certified, n), numbers) for n in windows],
         }
 
 
-def _states(earliest: Ints, at: Ints, alone: Bools, frames: int) -> Ints:
-    """What each frame with a box is. HELD: some window of so many frames has it, and all that have it are certified."""
-    begins, ends = windows_of(at, frames)
-    open_ones = earliest[ends] <= begins
-    held = _within(begins, ends, len(at)) & ~_within(begins[open_ones], ends[open_ones], len(at))
-    return np.select([alone, held], [ALONE, HELD], HIDDEN)
+def _certification_states(earliest: Ints, numbers: Ints, certified: Bools, frames: int) -> Ints:
+    """Compute the state of each frame that has a box.
+
+    CERTIFIED_WINDOW: at least one window of `frames` frames contains the frame, and every such window is certified.
+    """
+    begins, ends = windows_of(numbers, frames)
+    uncertified = earliest[ends] <= begins
+    in_any = _within(begins, ends, len(numbers))
+    in_uncertified = _within(begins[uncertified], ends[uncertified], len(numbers))
+    return np.select([certified, in_any & ~in_uncertified], [CERTIFIED_FRAME, CERTIFIED_WINDOW], UNCERTIFIED)
 
 
 def _within(begins: Ints, ends: Ints, length: int) -> Bools:
-    """Which frames lie in one of the windows."""
+    """Mark the frames that are in one of the windows."""
     steps = np.zeros(length + 1, np.int64)
     np.add.at(steps, begins, 1)
     np.add.at(steps, ends + 1, -1)
     return np.asarray(np.cumsum(steps)[:-1] > 0)
 
 
-def _runs(states: Ints, at: Ints) -> list[list[int]]:
-    """Frames of one state after one another: the state, the first and the last of them. Without a box there is none."""
-    turns = np.flatnonzero((np.diff(states) != 0) | (np.diff(at) > 1)) + 1
+def _runs(states: Ints, numbers: Ints) -> list[list[int]]:
+    """Group consecutive frames of one state: state, first frame, last frame. Frames without a box are in no group."""
+    turns = np.flatnonzero((np.diff(states) != 0) | (np.diff(numbers) > 1)) + 1
     return [
-        [int(states[begin]), int(at[begin]), int(at[end - 1])] for begin, end in pairwise([0, *turns.tolist(), len(at)])
+        [int(states[begin]), int(numbers[begin]), int(numbers[end - 1])]
+        for begin, end in pairwise([0, *turns.tolist(), len(numbers)])
     ]
 
 
-def _time(frames: int, fps: float | None) -> str:
+def _duration(frames: int, fps: float | None) -> str:
     words = f"{frames} frame{'' if frames == 1 else 's'}"
     return words if fps is None else f"{words}, {frames / fps:.2f} s"

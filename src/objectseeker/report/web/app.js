@@ -1,20 +1,21 @@
-// Puts the parts together: the attack's controls, which part is shown, the keyboard, and what tests may ask.
+// Connects the parts: the controls of the patch, which part is shown, the keyboard, and the functions that tests call.
 
 const verdictWork = new Work();
-const PARTS = ["overview", "images", "image", ...(data.played ? ["sequences"] : []), "meaning"];
-let galleryScroll = 0; // where the reader left the images
+const PARTS = ["overview", "images", "image", ...(data.playback ? ["sequences"] : []), "meaning"];
+let galleryScroll = 0; // scroll position at which the reader left the images
 
 function setAttack(change) {
   Object.assign(attack, change);
   showControls();
+  for (const known of [verdicts, baselineVerdicts].map((each) => each?.known)) known?.fill(0);
   if (stageIsShown()) {
-    for (const _ of judge(attack, objectsOf(view.image), verdicts)); // what the reader looks at comes first
-    updatePhoto();
+    certifyShown();
+    updateView();
   }
-  judgeAll();
+  certifyAll();
 }
 
-// The photograph is part of the overview, of the image by itself and of its sequence.
+// The stage is part of the overview, of the image part and of its sequence.
 const STAGES = ["overview", "image", "sequences"];
 const stageIsShown = () => view.image >= 0 && STAGES.some((part) => !byId(`part-${part}`).hidden);
 
@@ -31,24 +32,24 @@ function showControls() {
   byId("area").setAttribute("aria-valuetext", areaWords(attack.area) + " of the image");
   byId("aspect").setAttribute("aria-valuetext", aspectWords(attack.aspect));
   byId("threshold").setAttribute("aria-valuetext", String(attack.threshold));
-  for (const choice of byId("where").querySelectorAll("input")) choice.checked = choice.value === attack.where;
+  for (const choice of byId("location").querySelectorAll("input")) choice.checked = choice.value === attack.location;
   byId("attack-words").value = attackWords();
   byId("attack-meaning").textContent = meaningWords();
 }
 
-function judgeAll() {
+function certifyAll() {
   const next = emptyVerdicts(),
-    nextBefore = before && emptyVerdicts();
-  document.body.classList.add("judging");
+    nextBaseline = baseline && emptyVerdicts();
+  document.body.classList.add("certifying");
   function* steps() {
-    yield* judge({ ...attack }, everyObject, next);
-    if (before) yield* judge({ ...attack }, everyObject, nextBefore, before);
+    yield* certifyObjects({ ...attack }, everyObject, next);
+    if (baseline) yield* certifyObjects({ ...attack }, everyObject, nextBaseline, baseline);
     yield* measureSquares(attack.threshold);
   }
   verdictWork.run(steps(), () => {
     verdicts = next;
-    verdictsBefore = nextBefore;
-    document.body.classList.remove("judging");
+    baselineVerdicts = nextBaseline;
+    document.body.classList.remove("certifying");
     showVerdicts();
   });
 }
@@ -58,7 +59,7 @@ function showVerdicts() {
   showSlices();
   showChanges();
   updateGallery();
-  if (stageIsShown()) updatePhoto();
+  if (stageIsShown()) updateView();
   if (!byId("part-overview").hidden) updateChart();
 }
 
@@ -71,13 +72,13 @@ function fillControls() {
     byId(name).max = stops.length - 1;
     byId(name).addEventListener("input", () => setAttack({ [name]: stops[+byId(name).value] }));
   }
-  byId("where").replaceChildren(
-    ...wheres.map((where) =>
+  byId("location").replaceChildren(
+    ...locations.map((location) =>
       make(
         "label",
         {},
-        make("input", { type: "radio", name: "where", value: where, change: () => setAttack({ where }) }),
-        where,
+        make("input", { type: "radio", name: "location", value: location, change: () => setAttack({ location }) }),
+        location,
       ),
     ),
   );
@@ -93,8 +94,8 @@ function setTheme(dark) {
 }
 
 function showPart() {
-  const [asked, number, object] = location.hash.slice(1).split("/");
-  const part = PARTS.includes(asked) ? asked : "overview";
+  const [requested, number, object] = location.hash.slice(1).split("/");
+  const part = PARTS.includes(requested) ? requested : "overview";
   const shown = PARTS.find((name) => !byId(`part-${name}`).hidden);
   if (shown === "images") galleryScroll = scrollY;
   for (const name of PARTS) byId(`part-${name}`).hidden = name !== part;
@@ -105,7 +106,7 @@ function showPart() {
   }
   if (part === "overview") {
     byId("hero-stage").append(byId("stage"));
-    setTimeout(() => showOverview(part !== shown || view.image < 0)); // not at once: first the page can be used
+    setTimeout(() => showOverview(part !== shown || view.image < 0)); // later: first the page becomes usable
   }
   if (part === "images" && gallery.shown === 0) showCards(CARDS_AT_ONCE);
   if (part === "image") {
@@ -125,9 +126,9 @@ function showPart() {
   }
 }
 
-function showOverview(opened) {
-  if (byId("part-overview").hidden) return; // left again
-  if (opened) openImage(data.opening);
+function showOverview(entered) {
+  if (byId("part-overview").hidden) return; // the reader has left it
+  if (entered) openImage(data.cover);
   updateChart();
 }
 
@@ -164,49 +165,50 @@ function onKey(event) {
   const action = KEYS[part][event.key.length === 1 ? event.key.toLowerCase() : event.key];
   if (action === undefined || event.target.matches("select, input[type=text]")) return;
   if (part === "sequences" && event.key === " " && event.target.matches("button, a, summary")) return;
-  if (part === "sequences" && event.target.closest("#attack")) return; // its sliders have arrows of their own
+  if (part === "sequences" && event.target.closest("#attack")) return; // its sliders use the arrow keys
   action();
   event.preventDefault();
 }
 
 fillControls();
 fillOverview();
-setTimeout(fillFilters); // they are on another part, and to order names takes a while
-fillPhoto();
+setTimeout(fillFilters); // on another part; sorting names takes a while
+fillLayers();
 fillStage();
 fillSaving();
 fillSequences();
 showControls();
 showPart();
-judgeAll();
+certifyAll();
 addEventListener("hashchange", showPart);
 addEventListener("keydown", onKey);
 addEventListener("resize", () => {
   if (!byId("part-overview").hidden) drawChart();
-  if (stageIsShown()) updatePhoto();
+  if (stageIsShown()) updateView();
 });
 
-// The functions behind the page, for tests and for the curious: the same ones that the page uses.
+// The functions behind the page, for tests and for anyone who wants to check: the same ones that the page uses.
 window.objectseeker = {
   data,
   certificates,
   attack,
   view,
   percent,
-  before,
+  verdictOf,
+  baseline,
   listAsCsv,
-  picturePng,
-  csvCell,
-  remaining(i, area, aspect, threshold) {
+  imagePng,
+  escapeCsvCell,
+  jointCertificate(i, area, aspect, threshold) {
     const { width, height } = data.masks[data.image_masks[i]];
     const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
-    return remainingOf(certificates, objects, patchSize(area, aspect, width, height), threshold);
+    return jointCertificate(certificates, objects, patchSize(area, aspect, width, height), threshold);
   },
-  verdicts(area, aspect, where, threshold) {
+  verdicts(area, aspect, location, threshold) {
     const sizes = Array.from({ length: certificates.count }, (_, n) => certificates.sizeFor(n, { area, aspect }));
     return {
-      certified: sizes.map((size, n) => certificates.certified(n, where, size, threshold)),
-      vacuous: sizes.map((size, n) => certificates.vacuous(n, where, size)),
+      certified: sizes.map((size, n) => certificates.certified(n, location, size, threshold)),
+      vacuous: sizes.map((size, n) => certificates.vacuous(n, location, size)),
     };
   },
   interactive: performance.now(),

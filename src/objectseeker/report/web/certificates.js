@@ -1,12 +1,12 @@
-// Certification in the page: what certification.py, evidence.py and threats.py do, on the same integers and the same
-// doubles, so that every verdict is the one Python gives. Nothing here touches the document.
+// Certification in the page: what certification.py, evidence.py, joint.py and threats.py do, on the same integers and the
+// same doubles, so that every verdict equals Python's. Nothing here touches the document.
 //
 // A rectangle of patch positions is [x first, y first, x last, y last], inclusive. A mask is a strip: along its axis (0
 // columns, 1 rows) it removes a patch that starts at `first` iff first >= from and first + length <= to. A strip that
 // reaches a border also removes what hangs over it: there `from` is -Infinity, or `to` Infinity.
 //
-// A target is an object as one of the detector's labels that stand for its class. Each has masked boxes of its own, and
-// an object is certified if one of its targets is.
+// A target is an object as one of the detector's labels that map to its class. Each has its own masked boxes, and an
+// object is certified if one of its targets is.
 
 const COLUMN_TYPES = {
   u1: Uint8Array,
@@ -38,13 +38,13 @@ function intersect(a, b) {
   return [Math.max(a[0], b[0]), Math.max(a[1], b[1]), Math.min(a[2], b[2]), Math.min(a[3], b[3])];
 }
 
-function smallest(values, begin, end) {
-  let least = Infinity;
-  for (let i = begin; i < end; i++) if (values[i] < least) least = values[i];
-  return least;
+function minimum(values, begin, end) {
+  let found = Infinity;
+  for (let i = begin; i < end; i++) if (values[i] < found) found = values[i];
+  return found;
 }
 
-// How many of some ascending numbers lie below a limit.
+// The number of ascending values below a limit.
 function countBelow(ascending, limit) {
   let low = 0;
   for (let high = ascending.length; low < high;) {
@@ -55,20 +55,20 @@ function countBelow(ascending, limit) {
   return low;
 }
 
-function withReach({ width, height, axis, start, end }) {
-  const limit = [width, height];
+function withBreakpoints({ width, height, axis, start, end }) {
+  const extent = [width, height];
   const from = start.map((at) => (at === 0 ? -Infinity : at));
-  const to = end.map((at, mask) => (at === limit[axis[mask]] ? Infinity : at));
-  // Where the set of removing masks changes along each axis: at `from`, and for a patch of some length before `to`.
-  const sorted = (ends, one) =>
-    Float64Array.from(new Set(ends.filter((at, mask) => axis[mask] === one && Number.isFinite(at)))).sort();
-  const changes = [0, 1].map((one) => [sorted(from, one), sorted(to, one)]);
-  return { width, height, axis, start, end, from, to, changes };
+  const to = end.map((at, mask) => (at === extent[axis[mask]] ? Infinity : at));
+  // Where the set of removing masks changes along each axis: at `from`, and for a patch of a length before `to`.
+  const sorted = (ends, along) =>
+    Float64Array.from(new Set(ends.filter((at, mask) => axis[mask] === along && Number.isFinite(at)))).sort();
+  const breakpoints = [0, 1].map((along) => [sorted(from, along), sorted(to, along)]);
+  return { width, height, axis, start, end, from, to, breakpoints };
 }
 
-// The strips of some masks, axis by axis and ascending, less those that another contains: they remove no more. Of half
-// masks that leaves the furthest of each side, the four lines of a certificate.
-function widest({ axis, from, to }, masks) {
+// The strips of the given masks, per axis and ascending, without those that another contains: they remove nothing more.
+// Of half masks that leaves the furthest on each side, the four safe lines of a certificate.
+function maximalStrips({ axis, from, to }, masks) {
   return [0, 1].map((along) => {
     const strips = masks.filter((mask) => axis[mask] === along).map((mask) => [from[mask], to[mask]]);
     strips.sort((a, b) => (a[0] === b[0] ? (a[1] < b[1] ? 1 : -1) : a[0] - b[0]));
@@ -78,7 +78,7 @@ function widest({ axis, from, to }, masks) {
   });
 }
 
-// The first position from `first` on that none of the strips removes.
+// The first position at or after `first` that none of the strips removes.
 function uncovered(strips, length, first, last) {
   for (const [from, to] of strips) {
     if (from > first || first > last) break;
@@ -96,7 +96,7 @@ function escapes(strips, rectangle, size) {
   return true;
 }
 
-// The positions from `first` to `last` that none of the strips removes, as intervals.
+// The positions from `first` to `last`, inclusive, that none of the strips removes, as intervals.
 function gaps(strips, length, first, last) {
   const found = [];
   for (const [from, to] of strips) {
@@ -110,17 +110,17 @@ function gaps(strips, length, first, last) {
 }
 
 class Certificates {
-  // `read` gives the text of a column by its name.
+  // `read` returns the text of a column by its name.
   constructor(data, read) {
     for (const [name, type] of Object.entries(data.columns)) this[name] = decodeColumn(type, read(name));
     this.count = this.label.length;
-    this.masks = data.masks.map(withReach);
+    this.masks = data.masks.map(withBreakpoints);
     this.margin = data.margin;
     this.needed = data.needed;
     this.image = this.owners(this.object_first);
     this.masksOf = Array.from(this.image, (i) => this.masks[data.image_masks[i]]);
     this.object = this.owners(this.target_first); // of each target
-    // An object outside its image has none here, like one that no label stands for: nothing is certified of it.
+    // An object outside its image has no target here, nor has one that no label maps to: neither is ever certified.
     this.targets = Array.from(this.visible, () => []);
     this.object.forEach((n, t) => {
       if (this.visible[n]) this.targets[n].push(t);
@@ -128,7 +128,7 @@ class Certificates {
     this.forget(undefined);
   }
 
-  // Whose each entry is, where entries lie owner by owner.
+  // The owner of each entry, where entries are stored owner by owner.
   owners(first) {
     const owner = new Uint32Array(first[first.length - 1]);
     for (let i = 0; i + 1 < first.length; i++) owner.fill(i, first[i], first[i + 1]);
@@ -141,17 +141,17 @@ class Certificates {
     this.last = { certificate: null };
   }
 
-  // What one target's certificate comes to at one T: the strips of the masks that decide alone, those of all masks
-  // that play any part, and the stars.
+  // One target's certificate at one T: the strips of its safe masks (sufficient on their own), those of all masks that
+  // are used, and the stars.
   at(t, threshold) {
     if (threshold !== this.threshold) this.forget(threshold);
     if (this.known[t] === undefined) {
       const masks = this.masksOf[this.object[t]];
-      const alone = this.rows("alone", t, threshold).map((row) => this.alone_mask[row]);
-      const stars = this.starsOf(t, this.rows("together", t, threshold));
-      const parts = [...new Set(stars.flatMap((star) => star.rows.map((row) => this.together_mask[row])))];
-      const possible = widest(masks, [...new Set([...alone, ...parts])]);
-      this.known[t] = { alone, safe: widest(masks, alone), parts, possible, stars };
+      const single = this.rows("single_view", t, threshold).map((row) => this.single_view_mask[row]);
+      const stars = this.starsOf(t, this.rows("multi_view", t, threshold));
+      const starMasks = [...new Set(stars.flatMap((star) => star.rows.map((row) => this.multi_view_mask[row])))];
+      const possible = maximalStrips(masks, [...new Set([...single, ...starMasks])]);
+      this.known[t] = { single, safe: maximalStrips(masks, single), starMasks, possible, stars };
     }
     return this.known[t];
   }
@@ -164,12 +164,12 @@ class Certificates {
     return found;
   }
 
-  // evidence.stars_of: the neighbors of each box and the box itself; per mask the largest weight counts. Stars that
-  // would not be enough even if all their views were left are not kept.
+  // evidence.build_stars: the neighbors of each box and the box itself; per mask the largest weight counts. Stars that
+  // would not be sufficient even if all their views remained are dropped.
   starsOf(t, rows) {
     const { axis } = this.masksOf[this.object[t]];
-    const begin = this.together_first[t];
-    const bytes = Math.ceil((this.together_first[t + 1] - begin) / 8);
+    const begin = this.multi_view_first[t];
+    const bytes = Math.ceil((this.multi_view_first[t + 1] - begin) / 8);
     const stars = new Map();
     for (const center of rows) {
       const bits = this.link_first[t] + (center - begin) * bytes;
@@ -177,39 +177,40 @@ class Certificates {
       for (const row of rows) {
         const at = row - begin;
         if (row !== center && !((this.link_bits[bits + (at >> 3)] >> (at & 7)) & 1)) continue;
-        const other = best.get(this.together_mask[row]);
-        if (other === undefined || this.together_weight[row] > this.together_weight[other])
-          best.set(this.together_mask[row], row);
+        const other = best.get(this.multi_view_mask[row]);
+        if (other === undefined || this.multi_view_weight[row] > this.multi_view_weight[other])
+          best.set(this.multi_view_mask[row], row);
       }
       const members = [...best.values()];
-      const total = members.reduce((sum, row) => sum + this.together_weight[row], 0);
-      const mask = this.together_mask[center],
+      const total = members.reduce((sum, row) => sum + this.multi_view_weight[row], 0);
+      const mask = this.multi_view_mask[center],
         key = `${mask}:${members}`;
       if (total < this.needed || stars.has(key)) continue;
       const views = [0, 1].map((along) => {
-        const some = members.filter((row) => axis[this.together_mask[row]] === along);
-        return [some.map((row) => this.together_mask[row]), some.map((row) => this.together_weight[row])];
+        const rows = members.filter((row) => axis[this.multi_view_mask[row]] === along);
+        return [rows.map((row) => this.multi_view_mask[row]), rows.map((row) => this.multi_view_weight[row])];
       });
       stars.set(key, { mask, axis: axis[mask], rows: members, views, total });
     }
     return [...stars.values()].sort((a, b) => b.total - a.total);
   }
 
-  everywhere(n, size) {
+  // threats.PatchPositions: every position that overlaps the image.
+  allPositions(n, size) {
     const { width, height } = this.masksOf[n];
     return [1 - size[0], 1 - size[1], width - 1, height - 1];
   }
 
-  // threats.Surroundings.allowed: a union of rectangles, some of them perhaps empty.
-  allowed(n, where, size) {
-    const all = this.everywhere(n, size);
-    if (where === "anywhere") return [all];
+  // threats.PatchPositions.allowed: a union of rectangles, some of them possibly empty.
+  allowed(n, location, size) {
+    const all = this.allPositions(n, size);
+    if (location === "anywhere") return [all];
     const a = this.around,
       at = 8 * n;
     const over = [a[at] - size[0], a[at + 1] - size[1], a[at + 2], a[at + 3]];
-    if (where === "over") return [intersect(over, all)];
+    if (location === "over") return [intersect(over, all)];
     const near = [a[at + 4] - size[0], a[at + 5] - size[1], a[at + 6], a[at + 7]];
-    const [outer, inner] = where === "far" ? [all, near] : [near, over];
+    const [outer, inner] = location === "far" ? [all, near] : [near, over];
     const rectangles = [];
     for (const axis of [0, 1]) {
       const before = outer.slice(),
@@ -221,8 +222,8 @@ class Certificates {
     return rectangles;
   }
 
-  // Which of far, close and over a patch at (x, y) is.
-  whereIs(n, x, y, size) {
+  // The location of a patch at (x, y): far, close or over.
+  locationOf(n, x, y, size) {
     const a = this.around,
       at = 8 * n;
     const within = (k) =>
@@ -230,46 +231,46 @@ class Certificates {
     return within(0) ? "over" : within(4) ? "close" : "far";
   }
 
-  certified(n, where, size, threshold) {
-    const rectangles = this.allowed(n, where, size);
+  certified(n, location, size, threshold) {
+    const rectangles = this.allowed(n, location, size);
     return this.targets[n].some((t) => this.provesAll(t, rectangles, size, threshold));
   }
 
-  vacuous(n, where, size) {
-    return this.targets[n].length > 0 && this.allowed(n, where, size).every(isEmpty);
+  vacuous(n, location, size) {
+    return this.targets[n].length > 0 && this.allowed(n, location, size).every(isEmpty);
   }
 
-  // Certificates.largest_square, of the target that has the largest.
+  // Certificates.largest_square: the largest among the targets.
   largestSquare(n, threshold) {
     return Math.max(0, ...this.targets[n].map((t) => this.squareOf(t, threshold)));
   }
 
-  // The target to show of an object, -1 if it has none: the one with the largest certified square, but one that
-  // certifies the object against this patch if any does, so that what is drawn agrees with the verdict.
-  shownTarget(n, where, size, threshold) {
+  // The target to show of an object, -1 if it has none: among those that certify the object against this patch, if any
+  // does, the one with the largest certified square. So what is drawn agrees with the verdict.
+  shownTarget(n, location, size, threshold) {
     const targets = this.targets[n];
     if (targets.length < 2) return targets[0] ?? -1;
-    const rectangles = this.allowed(n, where, size);
+    const rectangles = this.allowed(n, location, size);
     const certified = targets.filter((t) => this.provesAll(t, rectangles, size, threshold));
     const choice = certified.length ? certified : targets;
     const sides = choice.map((t) => this.squareOf(t, threshold));
     return choice[sides.indexOf(Math.max(...sides))];
   }
 
-  // ObjectProof.certifies. Positions that no mask of any star removes are proven by none: most targets that are not
-  // certified end there.
+  // ObjectProof.certifies. Positions that no mask of any star removes are proven by none: most uncertified targets end
+  // there.
   provesAll(t, rectangles, size, threshold) {
     const { safe, possible, stars } = this.at(t, threshold);
     for (const rectangle of rectangles) {
       if (!escapes(safe, rectangle, size)) continue;
       if (!stars.length || escapes(possible, rectangle, size)) return false;
-      if (!this.provesTogether(this.grid(t, size, threshold), rectangle)) return false;
+      if (!this.multiViewProves(this.grid(t, size, threshold), rectangle)) return false;
     }
     return true;
   }
 
-  // The positions that escape the safe masks, in classes along each axis, and each star's evidence there, computed when
-  // it is asked for. The last one is kept: the same patch is asked about for every where.
+  // The positions that escape the safe masks, in classes along each axis, and each star's evidence there, computed on
+  // demand. The last result is cached: every location uses the same patch.
   grid(t, size, threshold) {
     const certificate = this.at(t, threshold);
     if (this.last.certificate !== certificate || this.last.size.join() !== size.join()) {
@@ -279,11 +280,11 @@ class Certificates {
     return this.last;
   }
 
-  // Along one axis: from first[i] to last[i] the same masks remove the patch, and a mask m of some star does so from
-  // class begin[m] to the one before end[m].
-  classes(t, along, { safe, parts }, length) {
-    const { width, height, axis, from, to, changes } = this.masksOf[this.object[t]];
-    const [starts, ends] = changes[along];
+  // Along one axis: from first[i] to last[i] the same masks remove the patch; a mask m of a star removes it from class
+  // begin[m] to the one before end[m].
+  classes(t, along, { safe, starMasks }, length) {
+    const { width, height, axis, from, to, breakpoints } = this.masksOf[this.object[t]];
+    const [starts, ends] = breakpoints[along];
     const first = [],
       last = [];
     for (const [low, high] of gaps(safe[along], length, 1 - length, [width, height][along] - 1)) {
@@ -304,7 +305,7 @@ class Certificates {
     }
     const begin = new Int32Array(axis.length),
       end = new Int32Array(axis.length);
-    for (const m of parts) {
+    for (const m of starMasks) {
       if (axis[m] !== along) continue;
       begin[m] = countBelow(first, from[m]);
       end[m] = Math.max(countBelow(first, to[m] - length + 1), begin[m]);
@@ -312,7 +313,7 @@ class Certificates {
     return { first, last, begin, end };
   }
 
-  // A star's evidence along both axes; -Infinity where the star's center is not among the views that are left.
+  // A star's evidence along both axes; -Infinity where the star's center is not among the remaining views.
   // (Weights are whole multiples of a power of two: all sums and differences are exact.)
   sumsOf({ certificate, axes, sums }, k) {
     const star = certificate.stars[k];
@@ -330,23 +331,23 @@ class Certificates {
     return sums[k];
   }
 
-  // evidence.Stars.prove for the classes that a rectangle has some of. First one star at a time: often one proves all.
-  provesTogether(grid, rectangle) {
+  // evidence.Stars.prove for the classes that overlap a rectangle. First one star at a time: often one proves all.
+  multiViewProves(grid, rectangle) {
     const [x, y] = grid.axes.map(({ first, last }, along) => [
       countBelow(last, rectangle[along]),
       countBelow(first, rectangle[along + 2] + 1),
     ]);
     for (let k = 0; k < grid.sums.length; k++) {
       const [across, down] = this.sumsOf(grid, k);
-      if (smallest(across, ...x) + smallest(down, ...y) >= this.needed) return true;
+      if (minimum(across, ...x) + minimum(down, ...y) >= this.needed) return true;
     }
     for (let i = x[0]; i < x[1]; i++) {
-      for (let j = y[0]; j < y[1]; j++) if (!this.proven(grid, i, j)) return false;
+      for (let j = y[0]; j < y[1]; j++) if (!this.isProven(grid, i, j)) return false;
     }
     return true;
   }
 
-  proven(grid, i, j) {
+  isProven(grid, i, j) {
     for (let k = 0; k < grid.sums.length; k++) {
       const [across, down] = this.sumsOf(grid, k);
       if (across[i] + down[j] >= this.needed) return true;
@@ -364,9 +365,9 @@ class Certificates {
       const here = new Map();
       if (i && xs.last[i - 1] + 1 !== xs.first[i]) before.clear();
       for (let j = 0; j < ys.first.length; j++) {
-        if (this.proven(grid, i, j)) continue;
+        if (this.isProven(grid, i, j)) continue;
         const top = ys.first[j];
-        while (j + 1 < ys.first.length && ys.last[j] + 1 === ys.first[j + 1] && !this.proven(grid, i, j + 1)) j++;
+        while (j + 1 < ys.first.length && ys.last[j] + 1 === ys.first[j + 1] && !this.isProven(grid, i, j + 1)) j++;
         const key = `${top} ${ys.last[j]}`;
         const wide = before.get(key) ?? [xs.first[i], top, xs.last[i], ys.last[j]];
         if (!before.has(key)) found.push(wide);
@@ -378,8 +379,8 @@ class Certificates {
     return found;
   }
 
-  // What proves a target against the patch at (x, y), if anything does: the best mask that decides alone, or the views
-  // that do it together, strongest first.
+  // What proves a target against the patch at (x, y), if anything does: the best view that is sufficient on its own, or
+  // the views that prove it combined, strongest first.
   proofAt(t, x, y, size, threshold) {
     if (t < 0) return null;
     const { axis, from, to } = this.masksOf[this.object[t]];
@@ -388,20 +389,20 @@ class Certificates {
       return first >= from[mask] && first + size[axis[mask]] <= to[mask];
     };
     let best = -1;
-    for (const row of this.rows("alone", t, threshold)) {
-      if (removed(this.alone_mask[row]) && (best < 0 || this.alone_share[row] > this.alone_share[best])) best = row;
+    for (const row of this.rows("single_view", t, threshold)) {
+      if (removed(this.single_view_mask[row]) && (best < 0 || this.single_view_share[row] > this.single_view_share[best])) best = row;
     }
-    if (best >= 0) return { kind: "alone", views: [{ row: best, mask: this.alone_mask[best] }] };
+    if (best >= 0) return { kind: "single_view", views: [{ row: best, mask: this.single_view_mask[best] }] };
     let proof = null,
-      most = 0;
+      largest = 0;
     for (const star of this.at(t, threshold).stars) {
       if (!removed(star.mask)) continue;
-      const left = star.rows.filter((row) => removed(this.together_mask[row]));
-      const sum = left.reduce((total, row) => total + this.together_weight[row], 0);
-      if (sum >= this.needed && sum > most) {
-        most = sum;
-        left.sort((a, b) => this.together_weight[b] - this.together_weight[a]);
-        proof = { kind: "together", views: left.map((row) => ({ row, mask: this.together_mask[row] })) };
+      const left = star.rows.filter((row) => removed(this.multi_view_mask[row]));
+      const sum = left.reduce((total, row) => total + this.multi_view_weight[row], 0);
+      if (sum >= this.needed && sum > largest) {
+        largest = sum;
+        left.sort((a, b) => this.multi_view_weight[b] - this.multi_view_weight[a]);
+        proof = { kind: "multi_view", views: left.map((row) => ({ row, mask: this.multi_view_mask[row] })) };
       }
     }
     return proof;
@@ -415,7 +416,7 @@ class Certificates {
     for (let high = Math.max(width, height); low < high;) {
       const middle = Math.floor((low + high + 1) / 2),
         size = [middle, middle];
-      if (this.provesAll(t, [this.everywhere(n, size)], size, threshold)) low = middle;
+      if (this.provesAll(t, [this.allPositions(n, size)], size, threshold)) low = middle;
       else high = middle - 1;
     }
     return low;
@@ -425,4 +426,52 @@ class Certificates {
     const { width, height } = this.masksOf[n];
     return patchSize(area, aspect, width, height);
   }
+}
+
+// The joint certificate of one image (core.joint): the number of its objects that are guaranteed to remain under one
+// patch at any position.
+
+// The positions at which none of an object's labels proves it, as rectangles that do not overlap.
+function unprovenPositions(certificates, n, size, threshold) {
+  let unproven = [certificates.allPositions(n, size)];
+  for (const t of certificates.targets[n]) {
+    const open = certificates.unproven(t, size, threshold);
+    unproven = unproven.flatMap((a) => open.map((b) => intersect(a, b))).filter((both) => !isEmpty(both));
+  }
+  return unproven;
+}
+
+// The number of the given objects of one image that are proven at the worst-case position, and such a position (null if
+// all are proven everywhere). Nothing changes between the edges of the rectangles, so one position of each cell is enough.
+function jointCertificate(certificates, objects, size, threshold) {
+  const rectangles = objects.flatMap((n) => unprovenPositions(certificates, n, size, threshold));
+  if (!rectangles.length) return { count: objects.length, worst: null };
+  const edges = [0, 1].map((axis) =>
+    Int32Array.from(new Set(rectangles.flatMap((one) => [one[axis], one[axis + 2] + 1]))).sort(),
+  );
+  const rows = edges[1].length;
+  const change = new Int32Array((edges[0].length + 1) * (rows + 1));
+  for (const one of rectangles) {
+    const [x1, x2] = [one[0], one[2] + 1].map((at) => countBelow(edges[0], at));
+    const [y1, y2] = [one[1], one[3] + 1].map((at) => countBelow(edges[1], at));
+    for (const [x, y, by] of [
+      [x1, y1, 1],
+      [x2, y1, -1],
+      [x1, y2, -1],
+      [x2, y2, 1],
+    ])
+      change[x * (rows + 1) + y] += by;
+  }
+  let largest = -1,
+    cell = null;
+  for (let x = 0; x < edges[0].length; x++) {
+    for (let y = 0, sum = 0; y < rows; y++) {
+      const at = x * (rows + 1) + y;
+      sum += change[at];
+      change[at] = sum + (x ? change[at - rows - 1] : 0);
+      if (change[at] > largest) [largest, cell] = [change[at], [x, y]];
+    }
+  }
+  const worst = cell.map((at, axis) => (edges[axis][at] + edges[axis][at + 1] - 1) >> 1);
+  return { count: objects.length - largest, worst };
 }

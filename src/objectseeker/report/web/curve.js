@@ -1,6 +1,6 @@
-// The curve: certified recall over patch sizes, computed while the reader looks, and a click chooses a size.
+// The curve: certified recall against patch area, computed in the background; a click chooses an area.
 
-const MARKS = { far: "circle", close: "square", over: "triangle", anywhere: "diamond" };
+const MARKERS = { far: "circle", close: "square", over: "triangle", anywhere: "diamond" };
 const chartWork = new Work();
 const chart = { key: "", points: [], width: 720, height: 330, left: 34, right: 96, top: 12, bottom: 40 };
 
@@ -13,7 +13,7 @@ function updateChart() {
   }
   chart.key = key;
   chart.points = areas.map(() => null);
-  byId("chart-state").textContent = "(being computed)";
+  byId("chart-state").textContent = "(computing …)";
   chartWork.run(computeCurve({ ...attack }), () => {
     byId("chart-state").textContent = "";
     drawChart();
@@ -24,20 +24,20 @@ function updateChart() {
 
 function* computeCurve({ aspect, threshold }) {
   for (const [at, area] of areas.entries()) {
-    const found = Object.fromEntries(wheres.map((where) => [where, 0]));
+    const counts = Object.fromEntries(locations.map((location) => [location, 0]));
     for (const n of counted) {
       const size = certificates.sizeFor(n, { area, aspect });
-      for (const where of wheres) found[where] += certificates.certified(n, where, size, threshold);
+      for (const location of locations) counts[location] += certificates.certified(n, location, size, threshold);
       yield;
     }
-    chart.points[at] = found;
+    chart.points[at] = counts;
     drawChart();
   }
 }
 
-function marker(where, x, y, r = 4) {
-  const shape = MARKS[where],
-    style = `dot series-${where}`;
+function marker(location, x, y, r = 4) {
+  const shape = MARKERS[location],
+    style = `dot series-${location}`;
   if (shape === "circle") return draw("circle", { class: style, cx: x, cy: y, r });
   const paths = {
     square: `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}z`,
@@ -55,7 +55,7 @@ function chartX(area) {
 const chartY = (recall) => chart.height - chart.bottom - (recall / 100) * (chart.height - chart.top - chart.bottom);
 
 function drawChart() {
-  chart.width = Math.max(byId("chart").clientWidth, 300); // drawn at its own size: words stay readable
+  chart.width = Math.max(byId("chart").clientWidth, 300); // drawn at its own size, so that text stays readable
   chart.height = Math.max(Math.round(chart.width * 0.42), 240);
   const { width, height, left, right, bottom } = chart;
   const parts = [];
@@ -76,38 +76,38 @@ function drawChart() {
     ),
     draw("path", { class: "now", d: `M${chartX(attack.area)} ${chart.top}V${height - bottom}` }),
   );
-  const known = areas.map((area, at) => ({ area, found: chart.points[at] })).filter((point) => point.found !== null);
+  const known = areas.map((area, at) => ({ area, counts: chart.points[at] })).filter((point) => point.counts !== null);
   const ends = [];
-  for (const where of known.length ? wheres : []) {
-    const at = known.map(({ area, found }) => [chartX(area), chartY(100 * (found[where] / counted.length))]);
+  for (const location of known.length ? locations : []) {
+    const at = known.map(({ area, counts }) => [chartX(area), chartY(100 * (counts[location] / counted.length))]);
     parts.push(
-      draw("path", { class: `series series-${where}`, d: "M" + at.map((point) => point.join(" ")).join("L") }),
-      ...at.filter((_, i) => i % 3 === 0).map(([x, y]) => marker(where, x, y)),
+      draw("path", { class: `series series-${location}`, d: "M" + at.map((point) => point.join(" ")).join("L") }),
+      ...at.filter((_, i) => i % 3 === 0).map(([x, y]) => marker(location, x, y)),
     );
-    ends.push({ where, y: at[at.length - 1][1], x: at[at.length - 1][0] });
+    ends.push({ location, y: at[at.length - 1][1], x: at[at.length - 1][0] });
   }
-  // Names at the ends of the lines, pushed apart where lines meet.
-  ends.sort((a, b) => a.y - b.y || wheres.indexOf(a.where) - wheres.indexOf(b.where));
+  // Names at the ends of the lines, moved apart where lines meet.
+  ends.sort((a, b) => a.y - b.y || locations.indexOf(a.location) - locations.indexOf(b.location));
   const room = chartY(0) + 4 - 15 * (ends.length - 1);
   let free = -Infinity;
-  for (const [i, { where, x, y }] of ends.entries()) {
+  for (const [i, { location, x, y }] of ends.entries()) {
     const at = Math.max(Math.min(y + 4, room + 15 * i), free);
     free = at + 15;
-    parts.push(marker(where, x + 14, at - 4), draw("text", { x: x + 24, y: at }, where));
+    parts.push(marker(location, x + 14, at - 4), draw("text", { x: x + 24, y: at }, location));
   }
-  const picture = draw(
+  const plot = draw(
     "svg",
     {
       viewBox: `0 0 ${width} ${height}`,
       role: "img",
       click: chooseArea,
       "aria-label":
-        (data.labeled ? "Certified recall" : "Certified share of the boxes it outputs") +
+        (data.labeled ? "Certified recall" : "Certified share of the output boxes") +
         " in percent against patch area; the table below has the values",
     },
     ...parts,
   );
-  byId("chart").replaceChildren(picture);
+  byId("chart").replaceChildren(plot);
 }
 
 function chooseArea(event) {
@@ -120,10 +120,10 @@ function chooseArea(event) {
 function fillChartTable() {
   byId("chart-table").replaceChildren(
     table(
-      ["patch area", ...wheres],
+      ["patch area", ...locations],
       areas.map((area, at) => [
         areaWords(area),
-        ...wheres.map((where) => percent(100 * (chart.points[at][where] / counted.length))),
+        ...locations.map((location) => percent(100 * (chart.points[at][location] / counted.length))),
       ]),
     ),
   );

@@ -5,10 +5,10 @@ const CARDS_AT_ONCE = 48;
 const SQUARE_LIMITS = [0, 0.001, 0.01, 0.05, 0.25, Infinity]; // share of the image
 const gallery = { images: [], matching: new Set(), shown: 0 };
 
-const seen = new IntersectionObserver(
+const inView = new IntersectionObserver(
   (entries) => {
     for (const entry of entries.filter((one) => one.isIntersecting)) {
-      seen.unobserve(entry.target);
+      inView.unobserve(entry.target);
       loadThumbnail(entry.target);
     }
   },
@@ -31,15 +31,15 @@ function fillFilters() {
   options("filter-verdict", [
     ["", "certified or not"],
     ["certified", "✓ certified"],
-    ["open", "✗ not certified"],
-    ["found-open", "✗ found, but not certified"],
+    ["uncertified", "✗ not certified"],
+    ["found-uncertified", "✗ detected, but not certified"],
     ["vacuous", "○ vacuous (no such position)"],
   ]);
   options("filter-found", [
-    ["", "found or not"],
-    ["found", "found"],
-    ["masking", "only masking found it"],
-    ...(data.labeled ? [["missed", "not found"]] : []),
+    ["", "detected or not"],
+    ["detected", "detected"],
+    ["recovered", "recovered by masking"],
+    ...(data.labeled ? [["missed", "not detected"]] : []),
   ]);
   options("filter-slice", [["", "any slice"], ...slices.map((slice, at) => [at, slice.name])]);
   byId("slice-choice").hidden = !slices.length;
@@ -48,7 +48,7 @@ function fillFilters() {
     ["gained", "gained"],
     ["lost", "lost"],
   ]);
-  byId("change-choice").hidden = before === null;
+  byId("change-choice").hidden = baseline === null;
   options(
     "order",
     Object.entries(ORDERS).map(([name, { words }]) => [name, words]),
@@ -71,19 +71,19 @@ function squareWords(low, high) {
   return Number.isFinite(high) ? `${areaWords(low)} to ${areaWords(high)}` : `more than ${areaWords(low)}`;
 }
 
-// The smallest square that is not proven harmless, anywhere, as a share of the image.
+// The area of the smallest square that is not certified anywhere, as a share of the image.
 function smallestSquare(n) {
   const { width, height } = certificates.masksOf[n];
   return (squares.side[n] + 1) ** 2 / (width * height);
 }
 
-// How images are ordered: by the least or the most of their matching objects; without objects they come last.
+// How images are ordered: by the minimum or maximum over their matching objects; images without such objects come last.
 const ORDERS = {
   "": { words: "as in the run" },
-  weakest: { words: "weakest object first", of: smallestSquare, choose: Math.min, sign: 1 },
-  strongest: { words: "largest patch withstood first", of: smallestSquare, choose: Math.max, sign: -1 },
+  smallest: { words: "smallest certified square first", of: smallestSquare, choose: Math.min, sign: 1 },
+  largest: { words: "largest certified square first", of: smallestSquare, choose: Math.max, sign: -1 },
   score: { words: "highest score first", of: (n) => certificates.score[n], choose: Math.max, sign: -1 },
-  unsure: { words: "lowest score first", of: (n) => certificates.score[n], choose: Math.min, sign: 1 },
+  lowest: { words: "lowest score first", of: (n) => certificates.score[n], choose: Math.min, sign: 1 },
 };
 
 function ordered(images) {
@@ -98,39 +98,42 @@ function ordered(images) {
   return images.sort((a, b) => (key.get(a) === key.get(b) ? a - b : key.get(a) - key.get(b)));
 }
 
-const FOUND = {
-  found: (n) => certificates.found[n] & 2,
-  masking: (n) => certificates.found[n] === 2,
+const DETECTED = {
+  detected: (n) => certificates.found[n] & 2,
+  recovered: (n) => certificates.found[n] === 2,
   missed: (n) => !(certificates.found[n] & 2),
 };
 
-// What each filter asks of an object, by the value that is chosen.
+// Whether an object passes each filter, by the value that is chosen.
 const FILTERS = {
   class: (n, value) => certificates.label[n] === +value,
-  verdict: (n, value) => (value === "found-open" ? FOUND.found(n) && kindOf(n) === "open" : kindOf(n) === value),
+  verdict: (n, value) => 
+    value === "found-uncertified"
+      ? DETECTED.detected(n) && verdictOf(n) === "uncertified"
+      : verdictOf(n) === value,
   size: (n, value) => binOf(n) === +value,
   square: (n, value) =>
     smallestSquare(n) > SQUARE_LIMITS[+value] && smallestSquare(n) <= SQUARE_LIMITS[+value + 1],
-  found: (n, value) => FOUND[value](n),
+  found: (n, value) => DETECTED[value](n),
   slice: (n, value) => slices[+value].images.has(certificates.image[n]),
-  change: (n, value) => changeOf(n, attack.where) === value,
+  change: (n, value) => changeOf(n, attack.location) === value,
 };
 
 function updateGallery() {
   const chosen = Object.entries(FILTERS)
-    .map(([name, asks]) => [asks, byId(`filter-${name}`).value])
+    .map(([name, passes]) => [passes, byId(`filter-${name}`).value])
     .filter(([, value]) => value !== "");
   const everything = !chosen.length;
-  gallery.matching = new Set(counted.filter((n) => chosen.every(([asks, value]) => asks(n, value))));
+  gallery.matching = new Set(counted.filter((n) => chosen.every(([passes, value]) => passes(n, value))));
   const images = new Set(everything ? data.image_ids.keys() : [...gallery.matching].map((n) => certificates.image[n]));
   gallery.images = ordered([...images]);
-  byId("found").textContent =
+  byId("gallery-count").textContent =
     `${countWords(gallery.matching.size)} in ${plural(gallery.images.length, "image")}` +
     (everything ? "" : ` of ${data.images}`);
-  const before = Math.max(gallery.shown, CARDS_AT_ONCE);
+  const until = Math.max(gallery.shown, CARDS_AT_ONCE);
   gallery.shown = 0;
   byId("cards-of-images").replaceChildren();
-  if (!byId("part-images").hidden) showCards(before);
+  if (!byId("part-images").hidden) showCards(until);
 }
 
 function showCards(until) {
@@ -138,8 +141,8 @@ function showCards(until) {
   gallery.shown += next.length;
   const cards = next.map(thumbnailCard);
   byId("cards-of-images").append(...cards);
-  for (const card of cards) seen.observe(card);
-  // Observed anew each time: the end may still be in view, and an observer only reports changes.
+  for (const card of cards) inView.observe(card);
+  // Observed again each time: the end may still be in view, and an observer only reports changes.
   reachedEnd.disconnect();
   if (gallery.shown < gallery.images.length) reachedEnd.observe(byId("more"));
 }
@@ -147,22 +150,24 @@ function showCards(until) {
 function thumbnailCard(i) {
   const { width, height } = data.masks[data.image_masks[i]];
   const objects = objectsOf(i);
-  const picture = draw(
+  const annotated = draw(
     "svg",
     { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
     draw("image", { width, height, preserveAspectRatio: "none" }),
     ...objects.flatMap((n) => [
       drawBox(boxOf(n), "box-back"),
-      drawBox(boxOf(n), `box ${kindOf(n)}${gallery.matching.has(n) ? "" : " faint"}`),
+      drawBox(boxOf(n), `box ${verdictOf(n)}${gallery.matching.has(n) ? "" : " faint"}`),
     ]),
   );
-  const kinds = objects.map(kindOf).filter((kind) => kind !== "ignored");
-  const held = kinds.filter((kind) => kind !== "open").length;
-  const words = missing.has(i) ? "photograph missing" : "";
+  const kinds = objects.map(verdictOf).filter((kind) => kind !== "ignored");
+  const known = !kinds.includes("computing");
+  const held = kinds.filter((kind) => kind !== "uncertified").length;
+  const mark = !known ? "computing" : held === kinds.length ? "certified" : "uncertified";
+  const words = missing.has(i) ? "image missing" : "";
   return make(
     "a",
     { class: "thumbnail", href: `#image/${i}`, "data-image": i },
-    picture,
+    annotated,
     make(
       "span",
       { class: "words" },
@@ -170,18 +175,14 @@ function thumbnailCard(i) {
       ...otherName(i),
       make("br"),
       kinds.length
-        ? make(
-            "span",
-            { class: `mark ${held === kinds.length ? "certified" : "open"}` },
-            `${held === kinds.length ? "✓" : "✗"} ${held} of ${kinds.length} certified`,
-          )
+        ? signOf(mark, known ? `${held} of ${kinds.length} certified` : "computing")
         : `no ${things}`,
       words ? make("span", { class: "soft" }, ` ${words}`) : "",
     ),
   );
 }
 
-// The file of an image whose id does not tell it.
+// The file of an image, unless its id names it.
 function otherName(i) {
   const file = data.image_files[i];
   return file.includes(data.image_ids[i]) ? [] : [" ", make("span", { class: "soft" }, file)];
@@ -194,7 +195,7 @@ function objectsOf(i) {
 
 function loadThumbnail(card) {
   const i = +card.dataset.image;
-  const address = photoAddress("thumbnail", i);
+  const address = imageAddress("thumbnail", i);
   if (address !== null) card.querySelector("image").setAttribute("href", address);
   else if (!missing.has(i)) whenRead(() => loadThumbnail(card));
 }

@@ -1,14 +1,15 @@
-// The overview: the sentence that says it all, what the defense certifies and costs, by class and by size.
+// The overview: the report in one sentence, what the defense certifies and costs, by class, size and slice, and what
+// changed since the baseline.
 
-function share(objects, where) {
-  const { certified, vacuous } = verdicts[where];
+function share(objects, location) {
+  const { certified, vacuous } = verdicts[location];
   let yes = 0,
     empty = 0;
   for (const n of objects) {
     yes += certified[n];
     empty += vacuous[n];
   }
-  return { yes, empty, recall: 100 * (yes / objects.length) }; // in the order of evaluation.replayed.shares
+  return { yes, empty, recall: 100 * (yes / objects.length) }; // in the order of operations of `evaluate`
 }
 
 function card(title, value, ...words) {
@@ -21,21 +22,21 @@ function card(title, value, ...words) {
   );
 }
 
-// What there is to say of the detector: without labels neither AP nor recall.
+// Clean performance: without annotations neither AP nor recall.
 function headlines() {
   if (!data.labeled) {
-    const more = data.objects - data.base_boxes;
+    const recovered = data.objects - data.base_boxes;
     return [
-      card("Boxes it outputs", String(data.objects), `${more} of them only found by masking`),
-      card("Seen", plural(data.images, "image"), "without labels: nobody says what should be found"),
+      card("Output boxes", String(data.objects), `${recovered} of them recovered by masking`),
+      card("Sample", plural(data.images, "image"), "without annotations: no ground truth"),
     ];
   }
-  const seen = card(
-    "Seen",
+  const sample = card(
+    "Sample",
     plural(data.images, "image"),
     `${plural(data.objects, "object")}, ${data.ignored} more ignored`,
   );
-  if (!data.measured) return [seen];
+  if (!data.shows_ap) return [sample];
   const { undefended, defended } = data;
   const change = defended.ap50 - undefended.ap50;
   return [
@@ -45,36 +46,39 @@ function headlines() {
       `${percent(defended.ap50)} %`,
       `${percent(Math.abs(change), 2)} points ${change <= 0 ? "below" : "above"} undefended`,
     ),
-    card("Clean recall", `${percent(defended.clean_recall)} %`, "mean over classes, defended, where it is certified"),
-    seen,
+    card("Clean recall", `${percent(defended.clean_recall)} %`, "defended, mean over classes, at the operating point"),
+    sample,
   ];
 }
 
-const whose = () =>
-  `Of ${countWords(counted.length)} ${data.labeled ? "in" : "that the defended detector outputs on"} ` +
+const sampleWords = () =>
+  `${countWords(counted.length)} ${data.labeled ? "in" : "that the defended detector outputs on"} ` +
   plural(data.images, "image");
 
 // The report in one sentence.
 function sentence() {
   const { yes } = share(counted, "anywhere");
-  const patch = `patch of ${areaWords(attack.area)} of the image`;
-  return `${whose()}, ${yes.toLocaleString("en")} cannot be hidden by any ${patch}, wherever it lies.`;
+  const shape = attack.aspect === 1 ? "square patch" : `patch (${aspectWords(attack.aspect)})`;
+  return (
+    `${yes.toLocaleString("en")} of ${sampleWords()} ${yes === 1 ? "is" : "are"} certified against a ${shape} of ` +
+    `${areaWords(attack.area)} of the image at any position.`
+  );
 }
 
 const jointWork = new Work();
 const joint = { key: "", count: 0 };
 
-// Of all objects, how many remain at the worst place of one patch in each image.
+// The number of objects that remain at the worst-case position of one patch per image.
 function* countRemaining({ area, aspect, threshold }) {
   joint.count = 0;
   for (let i = 0; i < data.images; i++) {
     const objects = objectsOf(i).filter((n) => !certificates.ignore[n]);
     if (!objects.length) continue;
-    // What is certified anywhere remains at any place.
+    // An object that is certified anywhere remains at every position.
     const open = objects.filter((n) => !verdicts.anywhere.certified[n]);
     const { width, height } = data.masks[data.image_masks[i]];
     const size = patchSize(area, aspect, width, height);
-    joint.count += objects.length - open.length + remainingOf(certificates, open, size, threshold).count;
+    joint.count += objects.length - open.length + jointCertificate(certificates, open, size, threshold).count;
     yield;
   }
 }
@@ -83,20 +87,21 @@ function updateJoint() {
   const key = `${attack.area} ${attack.aspect} ${attack.threshold}`;
   if (joint.key === key) return;
   joint.key = "";
-  byId("joint").textContent = "Of all of them under one patch: being computed.";
+  if (document.body.classList.contains("certifying")) return; // it is called again when the verdicts are known
+  byId("joint").textContent = "Joint certificate: computing …";
   jointWork.run(countRemaining({ ...attack }), () => {
     joint.key = key;
     const words = `${joint.count.toLocaleString("en")} of ${countWords(counted.length)}`;
     byId("joint").textContent =
-      `All at once: one patch in each image leaves at least ${words} ` +
-      `(${percent(100 * (joint.count / counted.length))} %), wherever it lies.`;
+      `Joint certificate: at least ${words} (${percent(100 * (joint.count / counted.length))} %) are guaranteed to ` +
+      "remain under one patch per image, at any position.";
   });
 }
 
 function fillOverview() {
-  const remarks = byId(data.labeled ? "remarks" : "remarks-above");
-  remarks.replaceChildren(...data.remarks.map((line) => make("p", { class: "notice" }, line)));
-  byId("overview-title").textContent = `${whose()}: being computed.`;
+  const caveats = byId(data.labeled ? "caveats" : "caveats-above");
+  caveats.replaceChildren(...data.caveats.map((line) => make("p", { class: "notice" }, line)));
+  byId("overview-title").textContent = `Certifying ${sampleWords()} …`;
   byId("cards").replaceChildren(...headlines());
   const list = (id, pairs) =>
     byId(id).replaceChildren(
@@ -104,44 +109,44 @@ function fillOverview() {
     );
   list("settings", data.settings);
   byId("of-class").hidden = !data.classwise;
-  const unsaid = [data.by_iou ? ".by-ioa" : ".by-iou", data.labeled ? ".of-boxes" : ".of-labels"];
-  if (!data.measured) unsaid.push(".of-ap");
-  for (const words of document.querySelectorAll(unsaid)) words.hidden = true;
+  const hidden = [data.by_iou ? ".if-ioa" : ".if-iou", data.labeled ? ".if-unlabeled" : ".if-labeled"];
+  if (!data.shows_ap) hidden.push(".if-ap");
+  for (const words of document.querySelectorAll(hidden)) words.hidden = true;
   list("provenance", { ...data.provenance, "report written by": `objectseeker ${data.version}` });
 }
 
 function showRecalls() {
   byId("overview-title").textContent = sentence();
   byId("recalls").replaceChildren(
-    ...wheres.map((where) => {
-      const { yes, empty, recall } = share(counted, where);
+    ...locations.map((location) => {
+      const { yes, empty, recall } = share(counted, location);
       const key = draw(
         "svg",
         { class: "key", viewBox: "0 0 36 16", "aria-hidden": "true" },
-        draw("path", { class: `series series-${where}`, d: "M0 8H36" }),
-        marker(where, 18, 8),
+        draw("path", { class: `series series-${location}`, d: "M0 8H36" }),
+        marker(location, 18, 8),
       );
-      const words = [`${yes} of ${countWords(counted.length)}${data.labeled ? "" : " it outputs"}`];
-      if (empty) words.push(`${empty} of them vacuous: so large that no position is ${where}`);
-      else if (where === "far") words.push("none of them vacuous");
+      const words = [`${yes} of ${countWords(counted.length)}`];
+      if (empty) words.push(`${empty} of them vacuous: so large that no position is ${location}`);
+      else if (location === "far") words.push("none of them vacuous");
       const shown = card("", `${percent(recall)} %`, ...words);
-      shown.firstChild.append(key, capital(where));
-      shown.dataset.where = where;
+      shown.firstChild.append(key, capital(location));
+      shown.dataset.location = location;
       return shown;
     }),
   );
-  const figures = data.measured ? ["undefended AP50", "AP50"] : [];
-  if (data.labeled) figures.push("clean recall");
-  const ap = (row) => (data.measured ? [row.undefended_ap50, row.ap50] : []);
-  const of = (row) => [...ap(row), ...(data.labeled ? [row.clean_recall] : [])];
+  const clean = data.shows_ap ? ["undefended AP50", "AP50"] : [];
+  if (data.labeled) clean.push("clean recall");
+  const ap = (row) => (data.shows_ap ? [row.undefended_ap50, row.ap50] : []);
+  const metricsOf = (row) => [...ap(row), ...(data.labeled ? [row.clean_recall] : [])];
   byId("classes").replaceChildren(
     table(
-      ["class", ...figures, ...recallColumns()],
+      ["class", ...clean, ...recallColumns()],
       recallRows(
         data.per_class.map((row) => [
           data.names[row.label],
           counted.filter((n) => certificates.label[n] === row.label),
-          ...of(row).map((value) => percent(value)),
+          ...metricsOf(row).map((value) => percent(value)),
         ]),
       ),
     ),
@@ -154,21 +159,93 @@ function showRecalls() {
   );
 }
 
-// The last columns of every table of groups, and its rows: a name, its objects, and cells of its own in between.
+// The last columns of every table of groups, and its rows: a name, its objects, and further cells in between.
 function recallColumns() {
-  const whose = data.labeled ? things : `${things} it outputs`;
-  return [whose, ...wheres.map((where) => (data.labeled ? where : `certified ${where}`)), "vacuous far"];
+  const count = data.labeled ? things : `output ${things}`;
+  return [count, ...locations.map((location) => (data.labeled ? location : `certified ${location}`)), "vacuous far"];
 }
 function recallRows(groups) {
   return groups.map(([name, objects, ...more]) => {
-    const recalls = wheres.map((where) => share(objects, where));
+    const recalls = locations.map((location) => share(objects, location));
     const shown = recalls.map((one) => (objects.length ? percent(one.recall) : "–"));
     return [name, ...more.map(String), String(objects.length), ...shown, String(recalls[0].empty)];
   });
 }
 
-// A bin holds the shares above its first limit up to and including its second, as in evaluation.sweeps.
+// A bin holds the shares above its first limit up to and including its second, as in metrics.sweeps.
 function binOf(n) {
   return sizeBins.findIndex((low, bin) => certificates.size[n] > low && certificates.size[n] <= sizeBins[bin + 1]);
 }
 const sizeWords = (bin) => `${areaWords(sizeBins[bin])} to ${areaWords(sizeBins[bin + 1])}`;
+
+// Slices: certified recall by the tags of the images, and the worst slice of every tag.
+
+const slices = data.tags.flatMap(({ name, values, of_image: ofImage }) =>
+  values.map((value, at) => {
+    const images = new Set(ofImage.flatMap((one, i) => (one === at ? [i] : [])));
+    const objects = counted.filter((n) => images.has(certificates.image[n]));
+    return { column: name, name: `${name}=${value}`, images, objects };
+  }),
+);
+
+function showSlices() {
+  byId("slices").hidden = !slices.length;
+  const rows = slices.map((one) => [one.name, one.objects, one.images.size]);
+  byId("slices-table").replaceChildren(table(["slice", "images", ...recallColumns()], recallRows(rows)));
+  byId("worst-slices").replaceChildren(...data.tags.map(({ name }) => make("li", {}, ...worstSlice(name))));
+}
+
+// As metrics.slice_metrics.worst_slices: lowest share certified anywhere, among the slices with enough objects.
+function worstSlice(column) {
+  const limit = data.controls.min_slice_objects;
+  const own = slices.filter((one) => one.column === column);
+  const small = own.filter((one) => one.objects.length < limit);
+  const recall = new Map(own.map((one) => [one, share(one.objects, "anywhere").recall]));
+  const [worst] = own
+    .filter((one) => !small.includes(one))
+    .sort((a, b) => recall.get(a) - recall.get(b) || b.objects.length - a.objects.length);
+  const skipped = small.length ? `${small.length} with fewer than ${limit} ${things} skipped` : "";
+  if (worst === undefined) return ["worst ", isolate(column), `: unknown, ${skipped}`];
+  const words = `, ${percent(recall.get(worst))} % of ${countWords(worst.objects.length)} certified anywhere`;
+  return ["worst ", isolate(column), ": ", isolate(worst.name), words, skipped && `; ${skipped}`];
+}
+
+// The baseline: another run or defense of the same objects; what was gained since, and what was lost.
+
+const baseline = data.baseline && new Certificates(data.baseline, (name) => byId(`column-baseline_${name}`).textContent);
+let baselineVerdicts = baseline && emptyVerdicts();
+
+function changeOf(n, location) {
+  const [previous, current] = [baselineVerdicts, verdicts].map((one) => one[location].certified[n]);
+  return current === previous ? "same" : current ? "gained" : "lost";
+}
+
+function showChanges() {
+  byId("changes").hidden = baseline === null;
+  if (baseline === null) return;
+  byId("baseline-name").textContent = data.baseline.name;
+  const rows = locations.map((location) => {
+    const changes = counted.map((n) => changeOf(n, location));
+    const previous = counted.reduce((sum, n) => sum + baselineVerdicts[location].certified[n], 0);
+    const link = (change) => {
+      const number = changes.filter((one) => one === change).length;
+      if (!number) return "0";
+      return make("a", { href: "#images", click: () => chooseChange(change, location) }, String(number));
+    };
+    const recalls = [100 * (previous / counted.length), share(counted, location).recall];
+    return [`certified ${location}`, ...recalls.map((one) => percent(one)), link("gained"), link("lost")];
+  });
+  const { metrics } = data.baseline;
+  rows.push(
+    ["AP50, undefended", percent(metrics.undefended.ap50), percent(data.undefended.ap50), "", ""],
+    ["AP50, defended", percent(metrics.defended.ap50), percent(data.defended.ap50), "", ""],
+    ["clean recall", percent(metrics.defended.clean_recall), percent(data.defended.clean_recall), "", ""],
+  );
+  byId("changes-table").replaceChildren(table(["percent", "baseline", "now", "gained", "lost"], rows));
+}
+
+function chooseChange(change, location) {
+  byId("filters").reset();
+  byId("filter-change").value = change;
+  setAttack({ location });
+}

@@ -1,86 +1,89 @@
-// A sequence that plays: its frames on the stage, and below them one row per track. What the rows show was computed when
-// the report was written (timelines.py), for one patch; what the patch on the frame could hide follows the sliders.
+// A sequence that plays: its frames on the stage, and below them one row per track. The rows were computed when the report
+// was written (track_timelines.py), for one patch; boxes and patch on the frame follow the sliders.
 
-const { played } = data;
-const STATES = [null, "alone", "held", "hidden"]; // as in timelines.py
-const USUAL_FPS = 25; // where nobody says
-const SETTLED = 300; // milliseconds until the address follows: browsers refuse one that changes all the time
-const player = { sequence: -1, at: 0, row: -1, moves: 0, window: 0, since: null, settling: 0 };
+const { playback } = data;
+const STATES = [null, "frame", "window", "uncertified"]; // as in track_timelines.py
+const DEFAULT_FPS = 25; // if the sequence has none
+const ADDRESS_DELAY = 300; // milliseconds until the address follows: browsers reject one that changes all the time
+const player = { sequence: -1, at: 0, row: -1, maxMotion: 0, window: 0, since: null, addressTimer: 0 };
 
-const sequence = () => played.sequences[player.sequence];
+const sequence = () => playback.sequences[player.sequence];
 const frameNumber = () => sequence().frames[player.at];
 const span = ({ frames }) => frames[frames.length - 1] - frames[0] + 1;
-const rowOf = (n) => (played === null ? -1 : certificates.track[n]);
+const rowOf = (n) => (playback === null ? -1 : certificates.track[n]);
 
-// A name and, of a track, its number.
+// The name of an object, with the number of its track.
 function nameOf(n) {
   const name = data.names[certificates.label[n]];
   const row = rowOf(n);
   return row < 0 ? name : `${name} ${sequenceOf(certificates.image[n]).tracks[row].track}`;
 }
 
-const sequenceByImage = new Map((played?.sequences ?? []).flatMap((one) => one.images.map((i) => [i, one])));
+const sequenceByImage = new Map((playback?.sequences ?? []).flatMap((one) => one.images.map((i) => [i, one])));
 const sequenceOf = (i) => sequenceByImage.get(i);
 
-const movesWords = (moves) => (moves === null ? "any distance" : moves === 0 ? "not at all" : `at most ${moves} pixels`);
-const windowWords = (frames) => (frames === 1 ? "each frame alone" : `every ${frames} frames`);
+const motionWords = (pixels) => (pixels === null ? "any distance" : pixels === 0 ? "none" : `at most ${pixels} pixels`);
+const windowWords = (frames) => (frames === 1 ? "every frame" : `one of any ${frames} consecutive frames`);
 
 function fillSequences() {
-  for (const part of document.querySelectorAll(".of-sequences")) part.hidden = played === null;
-  for (const words of document.querySelectorAll(".of-rolling")) words.hidden = !played?.rolling;
-  const tracked = played?.sequences.some(({ tracks }) => tracks.length);
-  for (const words of document.querySelectorAll(".of-tracks")) words.hidden = !tracked;
-  if (played === null) return;
+  for (const part of document.querySelectorAll(".if-sequences")) part.hidden = playback === null;
+  for (const words of document.querySelectorAll(".if-rolling")) words.hidden = !playback?.rolling;
+  const tracked = playback?.sequences.some(({ tracks }) => tracks.length);
+  for (const words of document.querySelectorAll(".if-tracks")) words.hidden = !tracked;
+  if (playback === null) return;
   const options = (id, choices, chosen) => {
     byId(id).replaceChildren(...choices.map((words, value) => make("option", { value }, words)));
     byId(id).value = chosen;
   };
-  options("sequence", played.sequences.map(({ name }) => name), 0);
-  options("moves", played.moves.map(movesWords), (player.moves = played.moves.length - 1));
-  options("window", played.windows.map(windowWords), 0);
+  options("sequence", playback.sequences.map(({ name }) => name), 0);
+  options("max-motion", playback.max_motions.map(motionWords), (player.maxMotion = playback.max_motions.length - 1));
+  options("window", playback.windows.map(windowWords), 0);
   byId("sequence").addEventListener("change", () => (location.hash = `sequences/${byId("sequence").value}`));
-  for (const name of ["moves", "window"])
-    byId(name).addEventListener("change", () => {
-      player[name] = +byId(name).value;
+  for (const [id, name] of [
+    ["max-motion", "maxMotion"],
+    ["window", "window"],
+  ])
+    byId(id).addEventListener("change", () => {
+      player[name] = +byId(id).value;
       listTracks();
     });
   byId("play").addEventListener("click", togglePlay);
   byId("scrub").addEventListener("input", () => scrubTo(+byId("scrub").value));
-  byId("rows-attack").textContent =
-    `a patch of ${areaWords(played.area)} of the image (${aspectWords(played.aspect)}), anywhere, ` +
-    `T = ${played.threshold}`;
+  byId("tracks-patch").textContent =
+    `a patch of ${areaWords(playback.area)} of the image (${aspectWords(playback.aspect)}), anywhere, ` +
+    `T = ${playback.threshold}`;
 }
 
-function keyOf(state) {
-  const frames = played.windows[player.window];
+function legendEntry(state) {
+  const frames = playback.windows[player.window];
   const words = {
-    alone: "surely found in this very frame",
-    held: `surely found at least once in any ${frames} frames with this one`,
-    hidden: frames === 1 ? "may be hidden" : "may be hidden, and may stay so",
+    frame: "certified in this frame",
+    window: `certified: detected in at least one of any ${frames} consecutive frames with this one`,
+    uncertified: "not certified",
   }[state];
-  if (state === "held" && frames === 1) return [];
+  if (state === "window" && frames === 1) return [];
   const swatch = draw("svg", { class: "run-key", viewBox: "0 0 20 10", "aria-hidden": "true" }, drawRun(state, 0, 20));
   return [make("span", {}, swatch, words)];
 }
 
-// Told apart by height, too: what is certified stands higher.
-const HEIGHTS = { alone: 8, held: 5.5, hidden: 3 };
+// Height tells states apart, too: certified runs are higher.
+const HEIGHTS = { frame: 8, window: 5.5, uncertified: 3 };
 function drawRun(state, first, length) {
   return draw("rect", { x: first, y: 8 - HEIGHTS[state], width: length, height: HEIGHTS[state], class: `run ${state}` });
 }
 
 function openSequence(number, frame, returned) {
-  const k = Math.min(Math.max(parseInt(number, 10) || 0, 0), played.sequences.length - 1);
+  const k = Math.min(Math.max(parseInt(number, 10) || 0, 0), playback.sequences.length - 1);
   const anew = k !== player.sequence;
   pause();
   if (anew) {
     Object.assign(player, { sequence: k, at: 0, row: -1 });
     byId("sequence").value = k;
-    byId("sequence-title").replaceChildren(apart(sequence().name));
+    byId("sequence-title").replaceChildren(isolate(sequence().name));
     byId("scrub").max = sequence().frames.length - 1;
   }
-  const asked = parseInt(frame, 10);
-  if (!Number.isNaN(asked)) player.at = nearest(asked);
+  const requested = parseInt(frame, 10);
+  if (!Number.isNaN(requested)) player.at = nearest(requested);
   if (anew || returned) openImage(sequence().images[player.at], objectNow());
   if (player.row < 0 && view.object >= 0) player.row = rowOf(view.object);
   listTracks();
@@ -99,14 +102,14 @@ function nearest(number) {
   return Math.max(countBelow(frames, number + 1) - 1, 0);
 }
 
-// The patch and the zoom stay where they are; the chosen object is that of the chosen track.
+// Patch and zoom stay; the chosen object is that of the chosen track.
 function showFrame() {
   const i = sequence().images[player.at];
   setImage(i, objectNow() ?? -1);
   if (!sequence().one_size) view.zoom = { x: 0, y: 0, scale: 1 };
   applyZoom();
-  loadPhoto();
-  updatePhoto();
+  loadImage();
+  updateView();
   const number = frameNumber();
   const { fps, frames } = sequence();
   byId("scrub").value = player.at;
@@ -121,16 +124,16 @@ function scrubTo(at) {
   pause();
   player.at = Math.min(Math.max(at, 0), sequence().frames.length - 1);
   showFrame();
-  clearTimeout(player.settling);
-  player.settling = setTimeout(() => {
+  clearTimeout(player.addressTimer);
+  player.addressTimer = setTimeout(() => {
     if (byId("part-sequences").hidden) return;
     history.replaceState(null, "", `#sequences/${player.sequence}/${frameNumber()}`);
-  }, SETTLED);
+  }, ADDRESS_DELAY);
 }
 
 function togglePlay() {
   if (player.since !== null) {
-    scrubTo(player.at); // the address leads here
+    scrubTo(player.at); // the address then links to this frame
     return;
   }
   if (player.at === sequence().frames.length - 1) player.at = 0;
@@ -144,7 +147,7 @@ function pause() {
   byId("play").textContent = "Play";
 }
 
-// The frame of this moment: one that takes too long to draw is left out, and time goes on.
+// The frame of this moment: frames that take too long to draw are skipped.
 function playOn(now) {
   if (player.since === null) return;
   if (byId("part-sequences").hidden) {
@@ -152,7 +155,7 @@ function playOn(now) {
     return;
   }
   const passed = Math.max(now - player.since.time, 0) / 1000;
-  const at = nearest(player.since.number + Math.floor(passed * (sequence().fps ?? USUAL_FPS)));
+  const at = nearest(player.since.number + Math.floor(passed * (sequence().fps ?? DEFAULT_FPS)));
   if (at !== player.at) {
     player.at = at;
     showFrame();
@@ -162,15 +165,15 @@ function playOn(now) {
 }
 
 function listTracks() {
-  byId("rows-key").replaceChildren(...["alone", "held", "hidden"].flatMap(keyOf));
+  byId("tracks-legend").replaceChildren(...STATES.slice(1).flatMap(legendEntry));
   const { tracks, one_size: oneSize } = sequence();
   byId("tracks").replaceChildren(...tracks.map(trackRow));
   byId("tracks-words").textContent = !tracks.length
     ? "No object of this sequence has a track."
     : oneSize
-      ? hardestWords(tracks)
-      : "The frames have several sizes: nothing is said over time, as a patch moves in pixels of one size.";
-  for (const words of ["rows-words", "rows-notes"]) byId(words).hidden = !tracks.length || !oneSize;
+      ? longestWords(tracks)
+      : "The frames have several sizes: there are no certificates over time, because patch motion is in pixels of one size.";
+  for (const words of ["tracks-controls", "tracks-note"]) byId(words).hidden = !tracks.length || !oneSize;
 }
 
 function chooseRow(row) {
@@ -179,47 +182,48 @@ function chooseRow(row) {
     track.firstChild.setAttribute("aria-pressed", String(+track.dataset.row === row));
 }
 
-function hardestWords(tracks) {
-  const way = (track) => track.ways[player.moves];
-  const hardest = tracks.reduce((a, b) => (way(b).hidden > way(a).hidden ? b : a));
-  if (!way(hardest).hidden) return `A patch of ${areaWords(played.area)} of the image hides no track in any frame.`;
-  const { words } = way(hardest);
-  const patch = `A patch of ${areaWords(played.area)} of the image`;
-  if (tracks.length === 1) return `${patch} may keep its one track hidden for ${words}, and for no longer.`;
-  const whose = `one of its ${tracks.length} tracks`;
-  return `${patch} may keep ${whose} hidden for ${words} (track ${hardest.track}), and none for longer.`;
+function longestWords(tracks) {
+  const motion = (track) => track.motions[player.maxMotion];
+  const longest = tracks.reduce((a, b) => (motion(b).uncertified > motion(a).uncertified ? b : a));
+  const { uncertified, duration } = motion(longest);
+  const patch = `under a patch of ${areaWords(playback.area)} of the image`;
+  if (!uncertified) return `Every track is certified in every frame ${patch}.`;
+  return (
+    `Longest uncertified time ${patch}: ${duration} (track ${longest.track}). No ` +
+    `${tracks.length === 1 ? "attack can hide the track" : `attack can hide any of the ${tracks.length} tracks`} for longer.`
+  );
 }
 
 function trackRow(track, row) {
   const start = sequence().frames[0];
-  const way = track.ways[player.moves];
-  const runs = (way?.states[player.window] ?? []).map(([state, first, last]) =>
+  const motion = track.motions[player.maxMotion];
+  const runs = (motion?.states[player.window] ?? []).map(([state, first, last]) =>
     drawRun(STATES[state], first - start, last - first + 1),
   );
   const name = `${data.names[track.label]} ${track.track}`;
-  const hidden = way?.hidden ? `hidden at most ${way.words}` : way ? "never hidden" : "";
-  if (way?.hidden) {
-    const [first, last] = way.stretch;
+  const words = motion?.uncertified ? `uncertified at most ${motion.duration}` : motion ? "always certified" : "";
+  if (motion?.uncertified) {
+    const [first, last] = motion.longest;
     runs.push(draw("rect", { x: first - start, y: 8.5, width: last - first + 1, height: 1.5, class: "run longest" }));
   }
   const box = { viewBox: `0 0 ${span(sequence())} 10`, preserveAspectRatio: "none" };
-  const bar = draw("svg", { ...box, role: "img", "aria-label": `${name}: ${hidden}` }, ...runs);
+  const bar = draw("svg", { ...box, role: "img", "aria-label": `${name}: ${words}` }, ...runs);
   const choose = () => {
     chooseRow(row);
     showFrame();
   };
   const jump = () => {
     chooseRow(row);
-    scrubTo(nearest(way.stretch[0]));
+    scrubTo(nearest(motion.longest[0]));
   };
   return make(
     "div",
     { class: "track", "data-row": row },
-    make("button", { type: "button", "aria-pressed": String(row === player.row), click: choose }, apart(name)),
+    make("button", { type: "button", "aria-pressed": String(row === player.row), click: choose }, isolate(name)),
     make("div", { class: "line", click: (event) => scrubTo(frameAt(event)) }, bar),
-    way?.hidden
-      ? make("button", { type: "button", class: "jump", title: "Go to the beginning of that time", click: jump }, hidden)
-      : make("span", { class: "soft" }, hidden),
+    motion?.uncertified
+      ? make("button", { type: "button", class: "jump", title: "Go to the beginning of that time", click: jump }, words)
+      : make("span", { class: "soft" }, words),
   );
 }
 
@@ -229,19 +233,19 @@ function frameAt({ currentTarget, clientX }) {
   return nearest(sequence().frames[0] + Math.floor((span(sequence()) * (clientX - left)) / width));
 }
 
-// What the image by itself says of its sequence.
+// What the image part says of the sequence of its frame.
 function describeFrame() {
-  const mine = sequenceOf(view.image);
-  byId("in-sequence").hidden = mine === undefined;
-  if (mine === undefined) return;
-  const number = mine.frames[mine.images.indexOf(view.image)];
-  const link = { href: `#sequences/${played.sequences.indexOf(mine)}/${number}` };
-  const share = played.rolling
-    ? ` It shows only its share of the masks, one of ${played.rolling}: not certified here does not mean that an ` +
+  const own = sequenceOf(view.image);
+  byId("in-sequence").hidden = own === undefined;
+  if (own === undefined) return;
+  const number = own.frames[own.images.indexOf(view.image)];
+  const link = { href: `#sequences/${playback.sequences.indexOf(own)}/${number}` };
+  const share = playback.rolling
+    ? ` It has only its share of the masks, one of ${playback.rolling}: not certified here does not mean that an ` +
       "object can stay hidden."
     : "";
   byId("in-sequence").replaceChildren(
-    make("a", link, `Frame ${number} of `, apart(mine.name)),
+    make("a", link, `Frame ${number} of `, isolate(own.name)),
     `.${share}`,
   );
 }

@@ -1,14 +1,14 @@
-// What every part of the page uses: the data, the state, the verdicts at the chosen attack, and how elements are made.
+// What every part of the page uses: the data, the state, the verdicts for the chosen patch, and how elements are made.
 
 const byId = (id) => document.getElementById(id);
 const data = JSON.parse(byId("data").textContent);
 const certificates = new Certificates(data, (name) => byId(`column-${name}`).textContent);
-const { areas, aspects, thresholds, wheres, start, size_bins: sizeBins } = data.controls;
+const { areas, aspects, thresholds, locations, start, size_bins: sizeBins } = data.controls;
 const attack = { ...start };
 
-const SVG = byId("photo").namespaceURI;
+const SVG = byId("image-view").namespaceURI;
 
-// Text always goes in as text: no name of a class or a file can become markup.
+// Strings always go in as text: no name of a class or a file can become markup.
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);
@@ -32,7 +32,7 @@ function table(head, rows) {
 
 const capital = (word) => word[0].toUpperCase() + word.slice(1);
 // Rounded as Python rounds: a tie goes to the even digit, where toFixed goes up. Only whole multiples of a power of two
-// can lie halfway, and scaling by that power is exact.
+// can be halfway, and scaling by that power is exact.
 function percent(value, digits = 1) {
   if (!Number.isFinite(value)) return "–";
   const up = value.toFixed(digits);
@@ -40,7 +40,7 @@ function percent(value, digits = 1) {
   return tie && up.at(-1) % 2 === 1 ? (value - 0.25 / 10 ** digits).toFixed(digits) : up;
 }
 const plural = (count, word, words = word + "s") => `${count.toLocaleString("en")} ${count === 1 ? word : words}`;
-// Without labels the objects are the boxes that the defended detector outputs, and are called so.
+// Without annotations the objects are the boxes that the defended detector outputs, and are called boxes.
 const [thing, things] = data.labeled ? ["object", "objects"] : ["box", "boxes"];
 const countWords = (count) => plural(count, thing, things);
 const areaWords = (area) => `${+(100 * area).toPrecision(3)} %`;
@@ -48,35 +48,35 @@ function aspectWords(aspect) {
   if (aspect === 1) return "square";
   return aspect > 1 ? `${+aspect.toPrecision(3)} : 1, wide` : `1 : ${+(1 / aspect).toPrecision(3)}, tall`;
 }
-const WHERE_WORDS = {
+const LOCATION_WORDS = {
   far: "the patch is more than 10 % of the image away from the object",
-  close: "the patch lies beside the object, at most 10 % of the image away",
+  close: "the patch is next to the object, at most 10 % of the image away",
   over: "the patch overlaps the object",
-  anywhere: "the patch may lie at any place",
+  anywhere: "the patch may be at any position",
 };
-// What the chosen words and T mean, where they are chosen.
+// What the chosen location and T mean, where they are chosen.
 function meaningWords() {
   const share = `${+(100 * attack.threshold).toPrecision(3)} %`;
-  const asked = data.by_iou
-    ? `an IoU above ${attack.threshold} with the object`
+  const required = data.by_iou
+    ? `has an IoU above ${attack.threshold} with the object`
     : attack.threshold === 0
-      ? "something of the object in it, however little"
-      : `more than ${share} of the object in it`;
-  const place = `${capital(attack.where)}: ${WHERE_WORDS[attack.where]}.`;
-  return `${place} T = ${attack.threshold}: the box that is still found has ${asked}.`;
+      ? "overlaps the object"
+      : `covers more than ${share} of the object`;
+  const position = `${capital(attack.location)}: ${LOCATION_WORDS[attack.location]}.`;
+  return `${position} T = ${attack.threshold}: the box that is guaranteed to remain ${required}.`;
 }
 const attackWords = () =>
-  `${areaWords(attack.area)} of the image, ${aspectWords(attack.aspect)}, ${attack.where}, T = ${attack.threshold}`;
+  `${areaWords(attack.area)} of the image, ${aspectWords(attack.aspect)}, ${attack.location}, T = ${attack.threshold}`;
 
-// Photographs and details lie behind the script: the page works before they are read. null: there is none (yet).
+// Images and details come after the script: the page works before they are read. null: not there (yet).
 function stored(id) {
-  const found = byId(id);
-  return found === null ? null : found.textContent;
+  const element = byId(id);
+  return element === null ? null : element.textContent;
 }
 const missing = new Set(data.image_missing);
-function photoAddress(kind, i) {
+function imageAddress(kind, i) {
   if (missing.has(i)) return null;
-  if (data.photos !== null) return `${data.photos}/${kind}-${i}.jpg`;
+  if (data.image_folder !== null) return `${data.image_folder}/${kind}-${i}.jpg`;
   const content = stored(`${kind}-${i}`);
   return content === null ? null : "data:image/jpeg;base64," + content;
 }
@@ -85,13 +85,13 @@ function whenRead(action) {
   else action();
 }
 
-// Long work in short slices: the page stays alive, and new work of the same kind replaces the old.
+// Long work in short slices: the page stays responsive, and new work of the same kind replaces the old.
 const SLICE = 12; // milliseconds
 class Work {
   run(steps, done) {
-    const mine = (this.current = {});
+    const job = (this.current = {});
     const go = () => {
-      if (this.current !== mine) return;
+      if (this.current !== job) return;
       for (const until = performance.now() + SLICE; performance.now() < until;) {
         if (steps.next().done) {
           this.current = null;
@@ -105,24 +105,26 @@ class Work {
   }
 }
 
-// The verdicts of some objects at one patch and T, where by where.
+// The verdicts of objects for one patch and T, per location; `known` marks the objects that have theirs.
 const everyObject = Array.from({ length: certificates.count }, (_, n) => n);
-function* judge({ area, aspect, threshold }, objects, verdicts, by = certificates) {
+function* certifyObjects({ area, aspect, threshold }, objects, verdicts, by = certificates) {
   for (const n of objects) {
     const size = by.sizeFor(n, { area, aspect });
-    for (const where of wheres) {
-      verdicts[where].certified[n] = by.certified(n, where, size, threshold);
-      verdicts[where].vacuous[n] = by.vacuous(n, where, size);
+    for (const location of locations) {
+      verdicts[location].certified[n] = by.certified(n, location, size, threshold);
+      verdicts[location].vacuous[n] = by.vacuous(n, location, size);
     }
+    verdicts.known[n] = 1;
     yield;
   }
 }
 function emptyVerdicts() {
   const flags = () => new Uint8Array(certificates.count);
-  return Object.fromEntries(wheres.map((where) => [where, { certified: flags(), vacuous: flags() }]));
+  const perLocation = locations.map((location) => [location, { certified: flags(), vacuous: flags() }]);
+  return { known: flags(), ...Object.fromEntries(perLocation) };
 }
 const counted = everyObject.filter((n) => !certificates.ignore[n]);
-let verdicts = emptyVerdicts(); // at the chosen attack
+let verdicts = emptyVerdicts(); // for the chosen patch
 
 const squares = { threshold: undefined, side: new Int32Array(certificates.count) };
 function* measureSquares(threshold) {
@@ -135,23 +137,32 @@ function* measureSquares(threshold) {
   squares.threshold = threshold;
 }
 
-// The kind of an object's verdict at the chosen attack: the word that also names its style.
-function kindOf(n) {
+// The verdict on an object for the chosen location: a word that also names its style.
+function verdictOf(n) {
   if (certificates.ignore[n]) return "ignored";
-  const { certified, vacuous } = verdicts[attack.where];
-  return vacuous[n] ? "vacuous" : certified[n] ? "certified" : "open";
+  if (!verdicts.known[n]) return "computing";
+  const { certified, vacuous } = verdicts[attack.location];
+  return vacuous[n] ? "vacuous" : certified[n] ? "certified" : "uncertified";
 }
-const KINDS = {
-  certified: { symbol: "✓", words: "certified" },
-  open: { symbol: "✗", words: "not certified" },
-  vacuous: { symbol: "○", words: "vacuous, there is no such position" },
-  ignored: { symbol: "·", words: "ignored, counts neither way" },
+const VERDICTS = {
+  computing: { sign: "…", words: "computing" },
+  certified: { sign: "✓", words: "certified" },
+  uncertified: { sign: "✗", words: "not certified" },
+  vacuous: { sign: "○", words: "vacuous: no such position" },
+  ignored: { sign: "·", words: "ignored: not counted" },
 };
+// Another question has other signs: is an object proven at the one position where the patch is drawn?
+const POSITION_SIGNS = {
+  proven: { sign: "◆", words: "proven: guaranteed to be detected" },
+  unproven: { sign: "◇", words: "not proven" },
+};
+const signOf = (style, words = "") =>
+  make("span", { class: `mark ${style}` }, `${(VERDICTS[style] ?? POSITION_SIGNS[style]).sign} `, words);
 
 // Objects have the dataset's class names, boxes the detector's. A name is written in its own direction, whatever
-// stands around it.
+// surrounds it.
 const detectorName = (label) => data.detector_names[label] ?? String(label);
-const apart = (name) => make("bdi", {}, name);
+const isolate = (name) => make("bdi", {}, name);
 
 function boxOf(n) {
   return Array.from(certificates.box.subarray(4 * n, 4 * n + 4));

@@ -1,12 +1,12 @@
-// What is drawn on the photograph.
+// What is drawn on the image.
 
 function drawBoxes() {
   const layer = (name, boxes) => byId(`layer-${name}`).replaceChildren(...(view.layers.has(name) ? boxes : []));
   layer(
-    "truth",
+    "objects",
     objectsOf(view.image).flatMap((n) => [
       drawBox(boxOf(n), "box-back"),
-      drawBox(boxOf(n), `box ${kindOf(n)}${n === view.object ? " chosen" : ""}`),
+      drawBox(boxOf(n), `box ${verdictOf(n)}${n === view.object ? " chosen" : ""}`),
     ]),
   );
   for (const name of ["base", "recovered"]) {
@@ -21,21 +21,21 @@ function drawBoxes() {
   }
 }
 
-// The positions of the patch's center from which it escapes every proof: dotted all of them, hatched the allowed ones.
+// The positions of the patch's center at which no proof holds: dotted all of them, hatched those of the chosen location.
 function drawPositions(target, size) {
   const parts = [];
   if (target >= 0 && view.layers.has("positions")) {
-    const centerd = ([x1, y1, x2, y2], style) =>
+    const drawCenters = ([x1, y1, x2, y2], style) =>
       drawBox([x1 + size[0] / 2 - 0.5, y1 + size[1] / 2 - 0.5, x2 + size[0] / 2 + 0.5, y2 + size[1] / 2 + 0.5], style);
-    const open = certificates.unproven(target, size, attack.threshold);
-    const allowed = certificates.allowed(view.object, attack.where, size);
-    for (const rectangle of open) {
+    const unproven = certificates.unproven(target, size, attack.threshold);
+    const allowed = certificates.allowed(view.object, attack.location, size);
+    for (const rectangle of unproven) {
       for (const positions of allowed) {
         const both = intersect(rectangle, positions);
-        if (!isEmpty(both)) parts.push(centerd(both, "positions"));
+        if (!isEmpty(both)) parts.push(drawCenters(both, "positions"));
       }
     }
-    for (const rectangle of open) parts.push(centerd(rectangle, "escape"));
+    for (const rectangle of unproven) parts.push(drawCenters(rectangle, "escape"));
   }
   byId("layer-positions").replaceChildren(...parts);
 }
@@ -55,56 +55,57 @@ function drawProof(proof) {
     const first = certificates[proof.kind + "_first"][certificates.target_first[certificates.object_first[view.image]]];
     proof.views.forEach(({ row }, k) => {
       const box = view.details?.[proof.kind].subarray(4 * (row - first), 4 * (row - first) + 4);
-      if (box) boxes.push(drawBox(box, k === 0 ? "seen" : "seen weak"));
+      if (box) boxes.push(drawBox(box, k === 0 ? "proving" : "proving weak"));
     });
   }
   byId("layer-mask").replaceChildren(...removed);
-  byId("layer-seen").replaceChildren(...boxes);
+  byId("layer-proving").replaceChildren(...boxes);
 }
 
-// Where the patch must lie for fewest objects to remain, all of them together.
+// The worst-case position: the patch at which fewest objects are proven, all of them counted together.
 function drawWorst(size) {
-  const { place } = view.joint;
-  const box = place && [place[0], place[1], place[0] + size[0], place[1] + size[1]];
-  byId("layer-worst").replaceChildren(...(place && view.layers.has("worst") ? [drawBox(box, "worst")] : []));
+  const { worst } = view.joint;
+  const box = worst && [worst[0], worst[1], worst[0] + size[0], worst[1] + size[1]];
+  byId("layer-worst").replaceChildren(...(worst && view.layers.has("worst") ? [drawBox(box, "worst")] : []));
 }
 
 const LETTER = 12; // CSS pixels
-const WIDE_ENOUGH = 24; // of a box that gets a label
+const MIN_LABELED_WIDTH = 24; // CSS pixels of a box that gets a label
 
-// Names and scores, always as large as text: the chosen object first, then large ones, as long as there is room.
-function drawLabels() {
+// Signs, names and scores, always as large as text: the chosen object first, then large ones, as long as there is room.
+function drawLabels(proofs) {
   const per = unit(),
     parts = [],
     taken = [];
-  for (const [box, symbol, name, score, chosen] of view.layers.has("labels") ? labeled() : []) {
-    if (box[2] - box[0] < WIDE_ENOUGH * per && !chosen) continue;
+  for (const [box, signs, name, score, chosen] of view.layers.has("labels") ? labels(proofs) : []) {
+    if (box[2] - box[0] < MIN_LABELED_WIDTH * per && !chosen) continue;
     if (box[2] < view.zoom.x) continue; // left of what is shown
-    const text = `${symbol}${name}${score === null ? "" : " " + score.toFixed(2)}`;
+    const text = `${signs}${name}${score === null ? "" : " " + score.toFixed(2)}`;
     const long = 0.62 * LETTER * per * text.length,
       high = 1.25 * LETTER * per;
     const right = view.zoom.x + imageSize().width / view.zoom.scale;
     const x = Math.max(Math.min(box[0], right - long), view.zoom.x) + 2 * per;
-    const places = [box[1] - 4 * per, box[1] + high, box[3] + high, box[3] - 4 * per];
+    const lines = [box[1] - 4 * per, box[1] + high, box[3] + high, box[3] - 4 * per];
     const room = (y) => [x, y - high, x + long, y];
-    const free = places.find((y) => y > view.zoom.y + high && taken.every((one) => isEmpty(intersect(one, room(y)))));
+    const free = lines.find((y) => y > view.zoom.y + high && taken.every((one) => isEmpty(intersect(one, room(y)))));
     if (free === undefined && !chosen) continue;
-    const y = free ?? places[1];
+    const y = free ?? lines[1];
     taken.push(room(y));
     const end = score === null ? "" : ` ${score.toFixed(2)}`;
     const attributes = { x, y, class: "label", "font-size": LETTER * per, "stroke-width": 3 * per };
-    parts.push(draw("text", attributes, symbol, draw("tspan", { class: "name" }, name), end));
+    parts.push(draw("text", attributes, signs, draw("tspan", { class: "name" }, name), end));
   }
   byId("layer-labels").replaceChildren(...parts);
 }
 
-// What has a label in the layers that are shown: box, symbol, name, score, whether it is chosen; best first.
-function labeled() {
+// The labels of the layers that are shown: box, signs, name, score, whether it is chosen; best first.
+function labels(proofs) {
   const found = [];
-  if (view.layers.has("truth")) {
+  if (view.layers.has("objects")) {
     for (const n of objectsOf(view.image).filter((one) => !certificates.ignore[one])) {
       const score = certificates.found[n] ? certificates.score[n] : null;
-      found.push([boxOf(n), KINDS[kindOf(n)].symbol + " ", nameOf(n), score, n === view.object]);
+      const signs = VERDICTS[verdictOf(n)].sign + POSITION_SIGNS[positionOf(proofs.get(n))].sign;
+      found.push([boxOf(n), `${signs} `, nameOf(n), score, n === view.object]);
     }
   }
   for (const layer of ["base", "recovered"]) {

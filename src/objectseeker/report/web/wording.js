@@ -1,0 +1,150 @@
+// What is written next to the image.
+
+// The positions at which a strip ends inside the image.
+function linesOf(n, mask) {
+  const { from, to } = certificates.masksOf[n];
+  return [from[mask], to[mask]].filter(Number.isFinite);
+}
+
+function maskWords(n, mask) {
+  const { axis, from } = certificates.masksOf[n];
+  const name = "xy"[axis[mask]],
+    [first, second] = linesOf(n, mask);
+  if (second !== undefined) return `everything from ${name} = ${first} to ${second}`;
+  const words = Number.isFinite(from[mask]) ? ["right of", "below"] : ["left of", "above"];
+  return `everything ${words[axis[mask]]} ${name} = ${first}`;
+}
+
+const positionOf = (proof) => (proof === null ? "unproven" : "proven");
+
+function proofWords(n, proof) {
+  if (proof === null) return "not proven at this position";
+  const removes = maskWords(n, proof.views[0].mask);
+  return proof.kind === "single_view"
+    ? `proven by the view that removes ${removes}`
+    : `proven by ${proof.views.length} views combined; the strongest removes ${removes}`;
+}
+
+function detectedWords(n) {
+  const found = certificates.found[n];
+  const words = ["not detected", "detected only undefended", "recovered by masking", "detected"][found];
+  return found ? `${words}, score ${certificates.score[n].toFixed(2)}` : `${words} without an attack`;
+}
+
+function changeWords(n) {
+  if (!verdicts.known[n] || !baselineVerdicts.known[n]) return "";
+  const change = changeOf(n, attack.location);
+  return { same: " (unchanged)", gained: " (gained since the baseline)", lost: " (lost since the baseline)" }[change];
+}
+
+function jointWords(counting) {
+  if (!counting.length) return "";
+  const { count } = view.joint;
+  return (
+    `Joint certificate: ${count} of ${countWords(counting.length)} ${count === 1 || counting.length === 1 ? "is" : "are"} guaranteed ` +
+    "to remain under this patch at any position."
+  );
+}
+
+const MAX_KINDS = 4;
+// One row per kind of certificate, with its largest object: at which locations it is certified.
+function certifiedRows(counting) {
+  const size = currentSize();
+  const kinds = new Map();
+  for (const n of [...counting].sort((a, b) => certificates.size[b] - certificates.size[a])) {
+    const styles = locations.map((location) =>
+      certificates.vacuous(n, location, size)
+        ? "vacuous"
+        : certificates.certified(n, location, size, attack.threshold)
+          ? "certified"
+          : "uncertified",
+    );
+    const kind = styles.map((style) => VERDICTS[style].sign).join("");
+    if (!kinds.has(kind)) kinds.set(kind, { n, styles, others: 0 });
+    else kinds.get(kind).others += 1;
+  }
+  return [...kinds.values()].slice(0, MAX_KINDS).map(({ n, styles, others }) => {
+    const share = `${+(100 * certificates.size[n]).toPrecision(2)} % of the image`;
+    const more = others ? ` and ${others} more` : "";
+    const signs = locations.flatMap((location, k) => [signOf(styles[k], location), " "]);
+    return make("span", { class: "kind" }, isolate(nameOf(n)), ` (${share})${more}: `, ...signs);
+  });
+}
+function listObjects(size, proofs) {
+  const objects = [...proofs.keys()].sort((a, b) => certificates.ignore[a] - certificates.ignore[b] || a - b);
+  const counting = objects.filter((n) => !certificates.ignore[n]);
+  const unproven = counting.filter((n) => proofs.get(n) === null).length;
+  const style = unproven ? "unproven" : "proven";
+  const all = countWords(counting.length);
+  const here = () =>
+    !counting.length
+      ? make("strong", {}, `No ${things} here.`)
+      : unproven
+        ? signOf(style, `${unproven} of ${all} ${unproven === 1 ? "is" : "are"} not proven at this patch position.`)
+        : signOf(style, `${counting.length === 1 ? `The ${thing} is` : `All ${all} are`} proven at this patch position.`);
+  byId("patch-words").replaceChildren(`Patch of ${size[0]} × ${size[1]} pixels at (${view.x}, ${view.y}). `, here());
+  byId("hero-words").replaceChildren(here(), ...certifiedRows(counting));
+  byId("sequence-words").replaceChildren(here());
+  byId("joint-words").textContent = jointWords(counting);
+  const focused = document.activeElement?.dataset?.object;
+  byId("objects").replaceChildren(...objects.map((n) => objectItem(n, proofs.get(n), size)));
+  if (focused !== undefined) byId("objects").querySelector(`[data-object="${focused}"]`)?.focus();
+}
+
+function objectItem(n, proof, size) {
+  const style = verdictOf(n);
+  const change = baseline && !certificates.ignore[n] ? changeWords(n) : "";
+  const button = make(
+    "button",
+    {
+      type: "button",
+      "aria-pressed": String(n === view.object),
+      "data-object": n,
+      "data-proven": String(proof !== null),
+      click: () => chooseObject(n),
+    },
+    isolate(nameOf(n)),
+    make("span", { class: "soft" }, `${areaWords(certificates.size[n])} of the image; ${detectedWords(n)}`),
+    make("span", {}, signOf(style, `${attack.location}: ${VERDICTS[style].words}`), make("span", { class: "soft-inline" }, change)),
+    make("span", {}, signOf(positionOf(proof)), `patch ${certificates.locationOf(n, view.x, view.y, size)}: ${proofWords(n, proof)}`),
+  );
+  return make("li", {}, button);
+}
+
+function describeChosen(target, size) {
+  const n = view.object,
+    rows = [];
+  if (target >= 0) {
+    const { single, safe, stars } = certificates.at(target, attack.threshold);
+    const side = certificates.largestSquare(n, attack.threshold);
+    const { width, height } = certificates.masksOf[n];
+    const unproven = certificates.unproven(target, size, attack.threshold);
+    const labelCount = certificates.targets[n].length;
+    const total = (width + size[0] - 1) * (height + size[1] - 1);
+    const left = unproven.reduce((sum, [x1, y1, x2, y2]) => sum + (x2 - x1 + 1) * (y2 - y1 + 1), 0);
+    rows.push(
+      ["largest certified square, anywhere", side ? `${side} px, ${areaWords((side * side) / (width * height))}` : "none"],
+      ["unproven patch positions", `${percent((100 * left) / total)} %`],
+      ["safe masks (single view)", String(single.length)],
+    );
+    if (data.only_halves) rows.push(["safe lines: left, top, right, bottom", safeLines(safe, width, height).join(", ")]);
+    if (data.evidence) rows.push(["proofs from several views", String(stars.length)]);
+    if (labelCount > 1) {
+      const shown = detectorName(certificates.target_label[target]);
+      rows.push(["detector class", make("span", {}, isolate(shown), `, one of ${labelCount} that map to this class`)]);
+    }
+    if (certificates.target_truncated[target])
+      rows.push(["proofs from several views", "more than this page can hold: only proofs by a single view are shown"]);
+  }
+  byId("chosen").replaceChildren(
+    ...(n >= 0 ? [make("h3", {}, "Chosen: ", isolate(nameOf(n)))] : []),
+    make("dl", {}, ...rows.flatMap(([key, value]) => [make("dt", {}, key), make("dd", {}, value)])),
+  );
+}
+
+// The furthest safe left and top mask, the nearest safe right and bottom one.
+function safeLines(safe, width, height) {
+  const before = safe.map((strips) => strips.find(([from]) => from === -Infinity)?.[1] ?? 0);
+  const after = safe.map((strips, axis) => strips.find(([, to]) => to === Infinity)?.[0] ?? [width, height][axis]);
+  return [...before, ...after];
+}
