@@ -20,7 +20,8 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_type_aliases = {"npt.ArrayLike": "ArrayLike"} | {n: n for n in ("Floats", "Ints", "Bools", "Image", "Detector")}
 autodoc_default_options = {"members": True, "undoc-members": True, "imported-members": True}
-nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]  # types of other packages and of internals are named, not linked
+# Types of other packages and of internals are named, not linked.
+nitpick_ignore_regex = [("py:class", ".*"), ("py:exc", ".*")]
 
 
 def keep_indented(app: Any, what: str, name: str, documented: Any, options: Any, lines: list[str]) -> None:

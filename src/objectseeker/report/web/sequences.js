@@ -23,7 +23,7 @@ const sequenceByImage = new Map((playback?.sequences ?? []).flatMap((one) => one
 const sequenceOf = (i) => sequenceByImage.get(i);
 
 const motionWords = (pixels) => (pixels === null ? "any distance" : pixels === 0 ? "none" : `at most ${pixels} pixels`);
-const windowWords = (frames) => (frames === 1 ? "every frame" : `one of any ${frames} consecutive frames`);
+const windowWords = (frames) => (frames === 1 ? "every frame" : `at least one of any ${frames} consecutive frames`);
 
 function fillSequences() {
   for (const part of document.querySelectorAll(".if-sequences")) part.hidden = playback === null;

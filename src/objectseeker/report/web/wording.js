@@ -47,8 +47,8 @@ function jointWords(counting) {
 }
 
 const MAX_KINDS = 4;
-// One row per kind of certificate, with its largest object: at which locations it is certified.
-function certifiedRows(counting) {
+// A row per kind of certificate, with its largest object: at which locations it is certified.
+function kindTable(counting) {
   const size = currentSize();
   const kinds = new Map();
   for (const n of [...counting].sort((a, b) => certificates.size[b] - certificates.size[a])) {
@@ -63,12 +63,12 @@ function certifiedRows(counting) {
     if (!kinds.has(kind)) kinds.set(kind, { n, styles, others: 0 });
     else kinds.get(kind).others += 1;
   }
-  return [...kinds.values()].slice(0, MAX_KINDS).map(({ n, styles, others }) => {
-    const share = `${+(100 * certificates.size[n]).toPrecision(2)} % of the image`;
-    const more = others ? ` and ${others} more` : "";
-    const signs = locations.flatMap((location, k) => [signOf(styles[k], location), " "]);
-    return make("span", { class: "kind" }, isolate(nameOf(n)), ` (${share})${more}: `, ...signs);
+  const rows = [...kinds.values()].slice(0, MAX_KINDS).map(({ n, styles, others }) => {
+    const share = `, ${+(100 * certificates.size[n]).toPrecision(2)} %`;
+    const name = make("span", {}, isolate(nameOf(n)), share, others ? `, and ${others} more` : "");
+    return [name, ...styles.map((style) => signOf(style))];
   });
+  return rows.length ? table([`${thing}, share of image`, ...locations], rows) : "";
 }
 function listObjects(size, proofs) {
   const objects = [...proofs.keys()].sort((a, b) => certificates.ignore[a] - certificates.ignore[b] || a - b);
@@ -83,13 +83,15 @@ function listObjects(size, proofs) {
         ? signOf(style, `${unproven} of ${all} ${unproven === 1 ? "is" : "are"} not proven at this patch position.`)
         : signOf(style, `${counting.length === 1 ? `The ${thing} is` : `All ${all} are`} proven at this patch position.`);
   byId("patch-words").replaceChildren(`Patch of ${size[0]} × ${size[1]} pixels at (${view.x}, ${view.y}). `, here());
-  byId("hero-words").replaceChildren(here(), ...certifiedRows(counting));
+  byId("hero-words").replaceChildren(here(), kindTable(counting));
   byId("sequence-words").replaceChildren(here());
   byId("joint-words").textContent = jointWords(counting);
   const focused = document.activeElement?.dataset?.object;
   byId("objects").replaceChildren(...objects.map((n) => objectItem(n, proofs.get(n), size)));
   if (focused !== undefined) byId("objects").querySelector(`[data-object="${focused}"]`)?.focus();
 }
+
+const NOW_WORDS = { far: "far from", close: "close to", over: "over" };
 
 function objectItem(n, proof, size) {
   const style = verdictOf(n);
@@ -105,8 +107,18 @@ function objectItem(n, proof, size) {
     },
     isolate(nameOf(n)),
     make("span", { class: "soft" }, `${areaWords(certificates.size[n])} of the image; ${detectedWords(n)}`),
-    make("span", {}, signOf(style, `${attack.location}: ${VERDICTS[style].words}`), make("span", { class: "soft-inline" }, change)),
-    make("span", {}, signOf(positionOf(proof)), `patch ${certificates.locationOf(n, view.x, view.y, size)}: ${proofWords(n, proof)}`),
+    make(
+      "span",
+      {},
+      signOf(style, `${attack.location}: ${VERDICTS[style].words}`),
+      make("span", { class: "soft-inline" }, change),
+    ),
+    make(
+      "span",
+      {},
+      signOf(positionOf(proof)),
+      `patch ${NOW_WORDS[certificates.locationOf(n, view.x, view.y, size)]} it: ${proofWords(n, proof)}`,
+    ),
   );
   return make("li", {}, button);
 }
