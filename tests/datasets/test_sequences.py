@@ -86,14 +86,14 @@ def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
     assert tracks(dataset) == [[7, NO_TRACK], [], []]
     assert dataset.entries[0].frame == FrameIndex(tmp_path.name, 0, None)
     for said in (
-        f"1 sequence whose frames a second cannot be read, in {tmp_path / 'seqinfo.ini'}",
-        f"2 images whose names are no frame numbers skipped, the first at {tmp_path / 'img1' / '000000.png'}",
-        f"4 annotations that cannot be read skipped, the first in {file} line 2",
-        f"1 box of a frame that is not there skipped, in {file} line 5",
+        f"1 sequence with an unreadable frame rate, in {tmp_path / 'seqinfo.ini'}",
+        f"2 images whose names are not frame numbers skipped, the first at {tmp_path / 'img1' / '000000.png'}",
+        f"4 unreadable annotations skipped, the first in {file} line 2",
+        f"1 box of a missing frame skipped, in {file} line 5",
         f"1 second object of a track in one frame kept without a track, in {file} line 6",
     ):
         assert said in dataset.warnings
-    with pytest.raises(ObjectSeekerError, match="frames a second"):
+    with pytest.raises(ObjectSeekerError, match="frame rate"):
         open_dataset(spec, strict=True)
 
 
@@ -104,7 +104,7 @@ def test_mot_without_its_side_files(tmp_path: Path) -> None:
     assert [entry.frame_number for entry in dataset.entries] == [2, 8, 9]
     assert dataset.warnings == (f"1 sequence without gt/gt.txt read without objects, in {tmp_path}",)
     (tmp_path / "seqinfo.ini").write_text("no section")
-    assert any("seqinfo.ini that cannot be read" in said for said in open_dataset(spec).warnings)
+    assert any("unreadable seqinfo.ini" in said for said in open_dataset(spec).warnings)
 
 
 def test_mot_reads_a_folder_of_sequences(tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_boxes_json_counts_what_is_odd(tmp_path: Path) -> None:
     dataset = open_dataset(spec)
     assert dataset.objects == 1
     assert dataset.warnings == (
-        f"5 annotations that cannot be read skipped, the first in {file}, boxes[1]",
-        f"1 box of a frame that is not there skipped, in {file}, boxes[6]",
+        f"5 unreadable annotations skipped, the first in {file}, boxes[1]",
+        f"1 box of a missing frame skipped, in {file}, boxes[6]",
         f"1 box with an impossible coordinate skipped, in {file}, boxes[7]",
     )
     for content in ("[]", "{", '{"frames": 3}'):
@@ -233,10 +233,13 @@ def test_cvat_counts_what_is_odd(tmp_path: Path) -> None:
     )
     dataset = open_dataset(spec)
     assert dataset.objects == 1
-    assert [said.split(", the first")[0].split(", in")[0] for said in dataset.warnings] == [
-        "1 box of a frame that is not there skipped",
-        "1 shape that is no box skipped",
-        "3 annotations that cannot be read skipped",
+    assert dataset.warnings[0].startswith(
+        "sequences whose frames video: of their folder numbers differently: 1, the first"
+    )
+    assert [said.split(", the first")[0].split(", in")[0] for said in dataset.warnings[1:]] == [
+        "1 box of a missing frame skipped",
+        "1 shape other than a box skipped",
+        "3 unreadable annotations skipped",
     ]
     with pytest.raises(ObjectSeekerError, match="frame 7"):
         open_dataset(spec, strict=True)
@@ -244,7 +247,7 @@ def test_cvat_counts_what_is_odd(tmp_path: Path) -> None:
 
 def test_cvat_for_images_is_refused_with_what_to_do(tmp_path: Path) -> None:
     spec = cvat(tmp_path, '<image id="0" name="a.png"></image>')
-    with pytest.raises(ObjectSeekerError, match="export it as CVAT for video"):
+    with pytest.raises(ObjectSeekerError, match="Export it as CVAT for video"):
         open_dataset(spec)
     (tmp_path / "a.xml").write_text("<annotation></annotation>")
     with pytest.raises(ObjectSeekerError, match="but CVAT files have 'annotations'"):

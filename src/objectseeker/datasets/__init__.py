@@ -10,8 +10,8 @@ from pathlib import Path
 from objectseeker.datasets import boxes_json, coco, cvat, folder, image_list, kitti, mot, voc, yolo
 from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, DatasetImage
-from objectseeker.datasets.folder import as_sequences
 from objectseeker.datasets.parsing import SkipLog
+from objectseeker.datasets.sequences import as_sequences
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.remote import is_url
 from objectseeker.text import shown, writable

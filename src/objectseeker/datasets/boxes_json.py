@@ -2,8 +2,8 @@
 
     {"name": "street", "fps": 30, "frames": ["000001.jpg", ...], "boxes": [[0, 7, "person", x1, y1, x2, y2], ...]}
 
-A box is frame (a position in `frames`), track, class and corners in pixels from 0; a track of null is none. Frames lie
-in frames/ or beside the file. `name`, `fps`, `width` and `height` may be missing.
+A box is the frame (an index into `frames`), the track (null for none), the class and the corners in pixels from 0.
+Frames are in frames/ or next to the file. `name`, `fps`, `width` and `height` may be missing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from objectseeker.core.observation import NO_TRACK, FrameIndex
 from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset
 from objectseeker.datasets.parsing import InvalidAnnotationError, SkipLog, read_json
 from objectseeker.datasets.sequences import (
-    LARGEST_TRACK,
+    MAX_TRACK,
     NO_FRAME,
     UNREADABLE,
     assign_tracks,
+    numbering_warnings,
     parse_fps,
     sequences_below,
 )
@@ -30,11 +31,12 @@ FORM = f"boxes:DIR, a folder with {FILE} and frames/ or a folder of such folders
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """All sequences of the folder. Where no object has a track they are linked by overlap."""
-    records = []
-    for name, folder in sequences_below(Path(path_spec).expanduser(), lambda path: (path / FILE).is_file(), spec, FORM):
-        records += assign_tracks(_records(name, folder / FILE, skip_log), skip_log)
-    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, skip_log)
+    """Read all sequences in the folder; where no object has a track, objects are linked by overlap."""
+    folders = sequences_below(Path(path_spec).expanduser(), lambda path: (path / FILE).is_file(), spec, FORM)
+    sequences = [assign_tracks(_records(name, folder / FILE, skip_log), skip_log) for name, folder in folders]
+    records = [record for sequence in sequences for record in sequence]
+    names = sorted({box.name for record in records for box in record.boxes})
+    return build_dataset(spec, names, records, skip_log, numbering_warnings(sequences))
 
 
 def _records(name: str, file: Path, skip_log: SkipLog) -> list[ImageRecord]:
@@ -44,21 +46,20 @@ def _records(name: str, file: Path, skip_log: SkipLog) -> list[ImageRecord]:
     fps = parse_fps(content.get("fps"), str(file), skip_log)
     folder = file.parent / "frames" if (file.parent / "frames").is_dir() else file.parent
     records = []
-    for place, frame in enumerate(content["frames"]):
-        source = f"{file}, frames[{place}]"
+    for number, frame in enumerate(content["frames"]):
+        source = f"{file}, frames[{number}]"
         if not isinstance(frame, str) or not frame or not writable(frame):
             raise ObjectSeekerError(f"{source} must be the name of a file, got {shown(frame)}")
         path = skip_log.resolve_inside(folder, frame, source)
-        records.append(
-            ImageRecord(f"{name}/{Path(frame).stem}", path, image_size(path), [], FrameIndex(name, place, fps))
-        )
-    for place, row in enumerate(content["boxes"]):
-        source = f"{file}, boxes[{place}]"
+        index = FrameIndex(name, number, fps)
+        records.append(ImageRecord(f"{name}/{Path(frame).stem}", path, image_size(path), [], index))
+    for position, row in enumerate(content["boxes"]):
+        source = f"{file}, boxes[{position}]"
         with skip_log:
-            frame, box = _box(row, source)
-            if not 0 <= frame < len(records):
-                raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {frame} of {len(records)}")
-            records[frame].boxes.append(box)
+            number, box = _box(row, source)
+            if not 0 <= number < len(records):
+                raise InvalidAnnotationError(NO_FRAME, source, f"{source} is about frame {number} of {len(records)}")
+            records[number].boxes.append(box)
     return records
 
 
@@ -69,12 +70,11 @@ def _box(row: object, source: str) -> tuple[int, Annotation]:
             and all(type(value) in (int, float) for value in corners)
             and not isinstance(frame, bool)
             and not isinstance(track, bool)
-            and (track is None or 0 <= track <= LARGEST_TRACK)
+            and (track is None or 0 <= track <= MAX_TRACK)
             and name
             and writable(name)
         ):
             x1, y1, x2, y2 = (float(str(value)) for value in corners)  # one beyond any float is then infinite
             return frame, Annotation(name, (x1, y1, x2, y2), source, track=NO_TRACK if track is None else track)
-    raise InvalidAnnotationError(
-        UNREADABLE, source, f"{source} must be [frame, track, class, x1, y1, x2, y2], got {shown(row)}"
-    )
+    message = f"{source} must be [frame, track, class, x1, y1, x2, y2], got {shown(row)}"
+    raise InvalidAnnotationError(UNREADABLE, source, message)

@@ -1,7 +1,7 @@
 """CVAT for video: one XML file with tracks, and a folder with the frames.
 
 A track has a box for every frame it is in, or is marked outside where it is not. Frames are numbered from 0: by the
-names of the images, where all are called frame_000000 and so on as CVAT exports them, else by their order.
+names of the images if all are called frame_000000 and so on as CVAT exports them, else by their order.
 """
 
 from __future__ import annotations
@@ -23,44 +23,50 @@ from objectseeker.datasets.parsing import (
     read_xml,
     require_folder,
 )
-from objectseeker.datasets.sequences import NO_FRAME, UNREADABLE, assign_tracks, natural_sort_key
+from objectseeker.datasets.sequences import (
+    NO_FRAME,
+    UNREADABLE,
+    assign_tracks,
+    natural_sort_key,
+    numbering_warnings,
+)
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import image_size
 from objectseeker.text import writable
 
 FORM = "cvat:ANNOTATIONS.xml:IMAGES"
-NAMED = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
-SHAPES = SkipReason("shape that is no box skipped", "shapes that are no boxes skipped")
+FRAME_NAME = re.compile(r"(?:.*/)?frame_([0-9]{1,9})")
+NOT_A_BOX = SkipReason("shape other than a box skipped", "shapes other than boxes skipped")
 CORNERS = ("xtl", "ytl", "xbr", "ybr")
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """One sequence: the boxes of all tracks."""
+    """Read one sequence with the boxes of all tracks."""
     annotation, _, images = path_spec.rpartition(":")
     if not annotation or not images:
-        raise ObjectSeekerError(f"{spec!r} names no file and folder; give {FORM}")
+        raise ObjectSeekerError(f"{spec!r} names no file and folder. Give {FORM}.")
     file, folder = Path(annotation).expanduser(), Path(images).expanduser()
-    require_folder(folder, f"{spec!r}: {images!r} is not a folder; give {FORM}")
+    require_folder(folder, f"{spec!r}: {images!r} is not a folder. Give {FORM}.")
     root = read_xml(file, "annotations", "CVAT")
     if root.find("track") is None and root.find("image") is not None:
-        raise ObjectSeekerError(f"{file} is a CVAT file for images, without tracks: export it as CVAT for video")
+        raise ObjectSeekerError(f"{file} is a CVAT file for images, without tracks. Export it as CVAT for video.")
     frames = _frames(folder, skip_log)
     for frame, box in _boxes(root, file, skip_log):
         with skip_log:
             if frame not in frames:
-                raise InvalidAnnotationError(
-                    NO_FRAME, box.source, f"{box.source} is about frame {frame}, which has no image"
-                )
+                message = f"{box.source} is about frame {frame}, which has no image"
+                raise InvalidAnnotationError(NO_FRAME, box.source, message)
             frames[frame].boxes.append(box)
     records = assign_tracks([frames[frame] for frame in sorted(frames)], skip_log)
-    return build_dataset(spec, sorted({box.name for record in records for box in record.boxes}), records, skip_log)
+    names = sorted({box.name for record in records for box in record.boxes})
+    return build_dataset(spec, names, records, skip_log, numbering_warnings([records]))
 
 
 def _frames(folder: Path, skip_log: SkipLog) -> dict[int, ImageRecord]:
     images = images_by_stem(folder, skip_log)
     stems = sorted(images, key=natural_sort_key)
-    named = [NAMED.fullmatch(stem) for stem in stems]
-    numbers = [int(match[1]) for match in named if match]
+    matches = [FRAME_NAME.fullmatch(stem) for stem in stems]
+    numbers = [int(match[1]) for match in matches if match]
     if len(set(numbers)) < len(stems):
         numbers = list(range(len(stems)))
     name = folder.resolve().name
@@ -71,24 +77,23 @@ def _frames(folder: Path, skip_log: SkipLog) -> dict[int, ImageRecord]:
 
 
 def _boxes(root: Element, file: Path, skip_log: SkipLog) -> Iterator[tuple[int, Annotation]]:
-    for place, track in enumerate(root.findall("track")):
-        identity = parse_digits(track.get("id") or "?")
+    for position, track in enumerate(root.findall("track")):
+        stated = parse_digits(track.get("id") or "?")
+        number = position if stated is None else stated
         for shape in track:
             if shape.get("outside") == "1":
                 continue
-            source = f"{file}, track {place if identity is None else identity}, frame {(shape.get('frame') or '?')[:9]}"
+            source = f"{file}, track {number}, frame {(shape.get('frame') or '?')[:9]}"
             with skip_log:
                 if shape.tag != "box":
-                    raise InvalidAnnotationError(
-                        SHAPES, source, f"{source} has a {shape.tag[:40]} where a box is needed"
-                    )
+                    message = f"{source} has a {shape.tag[:40]} where a box is needed"
+                    raise InvalidAnnotationError(NOT_A_BOX, source, message)
                 frame, name = parse_digits(shape.get("frame") or "?"), track.get("label") or ""
                 if frame is None or not name or not writable(name) or any(shape.get(key) is None for key in CORNERS):
-                    raise InvalidAnnotationError(
-                        UNREADABLE, source, f"{source} lacks a label, a frame number or a corner"
-                    )
+                    message = f"{source} lacks a label, a frame number or a corner"
+                    raise InvalidAnnotationError(UNREADABLE, source, message)
                 x1, y1, x2, y2 = (_corner(shape.get(key) or "", key, source) for key in CORNERS)
-                yield frame, Annotation(name, (x1, y1, x2, y2), source, track=place if identity is None else identity)
+                yield frame, Annotation(name, (x1, y1, x2, y2), source, track=number)
 
 
 def _corner(text: str, name: str, source: str) -> float:

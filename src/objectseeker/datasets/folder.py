@@ -2,60 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-import numpy as np
-
-from objectseeker.core.observation import FrameIndex
-from objectseeker.datasets.dataset import Annotation, Dataset, ImageRecord, build_dataset, stream_dataset
+from objectseeker.datasets.dataset import Dataset, stream_dataset
 from objectseeker.datasets.parsing import SkipLog
-from objectseeker.datasets.sequences import link_by_overlap, natural_sort_key, number_frames
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import looks_like_image, no_image_in, walk_images
 from objectseeker.files.remote import Url, is_folder, is_url, walk_url
-
-# Any dataset as sequences: the images of each folder in the order of their names, numbers counted as numbers.
-#
-# Objects are linked by overlap (`sequences.link`), since other formats have no tracks.
-
-
-def as_sequences(spec: str, dataset: Dataset, skip_log: SkipLog) -> Dataset:
-    """`dataset`, whose images are frames."""
-    folders: dict[str, list[ImageRecord]] = {}
-    for entry in sorted(dataset.entries, key=lambda entry: natural_sort_key(entry.id)):
-        boxes = [
-            Annotation(dataset.names[label], tuple(xyxy), f"image {entry.id}", ignore, crowd)
-            for xyxy, label, ignore, crowd in zip(
-                entry.truth.xyxy.tolist(),
-                np.asarray(entry.truth.label).tolist(),
-                entry.ignore.tolist(),
-                entry.crowd.tolist(),
-                strict=True,
-            )
-        ]
-        records = folders.setdefault(PurePosixPath(entry.id).parent.as_posix(), [])
-        records.append(ImageRecord(entry.id, entry.path, entry.size, boxes))
-    own = PurePosixPath(dataset.spec).name
-    names = {folder: own if folder == "." and own not in folders else folder for folder in folders}
-    linked = [
-        record
-        for folder, records in folders.items()
-        for record in link_by_overlap(list(_framed(names[folder], records)))
-    ]
-    return replace(build_dataset(spec, dataset.names, linked, skip_log), warnings=dataset.warnings)
-
-
-def _framed(sequence: str, records: Sequence[ImageRecord]) -> Iterator[ImageRecord]:
-    """The images of a folder with their numbers."""
-    places = [
-        record.path.absolute() if isinstance(record.path, Path) else PurePosixPath(record.id) for record in records
-    ]
-    for number, record in zip(number_frames(places), records, strict=True):
-        yield replace(record, frame=FrameIndex(sequence, number))
-
 
 Listed = tuple[str, Path | Url, int | None]
 

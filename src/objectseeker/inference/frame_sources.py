@@ -209,7 +209,7 @@ def _join(waiting: deque[Frame | Lost], event: Frame | Lost) -> None:
 class Folder:
     """A folder of images that are the frames of a video, in natural order: frame2 comes before frame10.
 
-    They have the numbers that datasets give them (`datasets.sequences.numbered`).
+    They have the numbers that datasets give them (`datasets.sequences.number_frames`).
     """
 
     path: Path
@@ -224,6 +224,12 @@ class Folder:
         files = sorted(walk_images(root), key=lambda file: natural_sort_key(file.relative_to(root).as_posix()))
         if not files:
             raise ObjectSeekerError(no_image_in(self.path))
+        folders = list(dict.fromkeys(file.parent for file in files))
+        if len(folders) > 1:
+            raise ObjectSeekerError(
+                f"{self.path} holds images in several folders, such as {folders[0]} and {folders[1]}. A video is the "
+                "images of one folder: give that, or move the other images away."
+            )
         object.__setattr__(self, "files", tuple(zip(number_frames(files), files, strict=True)))
 
     @property
