@@ -1,6 +1,6 @@
 # objectseeker serve on a CPU. In the root of a clone:
 #   docker build -f containers/cpu.Dockerfile -t objectseeker:cpu .
-# docs/serve.md says how to run it: as nobody in particular, on a file system that cannot be written to.
+# docs/serve.md shows how to run it: as an unprivileged user, on a read-only file system.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /build
 COPY pyproject.toml README.md LICENSE ./
@@ -10,7 +10,7 @@ RUN python -m venv /opt/objectseeker \
 
 FROM python:3.12-slim-bookworm
 COPY --from=build /opt/objectseeker /opt/objectseeker
-# Nothing is written but what a library may put below /tmp.
+# Nothing is written, except what a library may put in /tmp.
 ENV PATH=/opt/objectseeker/bin:$PATH \
     HOME=/tmp \
     ORT_DISABLE_TELEMETRY=1 \
@@ -22,6 +22,6 @@ EXPOSE 8000
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=4)"]
-# Inside a container loopback is nobody's: who may reach it is decided where the port is published.
+# Inside a container, loopback is unreachable: publishing the port decides who may reach the server.
 ENTRYPOINT ["objectseeker", "serve", "--host", "0.0.0.0", "--port", "8000"]
 CMD ["--defense", "/models/defense.json"]

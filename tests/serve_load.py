@@ -30,7 +30,7 @@ from objectseeker import Bands, Defense
 from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
-PATIENCE = ["--wait", "3600", "--receive", "3600"]  # a process that is stopped knows nothing of it
+PATIENCE = ["--queue-timeout", "3600", "--receive-timeout", "3600"]  # a process that is stopped knows nothing of it
 
 LEAVING = 2  # places beside those of the clients that stay
 
@@ -178,7 +178,7 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
         "defense.json",
         "--port",
         "0",
-        "--queue",
+        "--max-concurrent-requests",
         str(clients + LEAVING),
         *PATIENCE,
     ]
@@ -199,7 +199,7 @@ def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str
         os.kill(detect.pid, signal.SIGSTOP)
         result = take_turns(server, detect, journal, load, seconds, turn)
         result["beyond_the_places"] = overload(port, photographs[0][0], 20)  # two of them have places
-        while figure(port, "objectseeker_places_taken") < clients:
+        while figure(port, "objectseeker_requests_in_flight") < clients:
             time.sleep(0.01)
         before = load.statuses["200"]
         load.ending.set()  # nobody asks again: what is there now was taken

@@ -1,4 +1,4 @@
-"""A server in a thread of the test, around a detector that can be held up, and ways to talk to it."""
+"""A server in a thread of the test, around a detector that can be blocked, and ways to talk to it."""
 
 import http.client
 import io
@@ -14,14 +14,23 @@ import pytest
 
 from objectseeker import Defense, Detections, Halves, ObjectSeeker, Rule
 from objectseeker.metrics import ThreatModel
-from objectseeker.serve.limits import Limits
 
-SMALL = Limits(places=2, megabytes=0.2, megapixels=0.02, receive=0.7)
-PATIENT = Limits()
+for needed in ("starlette", "uvicorn", "prometheus_client"):
+    pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'objectseeker[serve]'")
+
+from objectseeker.serve.app import build_app
+from objectseeker.serve.limits import ServerLimits
+from objectseeker.serve.monitoring import Metrics
+from objectseeker.serve.protocol import ServedModel
+from objectseeker.serve.queueing import Workers
+from objectseeker.serve.server import make_server, open_listener
+
+SMALL = ServerLimits(max_concurrent_requests=2, max_body_mb=0.2, max_megapixels=0.02, receive_timeout=0.7)
+PATIENT = ServerLimits()
 
 
 class Bright:
-    """Finds what is bright, while it is not held; notes what it was shown."""
+    """Detects what is bright, unless it is blocked; counts its images."""
 
     names = ("bright",)
 
@@ -48,7 +57,7 @@ class Running:
         self.port, self.seeker, self.model, self.metrics = port, seeker, model, metrics
 
     def ask(self, method, path, body=None, headers=None):
-        """Status, headers and content of an answer."""
+        """Return status, headers and content of a response."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.request(method, path, body, headers or {})
@@ -58,13 +67,13 @@ class Running:
             connection.close()
 
     def post(self, path, body, **headers):
-        """Status and document of an answer."""
+        """Return status and document of a response."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         status, _, content = self.ask("POST", path, body, named)
         return status, json.loads(content)
 
     def say(self, raw, timeout=10.0):
-        """Everything that comes back for bytes that may be no HTTP, until the server hangs up."""
+        """Return everything the server sends for raw bytes until it hangs up."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
             connection.sendall(raw)
             received = b""
@@ -72,21 +81,13 @@ class Running:
                 received += part
         return received
 
-    def figure(self, name):
+    def metric(self, name):
         return self.metrics._registry.get_sample_value(name) or 0.0
 
 
 @contextmanager
 def serving(*detectors, limits=PATIENT, defense=None, seeker=None, threat=None, hosts=None):
     """Serve a stub, or several as devices; or a defense with its seeker."""
-    for needed in ("starlette", "uvicorn", "prometheus_client"):
-        pytest.importorskip(needed, reason=f"{needed} is not installed: pip install 'objectseeker[serve]'")
-    from objectseeker.serve.app import build_app
-    from objectseeker.serve.monitoring import Metrics
-    from objectseeker.serve.queueing import Workers
-    from objectseeker.serve.responses import Model
-    from objectseeker.serve.server import bound_socket, server_of
-
     if defense is None:
         masks, rule = Halves(3), Rule()
         defense = Defense(detector="python:bright:detect", rule=rule, masks=masks)
@@ -94,11 +95,11 @@ def serving(*detectors, limits=PATIENT, defense=None, seeker=None, threat=None, 
         seeker = seekers[0]
     else:
         seekers = [seeker]
-    model = Model("objectseeker", defense, seeker.detector.names, threat or ThreatModel())
+    model = ServedModel("objectseeker", defense, seeker.detector.names, threat or ThreatModel())
     metrics = Metrics(defense.sha256)
     workers = Workers(seekers, limits, metrics)
-    listener = bound_socket("127.0.0.1", 0)
-    server = server_of(build_app(model, workers, limits, metrics, hosts=hosts), limits)
+    listener = open_listener("127.0.0.1", 0)
+    server = make_server(build_app(model, workers, limits, metrics, hosts=hosts), limits)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     until(lambda: server.started)
@@ -112,7 +113,7 @@ def serving(*detectors, limits=PATIENT, defense=None, seeker=None, threat=None, 
 
 
 def until(condition, seconds=20):
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -120,7 +121,7 @@ def until(condition, seconds=20):
 
 
 def picture(width=90, height=60):
-    """A bright box on a dark ground."""
+    """Return a bright box on a dark background."""
     image = np.full((height, width, 3), 30, np.uint8)
     image[height // 3 : 2 * height // 3, width // 3 : 2 * width // 3] = 255
     return image

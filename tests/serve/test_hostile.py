@@ -1,4 +1,4 @@
-"""Hostile input: each a status and a sentence, and the server keeps serving."""
+"""Hostile input: each gets a status and a one-line message, and the server keeps serving."""
 
 import json
 import socket
@@ -11,7 +11,7 @@ import pytest
 from serving import PATIENT, SMALL, file_of, picture, serving, until
 
 from objectseeker.detectors.network.preprocess import resampling
-from objectseeker.serve.limits import Refused, names_of
+from objectseeker.serve.limits import RequestRejectedError, allowed_hosts
 
 INFER = "/v2/models/objectseeker/infer"
 
@@ -24,12 +24,12 @@ def running():
 
 @pytest.fixture(autouse=True)
 def still_serving(running):
-    """Whatever was sent, the next image is answered, and no place is lost."""
+    """Whatever was sent, the next image is answered, and no request stays in flight."""
     yield
     status, answer = running.post("/detect", file_of(picture()))
     assert status == 200
     assert answer["detections"][0]["bbox"] == [30.0, 20.0, 30.0, 20.0]
-    assert running.figure("objectseeker_places_taken") == 0
+    assert running.metric("objectseeker_requests_in_flight") == 0
 
 
 def png_claiming(width, height):
@@ -87,11 +87,11 @@ def test_a_shape_that_takes_too_many_passes():
 
 def test_long_sides():
     """What resizing needs grows with the longer side: a PNG of 5 kB, 5 million pixels by one, took 120 MB for good."""
-    PATIENT.require_pixels(20_000, 2000)
+    PATIENT.check_size(20_000, 2000)
     for size in ((20_001, 1), (1, 20_001)):
-        with pytest.raises(Refused, match="20,000 a side") as refused:
-            PATIENT.require_pixels(*size)
-        assert refused.value.status == 422
+        with pytest.raises(RequestRejectedError, match="20,000 per side") as rejected:
+            PATIENT.check_size(*size)
+        assert rejected.value.status == 422
     assert resampling(10_000, 16) is resampling(10_000, 16)
     long, again = resampling(10_001, 16), resampling(10_001, 16)
     assert long is not again
@@ -99,14 +99,14 @@ def test_long_sides():
 
 
 @pytest.mark.parametrize("query", ["patch=20%25&certify=1", "cerify=1", "certify=1&certify=0", "certify", "certify=2"])
-def test_queries_that_would_not_be_heeded(running, query):
+def test_queries_that_would_be_ignored(running, query):
     status, answer = running.post(f"/detect?{query}", WHOLE)
-    assert (status, "a query may hold" in answer["error"] or "must be 0 or 1" in answer["error"]) == (400, True)
+    assert (status, "the query may contain" in answer["error"] or "must be 0 or 1" in answer["error"]) == (400, True)
     assert running.post(f"{INFER}?{query}", json.dumps({"inputs": [tensor()]}))[0] == 400
 
 
-def test_names_that_lead_here():
-    """A page of another name must not read what this machine's server answers."""
+def test_host_headers_against_dns_rebinding():
+    """A page whose domain is rebound to this machine must not read responses."""
     with serving(limits=SMALL, hosts=("mine.test",)) as named:
         for host, status in (
             ("127.0.0.1:8000", 200),
@@ -122,12 +122,12 @@ def test_names_that_lead_here():
         ):
             got, _, content = named.ask("GET", "/v2/health/ready", headers={"Host": host})
             assert (got, host) == (status, host)
-        assert "it answers to localhost and mine.test" in json.loads(content)["error"]
-    from objectseeker.serve.server import bound_socket
+        assert "Call this server localhost or mine.test" in json.loads(content)["error"]
+    from objectseeker.serve.server import open_listener
 
     for bound, names in (("127.0.0.1", ("127.0.0.1",)), ("localhost", ("localhost",)), ("0.0.0.0", None)):
-        with bound_socket(bound, 0) as listener:
-            assert names_of(listener, bound) == names
+        with open_listener(bound, 0) as listener:
+            assert allowed_hosts(listener, bound) == names
 
 
 def tensor(**changes):
@@ -139,15 +139,15 @@ def tensor(**changes):
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        (b"{", "no JSON"),
-        (b"[" * 50_000, "no JSON"),
-        (b"\xff\xfe", "no JSON"),
+        (b"{", "not valid JSON"),
+        (b"[" * 50_000, "not valid JSON"),
+        (b"\xff\xfe", "not valid JSON"),
         ([], "must be an object"),
         ({}, "inputs must be a list"),
         ({"inputs": []}, "one tensor"),
         ({"inputs": [3]}, "one tensor"),
         ({"inputs": [tensor(), tensor()]}, "one tensor"),
-        ({"inputs": [tensor(name="picture")]}, "called 'image'"),
+        ({"inputs": [tensor(name="picture")]}, "named 'image'"),
         ({"inputs": [tensor(datatype="FP32")]}, 'must be UINT8, got "FP32"'),
         ({"inputs": [tensor(datatype=None)]}, "must be UINT8, got null"),
         ({"inputs": [tensor(shape=[2, 4])]}, "height, width, 3, got [2, 4]"),
@@ -159,37 +159,37 @@ def tensor(**changes):
         ({"inputs": [tensor(shape=[2.0, 4, 3])]}, "height, width, 3"),
         ({"inputs": [tensor(shape=[10**4000, 4, 3])]}, "height, width, 3"),
         ({"inputs": [tensor(shape="2,4,3")]}, "height, width, 3"),
-        ({"inputs": [tensor(shape=[3, 4, 3])]}, "36 whole numbers"),
-        ({"inputs": [tensor(data=None)]}, "24 whole numbers"),
-        ({"inputs": [tensor(data="x" * 24)]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[1.5] * 24)]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[True] * 24)]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[10**30] * 24)]}, "within 0 to 255"),
-        ({"inputs": [tensor(data=[10**4000] * 24)]}, "within 0 to 255"),
-        ({"inputs": [tensor(data=[0] * 23 + [True])]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[0] * 23 + [[0]])]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[[[0] * 3] * 4, [[0] * 3] * 3])]}, "24 whole numbers"),
-        ({"inputs": [tensor(shape=[80, 100, 3], data=["x" * 100_000, *[0] * 23_999])]}, "24,000 whole numbers"),
-        ({"inputs": [tensor(data=[[1], [1, 2]])]}, "24 whole numbers"),
-        ({"inputs": [tensor(data=[256] * 24)]}, "within 0 to 255, got 256"),
-        ({"inputs": [tensor(data=[-1] * 24)]}, "within 0 to 255"),
+        ({"inputs": [tensor(shape=[3, 4, 3])]}, "36 integers"),
+        ({"inputs": [tensor(data=None)]}, "24 integers"),
+        ({"inputs": [tensor(data="x" * 24)]}, "24 integers"),
+        ({"inputs": [tensor(data=[1.5] * 24)]}, "24 integers"),
+        ({"inputs": [tensor(data=[True] * 24)]}, "24 integers"),
+        ({"inputs": [tensor(data=[10**30] * 24)]}, "from 0 to 255"),
+        ({"inputs": [tensor(data=[10**4000] * 24)]}, "from 0 to 255"),
+        ({"inputs": [tensor(data=[0] * 23 + [True])]}, "24 integers"),
+        ({"inputs": [tensor(data=[0] * 23 + [[0]])]}, "24 integers"),
+        ({"inputs": [tensor(data=[[[0] * 3] * 4, [[0] * 3] * 3])]}, "24 integers"),
+        ({"inputs": [tensor(shape=[80, 100, 3], data=["x" * 100_000, *[0] * 23_999])]}, "24,000 integers"),
+        ({"inputs": [tensor(data=[[1], [1, 2]])]}, "24 integers"),
+        ({"inputs": [tensor(data=[256] * 24)]}, "from 0 to 255, got 256"),
+        ({"inputs": [tensor(data=[-1] * 24)]}, "from 0 to 255"),
         ({"inputs": [tensor(parameters=[])]}, "parameters must be an object"),
-        ({"inputs": [tensor(parameters={"binary_data_size": 24})]}, "without data beside them"),
+        ({"inputs": [tensor(parameters={"binary_data_size": 24})]}, "there must be no data"),
         ({"inputs": [tensor(data=None, parameters={"binary_data_size": 24})]}, "none follow the JSON document"),
         ({"inputs": [tensor()], "outputs": [{"name": "nothing"}]}, 'got "nothing"'),
         ({"inputs": [tensor()], "outputs": [{"name": "boxes"}] * 2}, "each once"),
-        ({"inputs": [tensor()], "outputs": ["boxes"]}, "outputs must be some of boxes"),
+        ({"inputs": [tensor()], "outputs": ["boxes"]}, "outputs must be from boxes"),
         ({"inputs": [tensor()], "outputs": {}}, "outputs must be a list, got {}"),
         ({"inputs": [tensor()], "parameters": {"binary_data_output": "yes"}}, "true or false"),
-        ({"inputs": [tensor()], "id": 7}, "id must be a text"),
-        ({"inputs": [tensor(parameters={"shared_memory_region": "in"})]}, "shared_memory_region is not offered here"),
+        ({"inputs": [tensor()], "id": 7}, "id must be a string, got 7"),
+        ({"inputs": [tensor(parameters={"shared_memory_region": "in"})]}, "shared_memory_region is not supported"),
         (
             {"inputs": [tensor()], "outputs": [{"name": "scores", "parameters": {"classification": 3}}]},
-            "classification is not offered here",
+            "classification is not supported",
         ),
         (
             {"inputs": [tensor()], "outputs": [{"name": "scores", "parameters": {"shared_memory_region": "out"}}]},
-            "shared_memory_region is not offered here",
+            "shared_memory_region is not supported",
         ),
     ],
     ids=range(46),
@@ -230,7 +230,7 @@ def test_addresses(running):
     ):
         status, headers, content = running.ask("GET", path)
         assert (status, headers["content-type"]) == (404, "application/json")
-        assert json.loads(content)["error"].startswith("there is no ")
+        assert json.loads(content)["error"].startswith("unknown ")
     status, answer = running.post("/detect", zlib.compress(WHOLE), Content_Encoding="gzip")
     assert (status, "Content-Encoding" in answer["error"]) == (415, True)
 
@@ -256,17 +256,17 @@ CHUNKED = b"POST /detect HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     ids=range(11),
 )
 def test_connections(running, caplog, raw, status):
-    """Each ends with the server hanging up, within seconds, and is no fault that the log has to explain."""
+    """The server hangs up within seconds, and logs no internal error."""
     begin = time.monotonic()
     received = running.say(raw)
     assert received.startswith(b"HTTP/1.1 %d " % status), received[:200]
     assert list(json.loads(received.partition(b"\r\n\r\n")[2])) == ["error"]
     assert time.monotonic() - begin < 8
-    until(lambda: running.figure("objectseeker_places_taken") == 0)
+    until(lambda: running.metric("objectseeker_requests_in_flight") == 0)
     assert not [record for record in caplog.records if record.exc_info]
 
 
-def test_bytes_that_trickle_in_do_not_prolong_the_time(running):
+def test_slowloris_bytes_do_not_extend_the_timeout(running):
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
         begin, received = time.monotonic(), b""
         connection.settimeout(0.05)
@@ -284,8 +284,7 @@ def test_bytes_that_trickle_in_do_not_prolong_the_time(running):
     assert running.say(b"") == b""  # nobody asked for anything
 
 
-def ask_without_end(connection):
-    """And never read a byte."""
+def request_without_reading(connection):
     begin = time.monotonic()
     while time.monotonic() - begin < 8:
         try:
@@ -298,11 +297,11 @@ def test_clients_that_take_no_answers_are_cut_off(running):
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
         connection.setblocking(False)
         with pytest.raises(ConnectionError):
-            ask_without_end(connection)
+            request_without_reading(connection)
 
 
-def test_connections_beyond_a_number_are_refused(running, monkeypatch):
-    monkeypatch.setattr("objectseeker.serve.connections.MOST_CONNECTIONS", 1 - SMALL.places)
+def test_too_many_connections_are_rejected(running, monkeypatch):
+    monkeypatch.setattr("objectseeker.serve.server.MAX_IDLE_CONNECTIONS", 1 - SMALL.max_concurrent_requests)
     with socket.create_connection(("127.0.0.1", running.port)) as idle:
         idle.sendall(b"GET / HT")
         time.sleep(0.05)

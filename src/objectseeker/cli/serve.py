@@ -22,7 +22,7 @@ from objectseeker.cli._options import (
     say,
 )
 
-NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+MODEL_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
 @app.command()
@@ -34,67 +34,78 @@ def serve(
     threat: ThreatOptions,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any free one.")] = 8000,
-    name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "objectseeker",
+    model_name: Annotated[str, typer.Option(help="Name of the model in the Open Inference Protocol.")] = "objectseeker",
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda (every GPU of this machine), or named: cuda:0,cuda:1.")
     ] = None,
     trust_detector: TrustDetector = False,
-    queue: Annotated[int, typer.Option(help="Requests at a time; more are refused with 503 at once.")] = 32,
-    megabytes: Annotated[float, typer.Option(help="Largest body of a request.")] = 32.0,
-    megapixels: Annotated[float, typer.Option(help="Largest image.")] = 50.0,
-    wait: Annotated[float, typer.Option(help="Seconds an image may wait until it is begun with.")] = 30.0,
-    receive: Annotated[float, typer.Option(help="Seconds in which a request must have come in.")] = 20.0,
+    max_concurrent_requests: Annotated[
+        int, typer.Option(help="Requests at a time; the server rejects more with 503.")
+    ] = 32,
+    max_body_mb: Annotated[float, typer.Option(help="Largest request body, in million bytes.")] = 32.0,
+    max_megapixels: Annotated[float, typer.Option(help="Largest image.")] = 50.0,
+    queue_timeout: Annotated[float, typer.Option(help="Seconds an image may wait until detection starts.")] = 30.0,
+    receive_timeout: Annotated[float, typer.Option(help="Seconds to receive a request.")] = 20.0,
 ) -> None:
-    """Serve the defended detector over HTTP: the Open Inference Protocol, image files, and a page.
+    """Serve the defended detector over HTTP: the Open Inference Protocol, image files, and a web page.
 
-    GET / is a page to drop a photograph on. POST /detect takes an image file and answers what detect writes; with
-    ?certify=1 also the certificates, against --patch and its like. POST /v2/models/NAME/infer takes tensors, in JSON or
-    in binary form. GET /v2/models/NAME says which defense answers; GET /metrics is for Prometheus. What happens is
-    written to the output stream, a line of JSON each.
+    GET / is a page to drop an image on. POST /detect takes an image file and returns what detect writes; with
+    ?certify=1 also the certificates, against --patch and related options. POST /v2/models/NAME/infer takes tensors, in
+    JSON or in binary form. GET /v2/models/NAME returns the defense; GET /metrics is for Prometheus. Standard output is
+    the log, in JSON lines.
 
-    There is no authentication: it listens on this machine alone unless --host says otherwise, and as long as it does
-    it must be called localhost, 127.0.0.1 or what --host says. Ctrl-C and TERM stop it in order: everything that was
-    taken is answered first.
+    There is no authentication: the server listens on this machine only, unless --host names another address, and
+    until then it rejects every Host header but localhost, 127.0.0.1 and --host. Ctrl-C and TERM shut it down
+    gracefully: it first answers all admitted requests.
 
     Needs the packages of the extra "serve".
 
     Example:  objectseeker serve --defense tuned/defense.json
-    Example:  curl --data-binary @photo.jpg 'http://127.0.0.1:8000/detect?certify=1'
+    Example:  curl --data-binary @image.jpg 'http://127.0.0.1:8000/detect?certify=1'
     """
-    from objectseeker.serve.limits import MORE_VIEWS, SQUARE, Limits
-
-    limits = Limits(places=queue, megabytes=megabytes, megapixels=megapixels, wait=wait, receive=receive)
-    if not NAME.fullmatch(name):
-        raise ObjectSeekerError(f"a model's name has letters, digits, dots, dashes and underscores, got {name[:80]!r}")
+    if not MODEL_NAME.fullmatch(model_name):
+        raise ObjectSeekerError(
+            f"--model-name must be letters, digits, dots, dashes and underscores: got {model_name[:80]!r}. "
+            "Choose another name."
+        )
     try:
         from objectseeker.serve.app import build_app
-        from objectseeker.serve.limits import names_of
-        from objectseeker.serve.monitoring import Metrics, log, write_lines
+        from objectseeker.serve.limits import MAX_VIEW_RATIO, SQUARE_SIDE, ServerLimits, allowed_hosts
+        from objectseeker.serve.monitoring import Metrics, log, log_as_json
+        from objectseeker.serve.protocol import ServedModel
         from objectseeker.serve.queueing import Workers
-        from objectseeker.serve.responses import Model
-        from objectseeker.serve.server import BACKLOG, bound_socket, run, server_of
+        from objectseeker.serve.server import BACKLOG, make_server, open_listener, run
     except ModuleNotFoundError as missing:
-        raise ObjectSeekerError(f"serve needs {missing.name}: pip install 'objectseeker[serve]'") from None
-    against = threat.threat()
-    listener = bound_socket(host, port)
+        raise ObjectSeekerError(
+            f"serve needs a missing package: got no {missing.name}. pip install 'objectseeker[serve]'"
+        ) from None
+    limits = ServerLimits(
+        max_concurrent_requests=max_concurrent_requests,
+        max_body_mb=max_body_mb,
+        max_megapixels=max_megapixels,
+        queue_timeout=queue_timeout,
+        receive_timeout=receive_timeout,
+    )
+    threat_model = threat.threat()
+    listener = open_listener(host, port)
     defense = defense_of(detector, masks, rule)
     seekers = _seekers(defense, device, trust_detector)
     loaded: Any = seekers[0].detector
     bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
-    passes = 1 + len(bound.masks.masks(SQUARE, SQUARE))  # refuses masks that are not for single images
+    passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
     say(bound)
     notes.print(
-        f"{passes:,} forward passes for a square image, at most {MORE_VIEWS * passes:,} for one of another shape"
+        f"{passes:,} forward passes for a square image, at most {MAX_VIEW_RATIO * passes:,} for any other shape"
     )
     note_masks(bound.masks, threat.patches)
-    model = Model(name, bound, loaded.names, against)
+    model = ServedModel(model_name, bound, loaded.names, threat_model)
     metrics = Metrics(bound.sha256)
     workers = Workers(seekers, limits, metrics)
-    hosts = names_of(listener, host)
-    server = server_of(build_app(model, workers, limits, metrics, hosts=hosts), limits)
-    listener.listen(BACKLOG)  # from here on a connection is not refused
-    _say_where(host, listener.getsockname()[1], public=hosts is None)
-    write_lines()
+    hosts = allowed_hosts(listener, host)
+    server = make_server(build_app(model, workers, limits, metrics, hosts=hosts), limits)
+    listener.listen(BACKLOG)  # from here on connections are accepted
+    _print_address(host, listener.getsockname()[1], public=hosts is None)
+    log_as_json()
     log.info("serving", extra={"fields": {"host": host, "port": listener.getsockname()[1], "defense": bound.sha256}})
     try:
         run(server, listener)
@@ -104,7 +115,7 @@ def serve(
 
 
 def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
-    """The defended detector on each device; it must be the same one on all."""
+    """Load the defended detector on each device; its fingerprint must be the same on all."""
     from objectseeker.runs.engines.engine_selection import every_gpu
 
     devices = every_gpu() if device == "cuda" else [None] if device is None else device.split(",")
@@ -113,14 +124,14 @@ def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list
     for one, detector in zip(devices, loaded, strict=True):
         if detector.fingerprint != loaded[0].fingerprint:
             raise ObjectSeekerError(
-                f"the detector on {one} is not the one on {devices[0]}: certificates do not carry over; serve "
-                "each from a process of its own"
+                f"--device must name devices that are alike: got {one}, which differs from {devices[0]}. "
+                "Certificates do not carry over. Serve each from its own process."
             )
     return seekers
 
 
-def _say_where(host: str, port: int, *, public: bool) -> None:
-    shown = f"[{host}]" if ":" in host else host
-    notes.print(escape(f"Serving at http://{shown}:{port}/ (Ctrl-C stops it in order)"))
+def _print_address(host: str, port: int, *, public: bool) -> None:
+    address = f"[{host}]" if ":" in host else host
+    notes.print(escape(f"Serving at http://{address}:{port}/ (Ctrl-C shuts it down gracefully)"))
     if public:
-        warn("other machines may reach this server, which has no authentication: put a proxy in front of it")
+        warn("other machines may reach this server, which has no authentication. Put a proxy in front of it.")

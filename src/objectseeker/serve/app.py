@@ -1,10 +1,20 @@
-"""Which address does what. All errors are {"error": "a sentence"}, as the Open Inference Protocol has them."""
+"""The application: endpoints, access log, Host header check, and the web page.
+
+All errors are {"error": "a message"}, as in the Open Inference Protocol. The page at / loads nothing from elsewhere:
+whatever an image or its name contains is shown as text, never as markup, and the content security policy allows no
+other script or style.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import time
 from collections.abc import Sequence
 from functools import partial
+from importlib import resources
+from string import Template
 from typing import Any
 
 from starlette.applications import Starlette
@@ -15,50 +25,78 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from objectseeker import __version__
-from objectseeker.serve import web_page
-from objectseeker.serve.limits import Limits, Refused, is_one_of
+from objectseeker.inference.images import ABOUT
+from objectseeker.serve.limits import (
+    ClientDisconnectedError,
+    RequestRejectedError,
+    ServerLimits,
+    check_image,
+    decode,
+    is_allowed_host,
+    read_body,
+)
 from objectseeker.serve.monitoring import CONTENT_TYPE_LATEST, Metrics, log
-from objectseeker.serve.protocol import JSON_LENGTH, read_request, write_response
-from objectseeker.serve.queueing import Done, Workers
-from objectseeker.serve.responses import Model, tensors_of
-from objectseeker.serve.uploads import GoneError, decode, read_body, require_image
+from objectseeker.serve.protocol import JSON_LENGTH, ServedModel, read_request, to_tensors, write_response
+from objectseeker.serve.queueing import InferenceResult, Workers
 
-LEFT = 499  # what proxies write down for a client that did not wait
+CLIENT_CLOSED_REQUEST = 499  # what proxies log for a client that did not wait
+
+
+def _web_file(path: str) -> str:
+    return resources.files("objectseeker").joinpath(path).read_text(encoding="utf-8")
+
+
+def _policy_source(text: str) -> str:
+    """Return the hash by which a content security policy allows a script or style."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_STYLE = _web_file("report/web/palette.css") + _web_file("serve/web/page.css")
+_SCRIPT = _web_file("serve/web/page.js")
+PAGE = Template(_web_file("serve/web/page.html")).substitute(style=_STYLE, script=_SCRIPT, about=html.escape(ABOUT))
+PAGE_HEADERS = {
+    "Content-Security-Policy": (
+        f"default-src 'none'; script-src {_policy_source(_SCRIPT)}; style-src {_policy_source(_STYLE)}; "
+        "img-src blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 
 
 class Service:
-    """The addresses of one model."""
+    """The endpoints of one model."""
 
-    def __init__(self, model: Model, workers: Workers, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, model: ServedModel, workers: Workers, limits: ServerLimits, metrics: Metrics) -> None:
         self.model, self.workers, self.limits, self.metrics = model, workers, limits, metrics
 
     async def page(self, request: Request) -> Response:
-        return Response(web_page.PAGE, media_type="text/html", headers=web_page.HEADERS)
+        return Response(PAGE, media_type="text/html", headers=PAGE_HEADERS)
 
     async def detect(self, request: Request) -> Response:
-        """An image file in, JSON as `detect` writes it out."""
-        threat = self.model.threat if _asked(request, "certify") else None
-        with self.workers.place():
+        """Take an image file; return JSON as `objectseeker detect` writes it."""
+        threat = self.model.threat if _query_flags(request, "certify") else None
+        with self.workers.admit():
             content = await read_body(request, self.limits)
-            await self.workers.read(partial(require_image, content, self.limits, self.model.defense.masks))
-            done = await self.workers.look(partial(decode, content), threat, _gone(request))
-            _note(request, done)
-            return JSONResponse(self.model.document(done.found))
+            await self.workers.run_blocking(partial(check_image, content, self.limits, self.model.defense.masks))
+            result = await self.workers.detect_upload(partial(decode, content), threat, _wait_for_disconnect(request))
+            _log_result(request, result)
+            return JSONResponse(self.model.to_response(result.image))
 
     async def infer(self, request: Request) -> Response:
-        """Tensors in, tensors out."""
+        """Take tensors, return tensors."""
         self._require_model(request)
-        _asked(request)
+        _query_flags(request)
         masks, json_length = self.model.defense.masks, request.headers.get(JSON_LENGTH)
-        with self.workers.place():
+        with self.workers.admit():
             body = await read_body(request, self.limits)
-            asked = await self.workers.read(partial(read_request, body, json_length, self.limits, masks))
-            threat = self.model.threat if asked.certify else None
-            done = await self.workers.look(lambda: asked.image, threat, _gone(request))
-            _note(request, done)
-            parameters = {"alert": done.found.recovered > 0, "defense": self.model.version}
-            about = {"model_name": self.model.name, "model_version": self.model.version, "parameters": parameters}
-            content, length = write_response(asked, tensors_of(done.found), about)
+            inference = await self.workers.run_blocking(partial(read_request, body, json_length, self.limits, masks))
+            threat = self.model.threat if inference.certify else None
+            result = await self.workers.detect_upload(lambda: inference.image, threat, _wait_for_disconnect(request))
+            _log_result(request, result)
+            parameters = {"alert": result.image.recovered > 0, "defense_sha256": self.model.version}
+            header = {"model_name": self.model.name, "model_version": self.model.version, "parameters": parameters}
+            content, length = write_response(inference, to_tensors(result.image), header)
         if length is None:
             return Response(content, media_type="application/json")
         return Response(content, media_type="application/octet-stream", headers={JSON_LENGTH: str(length)})
@@ -78,64 +116,77 @@ class Service:
         return JSONResponse({"live": True})
 
     async def ready(self, request: Request) -> Response:
-        return JSONResponse({"ready": True})  # the detector is loaded before anything is listened to
+        return JSONResponse({"ready": True})  # the detector is loaded before the server listens
 
-    async def figures(self, request: Request) -> Response:
-        return Response(self.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    async def prometheus(self, request: Request) -> Response:
+        return Response(self.metrics.prometheus(), media_type=CONTENT_TYPE_LATEST)
 
     def _require_model(self, request: Request) -> None:
         name, version = request.path_params["model"], request.path_params.get("version", self.model.version)
         if name != self.model.name:
-            raise Refused(404, f"there is no model {name[:80]!r} here: this server has {self.model.name!r}")
+            raise RequestRejectedError(404, f"unknown model: got {name[:80]!r}. This server has {self.model.name!r}.")
         if version != self.model.version:
-            raise Refused(
-                404, f"there is no version {version[:80]!r} here: the defense that is served is {self.model.version}"
+            raise RequestRejectedError(
+                404, f"unknown version: got {version[:80]!r}. The served defense is {self.model.version}."
             )
 
 
 def build_app(
-    model: Model, workers: Workers, limits: Limits, metrics: Metrics, *, hosts: Sequence[str] | None = None
+    model: ServedModel, workers: Workers, limits: ServerLimits, metrics: Metrics, *, hosts: Sequence[str] | None = None
 ) -> Any:
-    """The application, ready to be served; with `hosts`, only to who calls it by one of these names."""
+    """Return the application, ready to be served.
+
+    Args:
+        model: What is served.
+        workers: Its detectors and their queue.
+        limits: What a request may cost.
+        metrics: What is counted.
+        hosts: Names that a client may call the server by, next to localhost; None for any.
+    """
     service = Service(model, workers, limits, metrics)
     routes = [
         Route("/", service.page),
         Route("/detect", service.detect, methods=["POST"]),
-        Route("/metrics", service.figures),
+        Route("/metrics", service.prometheus),
         Route("/v2", service.server),
         Route("/v2/health/live", service.live),
         Route("/v2/health/ready", service.ready),
     ]
-    for place in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+    for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
         routes += [
-            Route(place, service.metadata),
-            Route(f"{place}/ready", service.model_ready),
-            Route(f"{place}/infer", service.infer, methods=["POST"]),
+            Route(path, service.metadata),
+            Route(f"{path}/ready", service.model_ready),
+            Route(f"{path}/infer", service.infer, methods=["POST"]),
         ]
-    handlers = {Refused: _refusal, GoneError: _left, HTTPException: _no_such, Exception: _fault}
+    handlers = {
+        RequestRejectedError: _rejected,
+        ClientDisconnectedError: _disconnected,
+        HTTPException: _not_found,
+        Exception: _internal_error,
+    }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _Watched(app if hosts is None else _Named(app, hosts), metrics)
+    return AccessLogMiddleware(app if hosts is None else HostHeaderMiddleware(app, hosts), metrics)
 
 
-class _Named:
-    """Around the application: a page elsewhere whose name leads to this machine gets nothing to read."""
+class HostHeaderMiddleware:
+    """Rejects unknown Host headers with 403, against DNS rebinding."""
 
     def __init__(self, app: Any, hosts: Sequence[str]) -> None:
         self._app, self._hosts = app, hosts
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        called = Headers(scope=scope).get("host")  # every browser says it, and h11 refuses two
-        if called is None or is_one_of(called, self._hosts):
+        host = Headers(scope=scope).get("host")  # every browser sends it, and h11 rejects two
+        if host is None or is_allowed_host(host, self._hosts):
             await self._app(scope, receive, send)
             return
-        what = f"this server is not called {called[:80]!r}: it answers to localhost and {', '.join(self._hosts)}"
-        scope["noted"]["error"] = what
-        await JSONResponse({"error": what}, 403)(scope, receive, send)
+        message = f"unknown Host: got {host[:80]!r}. Call this server localhost or {', '.join(self._hosts)}."
+        scope["log_fields"]["error"] = message
+        await JSONResponse({"error": message}, 403)(scope, receive, send)
 
 
-class _Watched:
-    """Around the application: every answer is counted and written down."""
+class AccessLogMiddleware:
+    """Counts and logs every response."""
 
     def __init__(self, app: Any, metrics: Metrics) -> None:
         self._app, self._metrics = app, metrics
@@ -144,78 +195,75 @@ class _Watched:
         if scope["type"] != "http":
             return
         begin, status = time.monotonic(), 0
-        fields: dict[str, Any] = {}
-        scope["noted"] = fields
+        scope["log_fields"] = {}
 
-        async def answer(message: Any) -> None:
+        async def send_and_note(message: Any) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
 
         try:
-            await self._app(scope, receive, answer)
-        except Exception:  # it was answered, by _fault
+            await self._app(scope, receive, send_and_note)
+        except Exception:  # _internal_error has responded
             log.exception("failed")
-        took, what = time.monotonic() - begin, getattr(scope.get("endpoint"), "__name__", "other")
-        self._metrics.requests.labels(what, str(status)).inc()
-        self._metrics.seconds.labels(what).observe(took)
-        about = {"what": what, "method": scope["method"][:16], "status": status, "seconds": round(took, 4)}
-        log.info("answered", extra={"fields": about | fields})
+        seconds, endpoint = time.monotonic() - begin, getattr(scope.get("endpoint"), "__name__", "other")
+        self._metrics.requests.labels(endpoint, str(status)).inc()
+        self._metrics.request_seconds.labels(endpoint).observe(seconds)
+        fields = {"endpoint": endpoint, "method": scope["method"][:16], "status": status, "seconds": round(seconds, 4)}
+        log.info("answered", extra={"fields": fields | scope["log_fields"]})
 
 
-def _asked(request: Request, *flags: str) -> bool:
-    """Whether the query sets one of its flags to 1; what else it holds would not be heeded, so it is refused."""
-    given = request.query_params.multi_items()
-    for name, value in given:
-        if name not in flags or [other for other, _ in given].count(name) > 1:
+def _query_flags(request: Request, *flags: str) -> bool:
+    """Return whether one of these flags is 1; reject any other query, which would otherwise be ignored silently."""
+    items = request.query_params.multi_items()
+    names = [name for name, _ in items]
+    for name, value in items:
+        if name not in flags or names.count(name) > 1:
             known = " and ".join(flags) or "nothing"
-            raise Refused(400, f"a query may hold {known} here, once, got {name[:80]!r}")
+            raise RequestRejectedError(400, f"the query may contain {known} here, once: got {name[:80]!r}. Omit it.")
         if value not in ("0", "1"):
-            raise Refused(400, f"{name} must be 0 or 1, got {value[:80]!r}")
-    return any(value == "1" for _, value in given)
+            raise RequestRejectedError(400, f"{name} must be 0 or 1: got {value[:80]!r}.")
+    return any(value == "1" for _, value in items)
 
 
-def _note(request: Request, done: Done) -> None:
-    """What the line about this request says beside its status."""
-    found = done.found
-    request.scope["noted"] |= {
-        "width": found.size[0],
-        "height": found.size[1],
-        "waited": round(done.waited, 4),
-        "worked": round(done.took, 4),
-        "boxes": len(found.boxes),
-        "found_by_masks_only": found.recovered,
-        "alert": found.recovered > 0,
-        "certified": found.certificates is not None,
+def _log_result(request: Request, result: InferenceResult) -> None:
+    image = result.image
+    request.scope["log_fields"] |= {
+        "width": image.size[0],
+        "height": image.size[1],
+        "queue_seconds": round(result.queue_seconds, 4),
+        "inference_seconds": round(result.inference_seconds, 4),
+        "boxes": len(image.boxes),
+        "recovered_boxes": image.recovered,
+        "alert": image.recovered > 0,
+        "certified": image.certificates is not None,
     }
 
 
-async def _gone(request: Request) -> None:
-    """Returns when the client hangs up."""
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-async def _refusal(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    request.scope["noted"] |= {"error": error.sentence}
+async def _rejected(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRejectedError)
+    request.scope["log_fields"] |= {"error": error.message}
     headers = {} if error.retry_after is None else {"Retry-After": str(max(error.retry_after, 1))}
-    return JSONResponse({"error": error.sentence}, error.status, headers=headers)
+    return JSONResponse({"error": error.message}, error.status, headers=headers)
 
 
-async def _left(request: Request, error: Exception) -> Response:
-    return Response(status_code=LEFT)
+async def _disconnected(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _no_such(request: Request, error: Exception) -> Response:
+async def _not_found(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = f"{request.method[:16]} {request.url.path[:80]}"
-    where = "POST /detect, POST /v2/models/NAME/infer and GET /, /v2, /v2/models/NAME, /v2/health/ready, /metrics"
-    return JSONResponse(
-        {"error": f"there is no {what!r} here: there are {where}"}, error.status_code, headers=error.headers
-    )
+    endpoint = f"{request.method[:16]} {request.url.path[:80]}"
+    known = "POST /detect, POST /v2/models/NAME/infer or GET /, /v2, /v2/models/NAME, /v2/health/ready, /metrics"
+    message = f"unknown endpoint: got {endpoint!r}. Use {known}."
+    return JSONResponse({"error": message}, error.status_code, headers=error.headers)
 
 
-async def _fault(request: Request, error: Exception) -> Response:
-    what = f"the detector or this server failed on the request ({type(error).__name__}): its log says how"
-    return JSONResponse({"error": what}, 500)
+async def _internal_error(request: Request, error: Exception) -> Response:
+    message = f"an internal error of the detector or this server ({type(error).__name__}). See the server's log."
+    return JSONResponse({"error": message}, 500)

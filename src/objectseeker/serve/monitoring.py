@@ -1,4 +1,4 @@
-"""What happens, a line of JSON each, on the output stream."""
+"""Logs as JSON lines on standard output, and metrics for Prometheus at /metrics."""
 
 from __future__ import annotations
 
@@ -13,67 +13,65 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-OURS, SERVERS = "objectseeker", ("uvicorn.error", "asyncio")
-LONGEST = 500  # characters of a text that is not ours
+__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
 
-log = logging.getLogger(f"{OURS}.serve")
+PACKAGE_LOGGER, SERVER_LOGGERS = "objectseeker", ("uvicorn.error", "asyncio")
+MAX_EVENT_LENGTH = 500
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)  # seconds
+
+log = logging.getLogger(f"{PACKAGE_LOGGER}.serve")
 
 
-class Lines(logging.Handler):
-    """Records as JSON: when, how serious, what, and the fields given as `extra={"fields": {...}}`."""
+class JsonLogHandler(logging.Handler):
+    """Writes each record as a JSON line: time, level, event, and the fields passed as `extra={"fields": {...}}`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "event": record.getMessage()[:LONGEST],
+            "event": record.getMessage()[:MAX_EVENT_LENGTH],
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            line["traceback"] = "".join(traceback.format_exception(*record.exc_info))[-8 * LONGEST :]
-        with suppress(OSError):  # a full disk, or nobody reads it: no reason to stop answering
+            line["traceback"] = "".join(traceback.format_exception(*record.exc_info))[-8 * MAX_EVENT_LENGTH :]
+        with suppress(OSError):  # a full disk or a closed pipe is no reason to stop serving
             print(json.dumps(line), file=sys.stdout, flush=True)
 
 
-def write_lines() -> None:
-    """From here on everything that this package and its server log is such a line, and nothing else is printed."""
-    for name in (OURS, *SERVERS):
+def log_as_json() -> None:
+    """Log everything from this package and its server as JSON lines, and nothing else."""
+    for name in (PACKAGE_LOGGER, *SERVER_LOGGERS):
         logger = logging.getLogger(name)
-        logger.handlers[:], logger.propagate = [Lines()], False
-        logger.setLevel(min(logger.level or logging.INFO, logging.INFO) if name == OURS else logging.WARNING)
-
-
-# Figures for Prometheus, at /metrics.
-
-
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
-
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
+        logger.handlers[:], logger.propagate = [JsonLogHandler()], False
+        is_ours = name == PACKAGE_LOGGER
+        logger.setLevel(min(logger.level or logging.INFO, logging.INFO) if is_ours else logging.WARNING)
 
 
 class Metrics:
-    """All that is counted, in a registry of its own: two servers of one process do not share theirs."""
+    """Metrics of one server, in their own registry: servers in one process do not share them."""
 
-    def __init__(self, defense: str) -> None:
-        self._registry = registry = CollectorRegistry()
-        ProcessCollector(registry=registry)
-        Info("objectseeker_defense", "Which defense is served.", registry=registry).info({"sha256": defense})
-        self.requests = Counter(
-            "objectseeker_requests", "Answers, by what was asked for and status.", ["what", "status"], registry=registry
+    def __init__(self, defense_sha256: str) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._add(Info, "defense", "The defense that is served.").info({"sha256": defense_sha256})
+        self.requests = self._add(Counter, "requests", "Responses, by endpoint and status.", ["endpoint", "status"])
+        self.request_seconds = self._add(
+            Histogram, "request_seconds", "From request header to response.", ["endpoint"], buckets=BUCKETS
         )
-        self.seconds = Histogram(
-            "objectseeker_request_seconds", "From header to answer.", ["what"], buckets=SECONDS, registry=registry
+        self.queue_seconds = self._add(Histogram, "queue_seconds", "Time in the queue.", buckets=BUCKETS)
+        self.inference_seconds = self._add(
+            Histogram, "inference_seconds", "Time on a device, per image.", buckets=BUCKETS
         )
-        self.waited = Histogram("objectseeker_wait_seconds", "In the queue.", buckets=SECONDS, registry=registry)
-        self.worked = Histogram(
-            "objectseeker_image_seconds", "On a device, an image.", buckets=SECONDS, registry=registry
-        )
-        self.places = Gauge("objectseeker_places", "Requests that may be there at once.", registry=registry)
-        self.taken = Gauge("objectseeker_places_taken", "Requests received, waiting or worked on.", registry=registry)
-        self.images = Counter("objectseeker_images", "Images looked at.", registry=registry)
-        self.passes = Counter("objectseeker_passes", "Forward passes.", registry=registry)
-        self.boxes = Counter("objectseeker_boxes", "Boxes, by who found them.", ["found_by"], registry=registry)
-        self.alerts = Counter("objectseeker_alerts", "Images that masking flags.", registry=registry)
+        self.request_slots = self._add(Gauge, "request_slots", "Maximum concurrent requests.")
+        self.requests_in_flight = self._add(Gauge, "requests_in_flight", "Requests received, queued or processed.")
+        self.images = self._add(Counter, "images", "Images processed.")
+        self.forward_passes = self._add(Counter, "forward_passes", "Forward passes.")
+        self.boxes = self._add(Counter, "boxes", "Output boxes, by origin.", ["origin"])
+        self.alerts = self._add(Counter, "alerts", "Images with recovered boxes.")
 
-    def text(self) -> bytes:
+    def _add(self, kind: type[Any], name: str, *arguments: Any, **options: Any) -> Any:
+        return kind(f"objectseeker_{name}", *arguments, registry=self._registry, **options)
+
+    def prometheus(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
         return bytes(generate_latest(self._registry))

@@ -1,8 +1,8 @@
-"""Requests and what does their work: a number of places, and one worker a device.
+"""Admission and the queue: a bounded number of requests, and one worker per device.
 
-A request takes a place before its body is read and keeps it until it is answered, so memory is bounded by places times
-bytes; without a free place it is refused at once. Images wait in one queue. A worker has one device and takes one image
-at a time, with all of its views: batches are those that were checked, whatever else is waiting.
+A request is admitted before its body is read and counts until its response, so memory is bounded by requests times
+bytes; a server at its limit rejects immediately. Images wait in one queue. A worker has one device and processes one
+image at a time, with all of its views: batch shapes are those that were checked, whatever else is waiting.
 """
 
 from __future__ import annotations
@@ -20,122 +20,126 @@ from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.inference.images import Found, look
 from objectseeker.metrics.settings import ThreatModel
-from objectseeker.serve.limits import Limits, Refused
+from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
 from objectseeker.serve.monitoring import Metrics
-from objectseeker.serve.uploads import GoneError
 
-_Result = TypeVar("_Result")
-
-
-class Done(NamedTuple):
-    """What was found in an image, and how long it waited and took, in seconds."""
-
-    found: Found
-    waited: float
-    took: float
+_T = TypeVar("_T")
 
 
-class _Waiting:
-    """An image that waits for its turn. An executor keeps even what was cancelled, so `drop` lets go of the bytes."""
+class InferenceResult(NamedTuple):
+    """The result for one image, and how long it was queued and processed."""
+
+    image: Found
+    queue_seconds: float
+    inference_seconds: float
+
+
+class _QueuedImage:
+    """An image in the queue. An executor keeps even cancelled work, so `drop` releases the image's bytes."""
 
     def __init__(self, load: Callable[[], Image], threat: ThreatModel | None) -> None:
-        self.load, self.threat, self.begin = load, threat, time.monotonic()
+        self.load, self.threat, self.enqueued = load, threat, time.monotonic()
 
     def drop(self) -> None:
         del self.load
 
 
 class Workers:
-    """The seekers, and everybody who waits for one. Its methods are called from one event loop alone."""
+    """The defended detectors, one per device, and their queue. Call its methods from one event loop only."""
 
-    def __init__(self, seekers: Sequence[ObjectSeeker], limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, seekers: Sequence[ObjectSeeker], limits: ServerLimits, metrics: Metrics) -> None:
         self._limits, self._metrics = limits, metrics
-        self._free: SimpleQueue[ObjectSeeker] = SimpleQueue()
+        self._idle: SimpleQueue[ObjectSeeker] = SimpleQueue()
         for seeker in seekers:
-            self._free.put(seeker)
+            self._idle.put(seeker)
         self._devices = ThreadPoolExecutor(len(seekers), "device")
-        self._reader = ThreadPoolExecutor(1, "reader")  # one: what is read at a time may be large
-        self._count, self._taken, self._usual = len(seekers), 0, 1.0
-        metrics.places.set(limits.places)
+        self._reader = ThreadPoolExecutor(1, "reader")  # one thread: what it parses may be large
+        self._device_count, self._in_flight, self._mean_seconds = len(seekers), 0, 1.0
+        metrics.request_slots.set(limits.max_concurrent_requests)
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place for the time of the block, or a refusal."""
-        if self._taken >= self._limits.places:
-            raise Refused(
+    def admit(self) -> Iterator[None]:
+        """Count a request as in flight during the block; reject it with 503 if the server is at its limit."""
+        if self._in_flight >= self._limits.max_concurrent_requests:
+            raise RequestRejectedError(
                 503,
-                f"all {self._limits.places} places are taken: try again later",
-                retry_after=math.ceil(self._taken * self._usual / self._count),
+                f"the server is busy: {self._in_flight} requests are in flight. Retry later.",
+                retry_after=math.ceil(self._in_flight * self._mean_seconds / self._device_count),
             )
-        self._taken += 1
-        self._metrics.taken.set(self._taken)
+        self._in_flight += 1
+        self._metrics.requests_in_flight.set(self._in_flight)
         try:
             yield
         finally:
-            self._taken -= 1
-            self._metrics.taken.set(self._taken)
+            self._in_flight -= 1
+            self._metrics.requests_in_flight.set(self._in_flight)
 
-    async def read(self, work: Callable[[], _Result]) -> _Result:
-        """Do what would hold up the event loop: look into what was received."""
+    async def run_blocking(self, work: Callable[[], _T]) -> _T:
+        """Run in a thread what would block the event loop, such as parsing a request."""
         return await asyncio.get_running_loop().run_in_executor(self._reader, work)
 
-    async def look(self, load: Callable[[], Image], threat: ThreatModel | None, gone: Awaitable[None]) -> Done:
-        """What is found in an image that is loaded when its turn comes; not begun with if its client is `gone`."""
-        waiting = _Waiting(load, threat)
-        work = self._devices.submit(self._work, waiting)
+    async def detect_upload(
+        self, load: Callable[[], Image], threat: ThreatModel | None, disconnected: Awaitable[None]
+    ) -> InferenceResult:
+        """Detect in an image, which is loaded when its turn comes.
+
+        Detection does not start if `disconnected` completes first, or after `queue_timeout` seconds.
+        """
+        queued = _QueuedImage(load, threat)
+        work = self._devices.submit(self._detect, queued)
         result = asyncio.wrap_future(work)
-        left = asyncio.ensure_future(gone)
+        left = asyncio.ensure_future(disconnected)
         try:
             either: set[asyncio.Future[Any]] = {result, left}
-            await asyncio.wait(either, timeout=self._limits.wait, return_when=asyncio.FIRST_COMPLETED)
-            if left.done() and _dropped(work, waiting):
-                raise GoneError
-            if not result.done() and not left.done() and _dropped(work, waiting):
-                raise Refused(
+            await asyncio.wait(either, timeout=self._limits.queue_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if left.done() and _cancel(work, queued):
+                raise ClientDisconnectedError
+            if not result.done() and not left.done() and _cancel(work, queued):
+                raise RequestRejectedError(
                     504,
-                    f"the image waited {self._limits.wait:g} seconds without being begun with: try again later",
-                    retry_after=math.ceil(self._usual),
+                    f"detection did not start within {self._limits.queue_timeout:g} seconds. Retry later.",
+                    retry_after=math.ceil(self._mean_seconds),
                 )
-            done = await result
+            inference = await result
         finally:
             left.cancel()
-        self._usual += 0.2 * (done.took - self._usual)
-        return done
+        self._mean_seconds += 0.2 * (inference.inference_seconds - self._mean_seconds)
+        return inference
 
-    def _work(self, waiting: _Waiting) -> Done:
-        """In a thread: there are as many as seekers."""
+    def _detect(self, queued: _QueuedImage) -> InferenceResult:
+        """Runs in a thread; there are as many threads as seekers."""
         start = time.monotonic()
-        waited = start - waiting.begin
-        self._metrics.waited.observe(waited)
-        image = waiting.load()
-        waiting.drop()
-        seeker = self._free.get()
+        queue_seconds = start - queued.enqueued
+        self._metrics.queue_seconds.observe(queue_seconds)
+        image = queued.load()
+        queued.drop()
+        seeker = self._idle.get()
         try:
-            found = look(seeker, image, "", waiting.threat)
+            result = look(seeker, image, "", queued.threat)
         finally:
-            self._free.put(seeker)
-        took = time.monotonic() - start
-        self._metrics.worked.observe(took)
-        self._count_found(found, seeker.masks.passes(*found.size))
-        return Done(found, waited, took)
+            self._idle.put(seeker)
+        inference_seconds = time.monotonic() - start
+        self._metrics.inference_seconds.observe(inference_seconds)
+        self._count(result, seeker.masks.passes(*result.size))
+        return InferenceResult(result, queue_seconds, inference_seconds)
 
-    def _count_found(self, found: Found, views: int) -> None:
+    def _count(self, result: Found, forward_passes: int) -> None:
         self._metrics.images.inc()
-        self._metrics.passes.inc(views)
-        self._metrics.boxes.labels("image").inc(found.base)
-        self._metrics.boxes.labels("masks").inc(found.recovered)
-        if found.recovered:
+        self._metrics.forward_passes.inc(forward_passes)
+        self._metrics.boxes.labels("base").inc(result.base)
+        self._metrics.boxes.labels("recovered").inc(result.recovered)
+        if result.recovered:
             self._metrics.alerts.inc()
 
     def close(self) -> None:
-        """Finish what was begun, and nothing else."""
+        """Finish what has started, and nothing else."""
         self._reader.shutdown(cancel_futures=True)
         self._devices.shutdown(cancel_futures=True)
 
 
-def _dropped(work: Future[Done], waiting: _Waiting) -> bool:
-    """Whether the image was still waiting; it will not be looked at then, and its bytes are let go."""
-    dropped = work.cancel()
-    if dropped:
-        waiting.drop()
-    return dropped
+def _cancel(work: Future[InferenceResult], queued: _QueuedImage) -> bool:
+    """Cancel an image and release its bytes; return False if detection has already started."""
+    is_cancelled = work.cancel()
+    if is_cancelled:
+        queued.drop()
+    return is_cancelled

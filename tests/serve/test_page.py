@@ -1,4 +1,4 @@
-"""The page: a photograph dropped on it comes back with its boxes, and nothing else is asked for.
+"""The page: an image dropped on it comes back with its boxes, and nothing else is requested.
 
 Needs Playwright (in the test extra) and a Chromium of the system; Playwright's own download is not used.
 """
@@ -58,7 +58,7 @@ def drop(page, image):
     page.locator("#result:not([hidden])").wait_for()
 
 
-def test_drop_a_photograph_and_see_boxes(opened):
+def test_drop_an_image_and_see_boxes(opened):
     open_page, faults, _ = opened
     page = open_page(color_scheme="light", viewport={"width": 900, "height": 700})
     asked = []
@@ -66,18 +66,18 @@ def test_drop_a_photograph_and_see_boxes(opened):
     clean, attacked = picture(), picture()
     attacked[:3, :3] = 7
     drop(page, clean)
-    assert page.locator("#status").inner_text() == "1 box, 0 found by masking only."
+    assert page.locator("#status").inner_text() == "1 box, 0 recovered by masking."
     assert page.locator("#alert").is_hidden()
-    box, photo = page.locator("#boxes .box").bounding_box(), page.locator("#photo").bounding_box()
+    box, photo = page.locator("#boxes .box").bounding_box(), page.locator("#image").bounding_box()
     for side, corner, share in (("x", "width", 1 / 3), ("y", "height", 1 / 3)):
         assert abs(box[side] - photo[side] - share * photo[corner]) < 3
         assert abs(box[corner] - photo[corner] / 3) < 4
-    assert page.locator("tbody td").all_inner_texts() == ["<b>bright</b>", "0.90", "detector"]
-    page.locator("#certify").check()  # the same photograph again
+    assert page.locator("tbody td").all_inner_texts() == ["<b>bright</b>", "0.90", "base"]
+    page.locator("#certify").check()  # the same image again
     page.locator("th:text('anywhere')").wait_for()
     drop(page, attacked)
     page.locator("#alert").wait_for()
-    assert page.locator("#boxes .box.masks").count() == 1
+    assert page.locator("#boxes .box.recovered").count() == 1
     assert page.locator("tbody tr").first.locator("td").count() == 8
     assert "already attacked may hide objects that are not among its boxes" in page.locator("#about").inner_text()
     assert {address.rpartition("/")[2] for address in asked if not address.startswith("blob:")} == {
@@ -92,7 +92,7 @@ def test_errors_are_shown_and_the_phone_has_room(opened):
     page = open_page("?certify=1", color_scheme="dark", is_mobile=True, viewport={"width": 390, "height": 800})
     assert page.locator("#certify").is_checked()
     page.set_input_files("#file", {"name": NAME, "mimeType": "image/png", "buffer": b"nothing"})
-    page.locator("#status.wrong").wait_for()
+    page.locator("#status.error").wait_for()
     assert "cannot read image" in page.locator("#status").inner_text()
     faults.clear()  # the browser notes every 400
     drop(page, picture())

@@ -1,4 +1,4 @@
-"""Places, waiting, clients that leave, and ending in order."""
+"""Admission, the queue, clients that disconnect, and graceful shutdown."""
 
 import asyncio
 import gc
@@ -20,7 +20,9 @@ from command import DETECTOR, run
 from serving import Bright, file_of, picture, serving, until
 
 from objectseeker import Halves, ObjectSeeker, Rule
-from objectseeker.serve.limits import Limits, Refused
+from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
+from objectseeker.serve.monitoring import Metrics
+from objectseeker.serve.queueing import Workers
 
 PHOTO = file_of(picture())
 
@@ -34,15 +36,15 @@ def held():
     detector.free.set()
 
 
-def test_more_than_there_are_places_for_are_refused_at_once(held):
-    with serving(held, limits=Limits(places=2)) as running, ThreadPoolExecutor(2) as clients:
+def test_requests_beyond_the_limit_are_rejected_at_once(held):
+    with serving(held, limits=ServerLimits(max_concurrent_requests=2)) as running, ThreadPoolExecutor(2) as clients:
         waiting = [clients.submit(running.post, "/detect", PHOTO) for _ in range(2)]
-        until(lambda: running.figure("objectseeker_places_taken") == 2)
+        until(lambda: running.metric("objectseeker_requests_in_flight") == 2)
         for body in (PHOTO, bytes(5_000_000)):  # before the body is read
             begin = time.monotonic()
             status, headers, content = running.ask("POST", "/detect", body)
             assert (status, headers["retry-after"].isdecimal()) == (503, True)
-            assert "all 2 places are taken" in json.loads(content)["error"]
+            assert "2 requests are in flight" in json.loads(content)["error"]
             assert time.monotonic() - begin < 2
         assert running.ask("GET", "/v2/health/ready")[0] == 200
         held.free.set()
@@ -50,44 +52,42 @@ def test_more_than_there_are_places_for_are_refused_at_once(held):
         assert running.post("/detect", PHOTO)[0] == 200
 
 
-def test_an_image_that_waits_too_long_is_given_up(held):
-    with serving(held, limits=Limits(places=2, wait=0.3)) as running, ThreadPoolExecutor(2) as clients:
+def test_an_image_that_waits_too_long_is_rejected(held):
+    with (
+        serving(held, limits=ServerLimits(max_concurrent_requests=2, queue_timeout=0.3)) as running,
+        ThreadPoolExecutor(2) as clients,
+    ):
         first = clients.submit(running.post, "/detect", PHOTO)
         assert held.begun.wait(20)
         status, headers, content = running.ask("POST", "/detect", PHOTO)
         assert (status, headers["retry-after"]) == (504, "1")
-        assert "waited 0.3 seconds" in json.loads(content)["error"]
+        assert "did not start within 0.3 seconds" in json.loads(content)["error"]
         held.free.set()
         assert first.result()[0] == 200
-        assert running.figure("objectseeker_images_total") == 1
+        assert running.metric("objectseeker_images_total") == 1
 
 
-def test_a_client_that_leaves_costs_nothing_more(held):
-    with serving(held, limits=Limits(places=3)) as running, ThreadPoolExecutor(1) as clients:
+def test_a_client_that_disconnects_costs_nothing_more(held):
+    with serving(held, limits=ServerLimits(max_concurrent_requests=3)) as running, ThreadPoolExecutor(1) as clients:
         first = clients.submit(running.post, "/detect", PHOTO)
         assert held.begun.wait(20)
         head = b"POST /detect HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(PHOTO)
         for sent in (head + PHOTO, head + PHOTO[:50]):  # while it waits, and while it is received
             with socket.create_connection(("127.0.0.1", running.port)) as leaving:
                 leaving.sendall(sent)
-                until(lambda: running.figure("objectseeker_places_taken") == 2)
-            until(lambda: running.figure("objectseeker_places_taken") == 1)
+                until(lambda: running.metric("objectseeker_requests_in_flight") == 2)
+            until(lambda: running.metric("objectseeker_requests_in_flight") == 1)
         held.free.set()
         assert first.result()[0] == 200
         assert running.post("/detect", PHOTO)[0] == 200
-        assert running.figure("objectseeker_images_total") == 2
+        assert running.metric("objectseeker_images_total") == 2
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_what_is_given_up_lets_go_of_its_bytes(held, leaves):
-    """An executor keeps what is cancelled until its turn: a client could fill the memory by coming and leaving."""
-    pytest.importorskip("starlette")
-    from objectseeker.serve.monitoring import Metrics
-    from objectseeker.serve.queueing import Workers
-    from objectseeker.serve.uploads import GoneError
-
+def test_cancelled_images_release_their_bytes(held, leaves):
+    """An executor keeps cancelled work until its turn: clients that disconnect could exhaust the memory."""
     seeker = ObjectSeeker(held, Rule(), masks=Halves(1))
-    workers = Workers([seeker], Limits(wait=0.05), Metrics("0"))
+    workers = Workers([seeker], ServerLimits(queue_timeout=0.05), Metrics("0"))
 
     class Upload:
         def __call__(self):
@@ -95,17 +95,17 @@ def test_what_is_given_up_lets_go_of_its_bytes(held, leaves):
 
     async def come_and_leave():
         stays = asyncio.Event()
-        first = asyncio.ensure_future(workers.look(Upload(), None, stays.wait()))
+        first = asyncio.ensure_future(workers.detect_upload(Upload(), None, stays.wait()))
         await asyncio.to_thread(held.begun.wait, 20)
         upload = Upload()
         kept = weakref.ref(upload)
-        with pytest.raises(GoneError if leaves else Refused):
-            await workers.look(upload, None, asyncio.sleep(0) if leaves else stays.wait())
+        with pytest.raises(ClientDisconnectedError if leaves else RequestRejectedError):
+            await workers.detect_upload(upload, None, asyncio.sleep(0) if leaves else stays.wait())
         del upload
         gc.collect()
         assert kept() is None
         held.free.set()
-        assert len((await first).found.boxes) == 1
+        assert len((await first).image.boxes) == 1
 
     asyncio.run(come_and_leave())
     workers.close()
@@ -119,14 +119,14 @@ def test_every_device_has_one_image_at_a_time():
         asked = [clients.submit(running.post, "/detect", PHOTO) for _ in range(3)]
         assert all(device.begun.wait(20) for device in devices)
         devices[0].free.set()  # it also has the third
-        until(lambda: running.figure("objectseeker_images_total") == 2)
+        until(lambda: running.metric("objectseeker_images_total") == 2)
         assert devices[1].images == 0
         devices[1].free.set()
         assert [one.result()[0] for one in asked] == [200] * 3
     assert (devices[0].images, devices[1].images) == (2 * 2, 2)  # batches: 13 views are two
 
 
-def test_a_detector_that_fails_is_an_answer_and_no_end():
+def test_a_detector_that_fails_gets_a_response():
     class Picky(Bright):
         def __call__(self, images):
             if images[0].shape[0] == 7:
@@ -140,10 +140,10 @@ def test_a_detector_that_fails_is_an_answer_and_no_end():
         assert running.post("/detect", PHOTO)[0] == 200
 
 
-def test_answers_under_load_are_all_there_and_all_right():
+def test_responses_under_load_are_complete_and_correct():
     """The short form of tests/serve_load.py."""
     pictures = [picture(60 + 10 * number, 60) for number in range(5)]
-    with serving(limits=Limits(places=4)) as running:
+    with serving(limits=ServerLimits(max_concurrent_requests=4)) as running:
         expected = [running.seeker([image])[0].xyxy[0].tolist() for image in pictures]
         refused, wrong = [], []
 
@@ -163,9 +163,9 @@ def test_answers_under_load_are_all_there_and_all_right():
             thread.join()
         assert not wrong
         assert refused
-        assert running.figure("objectseeker_images_total") == 8 * 12
-        assert running.figure("objectseeker_passes_total") == 8 * 12 * 13
-        assert running.figure("objectseeker_places_taken") == 0
+        assert running.metric("objectseeker_images_total") == 8 * 12
+        assert running.metric("objectseeker_forward_passes_total") == 8 * 12 * 13
+        assert running.metric("objectseeker_requests_in_flight") == 0
 
 
 HELD = """
@@ -183,7 +183,7 @@ detect.names = ("bright",)
 
 @contextmanager
 def started(folder):
-    """The command in a process of its own, and the line that says where it listens."""
+    """Start the command in its own process; yield it and its first log line."""
     command = [sys.executable, "-m", "objectseeker.cli", "serve", "-d", "python:held:detect", "--masks", "halves:3"]
     process = subprocess.Popen(
         [*command, "--port", "0"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -194,7 +194,7 @@ def started(folder):
         process.kill()
 
 
-def figure_at(address, name):
+def metric_at(address, name):
     lines = urlopen(f"{address}/metrics", timeout=20).read().decode().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
@@ -205,7 +205,7 @@ def box_at(address):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_term_and_int_answer_everything_that_was_taken(tmp_path, number):
+def test_term_and_int_answer_every_admitted_request(tmp_path, number):
     (tmp_path / "mine.py").write_text(DETECTOR)
     (tmp_path / "held.py").write_text(HELD)
     (tmp_path / "go").touch()  # a detector is tried when it is loaded
@@ -214,7 +214,7 @@ def test_term_and_int_answer_everything_that_was_taken(tmp_path, number):
         address = f"http://127.0.0.1:{first['port']}"
         (tmp_path / "go").unlink()
         asked = [clients.submit(box_at, address) for _ in range(6)]
-        until(lambda: figure_at(address, "objectseeker_places_taken") == 6)
+        until(lambda: metric_at(address, "objectseeker_requests_in_flight") == 6)
         os.kill(process.pid, number)
         until(lambda: refused(address))
         (tmp_path / "go").touch()
@@ -223,33 +223,33 @@ def test_term_and_int_answer_everything_that_was_taken(tmp_path, number):
     assert process.returncode == 0, errors
     assert "Traceback" not in errors
     lines = [json.loads(line) for line in out.splitlines()]
-    answered = [line for line in lines if line.get("what") == "detect"]
+    answered = [line for line in lines if line.get("endpoint") == "detect"]
     assert [line["status"] for line in answered] == [200] * 6
-    assert {"width", "height", "waited", "worked", "boxes", "alert", "seconds"} <= answered[0].keys()
+    assert {"width", "height", "queue_seconds", "inference_seconds", "boxes", "alert", "seconds"} <= answered[0].keys()
     assert lines[-1]["event"] == "stopped"
 
 
 def refused(address):
-    """Whether nobody listens there any more."""
+    """Return whether no one listens there any more."""
     try:
-        return figure_at(address, "objectseeker_images_total") is None
+        return metric_at(address, "objectseeker_images_total") is None
     except OSError:  # refused, or cut off in the moment it was taken
         return True
 
 
-def test_what_the_command_refuses(tmp_path):
+def test_invalid_options(tmp_path):
     (tmp_path / "mine.py").write_text(DETECTOR)
     options = ["serve", "-d", "python:mine:detect"]
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert "choose another --host or --port" in run(tmp_path, *options, "--port", port, code=2).stderr
+        assert "Choose another --host or --port" in run(tmp_path, *options, "--port", port, code=2).stderr
     for given, words in (
-        (["--name", "a/b"], "a model's name"),
-        (["--queue", "0"], "queue must be at least 1"),
-        (["--wait", "nan"], "wait must be finite"),
-        (["--megapixels", "1000"], "at most 100"),
+        (["--model-name", "a/b"], "--model-name must be letters"),
+        (["--max-concurrent-requests", "0"], "max_concurrent_requests must be at least 1"),
+        (["--queue-timeout", "nan"], "queue_timeout must be finite"),
+        (["--max-megapixels", "1000"], "at most 100"),
         (["--masks", "rolling:2:halves:4"], "frames of a stream"),
     ):
         refused = run(tmp_path, *options, "--port", "0", *given, code=2)
