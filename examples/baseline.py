@@ -25,7 +25,7 @@ from objectseeker.demo.samples import samples
 from objectseeker.files.images import load_image
 
 POINT = ["--fppi", 1]  # an image: where detectors and rules are compared
-ATTACK = ["--where", "over", "--objects", 10, "--steps", 20, "--restarts", 2]  # more of each is a stronger attack
+ATTACK = ["--max-objects", 10, "--steps", 20, "--restarts", 2]  # more of each is a stronger attack
 
 
 def objectseeker(*arguments):
@@ -87,11 +87,11 @@ attacked = figures["as saved"]["under_attack"]
 print(
     f"\nRecall of {attacked['objects']} objects under a patch of 1 % over each, in percent: proven, and after an attack"
 )
-for name, side in (("undefended", "detector"), ("defended", "defense")):
-    proven, left = (100 * attacked[name][key]["share"] for key in ("certified_recall", "recall_under_attack"))
-    became = attacked["effects"][side]
+for name in ("undefended", "defended"):
+    proven, left = (100 * attacked[name][key]["rate"] for key in ("certified_recall", "recall_under_attack"))
+    became = attacked["effects"][name]
     print(f"{name:12}at least {proven:.0f}, at most {left:.0f}: {became['disappeared']['count']} disappeared", end=", ")
-    print(f"{became['misclassified']['count']} misclassified; {became['invented_boxes']} boxes invented")
+    print(f"{became['misclassified']['count']} misclassified; {became['fabricated_boxes']} boxes fabricated")
 
 passes = seeker.masks.passes(*images[0].shape[1::-1])
 print(f"\nSeconds per image, {seeker.masks}")

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 
 from objectseeker import Defense, Patch
-from objectseeker.attack import Budget, Target
-from objectseeker.attack.job import load_attacked, run_attack, targets_of_run
-from objectseeker.cli._evaluation_tables import rate_in_words, robust_rows
+from objectseeker.attack import AttackBudget, Target
+from objectseeker.attack.job import load_attack, run_attack, targets_of_run
+from objectseeker.cli._evaluation_tables import format_rate, recall_rows
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_text
 from objectseeker.files.tables import to_markdown
@@ -34,11 +34,11 @@ CONDITIONS: dict[str, tuple[PatchLocation, float]] = {
     f"{where}-{area:g}": (where, area) for where in ("over", "far") for area in (0.01, 0.04)
 }
 RATES = {
-    "undefended: hidden": "hidden_from_detector",
-    "IoU 0.5": "hidden_from_detector_iou50",
+    "undefended: hidden": "hidden_undefended",
+    "IoU 0.5": "hidden_undefended_iou50",
     "defended: certified hidden": "hidden_certified",
     "not certified, hidden": "hidden_uncertified",
-    "all hidden": "hidden_from_defense",
+    "all hidden": "hidden_defended",
 }
 
 
@@ -47,13 +47,12 @@ def main() -> int:
     begin = time.monotonic()
     run = open_run(options.run)
     defense = run.bind_defense(Defense.load(options.defense)) if options.defense else run.defense()
-    attacked = load_attacked(defense, mode="white", device=options.device, autocast=not options.full_precision)
-    budget = Budget(
+    attacked = load_attack(defense, mode="white-box", device=options.device, autocast=not options.full_precision)
+    budget = AttackBudget(
         steps=options.steps,
         restarts=options.restarts,
-        views=options.views,
-        distrust=options.distrust,
-        at_once=16 if options.device in (None, "cpu") else 256,
+        views_per_step=options.views_per_step,
+        immune_view_fraction=options.immune_view_fraction,
     )
     targets = one_an_image(targets_of_run(attacked.pipeline, run, sys.maxsize, options.seed), options)
     say(f"{len(targets)} objects observed, each in an image of its own", begin)
@@ -61,8 +60,8 @@ def main() -> int:
     for name in options.only or CONDITIONS:
         where, area = CONDITIONS[name]
         results = run_attack(attacked, targets, Patch(area, 1.0, where), budget, options.out / name, seed=options.seed)
-        broken += results["summary"]["broken_guarantees"]
-        shares = (f"{title} {rate_in_words(results['summary'][key])}" for title, key in RATES.items())
+        broken += results.broken_guarantees
+        shares = (f"{title} {format_rate(results.summary[key])}" for title, key in RATES.items())
         say(f"{name}: {', '.join(shares)}", begin)
     finished = {
         name: json.loads(path.read_text())
@@ -85,8 +84,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--objects", type=int, default=40)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--restarts", type=int, default=3)
-    parser.add_argument("--views", type=int, default=4, help="masked views per step against the defense")
-    parser.add_argument("--distrust", type=float, default=0.34, help="share of the restarts that believe no margin")
+    parser.add_argument("--views-per-step", type=int, default=4, help="masked views per step against the defense")
+    parser.add_argument(
+        "--immune-view-fraction", type=float, default=0.34, help="share of the restarts that trust no margin"
+    )
     parser.add_argument("--only", nargs="*", choices=CONDITIONS, help="conditions such as over-0.01")
     parser.add_argument("--full-precision", action="store_true", help="gradients in float32")
     parser.add_argument("--device", help="cuda, say")
@@ -97,7 +98,7 @@ def arguments() -> argparse.Namespace:
 def one_an_image(targets: Iterator[Target], options: argparse.Namespace) -> list[Target]:
     """One object, drawn at random, of each image until there are enough: those of one image fall and stand together."""
     rng = np.random.default_rng(options.seed)
-    of_images = (list(of_image) for _, of_image in groupby(targets, key=lambda target: target.name))
+    of_images = (list(of_image) for _, of_image in groupby(targets, key=lambda target: target.image_id))
     return [of_image[rng.integers(len(of_image))] for of_image in islice(of_images, options.objects)]
 
 
@@ -105,7 +106,7 @@ def rates(conditions: dict[str, dict[str, Any]]) -> str:
     """Shares hidden, with 95 % intervals."""
     rows = []
     for name, entry in conditions.items():
-        shares = {title: rate_in_words(entry["summary"][key]) for title, key in RATES.items()}
+        shares = {title: format_rate(entry["summary"][key]) for title, key in RATES.items()}
         rows.append({"patch": name, "objects": str(entry["summary"]["attacked"]), **shares})
     return to_markdown(rows)
 
@@ -113,7 +114,7 @@ def rates(conditions: dict[str, dict[str, Any]]) -> str:
 def recalls(conditions: dict[str, dict[str, Any]]) -> str:
     """Recall of both detectors in percent, between its bounds."""
     return to_markdown(
-        [{"patch": name, **row} for name, entry in conditions.items() for row in robust_rows(entry["recall"])]
+        [{"patch": name, **row} for name, entry in conditions.items() for row in recall_rows(entry["recall"])]
     )
 
 

@@ -143,7 +143,7 @@ def _pipeline(
     masks: Recipe = MASKS,
     threshold: float | None = None,
 ) -> Pipeline:
-    return Pipeline.of(ObjectSeeker(detector, rule, masks=masks), threshold)
+    return Pipeline.from_seeker(ObjectSeeker(detector, rule, masks=masks), threshold)
 
 
 leaky_detector = leaky()[0].detector  # as python:attack_pipelines:leaky_detector

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from objectseeker import Bands, Defense, Halves, IouRule, ObjectSeekerError, Pairs, Rule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import BUILTIN_RULE, DEFAULT_RULE, FAST_RULE, VIDEO_RULE
+from objectseeker.defense import BUILTIN_RULE, DEFAULT_RULE, FAST_RULE, SETTINGS, VIDEO_RULE, set_defense_value
 
 FRACTION = st.floats(0, 1)
 
@@ -268,3 +268,50 @@ def test_a_transformers_folder_beside_the_file_stays_a_folder(tmp_path, monkeypa
     assert Defense.default("transformers:tf/detr").detector == "transformers:./tf/detr"
     hub = [Defense(detector=f"transformers:{owner}/detr", rule=Rule()).sha256 for owner in ("one", "other")]
     assert hub[0] != hub[1]
+
+
+def test_a_setting_changes_what_its_key_says():
+    defense = Defense.default("builtin", identity="model sha256:1")
+    schedule = defense.follow
+    moved = set_defense_value(defense, "base_threshold=0.5")
+    assert moved.rule == schedule.rule(defense.rule, 0.5)
+    assert (moved.follow, moved.identity) == (schedule, "model sha256:1")
+    fixed = set_defense_value(defense, "mask_threshold=0.7")
+    assert (fixed.rule, fixed.follow) == (replace(defense.rule, mask_threshold=0.7), None)
+    assert set_defense_value(fixed, "base_threshold=0.5").rule == replace(fixed.rule, base_threshold=0.5)
+    assert set_defense_value(defense, "evidence_threshold=none").rule.evidence_threshold is None
+    steeper = set_defense_value(defense, "alpha=0.6")
+    assert (steeper.follow, steeper.rule.mask_threshold) == (replace(schedule, alpha=0.6), 0.6)
+    paper = set_defense_value(steeper, "evidence_beta=none")
+    assert (paper.follow.evidence_alpha, paper.rule.evidence_threshold) == (None, None)
+    assert set_defense_value(paper, "evidence_alpha=0.3").follow.evidence_beta == 0
+    by_iou = set_defense_value(defense, "filter_iou=0.8")
+    assert by_iou.rule == IouRule(ioa=defense.rule, filter_iou=0.8)
+    assert set_defense_value(by_iou, "edge_factor=1").rule.ioa.edge_factor == 1
+    assert set_defense_value(by_iou, "filter_iou=none") == defense
+    assert not set_defense_value(defense, "classwise=false").rule.classwise
+    assert set_defense_value(defense, "masks=pairs:4").masks == Pairs(4)
+    assert set_defense_value(defense, "fill = 0").fill == 0
+    resized = set_defense_value(defense, "input_size=[320, 256]")
+    assert (resized.input_size, resized.identity) == ((320, 256), None)  # another detector
+    assert set_defense_value(defense, "class_names=cat, dog").class_names == ("cat", "dog")
+    assert set_defense_value(defense, "detector=onnx:model.onnx").detector == "onnx:model.onnx"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        *("", "mask_threshold", "size=3", "mask_threshold=1.5", "mask_threshold=high", "masks=3", "classwise=7"),
+        *("fill=[1]", "alpha=x", "filter_iou=[]", "identity=1", "input_size=big", "class_names=3"),
+        "base_threshold=none",
+    ],
+)
+def test_an_unknown_setting_or_value_is_rejected(setting):
+    with pytest.raises(ObjectSeekerError):
+        set_defense_value(Defense.load("builtin"), setting)
+
+
+def test_every_setting_of_the_file_can_be_set():
+    content = Defense.default("builtin").to_dict()
+    keys = content.keys() - {"rule", "follow", "format", "identity", "sha256"} | content["rule"].keys()
+    assert keys | content["follow"].keys() | {"filter_iou"} == set(SETTINGS)

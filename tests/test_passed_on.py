@@ -55,7 +55,7 @@ def results(tmp_path_factory):
         ["figures", given["run"], "--only", "object-size", *out["drawn"]],
         ["compare", given["run"], "--loss", "1", "--recall", "0.5", "--rule", "paper", "--bootstrap", "5"]
         + out["compared"],
-        ["attack", given["run"], "--mode", "black", "--objects", "1", "--steps", "1", "--restarts", "1"]
+        ["attack", given["run"], "--mode", "black-box", "--max-objects", "1", "--steps", "1", "--restarts", "1"]
         + out["attacked"],
     ]
     done = subprocess.run(

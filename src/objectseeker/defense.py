@@ -300,6 +300,76 @@ def spec_resolved_from(spec: str, folder: Path) -> str:
     return _moved(spec, lambda file: str(folder / file))
 
 
+SCHEDULE_SETTINGS = tuple(item.name for item in fields(ThresholdSchedule))
+RULE_SETTINGS = tuple(item.name for item in fields(Rule))
+DETECTOR_SETTINGS = ("detector", *detectors.OPTIONS)
+SETTINGS = ("masks", "fill", *RULE_SETTINGS, "filter_iou", *SCHEDULE_SETTINGS, *DETECTOR_SETTINGS)  # of --set
+
+
+def set_defense_value(defense: Defense, setting: str) -> Defense:
+    """Return a defense with one setting changed, as `--set KEY=VALUE` does.
+
+    Keys are those of the defense file. `base_threshold` moves the mask thresholds along the threshold schedule;
+    `mask_threshold` and `evidence_threshold` replace the schedule; alpha, beta, `evidence_alpha` and `evidence_beta`
+    change it. `filter_iou` selects the IoU rule. Values are numbers, true, false, none, lists as in JSON, or text.
+    A defense with another detector or other detector options loses its fingerprint.
+
+    Raises:
+        ObjectSeekerError: The key or the value is unknown.
+
+    Example:
+        >>> set_defense_value(Defense.load("builtin"), "mask_threshold=0.7").rule.mask_threshold
+        0.7
+    """
+    key, equals, text = (part.strip() for part in setting.partition("="))
+    if not equals or key not in SETTINGS:
+        raise ObjectSeekerError(
+            f"not a setting of a defense: got {setting!r}. Use KEY=VALUE with {', '.join(SETTINGS)}."
+        )
+    try:
+        value = None if text.lower() == "none" else json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    try:
+        return _with_setting(defense, key, value)
+    except TypeError:
+        raise ObjectSeekerError(
+            f"{key} cannot have this value: got {text!r}. Use a value as in a defense file."
+        ) from None
+
+
+def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
+    rule, schedule = defense.rule, defense.follow
+    if key == "masks":
+        return replace(defense, masks=parse_recipe(str(value)))
+    if key == "fill":
+        return replace(defense, fill=value)
+    if key in DETECTOR_SETTINGS:
+        if key == "detector":
+            value = resolve_local_spec(str(value))
+        elif key == "class_names" and isinstance(value, str):
+            value = tuple(name.strip() for name in value.split(","))
+        changed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value, "identity": None}
+        return replace(defense, **changed)
+    if key == "filter_iou":
+        ioa_rule = rule.ioa if isinstance(rule, IouRule) else rule
+        return replace(defense, rule=ioa_rule if value is None else IouRule(ioa=ioa_rule, filter_iou=value))
+    if key in SCHEDULE_SETTINGS:
+        values = asdict(defense.curve) | {key: value}
+        if key.startswith("evidence_"):  # both or none
+            both = ("evidence_alpha", "evidence_beta")
+            values |= {name: None if value is None else values[name] or 0.0 for name in both}
+        schedule = ThresholdSchedule(**values)
+        return replace(defense, rule=schedule.rule(rule, rule.base_threshold), follow=schedule)
+    if key == "base_threshold" and schedule is not None:
+        return replace(defense, rule=schedule.rule(rule, value))
+    if key in ("mask_threshold", "evidence_threshold"):
+        schedule = None
+    if isinstance(rule, IouRule):
+        return replace(defense, rule=replace(rule, ioa=replace(rule.ioa, **{key: value})), follow=schedule)
+    return replace(defense, rule=replace(rule, **{key: value}), follow=schedule)
+
+
 # What `Defense.load` and --defense take by name: the built-in detector's own defense, one of a quarter of its cost, and
 # one of an eighth for frames.
 BUILTIN_DEFENSES = {

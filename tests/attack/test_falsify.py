@@ -25,22 +25,21 @@ from attack_pipelines import (
 )
 
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
-from objectseeker.attack import Budget, artifacts, falsify, gradient, random_search, recheck
+from objectseeker.attack import AttackBudget, artifacts, recheck
 from objectseeker.attack.artifacts import save_reproduction
-from objectseeker.attack.falsify import judge_solutions, plan_tasks
-from objectseeker.attack.pipeline import beneath, draw
-from objectseeker.attack.placement import Position
-from objectseeker.attack.plan import PatchTask
+from objectseeker.attack.job import evaluate_solutions, falsify, plan_tasks
+from objectseeker.attack.optimizers import attack_by_gradients, attack_by_random_search
+from objectseeker.attack.pipeline import PatchTask, Position, draw_patches, pixels_under
 from objectseeker.detectors.network.preprocess import Axis, cached_view_plan
 from objectseeker.errors import ObjectSeekerError
 
 OVER = Patch(AREA, 1.0, "over")
-BUDGET = Budget(steps=16, restarts=2, views=8, at_once=32)
+BUDGET = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
 
 
 def attacked(make, patch=OVER, budget=BUDGET, seed=0):
     white, pipeline = make()
-    (outcome,) = falsify(partial(gradient.attack, white), pipeline, [target(pipeline)], patch, budget, seed=seed)
+    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [target(pipeline)], patch, budget, seed=seed)
     return pipeline, outcome
 
 
@@ -50,25 +49,25 @@ def test_the_sound_defense_survives(seed):
     assert outcome.certified
     assert outcome.clean.undefended
     assert outcome.undefended_survived is False  # the attack is strong enough to hide it from the detector
-    assert outcome.undefended_fit_survived is False
-    assert outcome.defense_survived is True
-    assert not outcome.broken
+    assert outcome.undefended_fitting_survived is False
+    assert outcome.defended_survived is True
+    assert not outcome.guarantee_broken
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_masking_after_a_resize_without_the_margin_is_found_out(seed):
     _, outcome = attacked(leaky, seed=seed)
     assert outcome.certified  # the certificate believes the masks
-    assert outcome.on_defense.position.proven
-    assert outcome.defense_survived is False
-    assert outcome.broken
+    assert outcome.on_defended.position.proven
+    assert outcome.defended_survived is False
+    assert outcome.guarantee_broken
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_suppression_across_views_is_found_out(seed):
     _, outcome = attacked(suppressing, seed=seed)
     assert outcome.certified
-    assert outcome.broken
+    assert outcome.guarantee_broken
 
 
 # Steps enough to write a code into a column of pixels of which the detector sees a ninth.
@@ -77,24 +76,24 @@ PATIENT = replace(BUDGET, steps=40)
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_leak_that_the_white_box_knows_nothing_of_is_found_by_distrust(seed):
-    _, outcome = attacked(secretly_leaky, budget=replace(PATIENT, distrust=1.0), seed=seed)
+    _, outcome = attacked(secretly_leaky, budget=replace(PATIENT, immune_view_fraction=1.0), seed=seed)
     assert outcome.certified
-    assert outcome.on_defense.position.proven
-    assert outcome.defense_survived is False
-    assert outcome.broken
-    _, believing = attacked(secretly_leaky, budget=replace(PATIENT, distrust=0.0), seed=seed)
-    assert believing.defense_survived is True  # gradients that trust the margin do not find it
-    assert believing.leaks > 0  # but a view that should be immune changes, which is reported as well
-    assert believing.broken
+    assert outcome.on_defended.position.proven
+    assert outcome.defended_survived is False
+    assert outcome.guarantee_broken
+    _, believing = attacked(secretly_leaky, budget=replace(PATIENT, immune_view_fraction=0.0), seed=seed)
+    assert believing.defended_survived is True  # gradients that trust the margin do not find it
+    assert believing.leaking_views > 0  # but a view that should be immune changes, which is reported as well
+    assert believing.guarantee_broken
 
 
 def test_distrust_does_not_break_the_honest_pipeline():
-    _, outcome = attacked(partial(sound, cues=CodedCues), budget=replace(PATIENT, distrust=1.0))
+    _, outcome = attacked(partial(sound, cues=CodedCues), budget=replace(PATIENT, immune_view_fraction=1.0))
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defense_survived is True
-    assert outcome.leaks == 0
-    assert not outcome.broken
+    assert outcome.defended_survived is True
+    assert outcome.leaking_views == 0
+    assert not outcome.guarantee_broken
 
 
 def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_code(monkeypatch):
@@ -111,9 +110,9 @@ def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_c
     finally:
         cached_view_plan.cache_clear()
     assert outcome.certified
-    assert outcome.defense_survived is False
-    assert outcome.leaks > 0
-    assert outcome.broken
+    assert outcome.defended_survived is False
+    assert outcome.leaking_views > 0
+    assert outcome.guarantee_broken
 
 
 @pytest.mark.parametrize(
@@ -132,8 +131,8 @@ def test_every_rule_and_recipe_is_attacked(rule, masks, area):
     _, outcome = attacked(partial(sound, rule, masks), patch)
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defense_survived is True
-    assert not outcome.broken
+    assert outcome.defended_survived is True
+    assert not outcome.guarantee_broken
 
 
 @pytest.mark.parametrize("masks", [Pairs(5), Halves(15)], ids=str)
@@ -141,10 +140,10 @@ def test_two_patches_are_drawn_at_two_places(masks):
     _, outcome = attacked(partial(sound, masks=masks), Patch(0.01, 1.0, "over", 2))
     assert outcome.certified == isinstance(masks, Pairs)
     assert outcome.undefended_survived is False
-    assert outcome.defense_survived is outcome.certified  # half masks cannot remove both
-    assert not outcome.broken
-    different = (outcome.on_defense.image != picture()).any(axis=2)
-    (wide, tall), corners = outcome.on_defense.size, outcome.on_defense.position.corners
+    assert outcome.defended_survived is outcome.certified  # half masks cannot remove both
+    assert not outcome.guarantee_broken
+    different = (outcome.on_defended.image != picture()).any(axis=2)
+    (wide, tall), corners = outcome.on_defended.patch_size, outcome.on_defended.position.corners
     assert len(corners) == 2
     for x, y in corners:
         different[max(y, 0) : y + tall, max(x, 0) : x + wide] = False
@@ -160,32 +159,32 @@ def test_found_is_what_the_rule_calls_found():
         (IouRule(), 0.4, [True, False]),
     ]:
         _, pipeline = sound(rule, threshold=threshold)
-        assert pipeline.finding(target(pipeline), boxes).tolist() == finding
-    assert pipeline.finding(target(pipeline, labels=(0, 1)), boxes).tolist() == [True, True]
+        assert pipeline.finding_boxes(target(pipeline), boxes).tolist() == finding
+    assert pipeline.finding_boxes(target(pipeline, labels=(0, 1)), boxes).tolist() == [True, True]
 
 
 def test_an_object_of_two_labels_is_hidden_only_if_no_box_of_either_finds_it():
     pipeline, outcome = attacked(suppressing)
-    assert outcome.defense_survived is False  # by pushing a thing of class 1 up, beside the object
-    boxes = outcome.on_defense.boxes
-    assert not pipeline.finds(outcome.target, boxes)
-    assert pipeline.finds(replace(outcome.target, labels=(0, 1)), boxes)
+    assert outcome.defended_survived is False  # by pushing a thing of class 1 up, beside the object
+    boxes = outcome.on_defended.boxes
+    assert not pipeline.is_found(outcome.target, boxes)
+    assert pipeline.is_found(replace(outcome.target, labels=(0, 1)), boxes)
 
 
 def test_a_larger_patch_than_certified_hides_the_object_from_the_defense():
     patch = Patch(1.8 * AREA, 1.0, "over")
     _, outcome = attacked(sound, patch)
     assert not outcome.certified
-    assert not outcome.on_defense.position.proven
-    assert outcome.defense_survived is False
-    assert not outcome.broken
+    assert not outcome.on_defended.position.proven
+    assert outcome.defended_survived is False
+    assert not outcome.guarantee_broken
 
 
 def test_only_the_patch_is_changed_and_the_position_is_allowed():
     _, outcome = attacked(sound)
-    for attempt in (outcome.on_detector, outcome.on_defense):
+    for attempt in (outcome.on_undefended, outcome.on_defended):
         ((x, y),) = attempt.position.corners
-        assert attempt.size == (LARGEST, LARGEST)
+        assert attempt.patch_size == (LARGEST, LARGEST)
         different = (attempt.image != picture()).any(axis=2)
         assert different.any()
         different[max(y, 0) : y + LARGEST, max(x, 0) : x + LARGEST] = False
@@ -195,70 +194,74 @@ def test_only_the_patch_is_changed_and_the_position_is_allowed():
 
 
 def test_the_same_seed_gives_the_same_image():
-    first, again, other = (attacked(sound, seed=seed)[1].on_defense for seed in (5, 5, 6))
+    first, again, other = (attacked(sound, seed=seed)[1].on_defended for seed in (5, 5, 6))
     assert (first.image == again.image).all()
-    assert first.curves == again.curves
+    assert first.loss_curves == again.loss_curves
     assert (first.image != other.image).any()
 
 
 @pytest.mark.parametrize("jitter", [0, 2])
-@pytest.mark.parametrize("goal", ["detector", "defense"])
+@pytest.mark.parametrize("goal", ["undefended", "defended"])
 def test_losses_fall_from_a_harmless_patch(goal, jitter):
     white, pipeline = sound()
     seen = target(pipeline)
-    start = beneath(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing by itself
+    start = pixels_under(seen.image, 18, 18, (60, 60)) + np.array([0, 1, 0], np.uint8)  # hides nothing by itself
     task = PatchTask(seen, Position(((18, 18),), False, 0.0), start[None])
-    (solution,) = gradient.attack(white, pipeline, [task], goal, Budget(steps=30, views=6, jitter=jitter, at_once=32))
-    assert solution.curve[0] > 1
-    assert solution.curve[-1] == 0
+    (solution,) = attack_by_gradients(
+        white, pipeline, [task], goal, AttackBudget(steps=30, views_per_step=6, jitter=jitter, views_per_batch=32)
+    )
+    assert solution.loss_curve[0] > 1
+    assert solution.loss_curve[-1] == 0
     assert solution.hidden
-    observation = pipeline.observe(draw(seen.image, solution.patches, task.position.corners))
-    assert not pipeline.judge(seen, observation).undefended
-    assert goal == "detector" or not pipeline.judge(seen, observation).defended
+    observation = pipeline.observe(draw_patches(seen.image, solution.patches, task.position.corners))
+    assert not pipeline.found_status(seen, observation).undefended
+    assert goal == "undefended" or not pipeline.found_status(seen, observation).defended
 
 
 def test_an_object_without_a_position_is_not_attacked():
     white, pipeline = sound()
     whole = target(pipeline)
     whole = replace(whole, box=np.array([0.0, 0, 96, 96]))
-    (outcome,) = falsify(partial(gradient.attack, white), pipeline, [whole], Patch(0.01, 1.0, "far"), BUDGET)
+    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [whole], Patch(0.01, 1.0, "far"), BUDGET)
     assert outcome.vacuous
-    assert outcome.on_detector is None
-    assert outcome.defense_survived is None
-    assert outcome.not_attacked("defense") == "no position is allowed"
+    assert outcome.on_undefended is None
+    assert outcome.defended_survived is None
+    assert outcome.skip_reason("defended") == "no position is allowed"
 
 
 def test_an_object_that_is_not_found_is_not_attacked():
     white, pipeline = sound()
     unseen = replace(target(pipeline), labels=(1,))
-    (outcome,) = falsify(partial(gradient.attack, white), pipeline, [unseen], OVER, BUDGET)
-    assert {outcome.not_attacked("detector"), outcome.not_attacked("defense")} == {"not found without a patch"}
+    (outcome,) = falsify(partial(attack_by_gradients, white), pipeline, [unseen], OVER, BUDGET)
+    assert {outcome.skip_reason("undefended"), outcome.skip_reason("defended")} == {"not found without a patch"}
 
 
 def test_random_search_hides_the_object_and_respects_the_certificate():
     _, pipeline = sound()
     patch = Patch(0.02, 1.0, "over")
-    (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], patch, Budget(steps=8, restarts=2))
+    (outcome,) = falsify(
+        attack_by_random_search, pipeline, [target(pipeline)], patch, AttackBudget(steps=8, restarts=2)
+    )
     assert outcome.certified
     assert outcome.undefended_survived is False
-    assert outcome.defense_survived is True
+    assert outcome.defended_survived is True
     with pytest.raises(ObjectSeekerError, match="jitter"):
-        random_search.attack(pipeline, [], "detector", Budget(jitter=1))
+        attack_by_random_search(pipeline, [], "undefended", AttackBudget(jitter=1))
 
 
 def test_random_search_finds_the_suppressing_defense_out():
     _, pipeline = suppressing()
-    (outcome,) = falsify(random_search.attack, pipeline, [target(pipeline)], OVER, Budget(steps=2, restarts=2))
-    assert outcome.broken
+    (outcome,) = falsify(attack_by_random_search, pipeline, [target(pipeline)], OVER, AttackBudget(steps=2, restarts=2))
+    assert outcome.guarantee_broken
 
 
 def test_the_judge_takes_the_restart_that_hides():
     white, pipeline = sound()
-    tasks = plan_tasks(pipeline, target(pipeline), OVER, "detector", replace(BUDGET, restarts=3), 0)
-    solutions = gradient.attack(white, pipeline, tasks, "detector", BUDGET)
-    (judged,) = judge_solutions(pipeline, solutions, "detector").values()
+    tasks = plan_tasks(pipeline, target(pipeline), OVER, "undefended", replace(BUDGET, restarts=3), 0)
+    solutions = attack_by_gradients(white, pipeline, tasks, "undefended", BUDGET)
+    (judged,) = evaluate_solutions(pipeline, solutions, "undefended").values()
     assert not judged.undefended
-    assert len(judged.curves) == 3
+    assert len(judged.loss_curves) == 3
 
 
 def test_a_broken_guarantee_can_be_seen_again(tmp_path):
@@ -268,10 +271,10 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
     save_reproduction(tmp_path / "case", pipeline, outcome, OVER, defense)
     assert recheck(tmp_path / "case") == {
         "certified": True,
-        "proven_at_this_position": True,
-        "only_the_patch_differs": True,
+        "proven_at_position": True,
+        "only_patch_differs": True,
         "still_found": False,
-        "removed_views_that_changed": outcome.leaks,
+        "leaking_views": outcome.leaking_views,
         "guarantee_broken": True,
     }
     sane = recheck(tmp_path / "case", sound()[1].seeker)
@@ -286,16 +289,16 @@ def test_a_broken_guarantee_can_be_seen_again(tmp_path):
 def test_pictures_and_curves(tmp_path):
     pipeline, outcome = attacked(sound)
     names = ("object", "thing")
-    page = artifacts.before_and_after(pipeline, outcome, names)
+    page = artifacts.draw_comparison(pipeline, outcome, names)
     assert page.width > 3 * 96
     files = artifacts.save_images(tmp_path, outcome, "picture-0")
-    for file, attempt in zip(files, (outcome.on_detector, outcome.on_defense), strict=True):
+    for file, attempt in zip(files, (outcome.on_undefended, outcome.on_defended), strict=True):
         assert (np.array(PIL.Image.open(file)) == attempt.image).all()
     assert tmp_path / "curves.csv" in artifacts.save_curves(tmp_path, [outcome])
-    steps = sum(len(c) for attempt in (outcome.on_detector, outcome.on_defense) for c in attempt.curves)
+    steps = sum(len(c) for attempt in (outcome.on_undefended, outcome.on_defended) for c in attempt.loss_curves)
     assert len((tmp_path / "curves.csv").read_text().splitlines()) == 1 + steps
-    falling = replace(outcome, on_detector=replace(outcome.on_detector, curves=((8.0, 9.0, 2.0), (6.0, 3.0))))
-    assert artifacts.median_curves([falling])["detector"] == pytest.approx([1, 0.5, 2 / 6])
+    falling = replace(outcome, on_undefended=replace(outcome.on_undefended, loss_curves=((8.0, 9.0, 2.0), (6.0, 3.0))))
+    assert artifacts.median_curves([falling])["undefended"] == pytest.approx([1, 0.5, 2 / 6])
 
 
 def test_images_of_one_name_in_two_folders_get_files_of_their_own():

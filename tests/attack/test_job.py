@@ -15,8 +15,8 @@ import pytest
 
 import objectseeker
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, Pairs, Patch, Rule
-from objectseeker.attack import Budget, Target, read_recall
-from objectseeker.attack.job import load_attacked, run_attack, targets_of_image, targets_of_run
+from objectseeker.attack import AttackBudget, Target, read_recall
+from objectseeker.attack.job import load_attack, run_attack, targets_of_images, targets_of_run
 from objectseeker.core.label_map import LabelMap
 from objectseeker.datasets import DatasetImage
 from objectseeker.errors import ObjectSeekerError
@@ -39,7 +39,7 @@ def detect(images):
 
 detect.names = ("man", "woman", "car")
 """
-QUICK = Budget(steps=3, restarts=2, views=2)
+QUICK = AttackBudget(steps=3, restarts=2, views_per_step=2)
 
 
 @pytest.fixture
@@ -84,36 +84,36 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
 
 
 def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace):
-    attacked = load_attacked(defense())
-    assert attacked.mode == "black"
+    attacked = load_attack(defense())
+    assert attacked.mode == "black-box"
     assert attacked.defense.identity == attacked.pipeline.seeker.detector.fingerprint
     targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
-    assert {(target.name, target.labels, target.kind) for target in targets} == {
+    assert {(target.image_id, target.labels, target.class_name) for target in targets} == {
         ("cam1/1", (0, 1), "person"),
         ("cam2/1", (0, 1), "person"),
     }
     out = workplace / "out"
     results = run_attack(attacked, targets, Patch(0.02), QUICK, out)
-    assert results == json.loads((out / "attack.json").read_text())
-    assert [row["class"] for row in results["objects"]] == ["person", "person"]
-    assert all(row["certified"] for row in results["objects"])
-    assert not any(row["undefended_survived"] for row in results["objects"])
-    assert results["summary"]["broken_guarantees"] == 0
+    assert results.to_dict() == json.loads((out / "attack.json").read_text())
+    assert [row["class"] for row in results.objects] == ["person", "person"]
+    assert all(row["certified"] for row in results.objects)
+    assert not any(row["undefended_survived"] for row in results.objects)
+    assert results.broken_guarantees == 0
     assert len(list((out / "images").iterdir())) == 4
-    assert {file.name for file in (out / "pictures").iterdir()} == {"cam1%2F1-0.jpg", "cam2%2F1-0.jpg"}
-    assert results["defense"]["sha256"] == attacked.defense.sha256
-    assert read_recall(out / "attack.json", attacked.defense, Patch(0.02), threshold=0.0)["objects"] == 2
+    assert {file.name for file in (out / "annotated").iterdir()} == {"cam1%2F1-0.jpg", "cam2%2F1-0.jpg"}
+    assert results.to_dict()["defense"]["sha256"] == attacked.defense.sha256
+    assert read_recall(out / "attack.json", attacked.defense, Patch(0.02), certification_threshold=0.0)["objects"] == 2
 
 
 def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
-    pipeline = load_attacked(defense()).pipeline
+    pipeline = load_attack(defense()).pipeline
     run = stored(workplace, to_dataset=(0, 0, -1), labels=(0, 1))
-    assert [target.name for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
+    assert [target.image_id for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
     assert len(list(targets_of_run(pipeline, stored(workplace), 1, 0))) == 1
     run = stored(workplace, to_dataset=(-1, -1, -1))
     with pytest.raises(ObjectSeekerError, match="no annotated object"):
         list(targets_of_run(pipeline, run, 5, 0))
-    blind = load_attacked(defense(rule=Rule(classwise=False))).pipeline  # labels play no part there
+    blind = load_attack(defense(rule=Rule(classwise=False))).pipeline  # labels play no part there
     assert [target.labels for target in targets_of_run(blind, run, 5, 0)] == [(-1,), (-1,)]
 
 
@@ -129,20 +129,22 @@ def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
 )
 @pytest.mark.parametrize("count", [1, 2])
 def test_every_defense_is_attacked_as_it_is(workplace, settings, count):
-    attacked = load_attacked(defense(**settings))
-    assert attacked.pipeline.threshold == (0.5 if "iou" in type(attacked.defense.rule).__name__.lower() else 0.0)
+    attacked = load_attack(defense(**settings))
+    assert attacked.pipeline.certification_threshold == (
+        0.5 if "iou" in type(attacked.defense.rule).__name__.lower() else 0.0
+    )
     assert (attacked.pipeline.seeker.fill, attacked.pipeline.seeker.masks) == (
         settings.get("fill", 114),
         settings.get("masks", Halves(6)),
     )
-    (target,) = targets_of_image(attacked.pipeline, workplace / "cam1/1.png", 3)
-    assert (target.labels, target.kind) == ((0,), "man")
+    (target,) = targets_of_images(attacked.pipeline, [workplace / "cam1/1.png"], 3)
+    assert (target.labels, target.class_name) == ((0,), "man")
     patch = Patch(0.02, 1.0, "over", count)
     results = run_attack(attacked, [target], patch, replace(QUICK, steps=1), workplace / "out")
-    assert Defense.from_dict(results["defense"]) == attacked.defense
-    assert results["summary"]["broken_guarantees"] == 0
-    (row,) = results["objects"]
-    assert len(row["defense_attack"]["corners"]) == count
+    assert Defense.from_dict(results.to_dict()["defense"]) == attacked.defense
+    assert results.broken_guarantees == 0
+    (row,) = results.objects
+    assert len(row["attack_on_defended"]["corners"]) == count
 
 
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
@@ -150,8 +152,8 @@ def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
     small = Defense.default("builtin", masks=Halves(2), input_size=128, mask_mode=mask_mode)
-    attacked = load_attacked(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), follow=None))
-    assert attacked.mode == "white"
+    attacked = load_attack(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), follow=None))
+    assert attacked.mode == "white-box"
     assert (
         attacked.defense.identity == small.seeker().detector.fingerprint
     )  # not that of the module that shows gradients
@@ -160,24 +162,24 @@ def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     box, labels = observation.base.xyxy[0], (int(observation.base.label[0]),)
     target = Target("coat", 0, photograph, observation, box, labels)
     results = run_attack(attacked, [target], Patch(0.04), replace(QUICK, steps=2), tmp_path / "out")
-    (row,) = results["objects"]
-    assert row["not_attacked"] == {"detector": None, "defense": None}
-    assert results["summary"]["broken_guarantees"] == 0
-    black = load_attacked(attacked.defense, mode="black")  # bound to this detector, which it is
-    assert black.mode == "black"
-    results = run_attack(black, [target], Patch(0.04), replace(QUICK, steps=1), tmp_path / "black")
-    assert results["summary"]["broken_guarantees"] == 0
-    assert results["defense"]["sha256"] == attacked.defense.sha256
+    (row,) = results.objects
+    assert row["skip_reason"] == {"undefended": None, "defended": None}
+    assert results.broken_guarantees == 0
+    black = load_attack(attacked.defense, mode="black-box")  # bound to this detector, which it is
+    assert black.mode == "black-box"
+    results = run_attack(black, [target], Patch(0.04), replace(QUICK, steps=1), tmp_path / "black-box")
+    assert results.broken_guarantees == 0
+    assert results.to_dict()["defense"]["sha256"] == attacked.defense.sha256
 
 
 def test_what_cannot_be_attacked_that_way_is_one_sentence(workplace):
-    with pytest.raises(ObjectSeekerError, match="shows no gradients: attack it with --mode black"):
-        load_attacked(defense(), mode="white")
+    with pytest.raises(ObjectSeekerError, match="has no gradients"):
+        load_attack(defense(), mode="white-box")
     with pytest.raises(ObjectSeekerError, match="'gray'"):
-        load_attacked(defense(), mode="gray")
+        load_attack(defense(), mode="gray")
     PIL.Image.fromarray(np.zeros((60, 90, 3), np.uint8)).save(workplace / "black.png")
-    with pytest.raises(ObjectSeekerError, match="finds nothing"):
-        targets_of_image(load_attacked(defense()).pipeline, workplace / "black.png", 1)
+    with pytest.raises(ObjectSeekerError, match="no object with a score"):
+        list(targets_of_images(load_attack(defense()).pipeline, [workplace / "black.png"], 1))
 
 
 def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
@@ -185,14 +187,14 @@ def test_a_broken_guarantee_leaves_one_folder_that_checks_itself(tmp_path):
     from attack_pipelines import AREA, MASKS, PAPER, picture
 
     leaky = Defense(detector="python:attack_pipelines:leaky_detector", rule=PAPER, masks=MASKS)
-    attacked = load_attacked(leaky)
-    assert attacked.mode == "white"
+    attacked = load_attack(leaky)
+    assert attacked.mode == "white-box"
     PIL.Image.fromarray(picture()).save(tmp_path / "picture.png")
-    targets = targets_of_image(attacked.pipeline, tmp_path / "picture.png", 1)
-    budget = Budget(steps=16, restarts=2, views=8, at_once=32)
+    targets = list(targets_of_images(attacked.pipeline, [tmp_path / "picture.png"], 1))
+    budget = AttackBudget(steps=16, restarts=2, views_per_step=8, views_per_batch=32)
     results = run_attack(attacked, targets, Patch(AREA), budget, tmp_path / "out")
-    assert results["summary"]["broken_guarantees"] == 1
-    assert results["summary"]["with_leaks"] == 1
+    assert results.broken_guarantees == 1
+    assert results.summary["objects_with_leaking_views"] == 1
     folder = tmp_path / "out" / "broken" / "picture-0"
     tests = Path(__file__).parents[1]
     again = subprocess.run(

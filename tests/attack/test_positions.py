@@ -9,8 +9,8 @@ import pytest
 from cases import generate
 
 from objectseeker import Bands, Halves, IouRule, ObjectSeeker, Pairs, Patch, Rule
-from objectseeker.attack.pipeline import Pipeline, Target, beneath, paste
-from objectseeker.attack.placement import PositionProofs, nearest_positions, removing, weakest_positions
+from objectseeker.attack.pipeline import Pipeline, Target, paste, pixels_under
+from objectseeker.attack.placement import PositionCertificates, nearest_positions, removing_masks, weakest_positions
 from objectseeker.core.certification import visible_area
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PatchPositions
@@ -25,7 +25,7 @@ RECIPES = (Halves(3), Pairs(2), Bands(0.05), Halves(2) + Bands(0.05, spacing=0.5
 
 
 def pipeline(rule, threshold=None, masks=RECIPES[0]):
-    return Pipeline.of(ObjectSeeker(lambda images: [], rule, masks=masks), threshold)
+    return Pipeline.from_seeker(ObjectSeeker(lambda images: [], rule, masks=masks), threshold)
 
 
 def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
@@ -41,8 +41,8 @@ def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
 
 
 def allowed_corners(target, patch):
-    size = patch.size(*target.size)
-    rectangles = PatchPositions.of(target.box[None], *target.size).allowed(patch.where, np.array([size]))[0]
+    size = patch.size(*target.image_size)
+    rectangles = PatchPositions.of(target.box[None], *target.image_size).allowed(patch.where, np.array([size]))[0]
     return {(x, y) for x1, y1, x2, y2 in rectangles.tolist() for x in range(x1, x2 + 1) for y in range(y1, y2 + 1)}
 
 
@@ -53,11 +53,15 @@ def test_an_object_is_certified_iff_every_position_is_proven():
             for number, rule in enumerate(RULES[:3]):
                 patch = Patch(0.05, (1.0, 3.0)[seed % 2], ("over", "far", "close", "anywhere")[(seed + number) % 4])
                 pipe = pipeline(rule, threshold=0.25 * (seed % 3 == 0))
-                certificate = rule.certify(target.observation, target.truth, patch, threshold=pipe.threshold)
-                assert pipe.certified(target, patch)[0] == certificate.certified[0, 0]
-                proofs = PositionProofs.of(pipe, target)
-                size = patch.size(*target.size)
-                proven = all(proofs.at(np.array([corner]), size).proven for corner in allowed_corners(target, patch))
+                certificate = rule.certify(
+                    target.observation, target.ground_truth, patch, threshold=pipe.certification_threshold
+                )
+                assert pipe.certify(target, patch)[0] == certificate.certified[0, 0]
+                proofs = PositionCertificates.from_target(pipe, target)
+                size = patch.size(*target.image_size)
+                proven = all(
+                    proofs.position_at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)
+                )
                 assert proven == certificate.certified[0, 0]
                 counts[proven] += 1
     assert min(counts.values()) > 30
@@ -71,9 +75,9 @@ def test_so_it_is_with_every_recipe_and_rule(rule, masks):
         for target in targets(seed, sure=(0.95, 0.05)[seed % 2], masks=masks, largest=20):
             patch = Patch(0.03, 1.0, ("over", "anywhere", "far")[seed % 3])
             pipe = pipeline(rule, masks=masks)
-            proofs, size = PositionProofs.of(pipe, target), patch.size(*target.size)
-            proven = {proofs.at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)}
-            assert all(proven) == pipe.certified(target, patch)[0]
+            proofs, size = PositionCertificates.from_target(pipe, target), patch.size(*target.image_size)
+            proven = {proofs.position_at(np.array([corner]), size).proven for corner in allowed_corners(target, patch)}
+            assert all(proven) == pipe.certify(target, patch)[0]
             verdicts |= proven
     assert verdicts == {True, False}
 
@@ -86,15 +90,15 @@ def test_two_patches_are_proven_iff_every_two_positions_are(rule):
         for target in targets(seed, sure=0.95, masks=masks, largest=10):
             patch = Patch(0.01, 1.0, "over", 2)
             pipe = pipeline(rule, masks=masks)
-            proofs, size = PositionProofs.of(pipe, target), patch.size(*target.size)
+            proofs, size = PositionCertificates.from_target(pipe, target), patch.size(*target.image_size)
             corners = sorted(allowed_corners(target, patch))
-            proven = all(proofs.at(np.array([a, b]), size).proven for a in corners for b in corners if a <= b)
-            assert proven == pipe.certified(target, patch)[0]
+            proven = all(proofs.position_at(np.array([a, b]), size).proven for a in corners for b in corners if a <= b)
+            assert proven == pipe.certify(target, patch)[0]
             verdicts.add(proven)
             chosen = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
             assert {corner for position in chosen for corner in position.corners} <= set(corners)
             assert proven or isinstance(masks, Halves) or not chosen[0].proven
-            sure = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed), proven=True)
+            sure = weakest_positions(pipe, target, patch, 2, np.random.default_rng(seed), proven_only=True)
             assert all(position.proven and len(position.corners) == 2 for position in sure)
             near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
             assert all(len(position.corners) == 2 for position in near)
@@ -107,7 +111,7 @@ def test_an_object_of_two_labels_is_certified_as_one_of_them():
         for target in targets(seed):
             pipe, patch = pipeline(RULES[0]), Patch(0.05)
             one, other, both = (
-                pipe.certified(replace(target, labels=labels), patch)[0] for labels in ((0,), (1,), (0, 1))
+                pipe.certify(replace(target, labels=labels), patch)[0] for labels in ((0,), (1,), (0, 1))
             )
             assert both == (one or other)
             different += one != other
@@ -119,7 +123,7 @@ def test_a_mask_removes_a_patch_iff_it_removes_its_pixels():
     for x, y, wide, tall in [(0, 0, 3, 3), (-2, 4, 5, 2), (7, 3, 6, 6), (12, 8, 4, 4), (4, 0, 3, 9), (10, -3, 1, 4)]:
         patch = np.zeros((9, 13), bool)
         patch[max(y, 0) : y + tall, max(x, 0) : x + wide] = True
-        for mask, says in enumerate(removing(masks, np.array([[x, y]]), (wide, tall))[0]):
+        for mask, says in enumerate(removing_masks(masks, np.array([[x, y]]), (wide, tall))[0]):
             x1, y1, x2, y2 = masks.removed[mask]
             gone = np.zeros_like(patch)
             gone[y1:y2, x1:x2] = True
@@ -136,14 +140,14 @@ def test_the_attack_goes_where_the_proof_fails(where):
             corners = allowed_corners(target, patch)
             assert len(positions) == (3 if corners else 0)
             assert {p.corners[0] for p in positions} <= corners
-            certified = pipe.rule.certify(target.observation, target.truth, patch).certified[0, 0]
+            certified = pipe.rule.certify(target.observation, target.ground_truth, patch).certified[0, 0]
             if corners and not certified:
                 assert not positions[0].proven  # an image this small is searched completely
                 found += 1
             assert all(p.proven for p in positions) or not certified
             again = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed))
             assert again == positions
-            sure = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed), proven=True)
+            sure = weakest_positions(pipe, target, patch, 3, np.random.default_rng(seed), proven_only=True)
             assert all(p.proven for p in sure)
             assert len(sure) == 3 or not any(p.proven for p in positions)
             near = nearest_positions(pipe, target, patch, 2, np.random.default_rng(seed))
@@ -153,17 +157,17 @@ def test_the_attack_goes_where_the_proof_fails(where):
 
 def test_the_nearest_position_over_an_object_is_its_middle():
     every = [target for seed in range(20) for target in targets(seed)]
-    target = next(t for t in every if (t.box >= 0).all() and (t.box[2:] < t.size).all() and np.ptp(t.box) > 4)
+    target = next(t for t in every if (t.box >= 0).all() and (t.box[2:] < t.image_size).all() and np.ptp(t.box) > 4)
     patch = Patch(0.02, 1.0, "over")
     position = nearest_positions(pipeline(RULES[0]), target, patch, 1, np.random.default_rng(0))[0]
-    middle = np.array(position.corners[0]) + np.array(patch.size(*target.size)) / 2
+    middle = np.array(position.corners[0]) + np.array(patch.size(*target.image_size)) / 2
     assert np.abs(middle - (target.box[:2] + target.box[2:]) / 2).max() <= 1
 
 
 def test_pasting_what_is_there_changes_nothing_also_over_the_border():
     image = np.random.default_rng(0).integers(0, 256, (7, 11, 3), dtype=np.uint8)
     for x, y in [(0, 0), (-3, -2), (9, 5), (-20, 1), (4, 6)]:
-        assert (paste(image, beneath(image, x, y, (5, 4)), x, y) == image).all()
+        assert (paste(image, pixels_under(image, x, y, (5, 4)), x, y) == image).all()
         black = paste(image, np.zeros((4, 5, 3), np.uint8), x, y)
         rows, columns = np.nonzero((black != image).any(axis=2))
         assert len(rows) == 0 or (columns.min() >= x and columns.max() < x + 5 and rows.max() < y + 4)

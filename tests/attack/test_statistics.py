@@ -9,11 +9,19 @@ import numpy as np
 import pytest
 
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, ObjectSeeker, Patch
-from objectseeker.attack.artifacts import before_and_after
-from objectseeker.attack.attack_metrics import effects_of, rate, read_recall, robust_recall, row_of, summary, wilson
-from objectseeker.attack.falsify import JudgedImage, Outcome
-from objectseeker.attack.pipeline import Pipeline, Target
-from objectseeker.attack.placement import Position
+from objectseeker.attack.artifacts import draw_comparison
+from objectseeker.attack.metrics import (
+    AttackOutcome,
+    EvaluatedImage,
+    attack_summary,
+    object_effects,
+    outcome_row,
+    rate_with_interval,
+    read_recall,
+    recall_bounds,
+    wilson,
+)
+from objectseeker.attack.pipeline import Pipeline, Position, Target
 from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import color_of
@@ -26,13 +34,14 @@ def row(certified=False, clean=True, undefended=True, defense=True, attacked=Tru
     return {
         "certified": certified,
         "vacuous": vacuous,
-        "found_by_detector": clean,
-        "found_by_defense": clean,
+        "found_undefended": clean,
+        "found_defended": clean,
         "undefended_survived": undefended if attacked else None,
         "undefended_survived_iou50": undefended if attacked else None,
-        "defense_survived": defense if attacked else None,
-        "broken": certified and attacked and not defense,
-        "leaks": 0,
+        "defended_survived": defense if attacked else None,
+        "guarantee_broken": certified and attacked and not defense,
+        "leaking_views": 0,
+        "effects": {"undefended": None, "defended": None},
     }
 
 
@@ -43,7 +52,7 @@ def test_wilson_interval_against_published_values():
     assert wilson(0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
     assert wilson(1, 29) == pytest.approx((0.0061, 0.1718), abs=5e-5)
     assert wilson(0, 0) == (0.0, 1.0)
-    assert rate(0, 0)["share"] is None
+    assert rate_with_interval(0, 0)["rate"] is None
 
 
 def test_rates_count_what_was_attacked():
@@ -54,95 +63,97 @@ def test_rates_count_what_was_attacked():
         row(clean=False, attacked=False),
         row(certified=True, attacked=False, vacuous=True),
     ]
-    found = summary(rows)
-    assert (found["objects"], found["attacked"], found["without_position"]) == (5, 3, 1)
-    assert (found["hidden_from_detector"]["count"], found["hidden_from_detector"]["of"]) == (2, 3)
-    assert (found["hidden_certified"]["count"], found["hidden_certified"]["of"]) == (0, 1)
-    assert (found["hidden_uncertified"]["count"], found["hidden_uncertified"]["of"]) == (1, 2)
+    found = attack_summary(rows)
+    assert (found["objects"], found["attacked"], found["vacuous"]) == (5, 3, 1)
+    assert (found["hidden_undefended"]["count"], found["hidden_undefended"]["total"]) == (2, 3)
+    assert (found["hidden_certified"]["count"], found["hidden_certified"]["total"]) == (0, 1)
+    assert (found["hidden_uncertified"]["count"], found["hidden_uncertified"]["total"]) == (1, 2)
     assert found["broken_guarantees"] == 0
-    assert summary([row(certified=True, defense=False)])["broken_guarantees"] == 1
+    assert attack_summary([row(certified=True, defense=False)])["broken_guarantees"] == 1
 
 
 def test_recall_under_attack_lies_between_certified_and_clean():
     rows = [row(certified=True)] * 3 + [row(defense=False, undefended=False)] * 2 + [row()] * 4
     rows += [row(clean=False, attacked=False)]
-    defended = robust_recall(rows)["defended"]
-    assert defended["certified_recall"]["share"] == pytest.approx(0.3)
-    assert defended["recall_under_attack"]["share"] == pytest.approx(0.7)
-    assert defended["clean_recall"]["share"] == pytest.approx(0.9)
-    assert robust_recall(rows)["undefended"]["recall_under_attack"]["share"] == pytest.approx(0.7)
-    with pytest.raises(ObjectSeekerError, match="no object"):
-        robust_recall([])
+    defended = recall_bounds(rows)["defended"]
+    assert defended["certified_recall"]["rate"] == pytest.approx(0.3)
+    assert defended["recall_under_attack"]["rate"] == pytest.approx(0.7)
+    assert defended["clean_recall"]["rate"] == pytest.approx(0.9)
+    assert recall_bounds(rows)["undefended"]["recall_under_attack"]["rate"] == pytest.approx(0.7)
+    with pytest.raises(ObjectSeekerError, match="at least one attacked object"):
+        recall_bounds([])
 
 
 def written(file, defense=DEFENSE, patch=PATCH, threshold=0.0, rows=None, **more):
     rows = rows or [row(certified=True, undefended=False)] * 3 + [row(defense=False, undefended=False)]
     named = defense.to_dict() | {"sha256": defense.sha256} | more
-    file.write_text(json.dumps({"defense": named, "patch": asdict(patch), "threshold": threshold, "objects": rows}))
+    file.write_text(
+        json.dumps({"defense": named, "patch": asdict(patch), "certification_threshold": threshold, "objects": rows})
+    )
     return file
 
 
 def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
     file = written(tmp_path / "attack.json", patch=Patch(where="far"))
     elsewhere = replace(DEFENSE, detector="onnx:model.onnx")  # where the file lies says nothing
-    recall = read_recall(file, elsewhere, [Patch(where="over"), Patch(where="far")], threshold=0.0)
+    recall = read_recall(file, elsewhere, [Patch(where="over"), Patch(where="far")], certification_threshold=0.0)
     assert recall["patch"] == asdict(Patch(where="far"))
-    assert recall["undefended"]["recall_under_attack"]["share"] == 0
-    assert recall["defended"]["certified_recall"]["share"] == 0.75
-    assert recall["defended"]["clean_recall"]["share"] == 1
+    assert recall["undefended"]["recall_under_attack"]["rate"] == 0
+    assert recall["defended"]["certified_recall"]["rate"] == 0.75
+    assert recall["defended"]["clean_recall"]["rate"] == 1
     file.write_text("[]")
-    with pytest.raises(ObjectSeekerError, match=r"no attack\.json"):
-        read_recall(file, DEFENSE, Patch(), threshold=0.0)
+    with pytest.raises(ObjectSeekerError, match=r"not an attack\.json"):
+        read_recall(file, DEFENSE, Patch(), certification_threshold=0.0)
     with pytest.raises(ObjectSeekerError, match="cannot read"):
-        read_recall(tmp_path / "none.json", DEFENSE, Patch(), threshold=0.0)
+        read_recall(tmp_path / "none.json", DEFENSE, Patch(), certification_threshold=0.0)
 
 
 @pytest.mark.parametrize(
     ("asked", "difference"),
     [
-        ({"identity": "model sha256:2"}, "(detector model sha256:1, asked for model sha256:2)"),
+        ({"identity": "model sha256:2"}, "detector model sha256:1, requested model sha256:2"),
         (
             {"identity": None, "detector": "onnx:other.onnx"},
-            "detector onnx:model.onnx, asked for onnx:other.onnx",
+            "detector onnx:model.onnx, requested onnx:other.onnx",
         ),
-        ({"identity": None, "mask_mode": "crop"}, "mask_mode None, asked for crop"),
-        ({"masks": Bands(0.01)}, "masks halves:30, asked for bands:0.01"),
-        ({"fill": 0}, "fill 114, asked for 0"),
-        ({"batch": 3}, "batch 8, asked for 3"),
+        ({"identity": None, "mask_mode": "crop"}, "mask_mode None, requested crop"),
+        ({"masks": Bands(0.01)}, "masks halves:30, requested bands:0.01"),
+        ({"fill": 0}, "fill 114, requested 0"),
+        ({"batch": 3}, "batch 8, requested 3"),
         ({"rule": replace(DEFAULT_RULE, mask_threshold=0.9), "follow": None}, "mask_threshold "),
-        ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.7, asked for 1.0"),
-        ({"rule": IouRule(ioa=DEFAULT_RULE)}, "filter_iou None, asked for 0.8"),
+        ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.7, requested 1.0"),
+        ({"rule": IouRule(ioa=DEFAULT_RULE)}, "filter_iou None, requested 0.8"),
     ],
 )
 def test_an_attack_on_another_defense_is_refused(tmp_path, asked, difference):
     file = written(tmp_path / "attack.json")
     with pytest.raises(ObjectSeekerError) as refusal:
-        read_recall(file, replace(DEFENSE, **asked), Patch(), threshold=0.0)
-    assert "attack.json is an attack on something else (" in str(refusal.value)
+        read_recall(file, replace(DEFENSE, **asked), Patch(), certification_threshold=0.0)
+    assert "attack.json attacks something else: " in str(refusal.value)
     assert difference in str(refusal.value)
 
 
 @pytest.mark.parametrize(
     ("patch", "threshold", "difference"),
     [
-        (Patch(0.02), 0.0, "patch 0.01 of the image, aspect 1, over, asked for 0.02 of the image"),
-        (Patch(where="far"), 0.0, "over, asked for 0.01 of the image, aspect 1, far"),
-        (Patch(count=2), 0.0, "asked for two of 0.01"),
+        (Patch(0.02), 0.0, "patch 0.01 of the image, aspect 1, over, requested 0.02 of the image"),
+        (Patch(where="far"), 0.0, "over, requested 0.01 of the image, aspect 1, far"),
+        (Patch(count=2), 0.0, "requested two of 0.01"),
         (Patch(aspect=2.0), 0.0, "aspect 2"),
-        (Patch(), 0.5, "threshold 0.0, asked for 0.5"),
+        (Patch(), 0.5, "certification_threshold 0.0, requested 0.5"),
     ],
 )
 def test_an_attack_with_another_patch_or_threshold_is_refused(tmp_path, patch, threshold, difference):
     file = written(tmp_path / "attack.json")
     with pytest.raises(ObjectSeekerError) as refusal:
-        read_recall(file, DEFENSE, patch, threshold=threshold)
+        read_recall(file, DEFENSE, patch, certification_threshold=threshold)
     assert difference in str(refusal.value)
 
 
 def test_a_defense_that_was_edited_in_the_file_is_refused(tmp_path):
     file = written(tmp_path / "attack.json", fill=0)
     with pytest.raises(ObjectSeekerError, match="edited"):
-        read_recall(file, replace(DEFENSE, fill=0), Patch(), threshold=0.0)
+        read_recall(file, replace(DEFENSE, fill=0), Patch(), certification_threshold=0.0)
 
 
 OBJECT, BESIDE, RIDER = (10, 10, 40, 40), (60, 60, 90, 90), (10, 2, 40, 38)
@@ -158,53 +169,56 @@ def pipeline_of(**rule):
     seeker = ObjectSeeker(
         lambda images: [boxes(*CLEAN) for _ in images], replace(DEFAULT_RULE, **rule), masks=Halves(1)
     )
-    return Pipeline.of(seeker)
+    return Pipeline.from_seeker(seeker)
 
 
 def judged(pipeline, target, base, output):
     """An adversarial image in which the detector finds `base` and, if it was attacked, the defense `output`."""
-    found = pipeline.judge_base(target, base)
-    image = JudgedImage(target.image, base, base, Position(((0, 0),), False, 0.0), (5, 5), 0.0, *found)
-    return image if output is None else replace(image, boxes=output, defended=pipeline.finds(target, output))
+    found = pipeline.base_status(target, base)
+    image = EvaluatedImage(target.image, base, base, Position(((0, 0),), False, 0.0), (5, 5), 0.0, *found)
+    return image if output is None else replace(image, boxes=output, defended=pipeline.is_found(target, output))
 
 
-def outcome_of(pipeline, on_detector=None, on_defense=None):
-    """Horse 0 is attacked, on which sits its rider, 3; beside it a person, 1. `on_defense`: base boxes and output."""
+def outcome_of(pipeline, on_undefended=None, on_defended=None):
+    """Horse 0 is attacked, on which sits its rider, 3; beside it a person, 1. `on_defended`: base boxes and output."""
     image = np.zeros((100, 100, 3), np.uint8)
     target = Target("street", 0, image, pipeline.observe(image), np.array(OBJECT, float), (0,))
     images = [
-        None if on_detector is None else judged(pipeline, target, on_detector, None),
-        None if on_defense is None else judged(pipeline, target, *on_defense),
+        None if on_undefended is None else judged(pipeline, target, on_undefended, None),
+        None if on_defended is None else judged(pipeline, target, *on_defended),
     ]
-    return Outcome(target, False, False, pipeline.judge(target, target.observation), *images)
+    return AttackOutcome(target, False, False, pipeline.found_status(target, target.observation), *images)
 
 
 @pytest.mark.parametrize(
-    ("found", "fate", "invented"),
+    ("found", "fate", "fabricated"),
     [
         (boxes(*CLEAN), "found", 0),
-        (boxes((OBJECT, 0), (OBJECT, 2)), "found", 0),  # found comes first, and a box on the object is not invented
+        (boxes((OBJECT, 0), (OBJECT, 2)), "found", 0),  # found comes first, and a box on the object is not fabricated
         (boxes((BESIDE, 1)), "disappeared", 0),
         (boxes((OBJECT, 2), (BESIDE, 1)), "misclassified", 0),
         (boxes((BESIDE, 2)), "disappeared", 1),  # another class than what was there
         (boxes(((35, 35, 55, 55), 2), ((0, 60, 20, 80), 0)), "disappeared", 2),  # touching is not fitting
-        (boxes(((12, 10, 60, 40), 0), (BESIDE, 1)), "found", 0),  # a box of the object that moved is not invented
+        (boxes(((12, 10, 60, 40), 0), (BESIDE, 1)), "found", 0),  # a box of the object that moved is not fabricated
         (boxes((RIDER, 3)), "disappeared", 0),  # it fits the object, but was there before
         (boxes((RIDER, 3), (OBJECT, 2)), "misclassified", 0),
         (boxes(), "disappeared", 0),
     ],
 )
-def test_what_a_patch_did_is_told_apart(found, fate, invented):
-    pipeline, became = pipeline_of(), {"object": fate, "invented": invented}
-    on_detector, on_defense = outcome_of(pipeline, found), outcome_of(pipeline, boxes(*CLEAN), (boxes(*CLEAN), found))
-    assert effects_of(on_detector, pipeline)["effects"] == {"detector": became, "defense": None}
-    assert effects_of(on_defense, pipeline)["effects"] == {
-        "detector": {"object": "found", "invented": 0},
-        "defense": became,
+def test_what_a_patch_did_is_told_apart(found, fate, fabricated):
+    pipeline, became = pipeline_of(), {"object": fate, "fabricated": fabricated}
+    on_undefended, on_defended = (
+        outcome_of(pipeline, found),
+        outcome_of(pipeline, boxes(*CLEAN), (boxes(*CLEAN), found)),
+    )
+    assert object_effects(on_undefended, pipeline) == {"undefended": became, "defended": None}
+    assert object_effects(on_defended, pipeline) == {
+        "undefended": {"object": "found", "fabricated": 0},
+        "defended": became,
     }
-    for outcome in (on_detector, on_defense):  # told from the very image that decides who survived
-        row = row_of(outcome) | effects_of(outcome, pipeline)
-        survived = {"detector": row["undefended_survived"], "defense": row["defense_survived"]}
+    for outcome in (on_undefended, on_defended):  # told from the very image that decides who survived
+        row = outcome_row(outcome, pipeline)
+        survived = {"undefended": row["undefended_survived"], "defended": row["defended_survived"]}
         assert {goal: one and one["object"] == "found" for goal, one in row["effects"].items()} == survived
 
 
@@ -212,9 +226,9 @@ def test_a_patch_against_the_defense_may_be_the_worst_for_the_detector():
     pipeline = pipeline_of()
     outcome = outcome_of(pipeline, boxes(*CLEAN), (boxes((OBJECT, 2)), boxes(*CLEAN)))
     assert outcome.undefended_survived is False
-    assert effects_of(outcome, pipeline)["effects"] == {
-        "detector": {"object": "misclassified", "invented": 0},
-        "defense": {"object": "found", "invented": 0},
+    assert object_effects(outcome, pipeline) == {
+        "undefended": {"object": "misclassified", "fabricated": 0},
+        "defended": {"object": "found", "fabricated": 0},
     }
 
 
@@ -222,36 +236,32 @@ def test_what_an_object_was_taken_for_is_drawn():
     pipeline = pipeline_of()
     names = ("horse", "person", "cow", "rider")
     for found, drawn in ((boxes((OBJECT, 2)), True), (boxes((BESIDE, 2)), False)):
-        page = np.asarray(before_and_after(pipeline, outcome_of(pipeline, found), names))
+        page = np.asarray(draw_comparison(pipeline, outcome_of(pipeline, found), names))
         assert (page == color_of(2)).all(axis=2).any() == drawn
 
 
 def test_without_regard_to_labels_nothing_is_misclassified():
     pipeline = pipeline_of(classwise=False)
-    effects = effects_of(outcome_of(pipeline, boxes((OBJECT, 2))), pipeline)["effects"]
-    assert effects["detector"] == {"object": "found", "invented": 0}
+    effects = object_effects(outcome_of(pipeline, boxes((OBJECT, 2))), pipeline)
+    assert effects["undefended"] == {"object": "found", "fabricated": 0}
 
 
 def told(*effects):
     """Rows of an attack on the detector alone."""
     return [
         row(undefended=fate == "found")
-        | {"effects": {"detector": {"object": fate, "invented": invented}, "defense": None}}
-        for fate, invented in effects
+        | {"effects": {"undefended": {"object": fate, "fabricated": fabricated}, "defended": None}}
+        for fate, fabricated in effects
     ]
 
 
 def test_effects_are_counted_side_by_side(tmp_path):
     rows = told(("found", 0), ("disappeared", 2), ("misclassified", 1), ("disappeared", 0))
-    found = summary(rows)
-    counts = {kind: one["count"] for kind, one in found["effects"]["detector"].items() if kind != "invented_boxes"}
-    assert counts == {"found": 1, "misclassified": 1, "disappeared": 2, "inventing": 2}
-    assert found["hidden_from_detector"]["count"] == counts["misclassified"] + counts["disappeared"]
-    assert found["effects"]["detector"]["invented_boxes"] == 3
-    assert found["effects"]["defense"]["disappeared"]["of"] == 0
+    found = attack_summary(rows)
+    counts = {kind: one["count"] for kind, one in found["effects"]["undefended"].items() if kind != "fabricated_boxes"}
+    assert counts == {"found": 1, "misclassified": 1, "disappeared": 2, "images_with_fabricated_boxes": 2}
+    assert found["hidden_undefended"]["count"] == counts["misclassified"] + counts["disappeared"]
+    assert found["effects"]["undefended"]["fabricated_boxes"] == 3
+    assert found["effects"]["defended"]["disappeared"]["total"] == 0
     file = written(tmp_path / "attack.json", rows=rows)
-    assert read_recall(file, DEFENSE, PATCH, threshold=0.0)["effects"] == found["effects"]
-
-
-def test_a_file_that_does_not_tell_effects_is_read(tmp_path):
-    assert "effects" not in read_recall(written(tmp_path / "attack.json"), DEFENSE, PATCH, threshold=0.0)
+    assert read_recall(file, DEFENSE, PATCH, certification_threshold=0.0)["effects"] == found["effects"]

@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from objectseeker import Bands, Halves, Pairs
-from objectseeker.attack.losses import Goals, boxes_to_plant, hide, least_revealing, plant
-from objectseeker.attack.pipeline import draw, paste
-from objectseeker.attack.placement import removing
-from objectseeker.attack.whitebox import Stage, WhiteBox, masked, unreached, white_box_of
+from objectseeker.attack.losses import LossTargets, boxes_to_plant, hiding_loss, least_covering_part, planting_loss
+from objectseeker.attack.pipeline import draw_patches, paste
+from objectseeker.attack.placement import removing_masks
+from objectseeker.attack.whitebox import PatchRenderer, WhiteBox, fill_views, unaffected_views
 from objectseeker.core.boxes import ioa
 from objectseeker.core.pruning import cut_by_mask
 from objectseeker.core.seeker import view_rectangles
@@ -43,7 +43,7 @@ def white(layout="decoded", size=64):
 def test_patches_are_drawn_as_the_detector_sees_them(fit):
     box = white(f"decoded,fit={fit}")
     images = scenes((90, 60), (41, 77), (64, 64), (30, 20))
-    stage = Stage(box, images)
+    renderer = PatchRenderer(box, images)
     rng = np.random.default_rng(1)
     for n, image in enumerate(images):
         height, width = image.shape[:2]
@@ -52,7 +52,9 @@ def test_patches_are_drawn_as_the_detector_sees_them(fit):
             padded = torch.zeros(1, 3, 10, 12)  # a batch is as large as its largest patch
             padded[0, :, :tall, :wide] = torch.from_numpy(patch).permute(2, 0, 1)
             corner, size = torch.tensor([[x, y]]), torch.tensor([[wide, tall]])
-            drawn = stage.render(torch.tensor([n]), corner[:, None], size, padded[:, None])[0].permute(1, 2, 0).numpy()
+            drawn = (
+                renderer.render(torch.tensor([n]), corner[:, None], size, padded[:, None])[0].permute(1, 2, 0).numpy()
+            )
             expected = prepare(paste(image, patch, x, y), box.place((width, height)), pad=114).astype(float)
             assert np.abs(drawn - expected).max() < 1.01  # one gray level: sums in another order
             assert (np.abs(drawn - expected) > 0.5).mean() < 0.01
@@ -61,7 +63,7 @@ def test_patches_are_drawn_as_the_detector_sees_them(fit):
 def test_of_two_patches_the_later_one_is_drawn_over_the_first():
     box = white()
     (image,) = scenes((90, 60))
-    stage = Stage(box, [image])
+    renderer = PatchRenderer(box, [image])
     patches = np.random.default_rng(2).integers(0, 256, (2, 12, 9, 3), dtype=np.uint8)
     for corners in [
         ((3, 5), (40, 20)),
@@ -71,19 +73,19 @@ def test_of_two_patches_the_later_one_is_drawn_over_the_first():
         ((-4, 55), (0, 50)),
     ]:
         pixels = torch.from_numpy(patches).permute(0, 3, 1, 2)[None].float()
-        drawn = stage.render(torch.tensor([0]), torch.tensor([corners]), torch.tensor([[9, 12]]), pixels)
-        expected = prepare(draw(image, patches, corners), box.place((90, 60)), pad=114).astype(float)
+        drawn = renderer.render(torch.tensor([0]), torch.tensor([corners]), torch.tensor([[9, 12]]), pixels)
+        expected = prepare(draw_patches(image, patches, corners), box.place((90, 60)), pad=114).astype(float)
         assert np.abs(drawn[0].permute(1, 2, 0).numpy() - expected).max() < 1.01
 
 
 def test_the_gradient_is_that_of_the_resize():
     box = white()
     (image,) = scenes((90, 60))
-    stage = Stage(box, [image])
+    renderer = PatchRenderer(box, [image])
     patch = torch.full((1, 1, 3, 8, 8), 100.0, requires_grad=True)
     corner, size = torch.tensor([[[20, 30]]]), torch.tensor([[6, 8]])
     weight = torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(0))
-    drawn = stage.render(torch.tensor([0]), corner, size, patch)
+    drawn = renderer.render(torch.tensor([0]), corner, size, patch)
     (gradient,) = torch.autograd.grad((drawn[0] * weight).sum(), patch)
     placement = box.place((90, 60))
     for pixel_y, pixel_x in [(0, 0), (3, 5), (7, 2)]:  # an impulse through the tables of the detector itself
@@ -105,27 +107,27 @@ def test_views_are_filled_and_normalized_as_the_detector_does_it():
     seen = []
     box = WhiteBox(predict=lambda x: seen.append(x) or (x, x), detector=torch_detector(Nothing(), layout=layout))
     pixels = scenes((64, 64))[0]
-    view = masked(
+    view = fill_views(
         torch.from_numpy(pixels).permute(2, 0, 1)[None].float(), torch.tensor([[[3, 0, 9, 64], [0, 0, 0, 0]]]), 114
     )
     box(view)
     filled = pixels.copy()
     filled[:, 3:9] = 114
     np.testing.assert_allclose(seen[0][0].numpy(), normalize(filled, parse_layout(layout)), rtol=1e-6)
-    same = masked(view, torch.tensor([[[0, 0, 0, 0]]]), 7)
+    same = fill_views(view, torch.tensor([[[0, 0, 0, 0]]]), 7)
     assert torch.equal(same, view)
 
 
-def goals(threshold=0.0, relabel=False, every_class=False, line=np.inf, **more):
-    return Goals(
+def goals(threshold=0.0, relabels=False, every_class=False, line=np.inf, **more):
+    return LossTargets(
         box=torch.tensor([[10.0, 10.0, 20.0, 20.0]]),
-        wanted=torch.tensor([[True, False]]),
+        object_classes=torch.tensor([[True, False]]),
         score=torch.tensor([0.5]),
         every_class=torch.tensor([every_class]),
-        relabel=torch.tensor([relabel]),
+        relabels=torch.tensor([relabels]),
         lines=torch.tensor([[[line, np.inf], [np.inf, np.inf]]]),
         edge=torch.tensor([[1.0, 1.0]]),
-        threshold=threshold,
+        certification_threshold=threshold,
         **more,
     )
 
@@ -143,18 +145,18 @@ def goals(threshold=0.0, relabel=False, every_class=False, line=np.inf, **more):
 )
 def test_an_object_is_hidden_when_no_box_of_its_label_gives_it_away(box, scores, threshold, shown):
     boxes, values = torch.tensor([[box]]).float(), torch.tensor([[scores]])
-    loss, seen = hide(boxes, values, goals(threshold))
+    loss, seen = hiding_loss(boxes, values, goals(threshold))
     assert bool(seen) == shown
     assert (float(loss) > 0) == shown
-    pushed, _ = hide(boxes, values, goals(threshold, relabel=True))
+    pushed, _ = hiding_loss(boxes, values, goals(threshold, relabels=True))
     assert float(pushed) >= float(loss)
 
 
 def test_a_better_class_hides_an_object_only_where_the_best_class_counts():
     boxes, scores = torch.tensor([[(10, 10, 20, 20)]]).float(), torch.tensor([[(0.6, 0.9)]])
 
-    _, seen = hide(boxes, scores, goals())
-    loss, still_seen = hide(boxes, scores, goals(every_class=True))
+    _, seen = hiding_loss(boxes, scores, goals())
+    loss, still_seen = hiding_loss(boxes, scores, goals(every_class=True))
 
     assert (bool(seen), bool(still_seen)) == (False, True)
     assert float(loss) > 0
@@ -162,42 +164,44 @@ def test_a_better_class_hides_an_object_only_where_the_best_class_counts():
 
 def test_an_object_is_found_by_iou_where_the_rule_says_so():
     boxes, scores = torch.tensor([[(10, 10, 20, 30)]]).float(), torch.tensor([[(0.9, 0.1)]])
-    assert [bool(hide(boxes, scores, goals(t, by_iou=True))[1]) for t in (0.4, 0.5)] == [True, False]
-    assert bool(hide(boxes, scores, goals(0.9))[1])
+    assert [bool(hiding_loss(boxes, scores, goals(t, uses_iou=True))[1]) for t in (0.4, 0.5)] == [True, False]
+    assert bool(hiding_loss(boxes, scores, goals(0.9))[1])
 
 
 @pytest.mark.parametrize(("line", "shown"), [(np.inf, True), (22.0, True), (21.0, False), (15.0, False), (8.5, True)])
 def test_a_box_that_its_mask_cuts_needs_a_higher_score(line, shown):
     boxes, scores = torch.tensor([[(10, 10, 20, 20)]]).float(), torch.tensor([[(0.6, 0.1)]])
-    loss, seen = hide(boxes, scores, goals(line=line, edge_factor=0.5))
+    loss, seen = hiding_loss(boxes, scores, goals(line=line, edge_factor=0.5))
     assert bool(seen) == (float(loss) > 0) == shown
     strong = torch.tensor([[(1.0, 0.1)]])
-    assert bool(hide(boxes, strong, goals(line=line, edge_factor=0.5))[1])
-    assert bool(hide(boxes, strong, goals(line=line, edge_factor=0.4))[1]) == shown  # 0.5 / 0.4 is more than any score
+    assert bool(hiding_loss(boxes, strong, goals(line=line, edge_factor=0.5))[1])
+    assert (
+        bool(hiding_loss(boxes, strong, goals(line=line, edge_factor=0.4))[1]) == shown
+    )  # 0.5 / 0.4 is more than any score
 
 
 @pytest.mark.parametrize("masks", [Halves(4), Bands(0.05), Pairs(2)], ids=str)
 def test_lines_lie_where_the_rule_sees_them(masks):
     box = white()
     (image,) = scenes((90, 60))
-    stage, masks = Stage(box, [image]), masks.masks(90, 60)
+    renderer, masks = PatchRenderer(box, [image]), masks.masks(90, 60)
     rng = np.random.default_rng(3)
     corner = rng.uniform(0, 60, (500, 2))
     boxes = np.concatenate([corner, corner + rng.uniform(1, 30, (500, 2))], axis=1)
     mask_of = rng.integers(0, len(masks), 500)
-    lines, edge = stage.lines(0, masks)[mask_of], stage.edge(0)
-    network = stage.to_network(0, boxes)
-    goal = Goals(
+    lines, edge = renderer.mask_lines(0, masks)[mask_of], renderer.edge(0)
+    network = renderer.to_network(0, boxes)
+    goal = LossTargets(
         box=torch.zeros(500, 4),
-        wanted=None,
+        object_classes=None,
         score=torch.ones(500, dtype=torch.float64),
         every_class=None,
-        relabel=None,
+        relabels=None,
         lines=torch.from_numpy(lines),
         edge=torch.from_numpy(np.tile(edge, (500, 1))),
         edge_factor=0.5,
     )
-    cut = goal.needed(torch.from_numpy(network)[:, None])[:, 0].numpy() == 2
+    cut = goal.required_score(torch.from_numpy(network)[:, None])[:, 0].numpy() == 2
     assert (cut == cut_by_mask(boxes, mask_of, masks)).all()
     assert 50 < cut.sum() < 450
 
@@ -206,19 +210,21 @@ def test_lines_lie_where_the_rule_sees_them(masks):
 def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
     pytest.importorskip("onnx")
     detector = load_detector("builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch=4)
-    box = white_box_of(detector, predict=load_torch())
+    box = WhiteBox.from_detector(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200
-    stage, removed = Stage(box, [image]), view_rectangles(Pairs(1).masks(90, 60))
-    views = stage.views(0, removed)
+    renderer, removed = PatchRenderer(box, [image]), view_rectangles(Pairs(1).masks(90, 60))
+    views = renderer.view_plan(0, removed)
     assert (len({tuple(window) for window in views.window.tolist()}) > 1) == (mask_mode == "crop")
-    inputs = masked(stage.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114)
+    inputs = fill_views(
+        renderer.clean.round().expand(len(views), -1, -1, -1), torch.from_numpy(views.filled.copy()), 114
+    )
     with torch.no_grad():
-        boxes, scores = box.look(inputs, views.window)
+        boxes, scores = box.window_outputs(inputs, views.window)
     for found, of_view, score in zip(detector.detect_views(image, removed, 114), boxes, scores, strict=True):
         assert float(score.max()) == pytest.approx(found.score[0], abs=1e-3)
         rivals = score[:, found.label[0]] > found.score[0] - 1e-3
-        raw = stage.placements[0].to_raw(of_view[rivals].double().numpy())
+        raw = renderer.placements[0].to_raw(of_view[rivals].double().numpy())
         assert np.abs(raw - found.xyxy[0]).max(axis=1).min() < 0.5
 
 
@@ -227,20 +233,22 @@ def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
 def test_what_a_patch_reaches_is_read_off_the_resize_and_doubt_fills_less(masks, fit):
     box = white(f"decoded,fit={fit}")
     (image,) = scenes((90, 60))
-    stage, masks = Stage(box, [image]), masks.masks(90, 60)
+    renderer, masks = PatchRenderer(box, [image]), masks.masks(90, 60)
     removed = view_rectangles(masks)
-    views = stage.views(0, removed)
+    views = renderer.view_plan(0, removed)
     rng, size, leaked = np.random.default_rng(5), (11, 8), 0
-    one_less, to_line = stage.doubted(0, removed)
+    one_less, to_line = renderer.leak_rectangles(0, removed)
     for _ in range(25):
         corners = tuple((int(x), int(y)) for x, y in rng.integers((-5, -5), (85, 55), (2, 2)))
         patches = rng.integers(0, 256, (2, size[1], size[0], 3), dtype=np.uint8)
-        clean, drawn = (prepare(i, stage.placements[0], pad=114) for i in (image, draw(image, patches, corners)))
-        footprints = np.array([stage.footprint(0, corner, size) for corner in corners])
-        immune = unreached(views, footprints)
-        assert immune[1:][removing(masks, np.array(corners), size).all(axis=0)].all()  # the margin holds
+        clean, drawn = (
+            prepare(i, renderer.placements[0], pad=114) for i in (image, draw_patches(image, patches, corners))
+        )
+        footprints = np.array([renderer.affected_rectangle(0, corner, size) for corner in corners])
+        immune = unaffected_views(views, footprints)
+        assert immune[1:][removing_masks(masks, np.array(corners), size).all(axis=0)].all()  # the margin holds
         for filled in (one_less, to_line):
-            assert not (unreached(type(views)(views.window, filled), footprints) & ~immune).any()
+            assert not (unaffected_views(type(views)(views.window, filled), footprints) & ~immune).any()
         for view in np.flatnonzero(immune):
             after = [_filled(pixels, views.filled[view]) for pixels in (clean, drawn)]
             assert (after[0] == after[1]).all()
@@ -259,7 +267,9 @@ def test_planting_wants_a_strong_box_at_the_place():
     wanted, valid = torch.tensor([[[30.0, 30.0, 40.0, 40.0]]]), torch.tensor([[True]])
     losses = []
     for box, score in [((30, 30, 40, 40), 0.9), ((30, 30, 40, 40), 0.2), ((60, 60, 70, 70), 0.9)]:
-        loss, missing = plant(torch.tensor([[box]]).float(), torch.tensor([[[score, 0.1]]]), goals(), wanted, valid)
+        loss, missing = planting_loss(
+            torch.tensor([[box]]).float(), torch.tensor([[[score, 0.1]]]), goals(), wanted, valid
+        )
         losses.append(float(loss))
         assert bool(missing) == (len(losses) > 1)
     assert losses[0] == 0 < min(losses[1:])
@@ -267,7 +277,7 @@ def test_planting_wants_a_strong_box_at_the_place():
 
 def test_the_slice_that_explains_a_masked_box_reveals_least():
     masked_box, box = np.array([0.0, 0, 10, 10]), np.array([8.0, 0, 14, 10])
-    made = least_revealing(masked_box, box, 0.6)
+    made = least_covering_part(masked_box, box, 0.6)
     assert ioa(masked_box[None], made[None])[0, 0] == pytest.approx(0.6)
     assert ioa(box[None], made[None])[0, 0] == 0
 
@@ -278,11 +288,11 @@ def test_boxes_to_plant_explain_what_the_patch_cannot_reach():
     _, pipeline = sound()
     seen = target(pipeline)
     masks = seen.observation.masks
-    gone = removing(masks, np.array([[29, 29]]), (LARGEST, LARGEST))[0]
+    gone = removing_masks(masks, np.array([[29, 29]]), (LARGEST, LARGEST))[0]
     assert not len(boxes_to_plant(pipeline, seen, gone))  # no slice of it leaves the object
     beside = np.array([OBJECT[0] - 40.0, OBJECT[1], OBJECT[0] + 8.0, OBJECT[3]])
     other = replace(seen, box=beside)  # an object the boxes only touch
-    (planted,) = boxes_to_plant(pipeline, other, removing(masks, np.array([[0, 0]]), (5, 5))[0])
+    (planted,) = boxes_to_plant(pipeline, other, removing_masks(masks, np.array([[0, 0]]), (5, 5))[0])
     assert ioa(beside[None], planted[None])[0, 0] == 0
     assert ioa(np.array([OBJECT], float), planted[None])[0, 0] > pipeline.rule.filter_ioa
 
@@ -294,7 +304,7 @@ def test_only_detectors_that_show_gradients_are_white_boxes():
     class Foreign:
         predict = None
 
-    assert white_box_of(lambda images: []) is None
-    assert white_box_of(Foreign()) is None
-    assert white_box_of(replace(Wrapped.function, predict=None)) is None
-    assert white_box_of(Wrapped()).detector is Wrapped.function
+    assert WhiteBox.from_detector(lambda images: []) is None
+    assert WhiteBox.from_detector(Foreign()) is None
+    assert WhiteBox.from_detector(replace(Wrapped.function, predict=None)) is None
+    assert WhiteBox.from_detector(Wrapped()).detector is Wrapped.function

@@ -44,7 +44,7 @@ class Leaky:
 detect.names = ("bright",)
 leaky = Leaky()
 """
-QUICK = ["--masks", "halves:6", "--patch", "2%", "--steps", 6, "--restarts", 2]
+QUICK = ["--set", "masks=halves:6", "--patch-area", "2%", "--steps", 6, "--restarts", 2]
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,14 @@ def test_a_sound_defense_keeps_what_the_detector_loses(workplace):
     arguments = ["attack", "photos/0.png", "-d", "python:fragile:detect", *QUICK, "--out", "sound", "--json"]
     found = json.loads(run(workplace, *arguments).stdout)
     (row,) = found["objects"]
-    assert found["mode"] == "black"
+    assert found["mode"] == "black-box"
     assert row["class"] == "bright"
     assert row["certified"]
     assert row["undefended_survived"] is False
-    assert row["defense_survived"] is True
-    assert found["recall"]["defended"]["recall_under_attack"]["share"] == 1
+    assert row["defended_survived"] is True
+    assert found["recall"]["defended"]["recall_under_attack"]["rate"] == 1
     assert found == json.loads((workplace / "sound" / "attack.json").read_text())
-    names = {"images/0-0-detector.png", "images/0-0-defense.png", "pictures/0-0.jpg", "curves.csv"}
+    names = {"images/0-0-undefended.png", "images/0-0-defended.png", "annotated/0-0.jpg", "curves.csv"}
     assert {name for name in names if (workplace / "sound" / name).is_file()} == names
     assert json.loads(run(workplace, *arguments).stdout) == found  # the seed decides
 
@@ -75,22 +75,22 @@ def test_a_sound_defense_keeps_what_the_detector_loses(workplace):
 def test_a_broken_guarantee_is_loud_and_can_be_seen_again(workplace):
     arguments = ["attack", "photos/0.png", "-d", "python:fragile:leaky", *QUICK, "--out", "unsound"]
     done = run(workplace, *arguments, code=3)
-    assert "A GUARANTEE IS BROKEN" in done.stderr
-    assert "certified, hidden from the defense: 1 of 1" in done.stdout
+    assert "GUARANTEE BROKEN" in done.stderr
+    assert "certified objects hidden: 1 of 1" in done.stdout
     script = workplace / "unsound" / "broken" / "0-0" / "check.py"
     again = subprocess.run([sys.executable, script], cwd=workplace, capture_output=True, text=True)
     assert "'guarantee_broken': True" in again.stdout, again.stderr
 
 
 def test_the_objects_of_a_run_are_attacked(workplace):
-    arguments = ["attack", "run", *QUICK[2:], "--out", "of_run", "--where", "anywhere"]
+    arguments = ["attack", "run", *QUICK[2:], "--out", "of_run", "--patch-location", "anywhere"]
     done = run(workplace, *arguments)
-    assert "hidden from the undefended detector: 2 of 2" in done.stdout
+    assert "certified objects hidden: 0 of 2" in done.stdout
     assert "disappeared 2 of 2: 100% (34% to 100%) 0 of 2: 0% (0% to 66%)" in " ".join(done.stdout.split())
     found = json.loads((workplace / "of_run" / "attack.json").read_text())
     assert {row["image"] for row in found["objects"]} == {"0", "1"} or len(found["objects"]) == 2
     assert found["defense"]["masks"] == "halves:6"
-    one = run(workplace, *arguments, "--objects", 1, "--json")
+    one = run(workplace, *arguments, "--max-objects", 1, "--json")
     assert len(json.loads(one.stdout)["objects"]) == 1
 
 
@@ -99,13 +99,15 @@ def test_the_objects_of_a_run_are_attacked(workplace):
     [
         (["nothing.png"], "nothing.png"),
         (["photos"], "no run in photos"),
-        (["photos/0.png", "--patch", "much"], "'much'"),
-        (["photos/0.png", "--patch", "150%"], "patch"),
-        (["photos/0.png", "--where", "near"], "'near'"),
+        (["photos/0.png", "--patch-area", "much"], "'much'"),
+        (["photos/0.png", "--patch-area", "150%"], "patch"),
+        (["photos/0.png", "--patch-location", "near"], "'near'"),
         (["photos/0.png", "--mode", "gray"], "'gray'"),
-        (["photos/0.png", "--mode", "white"], "no gradients"),
+        (["photos/0.png", "--mode", "white-box"], "no gradients"),
         (["photos/0.png", "--steps", "0"], "steps"),
-        (["photos/0.png", "--jitter", "2"], "jitter"),
+        (["photos/0.png", "--set", "size=2"], "size=2"),
+        (["photos/0.png", "--defense", "builtin"], "--detector"),
+        (["run"], "--detector"),
     ],
 )
 def test_bad_input_is_one_sentence(workplace, arguments, message):
@@ -118,10 +120,10 @@ def test_the_builtin_detector_is_attacked_by_its_gradients(tmp_path):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
     photo = next(sample.path for sample in samples() if sample.name == "lunch")
-    small = ["--input-size", 128, "--masks", "halves:2", "--steps", 3, "--restarts", 1, "--views", 2, "--objects", 1]
-    found = json.loads(run(tmp_path, "attack", photo, *small, "--patch", "4%", "--json").stdout)
-    assert found["mode"] == "white"
+    small = ["--set", "input_size=128", "--set", "masks=halves:2", "--steps", 3, "--restarts", 1, "--max-objects", 1]
+    found = json.loads(run(tmp_path, "attack", photo, *small, "--patch-area", "4%", "--json").stdout)
+    assert found["mode"] == "white-box"
     (row,) = found["objects"]
-    assert row["found_by_detector"]
+    assert row["found_undefended"]
     assert row["undefended_survived"] in (True, False)
     assert len((tmp_path / "attack" / "curves.csv").read_text().splitlines()) >= 3

@@ -155,16 +155,17 @@ def attack_json(folder, survived):
         "box": image.truth.xyxy[0].tolist(),
         "certified": True,
         "vacuous": False,
-        "found_by_detector": True,
-        "found_by_defense": True,
+        "found_undefended": True,
+        "found_defended": True,
         "undefended_survived": False,
-        "defense_survived": survived,
-        "broken": not survived,
+        "defended_survived": survived,
+        "guarantee_broken": not survived,
+        "effects": {"undefended": None, "defended": None},
     }
     content = {
         "defense": defense.to_dict() | {"sha256": defense.sha256},
         "patch": {"area": 0.02, "aspect": 1.0, "where": "over", "count": 1},
-        "threshold": 0.0,
+        "certification_threshold": 0.0,
         "objects": [row],
     }
     (folder / "attack.json").write_text(json.dumps(content))

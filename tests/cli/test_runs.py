@@ -107,28 +107,42 @@ def test_evaluate_with_few_fppi_and_slice_by_slice(workplace):
 @pytest.mark.slow
 def test_evaluate_shows_recall_under_attack(workplace):
     """Only an attack on this very defense counts: any other file is refused with the difference."""
-    run(workplace, "attack", "run", "--out", "hit", "--steps", 2, "--restarts", 1, "--objects", 2, "--mode", "black")
+    run(
+        workplace,
+        "attack",
+        "run",
+        "--out",
+        "hit",
+        "--steps",
+        2,
+        "--restarts",
+        1,
+        "--max-objects",
+        2,
+        "--mode",
+        "black-box",
+    )
     done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", "--out", "attacked")
     assert "under attack (upper bound)" in done.stdout
     assert "under attack (upper bound)" in (workplace / "attacked" / "evaluation.md").read_text()
     recall = json.loads((workplace / "attacked" / "evaluation.json").read_text())["under_attack"]
     assert recall["objects"] == 2
     assert recall["effects"] == json.loads((workplace / "hit" / "attack.json").read_text())["summary"]["effects"]
-    assert "invented boxes" in done.stdout
+    assert "fabricated boxes" in done.stdout
     for change, message in (
-        (["--mask-threshold", 0.9], "mask_threshold 0.625, asked for 0.9"),
-        (["--edge-factor", 0.9], "edge_factor 0.7, asked for 0.9"),
+        (["--mask-threshold", 0.9], "mask_threshold 0.625, requested 0.9"),
+        (["--edge-factor", 0.9], "edge_factor 0.7, requested 0.9"),
         (["--patch", "2%"], "0.01 of the image"),
-        (["--threshold", 0.1], "0.0, asked for 0.1"),
+        (["--threshold", 0.1], "0.0, requested 0.1"),
     ):
         done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", *change, code=2)
         assert message in done.stderr
     run(workplace, *OBSERVE, "--out", "other-masks", "--masks", "halves:4")
     done = run(workplace, "evaluate", "other-masks", "--attacks", "hit/attack.json", code=2)
-    assert "masks halves:6, asked for halves:4" in done.stderr
+    assert "masks halves:6, requested halves:4" in done.stderr
     (workplace / "broken.json").write_text("{}")
     done = run(workplace, "evaluate", "run", "--attacks", "broken.json", code=2)
-    assert "broken.json is no attack.json" in done.stderr
+    assert "not an attack.json: got broken.json" in done.stderr
 
 
 def test_evaluate_writes_json_csv_and_markdown(workplace):

@@ -7,7 +7,7 @@ import pytest
 from evaluation_cases import EVIDENCE, image
 from rich.console import Console
 
-from objectseeker.attack.attack_metrics import effects, rate
+from objectseeker.attack.metrics import attack_effects, rate_with_interval
 from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.label_map import LabelMap
 from objectseeker.files.tables import to_csv, to_markdown
@@ -73,11 +73,11 @@ def under_attack():
     """Recall of three attacked objects, of which the defense lost one."""
     fates = (("misclassified", "found"), ("disappeared", "disappeared"), ("disappeared", "found"))
     rows = [
-        {"effects": {"detector": {"object": a, "invented": 0}, "defense": {"object": b, "invented": 2}}}
+        {"effects": {"undefended": {"object": a, "fabricated": 0}, "defended": {"object": b, "fabricated": 2}}}
         for a, b in fates
     ]
-    recalls = {name: rate(2, 3) for name in ("certified_recall", "recall_under_attack", "clean_recall")}
-    return {"objects": 3, "undefended": recalls, "defended": recalls, "effects": effects(rows)}
+    recalls = {name: rate_with_interval(2, 3) for name in ("certified_recall", "recall_under_attack", "clean_recall")}
+    return {"objects": 3, "undefended": recalls, "defended": recalls, "effects": attack_effects(rows)}
 
 
 def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_path):
@@ -86,20 +86,15 @@ def test_what_an_attack_did_is_shown_by_kind_and_side_by_side(evaluation, tmp_pa
     lines = [" ".join(line.split()) for line in printed]
     assert "misclassified 1 of 3: 33% (6% to 79%) 0 of 3: 0% (0% to 56%)" in lines
     assert "disappeared 2 of 3: 67% (21% to 94%) 1 of 3: 33% (6% to 79%)" in lines
-    assert "invented boxes 0 in 0 of 3 images 6 in 3 of 3 images" in lines
+    assert "fabricated boxes 0 in 0 of 3 images 6 in 3 of 3 images" in lines
     evaluation_tables.save(tmp_path, evaluation, attacked)
     written = (tmp_path / "evaluation.md").read_text()
     assert "| defended | 2 of 3: 67% (21% to 94%) | 0 of 3: 0% (0% to 56%) | 1 of 3: 33% (6% to 79%) | 6 in" in written
-    for word in ("found", "misclassified", "disappeared", "invented"):
-        assert f"{word}: " in evaluation_tables.EFFECTS
+    for word in ("found", "misclassified", "disappeared", "fabricated"):
+        assert f"{word}: " in evaluation_tables.ATTACK_LEGEND
     assert evaluation_tables.as_json(evaluation, attacked)["under_attack"]["effects"] == attacked["effects"]
 
 
-def test_an_attack_that_does_not_say_what_it_did_is_shown_without_it(evaluation):
-    attacked = under_attack()
-    del attacked["effects"]
-    printed = shown(evaluation_tables.for_terminal(evaluation, attacked))
-    assert "under attack (upper bound)" in printed
-    assert "misclassified" not in printed
-    nobody = evaluation_tables.effect_rows(effects([]))
+def test_an_attack_on_no_object_has_no_effects():
+    nobody = evaluation_tables.effect_rows(attack_effects([]))
     assert {cell for row in nobody for name, cell in row.items() if name != "detector"} == {"-"}

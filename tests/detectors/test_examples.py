@@ -102,7 +102,7 @@ def test_a_baseline(said, tmp_path):
     assert lines[0] == "undefended published default tuned as saved"
     assert "clean AP50 100.0 100.0 100.0 100.0 100.0" in lines
     assert "certified recall far 0.0 0.0 0.0 100.0 100.0" in lines  # a mask_threshold of 0.8, or 0.625, is beyond it
-    assert "defended at least 0, at most 100: 0 disappeared, 0 misclassified; 0 boxes invented" in lines
+    assert "defended at least 0, at most 100: 0 disappeared, 0 misclassified; 0 boxes fabricated" in lines
     assert any(line.startswith("defended 5 passes 0.") for line in lines)
 
 

@@ -225,9 +225,9 @@ def row(n, *, survived=True, broken=False, certified=False, box=(40, 40, 60, 60)
         "class": NAMES[0],
         "box": list(map(float, box)),
         "certified": certified,
-        "found_by_defense": True,
-        "defense_survived": survived,
-        "broken": broken,
+        "found_defended": True,
+        "defended_survived": survived,
+        "guarantee_broken": broken,
     }
 
 

@@ -24,11 +24,18 @@ WORDS = (
     "vacuous: objects that no position is far from"
 )
 
-EFFECTS = (
-    "found: by a box of its class; misclassified: no longer, but a box of another class fits it that was not there "
-    "without the patch; disappeared: neither; invented: boxes that are about neither the object nor anything found "
-    "without the patch, of which certificates do not speak"
+ATTACK_LEGEND = (
+    "found: by a box of its class; misclassified: no longer found, but a box of another class fits it that was not "
+    "there without the patch; disappeared: neither; fabricated: boxes that match neither the object nor anything found "
+    "without the patch; certificates do not cover them"
 )
+
+
+RECALLS = {  # of attacked objects, by name
+    "recall without patch": "clean_recall",
+    "recall under attack": "recall_under_attack",
+    "certified recall": "certified_recall",
+}
 
 
 def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
@@ -206,48 +213,59 @@ def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequen
 
 
 def attack_for_terminal(attacked: UnderAttack) -> list[Any]:
-    """Recall under attack, and what the attack did where the file says it."""
+    """Return recall under attack and the effects of the attack as tables."""
     if attacked is None:
         return []
     return [
-        terminal_table("Recall of the attacked objects, in percent", transpose(robust_rows(attacked))),
-        *effects_for_terminal(attacked.get("effects")),
+        terminal_table("Recall of the attacked objects, in percent", transpose(recall_rows(attacked))),
+        *effects_for_terminal(attacked["effects"]),
     ]
 
 
-def effects_for_terminal(effects: Mapping[str, Any] | None) -> list[Any]:
-    """What became of the attacked objects, as a table and what its words mean."""
-    title = "What the worst patch did to the attacked objects"
-    return [] if effects is None else [terminal_table(title, transpose(effect_rows(effects))), EFFECTS]
+def effects_for_terminal(effects: Mapping[str, Any]) -> list[Any]:
+    """Return the effects of the worst patches as a table, and its legend."""
+    return [
+        terminal_table("Effect of the worst patch on the attacked objects", transpose(effect_rows(effects))),
+        ATTACK_LEGEND,
+    ]
 
 
 def effect_rows(effects: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What became of the attacked objects, and the boxes invented: one row per detector, with 95 % intervals."""
+    """Return the effects on the attacked objects, and the fabricated boxes: one row per detector, with intervals."""
     rows = []
-    for goal, detector in (("detector", "undefended"), ("defense", "defended")):
-        of = effects[goal]
-        inventing = of["inventing"]
-        invented = f"{of['invented_boxes']} in {inventing['count']} of {inventing['of']} images"
-        fates = {fate: rate_in_words(of[fate]) for fate in ("found", "misclassified", "disappeared")}
-        rows.append({"detector": detector, **fates, "invented boxes": invented if inventing["of"] else "-"})
+    for system in ("undefended", "defended"):
+        of = effects[system]
+        images = of["images_with_fabricated_boxes"]
+        fabricated = f"{of['fabricated_boxes']} in {images['count']} of {images['total']} images"
+        kinds = {kind: format_rate(of[kind]) for kind in ("found", "misclassified", "disappeared")}
+        rows.append({"detector": system, **kinds, "fabricated boxes": fabricated if images["total"] else "-"})
     return rows
 
 
-def rate_in_words(rate: Mapping[str, Any]) -> str:
-    """Counts, share and interval."""
-    if not rate["of"]:
+def attack_rows(recall: Mapping[str, Any], effects: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return recall and effects of an attack: one column per detector, with 95 % intervals."""
+    rows = []
+    for row in effect_rows(effects):
+        rates = {name: format_rate(recall[row["detector"]][key]) for name, key in RECALLS.items()}
+        rows.append({"detector": row.pop("detector"), **rates, **row})
+    return [row for row in transpose(rows) if row[""] != "found"]  # recall under attack counts them
+
+
+def format_rate(rate: Mapping[str, Any]) -> str:
+    """Format a rate with its counts and its confidence interval."""
+    if not rate["total"]:
         return "-"
-    return f"{rate['count']} of {rate['of']}: {rate['share']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
+    return f"{rate['count']} of {rate['total']}: {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})"
 
 
-def robust_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Recall between its bounds, certified and under attack: one row per detector, with 95 % intervals."""
+def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return recall between its bounds, certified and under attack: one row per detector, with 95 % intervals."""
     return [
         {
             "detector": detector,
             "objects": str(recall["objects"]),
             **{
-                name: f"{100 * entry['share']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
+                name: f"{100 * entry['rate']:.1f} ({100 * entry['low']:.1f} to {100 * entry['high']:.1f})"
                 for name, entry in (
                     ("certified (lower bound)", recall[detector]["certified_recall"]),
                     ("under attack (upper bound)", recall[detector]["recall_under_attack"]),
@@ -284,9 +302,7 @@ def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Seq
 def attack_in_markdown(attacked: UnderAttack) -> list[str]:
     if attacked is None:
         return []
-    effects = attacked.get("effects")
-    became = [] if effects is None else [to_markdown(effect_rows(effects)), f"- {EFFECTS}"]
-    return [to_markdown(robust_rows(attacked)), *became]
+    return [to_markdown(recall_rows(attacked)), to_markdown(effect_rows(attacked["effects"])), f"- {ATTACK_LEGEND}"]
 
 
 def _score(value: float | None) -> str:

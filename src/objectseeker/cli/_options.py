@@ -20,6 +20,7 @@ from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threats import parse_area
 from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import set_defense_value
 from objectseeker.detectors.network.class_names import MAX_CLASSES
 
 if TYPE_CHECKING:
@@ -156,6 +157,59 @@ class ThreatOptions:
 
     def at(self, where: str) -> Patch:
         return Patch(self.area, self.aspect, where, self.patches)  # type: ignore[arg-type]  # likewise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefenseOptions:
+    """The defense, in one file or by name, with settings changed one by one."""
+
+    defense: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE|NAME", help="Defense file or name. Default: that of the run or detector."),
+    ] = None
+    detector: Annotated[
+        str | None,
+        typer.Option("--detector", "-d", metavar="SPEC", help="Detector, with its default defense. Default: builtin."),
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense file; repeatable."),
+    ] = None
+
+    def build(self, run: Run | None = None) -> Defense:
+        """Return the defense; with a run, by default the one for the run's detector and masks."""
+        if self.detector is not None and (run is not None or self.defense is not None):
+            owner = "run" if run is not None else "defense"
+            raise ObjectSeekerError(f"--detector {self.detector}: the {owner} has its own detector. Omit the option.")
+        if self.defense is not None:
+            defense = Defense.load(self.defense)
+        else:
+            defense = Defense.default(self.detector or "builtin") if run is None else run.defense()
+        for setting in self.settings or ():
+            defense = set_defense_value(defense, setting)
+        return defense
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchOptions:
+    """The threat model of an attack: one kind of patch at one kind of location."""
+
+    patch_area: Annotated[
+        str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
+    ] = "1%"
+    patch_aspect: Annotated[
+        float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")
+    ] = 1.0
+    patch_count: Annotated[
+        int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")
+    ] = 1
+    patch_location: Annotated[
+        str, typer.Option(help="Location relative to the object: far, close, over, anywhere.", rich_help_panel="Threat")
+    ] = "over"
+
+    def patch(self) -> Patch:
+        location: Any = self.patch_location  # Patch rejects unknown locations
+        return Patch(parse_area(self.patch_area), self.patch_aspect, location, self.patch_count)
 
 
 CleanRecall = Annotated[

@@ -92,14 +92,14 @@ def evaluate(
     require_floor(stored, deployed.rule.base_threshold)
     under_attack = None
     if attacks is not None:
-        from objectseeker.attack.attack_metrics import read_recall
+        from objectseeker.attack.metrics import read_recall
         from objectseeker.metrics.settings import threshold_of
 
         under_attack = read_recall(
             attacks,
             deployed,
             settings.threat.patches(),
-            threshold=threshold_of(defense.rule, threat.threshold),
+            certification_threshold=threshold_of(defense.rule, threat.threshold),
         )
     rows = []
     if asked and evaluated.ours.point is not None:

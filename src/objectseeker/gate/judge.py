@@ -421,7 +421,7 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
     survivors: dict[FailureExample, bool] = {}
     for row in rows:
         example = FailureExample(row["image"], row["object"], row["class"], tuple(row["box"]))
-        survived = bool(row["found_by_defense"] and row["defense_survived"] is not False)
+        survived = bool(row["found_defended"] and row["defended_survived"] is not False)
         survivors[example] = survivors.get(example, True) and survived
     images = {name: index for index, name in enumerate(sorted({example.image for example in survivors}))}
     detected, total = np.zeros((2, len(images), 1))
@@ -505,7 +505,7 @@ def _refuted(release: Release) -> list[str]:
         for row in attack.rows:
             n = objects.get(_row_key(row))
             proven = n is not None and bool(certified[n])
-            if row["broken"] or (proven and row["defense_survived"] is False):
+            if row["guarantee_broken"] or (proven and row["defended_survived"] is False):
                 refuted.append(
                     f"{attack.name}: {plain(str(row['class']))} {row['object']} of {plain(str(row['image']))}"
                 )

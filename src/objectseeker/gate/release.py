@@ -223,19 +223,26 @@ def _require_curve(run: Run, settings: EvaluationSettings) -> None:
 
 
 def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
-    from objectseeker.attack.attack_metrics import read_recall
+    from objectseeker.attack.metrics import read_recall
 
     content = _read_json(path, "an attack.json: name the one that objectseeker attack wrote")
     try:
-        patch, threshold, rows = Patch(**content["patch"]), float(content["threshold"]), list(content["objects"])
+        patch, threshold, rows = (
+            Patch(**content["patch"]),
+            float(content["certification_threshold"]),
+            list(content["objects"]),
+        )
         for row in rows:
-            _ = [row[key] for key in ("image", "object", "class", "broken", "found_by_defense", "defense_survived")]
+            _ = [
+                row[key]
+                for key in ("image", "object", "class", "guarantee_broken", "found_defended", "defended_survived")
+            ]
             _ = [float(value) for value in row["box"]]
     except ObjectSeekerError:
         raise
     except (KeyError, TypeError, ValueError):
         raise ObjectSeekerError(f"{path} is not an attack.json: name the one that objectseeker attack wrote") from None
-    read_recall(path, defense, patch, threshold=threshold)  # rejects one on another defense
+    read_recall(path, defense, patch, certification_threshold=threshold)  # rejects one on another defense
     return AttackResults(ATTACK_NAME.format(number), patch, threshold, rows)
 
 
