@@ -63,13 +63,13 @@ def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
     save_text(out / "cost.csv", to_csv(shown))
     save_text(out / "cost.md", f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
     print(f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}")
-    if plots.missing() is None:
+    if plots.unavailable_reason() is None:
         plots.save(cost_plot(cost, beside), out / "cost")
 
 
 def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
     """One panel for each `where`: lines for ObjectSeeker, a marker for each DetectorGuard."""
-    looks = (plots.Look(VERMILION, "s"), plots.Look(ORANGE, "^"))
+    looks = (plots.LineStyle(VERMILION, "s"), plots.LineStyle(ORANGE, "^"))
     panels = []
     for where in PATCH_LOCATIONS:
         column = f"certified_{where}"
@@ -80,7 +80,7 @@ def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
             for row, look in zip(others, looks, strict=True)
         ]
         x, y = ([row[key] for row in ours] for key in ("forward_passes", column))
-        series.append(plots.Line("ObjectSeeker, 1 to 30 lines", x, y, plots.Look(plots.BLUE, "o")))
+        series.append(plots.Line("ObjectSeeker, 1 to 30 lines", x, y, plots.LineStyle(plots.BLUE, "o")))
         panels.append(
             plots.Panel(
                 x_label="forward passes per image",
@@ -89,7 +89,7 @@ def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
                 series=series,
                 x_scale="log",
                 ticks={2: "2", 5: "5", 10: "10", 20: "20", 50: "50", 121: "121"},
-                y_limits=plots.from_zero([row[column] for row in rows]),
+                y_limits=plots.zero_based_limits([row[column] for row in rows]),
             )
         )
     note = (

@@ -15,7 +15,7 @@ from objectseeker import Bands, Halves, ObjectSeekerError
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import ImageSet, sweeps
 from objectseeker.report import plots
-from objectseeker.report.figures import FIGURES, line_counts, write_figures
+from objectseeker.report.figures import FIGURES, FigureContext, draw_figures, line_counts
 
 LINES = 6
 FLOOR = 0.1
@@ -34,7 +34,7 @@ COLUMNS = {
     "alpha": ["alpha", *OUTCOME, "undefended_ap50"],
     "beta": ["beta", *OUTCOME, "undefended_ap50"],
     "filter-ioa": ["filter_ioa", *OUTCOME, "undefended_ap50"],
-    "threshold": ["threshold", *OUTCOME],
+    "certification-threshold": ["threshold", *OUTCOME],
     "variants": [
         *("detector", "ap50", "base_threshold", "mask_threshold", "clean_recall", *CERTIFIED, "vacuous_far"),
         *("false_alerts", "false_alert_rate"),
@@ -62,8 +62,8 @@ def scene(images):
 def written(scene, tmp_path_factory):
     out = tmp_path_factory.mktemp("figures") / "new"
     progress = []
-    options = {"masks": Halves(LINES), "mask_floor": FLOOR, "on_progress": lambda *step: progress.append(step)}
-    files = write_figures(scene, PAPER, out, **options)
+    context = FigureContext(scene, PAPER, Halves(LINES), FLOOR)
+    files = draw_figures(context, out, on_progress=lambda *step: progress.append(step))
     return out, files, progress
 
 
@@ -77,7 +77,7 @@ def as_text(row):
 
 
 def write(scene, out, settings=PAPER, lines=LINES, mask_floor=FLOOR, **options):
-    return write_figures(scene, settings, out, masks=Halves(lines), mask_floor=mask_floor, **options)
+    return draw_figures(FigureContext(scene, settings, Halves(lines), mask_floor), out, **options)
 
 
 def named(rows):
@@ -112,7 +112,7 @@ def test_tables_are_the_rows_of_the_sweeps(written, scene):
     expected = {
         "precision-recall": tabled(sweeps.precision_recall, scene, PAPER),
         "clean-recall": tabled(sweeps.by_clean_recall, scene, PAPER, [step / 20 for step in range(2, 20)]),
-        "threshold": [
+        "certification-threshold": [
             *thresholds,
             dict.fromkeys(thresholds[0]) | {"threshold": "mean"} | {f"certified_{w}": m for w, m in means.items()},
         ],
@@ -168,7 +168,7 @@ def test_variants_are_the_rows_of_evaluate(written, images):
 
 
 def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypatch):
-    monkeypatch.setattr(plots, "missing", lambda: "tables will do")
+    monkeypatch.setattr(plots, "unavailable_reason", lambda: "tables will do")
     settings = changed(EVIDENCE, alpha=0.77, beta=0.33, filter_ioa=0.55, patch_area=0.03, patch_aspect=3.0)
     names = {
         "alpha": "alpha",
@@ -192,12 +192,12 @@ def test_the_setting_in_use_is_always_among_the_values(scene, tmp_path, monkeypa
 
 def test_no_score_below_the_floor_is_tried(scene, tmp_path, monkeypatch):
     """With a beta above the floor alpha may lie below it; then a smaller beta would look at boxes never stored."""
-    monkeypatch.setattr(plots, "missing", lambda: "tables will do")
+    monkeypatch.setattr(plots, "unavailable_reason", lambda: "tables will do")
     settings = changed(PAPER, alpha=0.05, beta=0.5)
     write(scene, tmp_path, settings, mask_floor=0.35, only=["alpha", "beta"])
     assert [row["alpha"] for row in table(tmp_path, "alpha")] == ["0.05", *(f"0.{n}" for n in range(4, 10))]
     assert [row["beta"] for row in table(tmp_path, "beta")] == [f"0.{n}" for n in range(4, 10)]
-    with pytest.raises(ObjectSeekerError, match=r"from a score of 0\.6 on, but these settings look from 0\.5 on"):
+    with pytest.raises(ObjectSeekerError, match=r"scores of at least 0\.5, but the run stores none below 0\.6"):
         write(scene, tmp_path, settings, mask_floor=0.6)
 
 
@@ -229,7 +229,7 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
                 rows = [row for row in table(tmp_path, name) if row.get("threshold") != "mean"]
                 rows = [row for row in rows if name != "patch-area" or k == [f"k = {row['k']}"]]
                 assert [as_text({"y": y})["y"] for y in line.y] == [row[f"certified_{where}"] for row in rows]
-                assert line.look.color == plots.LOOKS[where].color
+                assert line.style.color == plots.LINE_STYLES[where].color
         assert ("1 of the objects have no far position" in plot.note) == (name != "precision-recall")
     gaps = {name for name, plot in shown.items() if "Gaps: clean recall 90 % is not reached" in plot.note}
     assert gaps == {
@@ -257,9 +257,9 @@ def test_what_remains_jointly_is_what_evaluate_says_and_never_less_than_one_by_o
 
 
 def test_a_place_for_a_panel_that_nobody_fills_has_no_axes():
-    line = plots.Line("undefended", [1.0], [2.0], plots.LOOKS["undefended"])
+    line = plots.Line("undefended", [1.0], [2.0], plots.LINE_STYLES["undefended"])
     panel = plots.Panel(x_label="x", y_label="y", series=[line])
-    figure = plots._drawn(plots.Plot("three", [panel] * 3, "note"))
+    figure = plots._draw(plots.Plot("three", [panel] * 3, "note"))
     assert [axes.axison for axes in figure.axes] == [True, True, True, False]
     assert figure.axes[0].lines[0].get_marker() == "o"  # one point is no line
 
@@ -268,7 +268,7 @@ def test_only_some_figures(scene, tmp_path):
     files = write(scene, tmp_path, only=["cost", "clean-recall", "cost"])
     names = [f"{name}.{kind}" for name in ("clean-recall", "cost") for kind in ("csv", "svg", "png")]
     assert [file.name for file in files] == ["figures.json", *names]
-    with pytest.raises(ObjectSeekerError, match=r"no figure 'costs': choose from precision-recall, .*splits"):
+    with pytest.raises(ObjectSeekerError, match=r"no figure is called 'costs': choose from precision-recall, .*splits"):
         write(scene, tmp_path, only=["cost", "costs"])
 
 
@@ -288,7 +288,7 @@ def test_the_same_numbers_give_the_same_files(scene, tmp_path, monkeypatch):
 def test_plotting_leaves_the_callers_figures_alone(tmp_path):
     code = (
         "import sys; from pathlib import Path; from objectseeker.report.plots import *;"
-        "panel = Panel(x_label='x', y_label='y', series=[Line('far', [1, None, 3], [1, 2, None], LOOKS['far'])]);"
+        "panel = Panel(x_label='x', y_label='y', series=[Line('far', [1, None, 3], [1, 2, None], LINE_STYLES['far'])]);"
         "save(Plot('title', [panel], 'note'), Path(sys.argv[1]) / 'v1.0');"
         "assert 'matplotlib.pyplot' not in sys.modules"
     )
@@ -297,20 +297,20 @@ def test_plotting_leaves_the_callers_figures_alone(tmp_path):
 
 
 def test_without_matplotlib_there_are_tables(scene, tmp_path, monkeypatch):
-    assert plots.missing() is None
+    assert plots.unavailable_reason() is None
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     files = write(scene, tmp_path, only=["clean-recall", "splits"])
     assert [file.name for file in files] == ["figures.json", "clean-recall.csv", "splits.csv"]
     assert sorted(tmp_path.iterdir()) == sorted(files)
     assert table(tmp_path, "splits") == [as_text(row) for row in tabled(sweeps.by_split, scene, PAPER)]
-    assert "pip install 'objectseeker[plots]'" in plots.missing()
+    assert "pip install 'objectseeker[plots]'" in plots.unavailable_reason()
 
 
 def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     blind = [image([], [(40, 40, 60, 60, 0)], lines=2, number=n) for n in range(2)]
-    names = ["precision-recall", "lines", "threshold", "patch-area", "object-size", "splits"]
+    names = ["precision-recall", "lines", "certification-threshold", "patch-area", "object-size", "splits"]
     notes = []
-    write(ImageSet.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_note=notes.append)
+    write(ImageSet.of(blind, VOCABULARY), tmp_path, lines=2, only=names, on_warning=notes.append)
     assert {row["precision"] for row in table(tmp_path, "precision-recall")} == {""}
     assert {row["certified_far"] for name in names[1:] for row in table(tmp_path, name)} == {""}
     assert all((tmp_path / f"{name}.png").exists() for name in names)
@@ -318,10 +318,10 @@ def test_a_recall_that_is_not_reached_leaves_gaps(tmp_path):
     assert len(notes) == 3
     assert notes[0] == "nothing to draw in precision-recall: there are no boxes"
     assert notes[1].startswith(
-        "nothing to draw in lines, threshold, patch-area: clean recall 50% is not reached, at most"
+        "nothing to draw in lines, certification-threshold, patch-area: clean recall 50% is not reached, at most"
     )
     assert notes[2] == "nothing to draw in object-size: clean recall 50 % is not reached"
-    assert "<!-- clean recall 50% is not reached, at most -->" in (tmp_path / "threshold.svg").read_text()
+    assert "<!-- clean recall 50% is not reached, at most -->" in (tmp_path / "certification-threshold.svg").read_text()
 
 
 def test_the_lines_of_a_sweep_are_not_those_that_can_be_deployed(written, scene, tmp_path):
@@ -332,7 +332,10 @@ def test_the_lines_of_a_sweep_are_not_those_that_can_be_deployed(written, scene,
         patched.setattr(plots, "save", lambda plot, stem: [shown.setdefault(stem.name, plot) and stem])
         write(scene, tmp_path, only=["lines", "cost", "patch-area", "alpha"])
     for name in ("lines", "cost", "patch-area"):
-        assert "every n-th of the stored lines: not Halves(k), no detector can be deployed so" in about["figures"][name]
+        assert (
+            "every n-th of the stored lines; not Halves(k), and no defense can be deployed with them"
+            in about["figures"][name]
+        )
         assert "Every n-th of the stored lines" in shown[name].note
         assert {row["masks"] for row in table(out, name)} >= {"2 of the lines of halves:6", "halves:6"}
     assert "n-th" not in shown["alpha"].note
@@ -341,11 +344,11 @@ def test_the_lines_of_a_sweep_are_not_those_that_can_be_deployed(written, scene,
 def test_bands_have_no_lines_to_leave_out(tmp_path):
     made = run(33, 6, generous=1.0, sure=0.9, make=lambda width, height, lines: Bands(0.05).masks(width, height))
     notes = []
-    only = ["lines", "cost", "patch-area", "threshold"]
-    options = {"masks": Bands(0.05), "mask_floor": FLOOR, "only": only, "on_note": notes.append}
-    files = write_figures(ImageSet.of(made, VOCABULARY), changed(PAPER, clean_recall=None), tmp_path, **options)
-    assert {file.stem for file in files} == {"figures", "patch-area", "threshold"}
-    assert notes == ["left out, because bands:0.05 are no lines of which some could be used: lines, cost"]
+    only = ["lines", "cost", "patch-area", "certification-threshold"]
+    context = FigureContext(ImageSet.of(made, VOCABULARY), changed(PAPER, clean_recall=None), Bands(0.05), FLOOR)
+    files = draw_figures(context, tmp_path, only=only, on_warning=notes.append)
+    assert {file.stem for file in files} == {"figures", "patch-area", "certification-threshold"}
+    assert notes == ["skipped lines, cost: bands:0.05 has no lines of which a subset could be used"]
     assert list(table(tmp_path, "patch-area")[0]) == ["patch_area", *OUTCOME, "joint_certified_recall"]
     assert max(float(row["certified_far"]) for row in table(tmp_path, "patch-area")) > 0
 
@@ -376,7 +379,7 @@ def test_numbers_of_lines():
 
 
 @pytest.mark.parametrize(
-    ("values", "from_zero", "close_up"),
+    ("values", "zero_based_limits", "zoomed_limits"),
     [
         ([None, 12.1, 41.0], (0, 50), (9.21, 43.89)),
         ([0.0], (0, 5), (0, 10)),
@@ -386,6 +389,6 @@ def test_numbers_of_lines():
         ([None], (0, 5), (0, 10)),
     ],
 )
-def test_limits_hold_all_values(values, from_zero, close_up):
-    assert plots.from_zero(values) == from_zero
-    assert plots.close_up(values) == pytest.approx(close_up)
+def test_limits_hold_all_values(values, zero_based_limits, zoomed_limits):
+    assert plots.zero_based_limits(values) == zero_based_limits
+    assert plots.zoomed_limits(values) == pytest.approx(zoomed_limits)

@@ -15,7 +15,7 @@ from objectseeker.files.tables import to_csv, to_markdown
 from objectseeker.metrics.comparison import Compared, Comparison, RunFigures, compare
 from objectseeker.metrics.comparison_metrics import BetaPoint, BootstrapEstimate, HeldOut
 from objectseeker.report import plots
-from objectseeker.report.plots import LOOKS, Line, Panel, Plot
+from objectseeker.report.plots import LINE_STYLES, Line, Panel, Plot
 
 MEASURED = ".measured.json"  # ends the name of the file with one run's measurements
 
@@ -147,7 +147,7 @@ def for_terminal(found: Comparison) -> list[Any]:
 
 def curve_plot(found: Comparison) -> Plot:
     """AP50 lost and spurious boxes against beta, one line per run."""
-    looks = [look for _, look in zip(found.runs, cycle(LOOKS.values()), strict=False)]
+    looks = [look for _, look in zip(found.runs, cycle(LINE_STYLES.values()), strict=False)]
     named = list(zip(names_of(found.runs), found.runs, looks, strict=True))
 
     def lines(figure: Callable[[BetaPoint], BootstrapEstimate]) -> list[Line]:
@@ -185,7 +185,7 @@ def save(out: Path, measured: Sequence[RunFigures]) -> None:
     save_text(out / "comparison.csv", to_csv([{"table": title} | row for title, part in tables for row in part]))
     text = [f"## {title[0].upper()}{title[1:]}\n\n{to_markdown(part)}" for title, part in tables]
     save_text(out / "comparison.md", "\n\n".join([*text, "\n".join(f"- {line}" for line in remarks(found))]) + "\n")
-    if plots.missing() is None:
+    if plots.unavailable_reason() is None:
         plots.save(curve_plot(found), out / "comparison")
 
 

@@ -12,11 +12,11 @@ from objectseeker.files.tables import percent, to_csv, to_markdown
 from objectseeker.inference.drawing import BLACK
 from objectseeker.metrics.recipe_search import Budgets, Chosen
 from objectseeker.report import plots
-from objectseeker.report.plots import LOOKS, Line, Look, Panel, Plot
+from objectseeker.report.plots import LINE_STYLES, Line, LineStyle, Panel, Plot
 
 STEM = "frontier-passes"
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
-MEAN = Look(BLACK, "D", ":")
+MEAN = LineStyle(BLACK, "D", ":")
 
 
 def budget_rows(found: Budgets) -> list[dict[str, str]]:
@@ -56,14 +56,16 @@ def budget_plot(found: Budgets) -> Plot:
     """Certified recall against the passes that the recipes need, and what they cost."""
     passes = [one.candidate.passes for one in found.chosen]
     shares = [_certified(one) for one in found.chosen]
-    lines = [Line(name, passes, [row[name] for row in shares], LOOKS.get(name, MEAN)) for name in (*SHOWN, "mean")]
+    lines = [
+        Line(name, passes, [row[name] for row in shares], LINE_STYLES.get(name, MEAN)) for name in (*SHOWN, "mean")
+    ]
     why = next(iter(remarks(found)), "nothing was found")
     certified = Panel(
         x_label="forward passes an image needs at most",
         y_label="certified recall, %",
         title="certified recall",
         series=lines,
-        y_limits=plots.from_zero([share for line in lines for share in line.y]),
+        y_limits=plots.zero_based_limits([share for line in lines for share in line.y]),
         if_empty=why,
     )
     trials = [one.best.held_out for one in found.chosen]
@@ -74,10 +76,10 @@ def budget_plot(found: Budgets) -> Plot:
         y_label="AP50, %",
         title="clean AP50",
         series=[
-            Line("undefended", passes, undefended, LOOKS["undefended"]),
-            Line("defended", passes, defended, LOOKS["defended"]),
+            Line("undefended", passes, undefended, LINE_STYLES["undefended"]),
+            Line("defended", passes, defended, LINE_STYLES["defended"]),
         ],
-        y_limits=plots.close_up([*undefended, *defended]),
+        y_limits=plots.zoomed_limits([*undefended, *defended]),
     )
     note = (
         f"At {found.search.point}. For every budget the recipe and rule that certify most (the "
@@ -105,5 +107,5 @@ def save(out: Path, found: Budgets) -> None:
     save_text(out / f"{STEM}.csv", to_csv(budget_rows(found)))
     notes = "\n".join(f"- {line}" for line in remarks(found))
     save_text(out / f"{STEM}.md", "\n\n".join([to_markdown(budget_rows(found)), *([notes] if notes else [])]) + "\n")
-    if plots.missing() is None:
+    if plots.unavailable_reason() is None:
         plots.save(budget_plot(found), out / STEM)

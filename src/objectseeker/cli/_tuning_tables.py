@@ -16,10 +16,10 @@ from objectseeker.metrics import EvaluationSettings, Tuning
 from objectseeker.metrics.slice_metrics import SliceRow
 from objectseeker.metrics.tuning import Trial
 from objectseeker.report import plots
-from objectseeker.report.plots import BLUE, Line, Look, Panel, Plot
+from objectseeker.report.plots import BLUE, Line, LineStyle, Panel, Plot
 
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
-LOOKS_OF_FAMILIES: Mapping[str, Look] = {"paper": Look(ORANGE, "s", "--"), "evidence": Look(BLUE, "o", "-")}
+RULE_STYLES: Mapping[str, LineStyle] = {"paper": LineStyle(ORANGE, "s", "--"), "evidence": LineStyle(BLUE, "o", "-")}
 
 
 def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
@@ -110,7 +110,7 @@ def frontier_plot(tuning: Tuning) -> Plot:
             known = sorted(
                 (one.held_out.loss, share) for one in points if (share := _share(one.held_out, where)) is not None
             )
-            look = LOOKS_OF_FAMILIES[family]
+            look = RULE_STYLES[family]
             lines.append(Line(f"{family} rule", [x for x, _ in known], [y for _, y in known], look))
         heights = [y for line in lines for y in line.y]
         panels.append(
@@ -119,7 +119,7 @@ def frontier_plot(tuning: Tuning) -> Plot:
                 y_label="certified recall, %",
                 title=where or "mean",
                 series=lines,
-                y_limits=plots.from_zero(heights),
+                y_limits=plots.zero_based_limits(heights),
                 if_empty=next(iter(remarks(tuning)), "no settings were found"),  # why there are none comes first
             )
         )
@@ -162,5 +162,5 @@ def save(out: Path, tuning: Tuning, slices: Sequence[SliceRow] = ()) -> None:
     notes = "\n".join(f"- {line}" for line in remarks(tuning))
     parts = [*tables, notes, *about_slices(slices), slices_in_markdown(slices)]
     save_text(out / "tuning.md", "\n\n".join(part for part in parts if part) + "\n")
-    if plots.missing() is None:
+    if plots.unavailable_reason() is None:
         plots.save(frontier_plot(tuning), out / "frontier")

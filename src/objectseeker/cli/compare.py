@@ -81,7 +81,7 @@ def compare(
     comparison = job.compare(measured)
     if out is not None:
         comparison_tables.save(out, measured)
-        note = plots.missing()
+        note = plots.unavailable_reason()
         if note is not None:
             warn(note)
     if as_json:

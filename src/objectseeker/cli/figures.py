@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -37,37 +36,21 @@ def figures(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
+    """Write every analysis of the paper from one run, as CSV, SVG and PNG; no detector runs.
 
     Example:  objectseeker figures runs/voc --out figures --alpha 0.8 --beta 0.5 --clean-recall 0.8
     Example:  objectseeker figures runs/voc --out figures --defense tuned/defense.json --fppi 1
     Example:  objectseeker figures runs/voc --out figures --only patch-area --only lines
     """
-    from objectseeker.metrics import ImageSet
-    from objectseeker.report import figures as job
-    from objectseeker.report import plots
+    from objectseeker.report.figures import write_figures
 
     stored = open_run(run)
     defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
     with progress("drawing figures", 0) as bar:
-        files = job.write_figures(
-            ImageSet.of(stored.images(), stored.vocabulary),
-            settings,
-            out,
-            masks=defense.masks,
-            mask_floor=stored.manifest.observing.mask_floor,
-            only=only,
-            on_progress=bar.update,
-            on_note=warn,
+        written = write_figures(
+            stored, defense, out, settings=settings, only=only, on_progress=bar.update, on_warning=warn
         )
-    fixed = settings.fixed_rule
-    named = defense if fixed is None else replace(defense, rule=fixed)
-    # At a clean recall or a number of wrong boxes every figure finds a rule of its own: the curve they lie on is named.
-    named.save(out / ("on-the-curve-of.defense.json" if fixed is None else "defense.json"))
-    note = plots.missing()
-    if note is not None:
-        warn(note)
     if as_json:
-        print_json({"out": str(out), "files": [str(file) for file in files], "defense": named.sha256})
+        print_json(written.to_dict())
     else:
-        printed.print(f"{len(files)} files in {escape(str(out))}")
+        printed.print(f"{len(written.files)} files in {escape(str(out))}")

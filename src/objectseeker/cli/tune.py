@@ -227,6 +227,6 @@ def _print(parts: list[Any]) -> None:
 def _note_plots() -> None:
     from objectseeker.report import plots
 
-    note = plots.missing()
+    note = plots.unavailable_reason()
     if note is not None:
         warn(note)

@@ -1,4 +1,4 @@
-"""What each figure shows of its rows, and the list of all figures."""
+"""The plot of each figure, and the list of all figures."""
 
 from __future__ import annotations
 
@@ -12,37 +12,52 @@ from objectseeker.metrics import DefendedOutcome, sweeps
 from objectseeker.metrics.settings import at_most, threshold_of
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
 from objectseeker.report import figure_rows
-from objectseeker.report.figure_rows import CLEAN_RECALLS, MeanOverT, Study, Variant
-from objectseeker.report.plots import LOOKS, MUTED, Bars, Line, Look, Panel, Plot, Value, close_up, from_zero
+from objectseeker.report.figure_rows import CLEAN_RECALLS, FigureContext, MeanOverT, Variant
+from objectseeker.report.plots import (
+    LINE_STYLES,
+    MUTED,
+    Bars,
+    Line,
+    LineStyle,
+    Panel,
+    Plot,
+    Value,
+    zero_based_limits,
+    zoomed_limits,
+)
 
 CERTIFIED_SHARE = "certified recall, %"
 HATCHES = ("", "....", "////", "xxxx")
-LOOKS_OF_LINES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of LINE_STEPS_OF_AREAS numbers of lines
-EVERY_NTH = "every n-th of the stored lines: not Halves(k), no detector can be deployed so"
+LINE_COUNT_STYLES = (("v", ":"), ("X", "--"), ("o", "-"))  # marker and dashes of AREA_LINE_STEPS numbers of lines
+LINE_SUBSET_NOTE = "every n-th of the stored lines; not Halves(k), and no defense can be deployed with them"
 JOINTLY = (
-    "Anywhere: objects that no patch can hide, one by one; remain: objects of each image that are surely found at "
-    "once, wherever one patch lies."
+    "Anywhere: objects that no patch can hide, counted one by one. Remain: objects of each image that are guaranteed "
+    "to remain under one patch at any position (joint certificate)."
 )
-WRONG = "wrong boxes an image, at most"
-EACH_AT_ITS_OWN = "Each detector is at its own smallest base_threshold from which on it has no more wrong boxes."
-ABOUT_LINES = f"{EVERY_NTH[0].upper()}{EVERY_NTH[1:]}."
+FPPI_LABEL = "false positives per image (FPPI), at most"
+OWN_THRESHOLDS = "Each detector is at its own lowest base_threshold at and above which it has no higher FPPI."
+LINE_SUBSET_SENTENCE = f"{LINE_SUBSET_NOTE[0].upper()}{LINE_SUBSET_NOTE[1:]}."
 
 _Rows = TypeVar("_Rows")
 
 
 @dataclass(frozen=True, slots=True)
 class Figure(Generic[_Rows]):
+    """One figure: its rows, and how they are plotted."""
+
     description: str
-    rows: Callable[[Study], _Rows]
-    plot: Callable[[Study, _Rows], Plot]
-    needs_lines: bool = False  # of which some can be left out
+    rows: Callable[[FigureContext], _Rows]
+    plot: Callable[[FigureContext, _Rows], Plot]
+    needs_lines: bool = False  # masks that consist of lines, of which a subset can be used
 
 
-def _precision_recall(study: Study, rows: list[PrecisionRecall]) -> Plot:
+def _precision_recall(context: FigureContext, rows: list[PrecisionRecall]) -> Plot:
     series = []
     for detector in dict.fromkeys(row.detector for row in rows):
         mine = [row for row in rows if row.detector == detector]
-        series.append(Line(detector, [row.recall for row in mine], [row.precision for row in mine], LOOKS[detector]))
+        series.append(
+            Line(detector, [row.recall for row in mine], [row.precision for row in mine], LINE_STYLES[detector])
+        )
     panel = Panel(
         x_label="recall over all objects, %",
         y_label="precision, %",
@@ -51,125 +66,128 @@ def _precision_recall(study: Study, rows: list[PrecisionRecall]) -> Plot:
         y_limits=(0, 100),
         if_empty="there are no boxes",
     )
-    note = _about_settings(study, hide=("T", "bound", "area", "aspect", "point"))
+    note = _describe_settings(context, hide=("T", "bound", "area", "aspect", "point"))
     return Plot("Precision and recall", [panel], f"One point per base_threshold. {note}")
 
 
-def _clean_recall(study: Study, steps: list[Step]) -> Plot:
+def _clean_recall(context: FigureContext, steps: list[Step]) -> Plot:
     x = [step.outcome.clean_recall for step in steps]
     panel = _certified(x, _outcomes(steps), "clean recall (mean over classes), %")
-    note = _note(study, hide=("point",))
+    note = _note(context, hide=("point",))
     return Plot("Certified recall against clean recall", [replace(panel, x_limits=(0, 100))], note)
 
 
-def _fppi(study: Study, steps: list[Step]) -> Plot:
+def _fppi(context: FigureContext, steps: list[Step]) -> Plot:
     x: list[Value] = [step.value for step in steps]
     ticks = {step.value: f"{step.value:g}" for step in steps}
     clean = [
-        Line("undefended", x, [step.beside["undefended_clean_recall"] for step in steps], LOOKS["undefended"]),
-        Line("defended", x, [step.outcome.clean_recall for step in steps], LOOKS["defended"]),
+        Line("undefended", x, [step.beside["undefended_clean_recall"] for step in steps], LINE_STYLES["undefended"]),
+        Line("defended", x, [step.outcome.clean_recall for step in steps], LINE_STYLES["defended"]),
     ]
     why = _why_empty(_outcomes(steps))
     found = Panel(
         title="clean",
-        x_label=WRONG,
+        x_label=FPPI_LABEL,
         y_label="clean recall (mean over classes), %",
         series=clean,
-        y_limits=close_up([value for line in clean for value in line.y], least=30),
+        y_limits=zoomed_limits([value for line in clean for value in line.y], min_span=30),
         if_empty=why,
     )
-    certified = replace(_certified(x, _outcomes(steps), WRONG), title="certified")
+    certified = replace(_certified(x, _outcomes(steps), FPPI_LABEL), title="certified")
     panels = [replace(panel, x_scale="log", ticks=ticks) for panel in (found, certified)]
-    note = _note(study, hide=("point",))
+    note = _note(context, hide=("point",))
     if any(step.outcome.point is None for step in steps):
-        note += " Gaps: more wrong boxes at every base_threshold."
-    return Plot("Clean and certified recall against wrong boxes", panels, f"{EACH_AT_ITS_OWN} {note}")
+        note += " Gaps: the FPPI is higher at every base_threshold."
+    return Plot("Clean and certified recall against FPPI", panels, f"{OWN_THRESHOLDS} {note}")
 
 
-def _lines(study: Study, steps: list[Step]) -> Plot:
-    plot = _sweep(study, steps, "k", "k, lines per axis", "Effect of the number of lines", study.lines)
+def _lines(context: FigureContext, steps: list[Step]) -> Plot:
+    plot = _sweep(context, steps, "k", "k, lines per axis", "Effect of the number of lines", context.lines)
     ticks = {step.value: f"{step.value:g}" for step in steps}
     panels = [replace(panel, ticks=ticks) for panel in plot.panels]
-    return replace(plot, panels=panels, note=f"{ABOUT_LINES} {plot.note}")
+    return replace(plot, panels=panels, note=f"{LINE_SUBSET_SENTENCE} {plot.note}")
 
 
-def _alpha(study: Study, steps: list[Step]) -> Plot:
-    used = study.settings.follow.alpha
-    return _sweep(study, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
+def _alpha(context: FigureContext, steps: list[Step]) -> Plot:
+    used = context.settings.follow.alpha
+    return _sweep(context, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
 
 
-def _beta(study: Study, steps: list[Step]) -> Plot:
-    used = study.settings.follow.beta
+def _beta(context: FigureContext, steps: list[Step]) -> Plot:
+    used = context.settings.follow.beta
     return _sweep(
-        study, steps, "beta", "beta, how far mask_threshold rises above base_threshold", "Effect of beta", used
+        context, steps, "beta", "beta, how far mask_threshold rises above base_threshold", "Effect of beta", used
     )
 
 
-def _filter_ioa(study: Study, steps: list[Step]) -> Plot:
-    label, used = "filter_ioa, share of a masked box that a base box explains", study.settings.ioa.filter_ioa
-    return _sweep(study, steps, "filter_ioa", label, "Effect of the filter", used)
+def _filter_ioa(context: FigureContext, steps: list[Step]) -> Plot:
+    label, used = (
+        "filter_ioa, the IoA above which a base box filters a masked box",
+        context.settings.ioa.filter_ioa,
+    )
+    return _sweep(context, steps, "filter_ioa", label, "Effect of the filter", used)
 
 
-def _threshold(study: Study, rows: list[Step | MeanOverT]) -> Plot:
+def _threshold(context: FigureContext, rows: list[Step | MeanOverT]) -> Plot:
     steps = [row for row in rows if isinstance(row, Step)]
     means = next(row.certified for row in rows if isinstance(row, MeanOverT))
-    by_iou = isinstance(study.settings.rule, IouRule)
-    label = "T, IoU with the object that stays exceeded" if by_iou else "T, share of the object that stays covered"
-    panel = _by_value(steps, label, marked=threshold_of(study.settings.rule, study.settings.threat.threshold))
+    by_iou = isinstance(context.settings.rule, IouRule)
+    label = "T, IoU with the object" if by_iou else "T, covered share of the object"
+    panel = _by_value(steps, label, marked=threshold_of(context.settings.rule, context.settings.threat.threshold))
     series: list[Line | Bars] = []
     for where, line in zip(PATCH_LOCATIONS, panel.series, strict=True):
         mean = means[where]
         series.append(line if mean is None else replace(line, label=f"{where} (mean {mean:.1f})"))
-    note = _note(study, _outcomes(steps), hide=("T",))
-    return Plot("Effect of the coverage asked for", [replace(panel, series=series)], note, legend_columns=2)
+    note = _note(context, _outcomes(steps), hide=("T",))
+    return Plot("Effect of the certification threshold", [replace(panel, series=series)], note, legend_columns=2)
 
 
-def _variants(study: Study, rows: list[Variant]) -> Plot:
-    wheres: tuple[PatchLocation, ...] = PATCH_LOCATIONS[:3]  # four bars a group leave no room for more
-    names = ["AP50", *(f"certified\n{where}" for where in wheres), "flagged\nclean images"]
-    colors = [LOOKS["defended"].color, *(LOOKS[where].color for where in wheres), MUTED]
+def _variants(context: FigureContext, rows: list[Variant]) -> Plot:
+    wheres: tuple[PatchLocation, ...] = PATCH_LOCATIONS[:3]  # a group has no room for more than four bars
+    names = ["AP50", *(f"certified\n{where}" for where in wheres), "false alert\nrate (FAR)"]
+    colors = [LINE_STYLES["defended"].color, *(LINE_STYLES[where].color for where in wheres), MUTED]
     undefended, *pruned = rows
     bars = []
     for row, hatch in zip(pruned, HATCHES, strict=False):
         heights = [row.ap50, *(row.certified(where) for where in wheres), row.alert_rate]
-        bars.append(Bars(row.detector, heights, colors, hatch, form="{:.0f}"))
+        bars.append(Bars(row.detector, heights, colors, hatch, number_format="{:.0f}"))
     panel = Panel(
         title=f"undefended AP50: {undefended.ap50:.1f} %",
         x_label="",
         y_label="%",
         series=bars,
         ticks={float(n): name for n, name in enumerate(names)},
-        y_limits=from_zero([value for one in bars for value in one.heights]),
+        y_limits=zero_based_limits([value for one in bars for value in one.heights]),
     )
     note = f"IoU: certified for boxes with an IoU above {IOU_THRESHOLD:g}; IoA: that cover more than T of the object. "
-    note += _note(study, [row.outcome for row in pruned if row.outcome is not None])
-    return Plot("IoA or IoU, label by label or without labels", [panel], note)
+    note += _note(context, [row.outcome for row in pruned if row.outcome is not None])
+    return Plot("IoA or IoU, per class or class-agnostic", [panel], note)
 
 
-def _iou_threshold(study: Study, steps: list[Step]) -> Plot:
-    panel = _by_value(steps, "T, IoU with the object that stays exceeded", marked=IOU_THRESHOLD)
-    rule = study.settings.by_iou().rule
+def _iou_threshold(context: FigureContext, steps: list[Step]) -> Plot:
+    panel = _by_value(steps, "T, IoU with the object", marked=IOU_THRESHOLD)
+    rule = context.settings.by_iou().rule
     assert isinstance(rule, IouRule)
-    note = f"IoU variant, filter_iou {rule.filter_iou:g}. {_note(study, _outcomes(steps), hide=('T',))}"
-    return Plot("IoU variant: effect of the IoU asked for", [panel], note)
+    note = f"IoU rule, filter_iou {rule.filter_iou:g}. {_note(context, _outcomes(steps), hide=('T',))}"
+    return Plot("IoU rule: effect of the certification threshold", [panel], note)
 
 
-def _patch_area(study: Study, steps: list[Step]) -> Plot:
+def _patch_area(context: FigureContext, steps: list[Step]) -> Plot:
     ks = list(dict.fromkeys(step.k for step in steps))
     panels = []
     for where in PATCH_LOCATIONS:
         series = []
-        for k, (marker, dash) in zip(ks, LOOKS_OF_LINES[-len(ks) :], strict=True):
+        for k, (marker, dash) in zip(ks, LINE_COUNT_STYLES[-len(ks) :], strict=True):
             mine = [step for step in steps if step.k == k]
-            look = Look(LOOKS[where].color, marker, dash)
+            look = LineStyle(LINE_STYLES[where].color, marker, dash)
             label = where if k is None else f"{where}, k = {k}"
             certified = [step.outcome.certified_recall()[where] for step in mine]
             series.append(Line(label, [100 * step.value for step in mine], certified, look))
-        if where == "anywhere" and study.settings.threat.count == 1:
+        if where == "anywhere" and context.settings.threat.count == 1:
             mine = [step for step in steps if step.k == ks[-1]]
             jointly = [step.outcome.joint_certified_recall for step in mine]
             label = "remain" if ks[-1] is None else f"remain, k = {ks[-1]}"
-            series.append(Line(label, [100 * step.value for step in mine], jointly, LOOKS["remain"]))
+            series.append(Line(label, [100 * step.value for step in mine], jointly, LINE_STYLES["remain"]))
         panels.append(
             Panel(
                 title=where,
@@ -178,27 +196,27 @@ def _patch_area(study: Study, steps: list[Step]) -> Plot:
                 series=series,
                 x_scale="log",
                 ticks={0.1: "0.1", 1: "1", 10: "10", 100: "100"},
-                y_limits=from_zero([value for line in series for value in line.y]),
-                marked=100 * study.settings.threat.area,
+                y_limits=zero_based_limits([value for line in series for value in line.y]),
+                marked=100 * context.settings.threat.area,
                 if_empty=_why_empty(_outcomes(steps)),
             )
         )
-    note = _note(study, _outcomes(steps), hide=("masks", "area"))
-    about = f"{study.masks}." if study.lines is None else ABOUT_LINES
-    note += f" {JOINTLY}" if study.settings.threat.count == 1 else ""
+    note = _note(context, _outcomes(steps), hide=("masks", "area"))
+    about = f"{context.masks}." if context.lines is None else LINE_SUBSET_SENTENCE
+    note += f" {JOINTLY}" if context.settings.threat.count == 1 else ""
     return Plot(
-        "Certified recall against patch size", panels, f"{about} {note}", legend_columns=len(PATCH_LOCATIONS) + 1
+        "Certified recall against patch area", panels, f"{about} {note}", legend_columns=len(PATCH_LOCATIONS) + 1
     )
 
 
-def _patch_aspect(study: Study, steps: list[Step]) -> Plot:
+def _patch_aspect(context: FigureContext, steps: list[Step]) -> Plot:
     ticks = {aspect: f"{aspect:g}:1" if aspect >= 1 else f"1:{1 / aspect:g}" for aspect in sweeps.PATCH_ASPECTS}
-    panel = _by_value(steps, "patch width : height", marked=study.settings.threat.aspect)
-    note = _note(study, _outcomes(steps), hide=("aspect",))
-    return Plot("Certified recall against patch shape", [replace(panel, x_scale="log", ticks=ticks)], note)
+    panel = _by_value(steps, "patch width : height", marked=context.settings.threat.aspect)
+    note = _note(context, _outcomes(steps), hide=("aspect",))
+    return Plot("Certified recall against patch aspect ratio", [replace(panel, x_scale="log", ticks=ticks)], note)
 
 
-def _object_size(study: Study, bins: list[SizeBin]) -> Plot:
+def _object_size(context: FigureContext, bins: list[SizeBin]) -> Plot:
     label = "object area, % of the image"
     x = [float(n) for n in range(len(bins))]
     ticks = {n: f"{100 * one.above:g}–{100 * one.up_to:g}" for n, one in zip(x, bins, strict=True)}
@@ -207,37 +225,37 @@ def _object_size(study: Study, bins: list[SizeBin]) -> Plot:
         title="objects",
         x_label=label,
         y_label="objects",
-        series=[Bars("", [one.objects for one in bins], [MUTED] * len(bins), form="{:,.0f}")],
+        series=[Bars("", [one.objects for one in bins], [MUTED] * len(bins), number_format="{:,.0f}")],
         ticks=ticks,
         x_limits=limits,
         y_limits=(0, 1.1 * max(one.objects for one in bins)),
     )
-    lines = [Line(where, x, [one.certified[where] for one in bins], LOOKS[where]) for where in PATCH_LOCATIONS]
-    unreached = any(one.objects and one.vacuous_far is None for one in bins)  # an empty bin is no gap to explain
+    lines = [Line(where, x, [one.certified[where] for one in bins], LINE_STYLES[where]) for where in PATCH_LOCATIONS]
+    unreached = any(one.objects and one.vacuous_far is None for one in bins)  # an empty bin needs no explanation
     certified = Panel(
         title="certified",
         x_label=label,
         y_label=CERTIFIED_SHARE,
         series=lines,
-        y_limits=from_zero([value for line in lines for value in line.y]),
+        y_limits=zero_based_limits([value for line in lines for value in line.y]),
         ticks=ticks,
         x_limits=limits,
-        if_empty=f"{_point(study)} is not reached",
+        if_empty=f"{_point(context)} is not reached",
     )
-    return Plot("Objects by size", [objects, certified], _note(study, unreached=unreached))
+    return Plot("Objects by size", [objects, certified], _note(context, unreached=unreached))
 
 
-def _cost(study: Study, steps: list[Step]) -> Plot:
+def _cost(context: FigureContext, steps: list[Step]) -> Plot:
     passes: list[Value] = [step.forward_passes for step in steps]
     ticks = {float(step.forward_passes or 0): f"{step.forward_passes}\nk = {step.value:g}" for step in steps}
     panel = replace(_certified(passes, _outcomes(steps), "forward passes per image"), ticks=ticks)
-    note = f"{ABOUT_LINES} {_note(study, _outcomes(steps), hide=('masks',))}"
+    note = f"{LINE_SUBSET_SENTENCE} {_note(context, _outcomes(steps), hide=('masks',))}"
     return Plot("Certified recall against cost", [panel], note)
 
 
-def _splits(study: Study, parts: list[Part]) -> Plot:
+def _splits(context: FigureContext, parts: list[Part]) -> Plot:
     names = ["undefended\nAP50", "defended\nAP50", *(f"certified\n{where}" for where in PATCH_LOCATIONS)]
-    colors = [LOOKS[name].color for name in ("undefended", "defended", *PATCH_LOCATIONS)]
+    colors = [LINE_STYLES[name].color for name in ("undefended", "defended", *PATCH_LOCATIONS)]
     bars = [
         Bars(
             f"part {part.number + 1}: {part.images:,} images, {part.objects:,} objects",
@@ -252,43 +270,43 @@ def _splits(study: Study, parts: list[Part]) -> Plot:
         y_label="AP50 and certified recall, %",
         series=bars,
         ticks={float(n): name for n, name in enumerate(names)},
-        y_limits=from_zero([value for one in bars for value in one.heights]),
+        y_limits=zero_based_limits([value for one in bars for value in one.heights]),
     )
-    note = _note(study, [part.outcome for part in parts])
+    note = _note(context, [part.outcome for part in parts])
     return Plot("Two disjoint random halves of the images", [panel], note)
 
 
-def _sweep(study: Study, steps: list[Step], hide: str, x_label: str, title: str, used: float | None) -> Plot:
-    """What a setting costs, and what it brings."""
+def _sweep(context: FigureContext, steps: list[Step], hide: str, x_label: str, title: str, used: float | None) -> Plot:
+    """Plot what a setting costs in AP, and what it gains in certified recall."""
     x: list[Value] = [step.value for step in steps]
     series = [
-        Line("undefended AP50", x, [step.undefended_ap50 for step in steps], LOOKS["undefended"]),
-        Line("defended AP50", x, [step.outcome.ap50 for step in steps], LOOKS["defended"]),
+        Line("undefended AP50", x, [step.undefended_ap50 for step in steps], LINE_STYLES["undefended"]),
+        Line("defended AP50", x, [step.outcome.ap50 for step in steps], LINE_STYLES["defended"]),
     ]
     cost = Panel(
         title="clean AP",
         x_label=x_label,
         y_label="AP50, %",
         series=series,
-        y_limits=close_up([value for line in series for value in line.y]),
+        y_limits=zoomed_limits([value for line in series for value in line.y]),
         marked=used,
         if_empty=_why_empty(_outcomes(steps)),
     )
     gain = replace(_by_value(steps, x_label, marked=used), title="certified")
     hidden = ("masks",) if hide == "k" else (hide,)
-    return Plot(title, [cost, gain], _note(study, _outcomes(steps), hide=hidden))
+    return Plot(title, [cost, gain], _note(context, _outcomes(steps), hide=hidden))
 
 
 def _by_value(steps: Sequence[Step], x_label: str, *, marked: float | None) -> Panel:
-    """Certified recall against what a sweep varies."""
+    """Plot certified recall against the value that a sweep varies."""
     return replace(_certified([step.value for step in steps], _outcomes(steps), x_label), marked=marked)
 
 
 def _certified(x: Sequence[Value], outcomes: Sequence[DefendedOutcome], x_label: str) -> Panel:
-    """Certified recall, place by place."""
+    """Plot certified recall per patch location."""
     certified = [outcome.certified_recall() for outcome in outcomes]
-    series = [Line(where, x, [one[where] for one in certified], LOOKS[where]) for where in PATCH_LOCATIONS]
-    limits = from_zero([value for line in series for value in line.y])
+    series = [Line(where, x, [one[where] for one in certified], LINE_STYLES[where]) for where in PATCH_LOCATIONS]
+    limits = zero_based_limits([value for line in series for value in line.y])
     return Panel(
         x_label=x_label, y_label=CERTIFIED_SHARE, series=series, y_limits=limits, if_empty=_why_empty(outcomes)
     )
@@ -299,28 +317,32 @@ def _outcomes(steps: Sequence[Step]) -> list[DefendedOutcome]:
 
 
 def _why_empty(outcomes: Sequence[DefendedOutcome]) -> str:
-    """Why there is no certified recall at all."""
+    """Explain why there is no certified recall at all."""
     if not outcomes:
-        return "no value is left to try: the run has no masked boxes of such low scores"
+        return "no value is left to try: the run stores no masked boxes with such low scores"
     best = max(outcomes, key=lambda outcome: outcome.highest_clean_recall)
     return best.remark() or "there is nothing to show"
 
 
 def _note(
-    study: Study, outcomes: Sequence[DefendedOutcome] = (), *, hide: Collection[str] = (), unreached: bool = False
+    context: FigureContext,
+    outcomes: Sequence[DefendedOutcome] = (),
+    *,
+    hide: Collection[str] = (),
+    unreached: bool = False,
 ) -> str:
-    """What a reader of certified recalls must know."""
-    note = _about_settings(study, hide=hide)
+    """Return the caveats of certified recall."""
+    note = _describe_settings(context, hide=hide)
     if unreached or any(outcome.point is None for outcome in outcomes):
-        note += f" Gaps: {_point(study)} is not reached."
-    if study.vacuous_far:
-        note += f" {study.vacuous_far:,} of the objects have no far position and count as certified there."
+        note += f" Gaps: {_point(context)} is not reached."
+    if context.vacuous_far:
+        note += f" {context.vacuous_far:,} of the objects have no far position and count as certified there (vacuous)."
     return note
 
 
-def _point(study: Study) -> str:
-    """The operating point, in words."""
-    settings = study.settings
+def _point(context: FigureContext) -> str:
+    """Describe the operating point."""
+    settings = context.settings
     if settings.clean_recall is not None:
         return f"clean recall {100 * settings.clean_recall:g} %"
     if settings.fppi is not None:
@@ -329,10 +351,15 @@ def _point(study: Study) -> str:
     return f"base_threshold {fixed:g}"
 
 
-def _about_settings(study: Study, *, hide: Collection[str]) -> str:
-    """The run and the settings; `hide` names what the plot itself shows or does not depend on."""
-    settings, follow, ioa, threat = study.settings, study.settings.follow, study.settings.ioa, study.settings.threat
-    masks = str(study.masks) if study.lines is None else f"k = {study.lines}"
+def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
+    """Describe the run and the settings; `hide` names what the plot shows itself or does not depend on."""
+    settings, follow, ioa, threat = (
+        context.settings,
+        context.settings.follow,
+        context.settings.ioa,
+        context.settings.threat,
+    )
+    masks = str(context.masks) if context.lines is None else f"k = {context.lines}"
     facts = {"masks": masks, "alpha": f"alpha {follow.alpha:g}", "beta": f"beta {follow.beta:g}"}
     if follow.evidence_alpha is not None:
         facts["evidence_alpha"] = f"evidence_alpha {follow.evidence_alpha:g}"
@@ -346,37 +373,37 @@ def _about_settings(study: Study, *, hide: Collection[str]) -> str:
         "bound": f"{threat.bound} bound",
         "area": f"patch area {100 * threat.area:g} %",
         "aspect": "square" if threat.aspect == 1 else f"width : height {threat.aspect:g}",
-        "point": f"at {_point(study)}",
+        "point": f"at {_point(context)}",
     }
     shown = [text.replace(" ", "\N{NO-BREAK SPACE}") for name, text in facts.items() if name not in hide]
-    return f"{len(study.scene.images):,} images, {len(study.scene.counted):,} objects; {', '.join(shown)}."
+    return f"{len(context.image_set.images):,} images, {len(context.image_set.counted):,} objects; {', '.join(shown)}."
 
 
 FIGURES_BY_NAME: dict[str, Figure[Any]] = {
     "precision-recall": Figure(
         "precision against recall: undefended, defended, and defended without pruning",
-        lambda study: sweeps.precision_recall(study.scene, study.settings),
+        lambda context: sweeps.precision_recall(context.image_set, context.settings),
         _precision_recall,
     ),
     "clean-recall": Figure(
-        "certified recall against the clean recall it is measured at",
-        lambda study: sweeps.by_clean_recall(study.scene, study.settings, CLEAN_RECALLS),
+        "certified recall against the clean recall of the operating point",
+        lambda context: sweeps.by_clean_recall(context.image_set, context.settings, CLEAN_RECALLS),
         _clean_recall,
     ),
     "fppi": Figure(
-        "clean and certified recall against the wrong boxes an image may have",
-        lambda study: sweeps.by_fppi(study.scene, study.settings),
+        "clean and certified recall against false positives per image (FPPI)",
+        lambda context: sweeps.by_fppi(context.image_set, context.settings),
         _fppi,
     ),
     "lines": Figure(
-        f"AP and certified recall against k, the number of lines per axis ({EVERY_NTH})",
+        f"AP and certified recall against k, the number of lines per axis ({LINE_SUBSET_NOTE})",
         figure_rows.lines,
         _lines,
         needs_lines=True,
     ),
     "cost": Figure(
-        f"certified recall against forward passes per image ({EVERY_NTH})",
-        lambda study: study.by_lines,
+        f"certified recall against forward passes per image ({LINE_SUBSET_NOTE})",
+        lambda context: context.by_lines,
         _cost,
         needs_lines=True,
     ),
@@ -385,22 +412,22 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         "AP and certified recall against beta, which ties mask_threshold to base_threshold", figure_rows.beta, _beta
     ),
     "filter-ioa": Figure("AP and certified recall against filter_ioa", figure_rows.filter_ioa, _filter_ioa),
-    "threshold": Figure(
+    "certification-threshold": Figure(
         "certified recall against T, and its mean over T from 0 to 0.9", figure_rows.threshold, _threshold
     ),
     "variants": Figure(
-        "AP, certified recall and false alerts of every way to prune: IoA or IoU, label by label or without labels",
+        "AP, certified recall and false alerts of every variant of pruning: IoA or IoU, per class or class-agnostic",
         figure_rows.variants,
         _variants,
     ),
     "iou-threshold": Figure(
-        "certified recall of the IoU variant against T, the IoU that is exceeded",
-        lambda study: sweeps.by_threshold(study.scene, study.settings.by_iou()),
+        "certified recall of the IoU rule against T, the IoU that the box must exceed",
+        lambda context: sweeps.by_threshold(context.image_set, context.settings.by_iou()),
         _iou_threshold,
     ),
     "patch-area": Figure(
-        f"certified recall, and what surely remains at once, against the patch's share of the image, for several k "
-        f"({EVERY_NTH})",
+        f"certified recall, and the joint certificate, against the patch's share of the image, for several k "
+        f"({LINE_SUBSET_NOTE})",
         figure_rows.patch_area,
         _patch_area,
     ),
@@ -408,13 +435,13 @@ FIGURES_BY_NAME: dict[str, Figure[Any]] = {
         "certified recall against the patch's width : height, at equal area", figure_rows.patch_aspect, _patch_aspect
     ),
     "object-size": Figure(
-        "how many objects have which size, and certified recall by size",
-        lambda study: sweeps.by_object_size(study.scene, study.settings),
+        "number of objects, and certified recall, by object size",
+        lambda context: sweeps.by_object_size(context.image_set, context.settings),
         _object_size,
     ),
     "splits": Figure(
-        "the same measurement on two disjoint random halves of the images",
-        lambda study: sweeps.by_split(study.scene, study.settings),
+        "the same evaluation on two disjoint random halves of the images",
+        lambda context: sweeps.by_split(context.image_set, context.settings),
         _splits,
     ),
 }

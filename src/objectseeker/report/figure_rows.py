@@ -1,4 +1,4 @@
-"""The rows of the figures: one run, looked at in many ways."""
+"""The rows of the figures, and what several figures share."""
 
 from __future__ import annotations
 
@@ -19,48 +19,51 @@ from objectseeker.metrics.sweeps import Step
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))
 TENTHS = tuple(step / 10 for step in range(10))
 FILTER_IOAS = TENTHS[3:]
-LINE_STEPS = 6  # how many numbers of lines are compared; of 30 stored lines: 5, 10, ... 30
-LINE_STEPS_OF_AREAS = 3  # likewise where each of them gets a line of its own: 10, 20, 30
+LINE_STEPS = 6  # numbers of lines to compare; of 30 stored lines: 5, 10, ... 30
+AREA_LINE_STEPS = 3  # the same where each number of lines has its own line in the plot: 10, 20, 30
 
 
 @dataclass(frozen=True)
-class Study:
-    """A run and the settings its figures are made around; what several figures need is computed once."""
+class FigureContext:
+    """A run and the settings of its figures; what several figures need is computed once."""
 
-    scene: ImageSet
+    image_set: ImageSet
     settings: EvaluationSettings
     masks: Recipe  # as stored
-    mask_floor: float  # masked boxes of lower scores were not stored
+    mask_floor: float  # the run stores no masked box with a lower score
 
     @property
     def lines(self) -> int | None:
-        """Lines per axis, if masks are made of lines alone."""
+        """Lines per axis, if the masks consist of lines only."""
         return self.masks.lines if isinstance(self.masks, Halves | Pairs) else None
 
     @cached_property
     def by_lines(self) -> list[Step]:
         assert self.lines is not None
-        return self.named(sweeps.by_lines(self.scene, self.settings, line_counts(self.lines, LINE_STEPS)))
+        return self.with_mask_names(sweeps.by_lines(self.image_set, self.settings, line_counts(self.lines, LINE_STEPS)))
 
     @cached_property
     def undefended_ap50(self) -> float:
-        return undefended_curve(self.scene).mean_ap50
+        return undefended_curve(self.image_set).mean_ap50
 
     @cached_property
     def vacuous_far(self) -> int:
-        """Objects no position is far from. That depends on the object alone, since a patch may hang over the border."""
-        scene, counted = self.scene, self.scene.counted
-        image = scene.truth.image[counted]
-        box, width, height = scene.truth.detections.xyxy[counted], scene.width[image], scene.height[image]
+        """Number of objects without any far position.
+
+        It depends only on the object, because a patch may extend beyond the border.
+        """
+        image_set, counted = self.image_set, self.image_set.counted
+        image = image_set.truth.image[counted]
+        box, width, height = image_set.truth.detections.xyxy[counted], image_set.width[image], image_set.height[image]
         far = [Patch(self.settings.threat.area, self.settings.threat.aspect, "far")]
-        _, vacuous = decide(np.zeros((len(box), 4), np.int64), box, width, height, far, _nothing, beyond_lines=False)
+        _, vacuous = decide(np.zeros((len(box), 4), np.int64), box, width, height, far, _not_called, beyond_lines=False)
         return int(vacuous.sum())
 
-    def beside_undefended(self, steps: Sequence[Step]) -> list[Step]:
+    def with_undefended_ap50(self, steps: Sequence[Step]) -> list[Step]:
         return [replace(step, undefended_ap50=self.undefended_ap50) for step in steps]
 
-    def named(self, steps: Sequence[Step]) -> list[Step]:
-        """Steps over numbers of lines with what masks those are."""
+    def with_mask_names(self, steps: Sequence[Step]) -> list[Step]:
+        """Name the masks of steps over numbers of lines."""
 
         def masks(k: int) -> str:
             return str(self.masks) if k == self.lines else f"{k} of the lines of {self.masks}"
@@ -68,12 +71,12 @@ class Study:
         return [replace(step, masks=masks(int(step.value) if step.k is None else step.k)) for step in steps]
 
 
-def _nothing(_: int) -> Any:
+def _not_called(_: int) -> Any:
     raise AssertionError("lines alone decide")
 
 
 def line_counts(stored: int, steps: int) -> list[int]:
-    """Numbers of lines to compare: evenly spaced up to all that are stored."""
+    """Return numbers of lines to compare, evenly spaced up to all stored lines."""
     return sorted({max(1, round(stored * step / steps)) for step in range(1, steps + 1)})
 
 
@@ -91,7 +94,7 @@ class MeanOverT:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variant:
-    """One way to prune, or the undefended detector (without an outcome)."""
+    """A variant of pruning, or the undefended detector (without an outcome)."""
 
     detector: str
     ap50: float
@@ -114,34 +117,34 @@ class Variant:
         }
 
 
-def lines(study: Study) -> list[Step]:
-    return study.beside_undefended(study.by_lines)
+def lines(context: FigureContext) -> list[Step]:
+    return context.with_undefended_ap50(context.by_lines)
 
 
-def alpha(study: Study) -> list[Step]:
-    alphas = _around([one for one in TENTHS if one >= study.mask_floor], study.settings.follow.alpha)
-    return study.beside_undefended(sweeps.by_alpha(study.scene, study.settings, alphas))
+def alpha(context: FigureContext) -> list[Step]:
+    alphas = _values_with([one for one in TENTHS if one >= context.mask_floor], context.settings.follow.alpha)
+    return context.with_undefended_ap50(sweeps.by_alpha(context.image_set, context.settings, alphas))
 
 
-def beta(study: Study) -> list[Step]:
-    betas = _around(TENTHS, study.settings.follow.beta)
-    kept = [one for one in betas if study.settings.following(beta=one).floor >= study.mask_floor]
-    return study.beside_undefended(sweeps.by_beta(study.scene, study.settings, kept))
+def beta(context: FigureContext) -> list[Step]:
+    betas = _values_with(TENTHS, context.settings.follow.beta)
+    kept = [one for one in betas if context.settings.following(beta=one).floor >= context.mask_floor]
+    return context.with_undefended_ap50(sweeps.by_beta(context.image_set, context.settings, kept))
 
 
-def filter_ioa(study: Study) -> list[Step]:
-    filter_ioas = _around(FILTER_IOAS, study.settings.ioa.filter_ioa)
-    return study.beside_undefended(sweeps.by_filter_ioa(study.scene, study.settings, filter_ioas))
+def filter_ioa(context: FigureContext) -> list[Step]:
+    filter_ioas = _values_with(FILTER_IOAS, context.settings.ioa.filter_ioa)
+    return context.with_undefended_ap50(sweeps.by_filter_ioa(context.image_set, context.settings, filter_ioas))
 
 
-def threshold(study: Study) -> list[Step | MeanOverT]:
-    steps = sweeps.by_threshold(study.scene, study.settings)
+def threshold(context: FigureContext) -> list[Step | MeanOverT]:
+    steps = sweeps.by_threshold(context.image_set, context.settings)
     return [*steps, MeanOverT(sweeps.mean_over_thresholds(steps), tuple(steps[0].to_row()))]
 
 
-def variants(study: Study) -> list[Variant]:
-    """Every way to prune, label by label and without labels, beside the undefended detector."""
-    found = evaluate(study.scene.images, study.scene.vocabulary, study.settings)
+def variants(context: FigureContext) -> list[Variant]:
+    """Evaluate every variant of pruning, per class and class-agnostic, and the undefended detector."""
+    found = evaluate(context.image_set.images, context.image_set.vocabulary, context.settings)
     ways = {"IoU": found.iou, "IoU, class-agnostic": found.iou_class_agnostic}
     if found.iou is not found.ours:
         ways = {"IoA": found.ours, "IoA, class-agnostic": found.class_agnostic} | ways
@@ -149,19 +152,19 @@ def variants(study: Study) -> list[Variant]:
     return [Variant("undefended", found.undefended.ap50), *pruned]
 
 
-def patch_area(study: Study) -> list[Step]:
-    areas = _around(sweeps.PATCH_AREAS, study.settings.threat.area)
-    if study.lines is None:
-        return sweeps.by_patch_area(study.scene, study.settings, areas)
-    ks = line_counts(study.lines, LINE_STEPS_OF_AREAS)
-    return study.named(sweeps.by_patch_area(study.scene, study.settings, areas, ks=ks))
+def patch_area(context: FigureContext) -> list[Step]:
+    areas = _values_with(sweeps.PATCH_AREAS, context.settings.threat.area)
+    if context.lines is None:
+        return sweeps.by_patch_area(context.image_set, context.settings, areas)
+    ks = line_counts(context.lines, AREA_LINE_STEPS)
+    return context.with_mask_names(sweeps.by_patch_area(context.image_set, context.settings, areas, ks=ks))
 
 
-def patch_aspect(study: Study) -> list[Step]:
-    aspects = _around(sweeps.PATCH_ASPECTS, study.settings.threat.aspect)
-    return sweeps.by_patch_aspect(study.scene, study.settings, aspects)
+def patch_aspect(context: FigureContext) -> list[Step]:
+    aspects = _values_with(sweeps.PATCH_ASPECTS, context.settings.threat.aspect)
+    return sweeps.by_patch_aspect(context.image_set, context.settings, aspects)
 
 
-def _around(values: Sequence[float], used: float) -> list[float]:
-    """The usual values and the one in use, ascending."""
+def _values_with(values: Sequence[float], used: float) -> list[float]:
+    """Return the default values and the one in use, ascending."""
     return sorted({*values, used})

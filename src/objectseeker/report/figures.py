@@ -1,94 +1,162 @@
-"""Every analysis of the paper from one stored run, as tables and plots. No detector runs here."""
+"""Every analysis of the paper from one stored run, as tables and plots, without running a detector."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from objectseeker.core.recipes import Recipe
+from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.report import plots
 from objectseeker.report.figure_plots import FIGURES_BY_NAME, Figure
-from objectseeker.report.figure_rows import Study, line_counts
+from objectseeker.report.figure_rows import FigureContext, line_counts
+from objectseeker.report.report_data import ReportSource
+from objectseeker.runs.run import Run
 
-__all__ = ["FIGURES", "line_counts", "write_figures"]
+__all__ = ["FIGURES", "FigureContext", "FigureFiles", "draw_figures", "line_counts", "write_figures"]
 
 FIGURES: Mapping[str, str] = MappingProxyType({name: one.description for name, one in FIGURES_BY_NAME.items()})
 
 
+@dataclass(frozen=True, slots=True)
+class FigureFiles:
+    """Figures that were written: the folder, its files, and the defense they are about."""
+
+    folder: Path
+    files: tuple[Path, ...]
+    defense: Defense
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON."""
+        return {
+            "out": str(self.folder),
+            "files": [str(file) for file in self.files],
+            "defense_sha256": self.defense.sha256,
+        }
+
+
 def write_figures(
-    scene: ImageSet,
-    settings: EvaluationSettings,
-    out: Path,
+    run: Run,
+    defense: Defense | None,
+    out: str | os.PathLike[str],
     *,
-    masks: Recipe,
-    mask_floor: float,
+    settings: EvaluationSettings | None = None,
     only: Collection[str] | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
-    on_note: Callable[[str], None] = lambda note: None,
-) -> list[Path]:
-    """Write figures.json (what they were made with) and, for each figure, NAME.csv, NAME.svg and NAME.png.
+    on_warning: Callable[[str], None] = lambda message: None,
+) -> FigureFiles:
+    """Write the paper's figures for a run under a defense: NAME.csv, NAME.svg and NAME.png per figure.
 
-    `masks` and `mask_floor` are those the run was stored with, `only` names some of FIGURES. Without matplotlib there
-    are tables but no plots: `plots.missing()` says so in a sentence. `on_progress(done, total)` is called once at the
-    start and after every figure, `on_note` with a sentence for what is left out, or drawn without any value.
+    figures.json says what they were made with. defense.json is the defense at the operating point; at a clean recall or
+    FPPI every figure finds its own rule, and on-the-curve-of.defense.json is the defense whose curve contains them.
+
+    Args:
+        run: A stored run, as `open_run` returns it.
+        defense: The defense to analyze; None: the run's own.
+        out: The folder to write to.
+        settings: Threat and operating point. Default: one square patch of 1 % of the image, at the operating point of
+            the defense.
+        only: Names of `FIGURES`; None: all.
+        on_progress: Called with the number of figures written and of all figures.
+        on_warning: Called with a message for each figure that is skipped or empty, and if plots cannot be drawn.
+
+    Returns:
+        The files. Without matplotlib there are tables, but no plots.
+
+    Raises:
+        ObjectSeekerError: The defense does not fit the run, or a name in `only` is unknown.
+
+    Example:
+        >>> write_figures(open_run("runs/voc"), None, "figures", only=["patch-area"])  # doctest: +SKIP
     """
-    study = Study(scene, settings, masks, require_fraction(mask_floor, "mask_floor"))
-    if settings.floor < mask_floor:
+    defense = run.bind_defense(run.defense() if defense is None else defense)
+    source = ReportSource.from_run(run, defense, settings)
+    context = FigureContext(
+        ImageSet.of(source.images, source.label_map),
+        source.settings,
+        defense.masks,
+        run.manifest.observing.mask_floor,
+    )
+    folder = Path(out)
+    files = draw_figures(context, folder, only=only, on_progress=on_progress, on_warning=on_warning)
+    rule = source.settings.fixed_rule
+    named = defense if rule is None else replace(defense, rule=rule)
+    named.save(folder / ("on-the-curve-of.defense.json" if rule is None else "defense.json"))
+    reason = plots.unavailable_reason()
+    if reason is not None:
+        on_warning(reason)
+    return FigureFiles(folder, tuple(files), named)
+
+
+def draw_figures(
+    context: FigureContext,
+    out: Path,
+    *,
+    only: Collection[str] | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    on_warning: Callable[[str], None] = lambda message: None,
+) -> list[Path]:
+    """Write the figures of a context; `write_figures` does this for a stored run."""
+    mask_floor = require_fraction(context.mask_floor, "mask_floor")
+    if context.settings.floor < mask_floor:
         raise ObjectSeekerError(
-            f"the run keeps masked boxes from a score of {mask_floor!r} on, but these settings look from "
-            f"{settings.floor!r} on: raise alpha and beta, or observe with a lower floor"
+            f"the settings use masked boxes with scores of at least {context.settings.floor!r}, but the run stores "
+            f"none below {mask_floor!r}: raise the thresholds, or observe with a lower --mask-floor"
         )
-    chosen = _chosen(only, study, on_note)
-    drawing = plots.missing() is None
+    chosen = _choose(only, context, on_warning)
+    plotting = plots.unavailable_reason() is None
     written = [out / "figures.json"]
-    nothing: dict[str, list[str]] = {}  # which figures have nothing to show, by the reason
+    empty: dict[str, list[str]] = {}  # names of empty figures, by the reason
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ObjectSeekerError(f"cannot write into {out}: {error.strerror}") from None
-    save_json(written[0], _about(study, chosen))
+    save_json(written[0], _context_dict(context, chosen))
     on_progress(0, len(chosen))
     for done, (name, figure) in enumerate(chosen.items(), start=1):
-        rows = figure.rows(study)
-        plot = figure.plot(study, rows)
+        rows = figure.rows(context)
+        plot = figure.plot(context, rows)
         for panel in plot.panels:
-            if panel.is_empty and name not in nothing.setdefault(panel.if_empty, []):
-                nothing[panel.if_empty].append(name)
+            if panel.is_empty and name not in empty.setdefault(panel.if_empty, []):
+                empty[panel.if_empty].append(name)
         table = out / f"{name}.csv"
         save_text(table, to_csv([row.to_row() for row in rows]))
         written.append(table)
-        if drawing:
+        if plotting:
             written += plots.save(plot, out / name)
         on_progress(done, len(chosen))
-    for why, names in nothing.items():
-        on_note(f"nothing to draw in {', '.join(names)}: {why}")
+    for reason, names in empty.items():
+        on_warning(f"nothing to draw in {', '.join(names)}: {reason}")
     return written
 
 
-def _about(study: Study, chosen: Mapping[str, Figure[Any]]) -> dict[str, Any]:
+def _context_dict(context: FigureContext, chosen: Mapping[str, Figure[Any]]) -> dict[str, Any]:
     return {
-        "images": len(study.scene.images),
-        "objects": len(study.scene.counted),
-        "vacuous_far": study.vacuous_far,
-        "masks": str(study.masks),
-        "mask_floor": study.mask_floor,
-        "settings": study.settings.to_dict(),
+        "images": len(context.image_set.images),
+        "objects": len(context.image_set.counted),
+        "vacuous_far": context.vacuous_far,
+        "masks": str(context.masks),
+        "mask_floor": context.mask_floor,
+        "settings": context.settings.to_dict(),
         "figures": {name: figure.description for name, figure in chosen.items()},
     }
 
 
-def _chosen(only: Collection[str] | None, study: Study, on_note: Callable[[str], None]) -> dict[str, Figure[Any]]:
+def _choose(
+    only: Collection[str] | None, context: FigureContext, on_warning: Callable[[str], None]
+) -> dict[str, Figure[Any]]:
     for name in only or ():
         if name not in FIGURES_BY_NAME:
-            raise ObjectSeekerError(f"there is no figure {name!r}: choose from {', '.join(FIGURES_BY_NAME)}")
+            raise ObjectSeekerError(f"no figure is called {name!r}: choose from {', '.join(FIGURES_BY_NAME)}")
     chosen = {name: figure for name, figure in FIGURES_BY_NAME.items() if not only or name in only}
-    left_out = [name for name, figure in chosen.items() if figure.needs_lines and study.lines is None]
-    if left_out:
-        on_note(f"left out, because {study.masks} are no lines of which some could be used: {', '.join(left_out)}")
-    return {name: figure for name, figure in chosen.items() if name not in left_out}
+    skipped = [name for name, figure in chosen.items() if figure.needs_lines and context.lines is None]
+    if skipped:
+        on_warning(f"skipped {', '.join(skipped)}: {context.masks} has no lines of which a subset could be used")
+    return {name: figure for name, figure in chosen.items() if name not in skipped}

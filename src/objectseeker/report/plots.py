@@ -1,4 +1,4 @@
-"""Line and bar charts as SVG and PNG: the same bytes for the same numbers, and readable without color vision."""
+"""Line and bar charts as SVG and PNG: bit-identical for the same numbers, and readable without color vision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PURPLE: Color = (204, 121, 167)
 MUTED: Color = (110, 110, 110)
 
 STYLE = {
-    "svg.hashsalt": "objectseeker",  # names inside the file are random otherwise
+    "svg.hashsalt": "objectseeker",  # otherwise names inside the file are random
     "font.size": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -33,18 +33,18 @@ STYLE = {
 }
 PNG_DPI = 160
 
-# Inches and points. The legend and the note get the height they need below the panels.
+# Inches and points. Legend and note take the height they need below the panels.
 PANEL_HEIGHT, SINGLE_WIDTH, DOUBLE_WIDTH = 3.3, 6.6, 9.8
 BORDER, TITLE_HEIGHT, LEGEND_LINE, NOTE_LINE = 0.12, 0.42, 0.22, 0.15
 NOTE_SIZE, NOTE_CHARACTERS_PER_INCH = 7.5, 18.0
-EMPTY_CHARACTERS = 40  # of a line of the text that stands for an empty panel
+EMPTY_CHARACTERS = 40  # per line of the message in an empty panel
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LineStyle:
     """A color, and a marker and dashes that tell lines apart without it.
 
-    A hollow marker is large: it shows that another line lies beneath.
+    A hollow marker is large, so that a line beneath stays visible.
     """
 
     color: Color
@@ -53,42 +53,45 @@ class Look:
     hollow: bool = False
 
 
-LOOKS: Mapping[str, Look] = {
-    "far": Look(BLUE, "o", "-"),
-    "close": Look(ORANGE, "s", "--"),
-    "over": Look(VERMILION, "^", "-."),
-    "anywhere": Look(BLACK, "D", ":", hollow=True),
-    "remain": Look(GREEN, "P", "-"),
-    "undefended": Look(MUTED, "", "--"),
-    "defended": Look(GREEN, "v", "-"),
-    "without pruning": Look(PURPLE, "X", "-."),
+LINE_STYLES: Mapping[str, LineStyle] = {
+    "far": LineStyle(BLUE, "o", "-"),
+    "close": LineStyle(ORANGE, "s", "--"),
+    "over": LineStyle(VERMILION, "^", "-."),
+    "anywhere": LineStyle(BLACK, "D", ":", hollow=True),
+    "remain": LineStyle(GREEN, "P", "-"),
+    "undefended": LineStyle(MUTED, "", "--"),
+    "defended": LineStyle(GREEN, "v", "-"),
+    "without pruning": LineStyle(PURPLE, "X", "-."),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
+    """A line of a panel; None leaves a gap."""
+
     label: str
     x: Sequence[Value]
     y: Sequence[Value]
-    look: Look
+    style: LineStyle
 
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """One bar per position 0, 1, ... of the x axis; several `Bars` of a panel stand side by side."""
+    """One bar per position 0, 1, ... of the x axis; several `Bars` of a panel are drawn next to each other."""
 
     label: str
     heights: Sequence[Value]
     colors: Sequence[Color]
     hatch: str = ""
-    form: str = "{:.1f}"  # of the number above each bar
+    number_format: str = "{:.1f}"  # of the number above each bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """`ticks` are positions and texts of the x axis (empty: chosen by itself), `marked` is the setting in use.
+    """One pair of axes.
 
-    Where there is no value at all, `if_empty` stands in the place of the axes and says why.
+    `ticks` are positions and labels of the x axis (empty: automatic), `marked` is the setting in use. Without any
+    value, the message `if_empty` replaces the axes.
     """
 
     x_label: str
@@ -109,7 +112,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Panels, two to a row, with one legend and a note for them all."""
+    """Panels, two per row, with one legend and one note."""
 
     title: str
     panels: Sequence[Panel]
@@ -117,43 +120,43 @@ class Plot:
     legend_columns: int = 6
 
 
-def missing() -> str | None:
-    """Why nothing can be plotted; None if it can."""
+def unavailable_reason() -> str | None:
+    """Return why nothing can be plotted; None if plotting works."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        return "matplotlib is not installed, so there are tables but no plots: pip install 'objectseeker[plots]'"
+        return "matplotlib is not installed, so tables are written, but no plots: pip install 'objectseeker[plots]'"
     return None
 
 
 def save(plot: Plot, stem: Path) -> list[Path]:
     """Write the plot as `stem`.svg and `stem`.png."""
-    from matplotlib import style
+    from matplotlib.style import context
 
     svg, png = (stem.with_name(f"{stem.name}.{kind}") for kind in ("svg", "png"))
-    with style.context(["default", STYLE]):  # whatever the user's own defaults are
-        figure = _drawn(plot)
+    with context(["default", STYLE]):  # independent of the user's defaults
+        figure = _draw(plot)
         figure.savefig(svg, metadata={"Date": None})
         figure.savefig(png, dpi=PNG_DPI)
     return [svg, png]
 
 
-def from_zero(values: Sequence[Value]) -> tuple[float, float]:
-    """Limits for percentages: from 0 to a round number above the highest."""
-    highest = max((value for value in values if value is not None), default=0.0)
-    step = 5 if highest <= 30 else 10
-    return 0.0, min(100.0, step * max(1, math.ceil(highest / step)))
+def zero_based_limits(values: Sequence[Value]) -> tuple[float, float]:
+    """Return limits for percentages: from 0 to a round number at or above the largest."""
+    largest = max((value for value in values if value is not None), default=0.0)
+    step = 5 if largest <= 30 else 10
+    return 0.0, min(100.0, step * max(1, math.ceil(largest / step)))
 
 
-def close_up(values: Sequence[Value], least: float = 10.0) -> tuple[float, float]:
-    """Limits around percentages, at least `least` points apart so that small differences look small."""
+def zoomed_limits(values: Sequence[Value], min_span: float = 10.0) -> tuple[float, float]:
+    """Return limits around percentages, at least `min_span` points apart, so that small differences look small."""
     known = [value for value in values if value is not None] or [0.0]
-    middle, span = (min(known) + max(known)) / 2, max(least, 1.2 * (max(known) - min(known)))
+    middle, span = (min(known) + max(known)) / 2, max(min_span, 1.2 * (max(known) - min(known)))
     low = min(max(0.0, middle - span / 2), max(0.0, 100 - span))
     return low, min(100.0, low + span)
 
 
-def _drawn(plot: Plot) -> Any:
+def _draw(plot: Plot) -> Any:
     from matplotlib.figure import Figure
 
     labels = {one.label for panel in plot.panels if not panel.is_empty for one in panel.series if one.label}
@@ -172,10 +175,10 @@ def _drawn(plot: Plot) -> Any:
     engine: Any = figure.get_layout_engine()
     engine.set(rect=(0.0, below / height, 1.0, rows * PANEL_HEIGHT / height), w_pad=0.1, h_pad=0.08)
     handles: dict[str, Any] = {}
-    places = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for axes in places[len(plot.panels) :]:
+    cells = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in cells[len(plot.panels) :]:
         axes.set_axis_off()
-    for axes, panel in zip(places, plot.panels, strict=False):
+    for axes, panel in zip(cells, plot.panels, strict=False):
         for label, handle in _draw_panel(axes, panel).items():
             handles.setdefault(label, handle)
     left = BORDER / width
@@ -198,7 +201,7 @@ def _drawn(plot: Plot) -> Any:
 
 
 def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
-    """Draw one panel and return what its legend needs."""
+    """Draw one panel; return the handles of its legend by label."""
     if panel.is_empty:
         axes.set_axis_off()
         axes.text(0.5, 0.5, textwrap.fill(panel.if_empty, EMPTY_CHARACTERS), ha="center", va="center", color="0.35")
@@ -229,21 +232,22 @@ def _draw_panel(axes: Axes, panel: Panel) -> dict[str, Any]:
 
 
 def _draw_line(axes: Axes, line: Line) -> Any:
-    look, color = line.look, _rgb(line.look.color)
+    style, color = line.style, _rgb(line.style.color)
     (drawn,) = axes.plot(
         _numbers(line.x),
         _numbers(line.y),
         color=color,
-        linestyle=look.dash,
-        linewidth=1.1 if look.hollow else 1.7,
-        marker=look.marker or ("o" if sum(value is not None for value in line.y) == 1 else ""),  # one point is no line
-        markersize=8 if look.hollow else 6.5,
+        linestyle=style.dash,
+        linewidth=1.1 if style.hollow else 1.7,
+        marker=style.marker
+        or ("o" if sum(value is not None for value in line.y) == 1 else ""),  # a single point needs a marker
+        markersize=8 if style.hollow else 6.5,
         markevery=max(1, len(line.x) // 12),
-        markerfacecolor="none" if look.hollow else color,
-        markeredgecolor=color if look.hollow else "white",
-        markeredgewidth=1.1 if look.hollow else 0.6,
-        clip_on=False,  # a marker on the border stays whole
-        zorder=3 if look.dash == "-" else 4,  # where lines coincide, what is solid shows between dashes
+        markerfacecolor="none" if style.hollow else color,
+        markeredgecolor=color if style.hollow else "white",
+        markeredgewidth=1.1 if style.hollow else 0.6,
+        clip_on=False,  # a marker on the border is not clipped
+        zorder=3 if style.dash == "-" else 4,  # where lines coincide, a solid line shows between dashes
     )
     return drawn
 
@@ -260,7 +264,7 @@ def _draw_bars(axes: Axes, bars: Bars, groups: Sequence[Bars]) -> Any:
         edgecolor="white",
         linewidth=0,
     )
-    texts = ["" if height is None else bars.form.format(height) for height in bars.heights]
+    texts = ["" if height is None else bars.number_format.format(height) for height in bars.heights]
     axes.bar_label(drawn, texts, size=8, padding=1.5)
     from matplotlib.patches import Patch
 
