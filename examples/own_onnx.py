@@ -6,15 +6,14 @@ python own_onnx.py model.onnx street.jpg
 import sys
 
 from objectseeker import Defense, Patch, load_image
-from objectseeker.detectors.check import check_detector
+from objectseeker.detectors.check import check
 
 model, photograph = sys.argv[1:]
 defense = Defense.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones
 seeker = defense.seeker()
 image = load_image(photograph)
 
-for finding in check_detector(seeker.detector, image):
-    print({True: "ok", False: "FAILED", None: "note"}[finding.passed], finding.name, finding.detail, sep=" | ")
+print(check(seeker.detector, image, deployed_masks=defense.masks))
 
 defended = seeker.defend(image)
 found = defended.detections

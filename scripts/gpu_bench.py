@@ -3,7 +3,7 @@
     PYTHONPATH=src python scripts/gpu_bench.py --images VOCdevkit/VOC2007/JPEGImages --out OUT
 
 1. Speed on a network of about 28 GFLOP at 640x640 (the builtin architecture, half as wide again, random weights).
-2. Does it keep the contract: what check-detector asks of views, at 30 lines, in every precision and way of masking.
+2. Does it keep the contract: what objectseeker check asks of views, at 30 lines, in every precision and way of masking.
 3. Real weights on real images: the boxes of every precision and of the loop of single passes are saved, and
    scripts/compare_gpu_boxes.py says how far they move and which certificates differ.
 """

@@ -228,12 +228,12 @@ def kernels(job: Callable[[], Any], rig: Rig, most: int = 14) -> list[tuple[str,
 
 
 def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
-    """The decisive check of check-detector: rewrite what each mask removes, compare its view bit for bit."""
+    """The decisive check of objectseeker check: rewrite what each mask removes, compare its view bit for bit."""
     begin = time.perf_counter()
     masks = Halves(rig.lines if rig.cuda else 1)
     try:
         rng = np.random.default_rng(0)
-        verdict = check_views(detector, image, masks, batch=1, value=114, rng=rng, bar=NoProgress())
+        verdict = check_views(detector, image, masks, batch=1, fill=114, rng=rng, bar=NoProgress())
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

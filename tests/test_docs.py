@@ -53,7 +53,7 @@ def test_its_commands_work(own_detector, tmp_path):
     *_, callable_block, _, _ = re.findall(r"```python\n(.*?)^```$", own_detector, re.S | re.M)
     (tmp_path / "mine.py").write_text(callable_block.partition("seeker =")[0])
     commands = re.findall(r"^objectseeker (.*)$", own_detector, re.M)
-    assert [command.split()[0] for command in commands] == ["check-detector", "detect", "check-detector"]
+    assert [command.split()[0] for command in commands] == ["check", "detect", "check"]
     checked, detected, own = (command.split() for command in commands)
     done = run(tmp_path, *checked, code=1)  # the box of this little graph does not follow the image
     assert done.stdout.count("FAIL") == done.stdout.count("FAIL  boxes are x1, y1, x2, y2") == 1

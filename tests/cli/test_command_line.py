@@ -28,7 +28,7 @@ def workplace(tmp_path):
 
 def test_every_verb_has_help_with_an_example():
     listed = CliRunner().invoke(app, ["--help"]).stdout
-    verbs = ["demo", "detect", "check-detector", "observe", "evaluate", "certify", "tune", "figures"]
+    verbs = ["demo", "detect", "check", "observe", "evaluate", "certify", "tune", "figures"]
     verbs += ["compare", "report", "gate", "verify", "attack"]
     for verb in verbs:
         assert verb in listed
@@ -94,7 +94,7 @@ def test_unreadable_files_are_named_and_the_rest_is_processed(workplace):
         ),
         (["detect", "photos", "--out", "o", "-d", "python:mine:detect", "--mask-threshold", "7"], "mask_threshold"),
         (["detect", "photos", "--out", "mine.py", "-d", "python:mine:detect"], "mine.py"),
-        (["check-detector", "python:nothere:f"], "nothere"),
+        (["check", "python:nothere:f"], "nothere"),
         (["demo", "--patch", "3", "--masks", "halves:1"], "a patch area is a share"),
     ],
 )
@@ -105,16 +105,18 @@ def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message
     assert done.stderr.count("\n") == 1
 
 
-def test_check_detector_passes_and_fails(workplace):
-    done = run(workplace, "check-detector", "python:mine:detect", "photos/one.png", "--masks", "halves:2")
+def test_check_passes_and_fails(workplace):
+    done = run(workplace, "check", "python:mine:detect", "photos/one.png", "--masks", "halves:2")
     assert "All checks passed." in done.stdout
     assert "FAIL" not in done.stdout
-    done = run(
-        workplace, "check-detector", "python:mine:broken", "photos/one.png", "--masks", "halves:2", "--json", code=1
-    )
+    assert "cost  an image of " in done.stdout
+    assert "defended with halves:2 (9 forward passes)" in done.stdout
+    following = "objectseeker observe IMAGES --out run --detector python:mine:detect --masks halves:2"
+    assert done.stdout.endswith(f"All checks passed. Next: {following}\n")
+    done = run(workplace, "check", "python:mine:broken", "photos/one.png", "--masks", "halves:2", "--json", code=1)
     answer = json.loads(done.stdout)
     assert not answer["passed"]
-    assert any(f["passed"] is False and "batch" in f["name"] for f in answer["findings"])
+    assert any(f["passed"] is False and "batch" in f["name"] for f in answer["checks"])
 
 
 def test_demo_certifies_the_photographs(tmp_path):

@@ -71,7 +71,7 @@ def workplace(tmp_path_factory):
         call(*observe, "--out", "run")
         few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--where", "over"]
         call("tune", "run", "--clean-recall", 0.5, *few, "--out", "tuned")
-        said = call("check-detector", "--defense", "tuned/defense.json", "photos/0.png", "--json")
+        said = call("check", "--defense", "tuned/defense.json", "photos/0.png", "--json")
         (folder / "check.json").write_text(said)
         rows = "".join(f"{n}.png,{'night' if n % 2 else 'day'}\n" for n in range(12))
         (folder / "tags.csv").write_text("image,light\n" + rows)

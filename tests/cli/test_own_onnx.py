@@ -91,13 +91,13 @@ def test_from_check_detector_to_report(tmp_path, call):
     graph = ("onnx:blobs.onnx", "--names", "names.txt")
     data, masks = "coco:own.json:photos", ("--masks", "halves:6")
 
-    checked = json.loads(call("check-detector", *graph, "photos/7.png", "--json")[0])
+    checked = json.loads(call("check", *graph, "photos/7.png", "--json")[0])
     assert checked["passed"]
 
     observe = ("observe", data, "--detector", *graph, *masks, "--out", "run")
     assert "knows none of the dataset's classes" in call(*observe, code=2)[1]
     noted = call(*observe, "--class-map", CLASS_MAP)[1]
-    assert "1 box without area left out" in noted
+    assert "1 box without area skipped" in noted
 
     few = ("--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
     call("tune", "run", *few, "--out", "tuned")

@@ -1,12 +1,13 @@
-"""check-detector: passes what is pure, and names what is broken."""
+"""check: passes what is pure, and names what is broken."""
 
+import json
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 
 from objectseeker import Bands, Detections, Halves, Pairs
-from objectseeker.detectors.check import _beside_lines, check_detector
+from objectseeker.detectors.check import _line_borders, check
 from objectseeker.detectors.network.preprocess import place, prepare
 
 
@@ -128,14 +129,14 @@ def raises(images):
 
 
 def failures(detector):
-    return [finding.name for finding in check_detector(detector, scene(), Halves(3)) if finding.passed is False]
+    return list(check(detector, scene(), masks=Halves(3)).failed)
 
 
 def test_a_pure_detector_passes_everything():
-    findings = list(check_detector(pure, scene(), Halves(3)))
-    assert [f.name for f in findings if f.passed is False] == []
-    assert sum(f.passed is True for f in findings) == 7
-    assert [f.detail for f in findings if f.passed is None] == ["equal to the last bit"] * 3
+    report = check(pure, scene(), masks=Halves(3))
+    assert (report.passed, report.failed) == (True, ())
+    assert sum(result.passed is True for result in report.results) == 7
+    assert [result.detail for result in report.results if result.passed is None] == ["bit-identical"] * 3
 
 
 @pytest.mark.parametrize(
@@ -145,11 +146,11 @@ def test_a_pure_detector_passes_everything():
         (Stateful(), "deterministic"),
         (Remembers(), "no memory of earlier images"),
         (batch_dependent, "independent of the other images in a batch"),
-        (place_dependent, "independent of the place in a batch"),
+        (place_dependent, "independent of the position in a batch"),
         (in_fractions, "boxes are x1, y1, x2, y2 in raw pixels"),
         (in_network_pixels, "boxes are x1, y1, x2, y2 in raw pixels"),
         (as_xywh, "boxes are x1, y1, x2, y2 in raw pixels"),
-        (Resizing(leaks=True), "blind to removed pixels"),
+        (Resizing(leaks=True), "ignores removed pixels"),
         (raises, "returns valid boxes"),
         (lambda images: [None] * len(images), "returns valid boxes"),
         (lambda images: [], "returns valid boxes"),
@@ -166,11 +167,11 @@ def test_masking_after_a_resize_passes_with_the_support_margin():
 @pytest.mark.parametrize("masks", [Bands(0.02), Pairs(2), Halves(1) + Bands(0.05, spacing=0.5)])
 def test_views_of_any_masks_are_checked(masks):
     sound, leaking = (
-        next(f for f in check_detector(detector, scene(), masks) if f.name == "blind to removed pixels")
+        next(r for r in check(detector, scene(), masks=masks).results if r.name == "ignores removed pixels")
         for detector in (Resizing(leaks=False), Resizing(leaks=True))
     )
     assert sound.passed
-    assert sound.detail.startswith(f"{len(masks.masks(90, 60))} masks, what each removes rewritten in two ways")
+    assert sound.detail.startswith(f"{len(masks.masks(90, 60))} masks, removed pixels rewritten in two ways each")
     assert leaking.passed is False
 
 
@@ -188,15 +189,15 @@ def test_views_of_any_masks_are_checked(masks):
 )
 def test_the_view_that_leaks_is_named(masks, view, name):
     leak = OpenView(view % masks.passes(90, 60))
-    (finding,) = (f for f in check_detector(leak, scene(), masks) if f.passed is False)
-    assert finding.detail.startswith(f"the view without {name}, after pixels changed in there: ")
+    (result,) = (r for r in check(leak, scene(), masks=masks).results if r.passed is False)
+    assert result.detail.startswith(f"the view without {name}, after removed pixels changed: ")
 
 
 def test_a_band_is_checked_at_both_of_its_lines():
     """Half masks have one line each; the other one of a band must not be forgotten."""
     strips = Bands(0.02).masks(90, 60)
     assert strips.removed[:2].tolist() == [[0, 0, 21, 60], [11, 0, 32, 60]]
-    assert _beside_lines(strips)[:2].tolist() == [
+    assert _line_borders(strips)[:2].tolist() == [
         [[0, 0, 0, 60], [20, 0, 21, 60]],
         [[11, 0, 12, 60], [31, 0, 32, 60]],
     ]
@@ -204,13 +205,13 @@ def test_a_band_is_checked_at_both_of_its_lines():
 
 def test_a_batch_dependent_detector_also_leaks_removed_pixels():
     """The mates of a masked view show the pixels it does not: this is why batch-mates matter."""
-    assert "blind to removed pixels" in failures(batch_dependent)
+    assert "ignores removed pixels" in failures(batch_dependent)
 
 
 def test_an_image_with_nothing_in_it_is_said_to_check_less():
     dark = np.zeros((40, 40, 3), np.uint8)
-    findings = {f.name: f for f in check_detector(pure, dark, Halves(2))}
-    geometry = findings["boxes are x1, y1, x2, y2 in raw pixels"]
+    results = {r.name: r for r in check(pure, dark, masks=Halves(2)).results}
+    geometry = results["boxes are x1, y1, x2, y2 in raw pixels"]
     assert geometry.passed is None
     assert "not checked" in geometry.detail
 
@@ -229,9 +230,11 @@ def test_whoever_watches_is_told_every_check_and_every_run_of_it():
         bars[name] = runs, Bar()
         return nullcontext(bars[name][1])
 
-    findings = list(check_detector(pure, scene(), masks=Halves(2), batch=3, watch=watch))
-    assert [finding.name for finding in findings][: len(bars)] == list(bars)
-    assert "blind to removed pixels" in bars
+    results = []
+    report = check(pure, scene(), masks=Halves(2), batch=3, open_progress=watch, on_result=results.append)
+    assert report.results == tuple(results)
+    assert [result.name for result in results][: len(bars)] == list(bars)
+    assert "ignores removed pixels" in bars
     for name, (runs, bar) in bars.items():
         assert bar.runs == runs, name
 
@@ -241,6 +244,31 @@ def test_labels_without_a_name_are_a_finding():
         return [Detections(found.xyxy, found.score, found.label + 2) for found in pure(images)]
 
     unnamed.names = ("a", "b")
-    first = next(iter(check_detector(unnamed, scene())))
+    first, *_ = check(unnamed, scene(), masks=Halves(1)).results
     assert not first.passed
     assert first.detail == "labels 2 to 2, but its 2 names are for 0 to 1"
+
+
+def test_the_cost_of_an_image_is_measured_with_the_masks_of_the_defense(monkeypatch):
+    clock = iter(np.arange(0, 1000, 0.001))
+    monkeypatch.setattr("objectseeker.detectors.check.time.perf_counter", lambda: float(next(clock)))
+
+    report = check(pure, scene(), masks=Halves(1), deployed_masks=Halves(6), batch=1)
+
+    assert report.cost is not None
+    assert (report.cost.masks, report.cost.forward_passes) == ("halves:6", 25)
+    assert report.cost.undefended_ms == pytest.approx(1.0)  # every call takes one tick of this clock
+    assert report.cost.defended_ms == pytest.approx(25 / 13)  # 12 of 24 masks were timed, and the unmasked view
+    assert str(report.cost) == (
+        "an image of 90x60 takes 1 ms undefended and 1.92 ms defended with halves:6 (25 forward passes)"
+    )
+    assert str(report).splitlines()[-1] == f"cost  {report.cost}"
+
+
+def test_a_report_is_plain_values():
+    report = check(pure, scene(), masks=Halves(1))
+    plain = json.loads(json.dumps(report.to_dict()))
+    assert plain["passed"] is True
+    assert plain["checks"][0]["name"] == "returns valid boxes"
+    assert set(plain) == {"passed", "checks", "detector", "masks", "fill", "cost", "unverified_reason"}
+    assert check(raises, scene(), masks=Halves(1)).to_dict()["cost"] is None

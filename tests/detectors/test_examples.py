@@ -50,8 +50,9 @@ def test_an_own_onnx_file(said, tmp_path):
 
     out = said("own_onnx.py", model, photograph)
 
-    assert "ok | deterministic" in out
-    failed = [line.split(" | ")[1] for line in out.splitlines() if line.startswith("FAILED")]
+    assert "pass  deterministic" in out
+    failed = [line[6:].partition(": ")[0] for line in out.splitlines() if line.startswith("FAIL  ")]
+    assert "defended with halves:30 (121 forward passes)" in out
     assert failed == ["boxes are x1, y1, x2, y2 in raw pixels"]  # this graph's box follows nothing
     # It looks at one pixel alone, inside its box: only a patch over that hides it, and there the smallest does.
     assert "class_0 1.00: certified far, close; the largest square that cannot hide it anywhere has 0 pixels" in out

@@ -269,7 +269,7 @@ def test_an_attack_refutes_a_certificate_by_its_own_account_or_by_the_runs():
 
 
 FINDINGS = [{"name": "deterministic", "passed": True}, {"name": "another batch size", "passed": None}]
-CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed": True, "findings": FINDINGS}
+CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed": True, "checks": FINDINGS}
 
 
 @pytest.mark.parametrize(
@@ -281,8 +281,8 @@ CHECK = {"detector": "toy", "masks": "halves:6", "fill": DEFENSE.fill, "passed":
         ({"fill": 0}, "undecided", "fill 0"),
         ({"masks": None}, "undecided", "names no masks and fill"),
         ({"passed": False}, "fail", "these checks failed"),
-        ({"findings": [{"name": "deterministic", "passed": False}]}, "fail", "deterministic"),
-        ({"findings": []}, "fail", "these checks failed"),
+        ({"checks": [{"name": "deterministic", "passed": False}]}, "fail", "deterministic"),
+        ({"checks": []}, "fail", "these checks failed"),
     ],
 )
 def test_check_detector_must_have_passed_for_this_very_defense(changes, outcome, reason):

@@ -36,7 +36,7 @@ def gate(
         list[Path] | None, typer.Option(metavar="FILE", help="attack.json of exactly this defense; repeatable.")
     ] = None,
     detector_check: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Output of check-detector --defense FILE --json.")
+        Path | None, typer.Option(metavar="FILE", help="Output of objectseeker check --defense FILE --json.")
     ] = None,
     tags: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Slices: CSV with columns image,..., or a COCO file.")

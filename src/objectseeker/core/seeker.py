@@ -194,7 +194,7 @@ class ObjectSeeker:
     then on that image with any pixels drawn into any one allowed patch (any two, if the threat's count is 2), the boxes
     this object returns contain one of the object's label that covers more than `threshold` of it (with an `IouRule`:
     whose IoU with it exceeds `threshold`). It rests on the detector being a pure function of each image at the batch
-    shape used here (`objectseeker check-detector`).
+    shape used here (`objectseeker check`).
 
     `rule` is what prunes and what certifies: a `Rule`, or an `IouRule`. `masks` is a recipe: `Halves(30)` against one
     patch of any size, `Pairs(10)` against two, `Bands(0.01)` against one of at most that size. With `Rolling` masks

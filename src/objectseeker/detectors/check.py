@@ -1,97 +1,230 @@
-"""`check-detector`: does a detector keep the contract the certificates rest on?
+"""`objectseeker check`: does a detector keep the contract that certificates rest on, and what does an image cost?
 
-The proof needs this of a detector, at the batch shapes in use: the boxes of a view depend on that view's own pixels
-only. Not on other images of the batch, not on what came before, not on pixels a mask removed. Tests cannot prove that;
-they can catch every usual way of breaking it.
+The proofs need this of a detector, at the batch shapes in use: the boxes of a view depend on that view's own pixels
+only. Not on other images of the batch, not on earlier images, not on pixels that a mask removed. Tests cannot prove
+that; they can catch every usual way of breaking it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from objectseeker.core.boxes import Detections, Ints, iou
 from objectseeker.core.masks import DEFAULT_FILL, NO_SIDE, SIDES, Image, MaskSet, as_image
-from objectseeker.core.recipes import Halves, Recipe, require_recipe
+from objectseeker.core.recipes import Halves, Recipe, recipe_for_frame, require_recipe
 from objectseeker.core.seeker import Detector, ViewDetector, detect_views
+from objectseeker.detectors import LoadedDetector, load_detector, unverified_reason
 from objectseeker.errors import ObjectSeekerError
 
-MASKS = Halves(4)  # few: every mask takes two rounds of all views
-CONFIDENT = 0.3  # boxes that count when the geometry of the coordinates is checked
-FEWEST_MATES, MOST_MATES = 4, 16  # images given at a time to a detector that makes its own batches
+DEFAULT_MASKS = Halves(4)  # few, because every mask takes two rounds of all views
+CONFIDENT_SCORE = 0.3  # boxes that count when the geometry of the coordinates is checked
+MIN_BATCH, MAX_BATCH = 4, 16  # images passed at a time to a detector that makes its own batches
+TIMED_VIEWS = 16  # of a defended image
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of the result. `passed` is None for a line that only informs."""
+    """One line of the report; `passed` is None for a line that only informs."""
 
     name: str
     passed: bool | None
     detail: str
 
 
-def check_detector(
-    detector: Detector,
-    image: Image,
-    masks: Recipe = MASKS,
-    *,
-    batch: int = 8,
-    value: int = DEFAULT_FILL,
-    seed: int = 0,
-    watch: Watch = lambda name, runs: nullcontext(NoProgress()),
-) -> Iterator[CheckResult]:
-    """Check `detector` on one image, finding by finding.
+@dataclass(frozen=True, slots=True)
+class ImageCost:
+    """Time per image on this machine: one undefended pass, and all views of the defended image."""
 
-    `masks` are those whose views are checked, `batch` is the batch shape of detectors that do not batch by themselves.
-    Those that do may run several images of a smaller batch at the same time, and are checked with more than one anyway.
-    `watch` is told the name of each check before it begins, and how often it runs the detector.
+    width: int
+    height: int
+    masks: str
+    forward_passes: int
+    undefended_ms: float
+    defended_ms: float
+
+    def __str__(self) -> str:
+        return (
+            f"an image of {self.width}x{self.height} takes {_milliseconds(self.undefended_ms)} undefended and "
+            f"{_milliseconds(self.defended_ms)} defended with {self.masks} ({self.forward_passes} forward passes)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DetectorCheck:
+    """The report on a detector: its fingerprint, the results of all checks, and the cost of an image.
+
+    `cost` is None if the detector fails on the image.
     """
-    image = as_image(image)
-    require_recipe(masks)
-    rng = np.random.default_rng(seed)
-    given = min(max(batch, FEWEST_MATES), MOST_MATES) if isinstance(detector, ViewDetector) else batch
-    trial = _CheckRun(detector, image, given, rng, NoProgress())
-    views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
-    checks: list[tuple[str, int, Callable[[_CheckRun], str]]] = [
-        ("returns valid boxes", 1, _CheckRun.valid),
-        ("deterministic", 4, _CheckRun.deterministic),
-        ("no memory of earlier images", 7, _CheckRun.stateless),
-        ("independent of the other images in a batch", 5, _CheckRun.batch_independent),
-        ("independent of the place in a batch", given, _CheckRun.order),
-        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _CheckRun.raw_pixels),
-        ("blind to removed pixels", views, partial(_CheckRun.blind, masks=masks, batch=batch, value=value)),
-    ]
-    for name, runs, test in checks:
-        with watch(name, runs) as bar:
-            finding = _run_check(name, partial(test, replace(trial, bar=bar)))
-        yield finding
-    for size in sorted({1, 2, 2 * batch} - {batch}):
-        yield _run_check(f"another batch size ({size})", partial(trial.other_batch, size), informs=True)
+
+    detector: str
+    masks: str
+    fill: int
+    results: tuple[CheckResult, ...]
+    cost: ImageCost | None
+    unverified_reason: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the failed checks."""
+        return tuple(result.name for result in self.results if result.passed is False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON; the gate reads them."""
+        values = asdict(self)
+        return {"passed": self.passed, "checks": values.pop("results")} | values
+
+    def __str__(self) -> str:
+        marks = {True: "pass", False: "FAIL", None: "info"}
+        lines = [f"{marks[result.passed]}  {result.name}: {result.detail}" for result in self.results]
+        return "\n".join([self.detector, *lines, *([] if self.cost is None else [f"cost  {self.cost}"])])
 
 
 class ProgressStep(Protocol):
-    """What is told of every run of the detector."""
+    """A progress bar that advances with every run of the detector."""
 
     def advance(self) -> None: ...
 
 
 class NoProgress:
-    """Nobody is told."""
+    """A progress bar that shows nothing."""
 
     def advance(self) -> None:
         pass
 
 
-Watch = Callable[[str, int], AbstractContextManager[ProgressStep]]
+OpenProgress = Callable[[str, int], AbstractContextManager[ProgressStep]]  # name of a check, number of its runs
+
+
+@runtime_checkable
+class _Batched(Protocol):
+    """A detector that can run with another batch size; None if its batch size is fixed."""
+
+    def with_batch(self, batch: int, /) -> Detector | None: ...
+
+
+def check(
+    detector: str | Detector,
+    image: Image,
+    *,
+    masks: Recipe = DEFAULT_MASKS,
+    deployed_masks: Recipe | None = None,
+    batch: int = 8,
+    fill: int = DEFAULT_FILL,
+    seed: int = 0,
+    open_progress: OpenProgress = lambda name, runs: nullcontext(NoProgress()),
+    on_result: Callable[[CheckResult], None] = lambda result: None,
+) -> DetectorCheck:
+    """Check a detector on one image, and measure what a defended image costs.
+
+    Args:
+        detector: A SPEC or a callable.
+        image: An image with clear objects.
+        masks: The masks whose views are checked.
+        deployed_masks: The masks whose cost is measured; default: `masks`.
+        batch: Batch size of a detector that does not make its own batches. One that does may run several images of a
+            smaller batch at the same time, and is checked with more than one image in any case.
+        fill: Gray value of removed pixels.
+        seed: Seed of the noise that is shown.
+        open_progress: Called before each check with its name and its number of runs; returns a context manager.
+        on_result: Called with each result as soon as it is there.
+
+    Returns:
+        The report. A failed check is a result in it, not an exception.
+
+    Raises:
+        ObjectSeekerError: The detector cannot be loaded, or an argument is invalid.
+
+    Example:
+        >>> image = np.zeros((48, 64, 3), np.uint8)
+        >>> def bright(images):
+        ...     return [Detections([(0, 0, 9, 9)], [0.9], [0]) for _ in images]
+        >>> check(bright, image, masks=Halves(1)).failed
+        ('boxes are x1, y1, x2, y2 in raw pixels',)
+    """
+    loaded, image = load_detector(detector), as_image(image)
+    require_recipe(masks)
+    rng = np.random.default_rng(seed)
+    shown = min(max(batch, MIN_BATCH), MAX_BATCH) if isinstance(loaded, ViewDetector) else batch
+    run = _CheckRun(loaded, image, shown, rng, NoProgress())
+    views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
+    check_masks = partial(_CheckRun.ignores_masked_pixels, masks=masks, batch=batch, fill=fill)
+    checks: list[tuple[str, int, Callable[[_CheckRun], str]]] = [
+        ("returns valid boxes", 1, _CheckRun.valid),
+        ("deterministic", 4, _CheckRun.deterministic),
+        ("no memory of earlier images", 7, _CheckRun.stateless),
+        ("independent of the other images in a batch", 5, _CheckRun.batch_independent),
+        ("independent of the position in a batch", shown, _CheckRun.position_independent),
+        ("boxes are x1, y1, x2, y2 in raw pixels", 3, _CheckRun.raw_pixels),
+        ("ignores removed pixels", views, check_masks),
+    ]
+    results: list[CheckResult] = []
+
+    def add(result: CheckResult) -> None:
+        results.append(result)
+        on_result(result)
+
+    for name, runs, test in checks:
+        with open_progress(name, runs) as bar:
+            result = _run_check(name, partial(test, replace(run, bar=bar)))
+        add(result)
+    for size in sorted({1, 2, 2 * batch} - {batch}):
+        add(_run_check(f"another batch size ({size})", partial(run.other_batch_size, size), informs=True))
+    cost = None
+    if results[0].passed:
+        try:
+            cost = measure_cost(loaded, image, deployed_masks or masks, batch=batch, fill=fill)
+        except Exception:  # the detector is foreign code; a check that runs all views has already reported the reason
+            cost = None
+    return DetectorCheck(loaded.fingerprint, str(masks), fill, tuple(results), cost, unverified_reason(loaded))
+
+
+def measure_cost(
+    detector: LoadedDetector, image: Image, recipe: Recipe, *, batch: int = 8, fill: int = DEFAULT_FILL
+) -> ImageCost:
+    """Measure the time of an undefended and of a defended image on this machine.
+
+    The defended time is extrapolated from some 16 views that are spread over all masks.
+    """
+    height, width = image.shape[:2]
+    masks = recipe_for_frame(recipe, 0).masks(width, height)
+    count = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch", batch))) - 1  # besides the unmasked view
+    timed = masks.subset(slice(None, None, max(-(-len(masks) // count), 1)))
+    single = _with_batch_size(detector, 1) or detector
+    undefended = _best_time(lambda: single([image]))
+    defended = _best_time(lambda: detect_views(detector, image, timed, value=fill, batch=batch))
+    per_view = defended / (1 + len(timed))
+    passes = 1 + len(masks)
+    return ImageCost(width, height, str(recipe), passes, undefended * 1000, per_view * passes * 1000)
+
+
+def _best_time(call: Callable[[], object]) -> float:
+    """Return the shortest of three runs, in seconds: the first one may prepare something."""
+    times = []
+    for _ in range(3):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value / 1000:.1f} s" if value >= 1000 else f"{value:.3g} ms"
 
 
 class _CheckFailedError(Exception):
-    """A check found what it was looking for."""
+    """A check found a violation."""
 
 
 def _run_check(name: str, test: Callable[[], str], informs: bool = False) -> CheckResult:
@@ -101,7 +234,7 @@ def _run_check(name: str, test: Callable[[], str], informs: bool = False) -> Che
         return CheckResult(name, False, str(failure))
     except ObjectSeekerError as error:
         return CheckResult(name, False, str(error))
-    except Exception as error:  # the detector is foreign code: whatever it raises is a finding, not a crash
+    except Exception as error:  # the detector is foreign code: whatever it raises is a result, not a crash
         return CheckResult(name, False, f"the detector raised {type(error).__name__}: {error}")
     return CheckResult(name, None if informs or detail.startswith("not checked") else True, detail)
 
@@ -131,77 +264,77 @@ class _CheckRun:
             raise _CheckFailedError(f"boxes reach outside the {width}x{height} image, up to {boxes.xyxy.max():.1f}")
         names = tuple(getattr(self.detector, "names", ()))
         if len(boxes) and names and not 0 <= boxes.label.min() <= boxes.label.max() < len(names):
-            seen = f"labels {boxes.label.min()} to {boxes.label.max()}"
-            raise _CheckFailedError(f"{seen}, but its {len(names)} names are for 0 to {len(names) - 1}")
-        return f"{len(boxes)} boxes, {int((boxes.score >= CONFIDENT).sum())} of them scored {CONFIDENT} or more"
+            labels = f"labels {boxes.label.min()} to {boxes.label.max()}"
+            raise _CheckFailedError(f"{labels}, but its {len(names)} names are for 0 to {len(names) - 1}")
+        confident = int((boxes.score >= CONFIDENT_SCORE).sum())
+        return f"{len(boxes)} boxes, {confident} of them scored {CONFIDENT_SCORE} or more"
 
     def deterministic(self) -> str:
         first = self.run([self.image] * self.batch)
         for _ in range(3):
             _require_equal(first, self.run([self.image] * self.batch), "the same batch, run again")
-        return "the same batch four times, equal to the last bit"
+        return "the same batch, run four times, is bit-identical"
 
     def stateless(self) -> str:
         first = self.run([self.image] * self.batch)
         for other in self._others()[:3]:
             self.run([other] * self.batch)
             _require_equal(first, self.run([self.image] * self.batch), "the same batch after other images")
-        return "unchanged after other images in between"
+        return "unchanged after other images"
 
     def batch_independent(self) -> str:
         if self.batch == 1:
-            return "not checked: one image a batch has no mates"
+            return "not checked: a batch of one has no other images"
         first, others = self.run([self.image] * self.batch)[0], self._others()
         for other in others:
-            again = self.run([self.image] + [other] * (self.batch - 1))[0]
-            _require_equal([first], [again], "the same image beside others")
-        return f"unchanged beside {len(others)} kinds of other images, {self.batch} a batch"
+            recomputed = self.run([self.image] + [other] * (self.batch - 1))[0]
+            _require_equal([first], [recomputed], "the same image in a batch with others")
+        return f"unchanged in a batch with {len(others)} kinds of other images, {self.batch} per batch"
 
-    def order(self) -> str:
+    def position_independent(self) -> str:
         if self.batch == 1:
-            return "not checked: one image a batch has one place"
+            return "not checked: a batch of one has one position"
         others = [self._others()[0]] * self.batch
         first = self.run([self.image, *others[1:]])[0]
         for slot in range(1, self.batch):
-            again = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
-            _require_equal([first], [again], f"the same image at place {slot} of the batch")
-        return f"unchanged at all {self.batch} places"
+            recomputed = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
+            _require_equal([first], [recomputed], f"the same image at position {slot} of the batch")
+        return f"unchanged at all {self.batch} positions"
 
     def raw_pixels(self) -> str:
         """Move and enlarge the image: boxes must follow. Boxes in network pixels, fractions or xywh do not."""
         height, width = self.image.shape[:2]
-        before = self.run([self.image] * self.batch)[0].at_least(CONFIDENT)
-        if not len(before):
-            return f"not checked: nothing scored {CONFIDENT} or more in this image, give one with clear objects"
+        original = self.run([self.image] * self.batch)[0].at_least(CONFIDENT_SCORE)
+        if not len(original):
+            return f"not checked: no box scores {CONFIDENT_SCORE} or more in this image; pass one with clear objects"
         dx, dy = width // 3, height // 4
         canvas = np.full((height + dy, width + dx, 3), DEFAULT_FILL, np.uint8)
         canvas[dy:, dx:] = self.image
         enlarged = self.image.repeat(2, axis=0).repeat(2, axis=1)
-        for change, picture, expected in (
-            (f"moved by ({dx}, {dy})", canvas, before.xyxy + np.array([dx, dy, dx, dy])),
-            ("enlarged twofold", enlarged, before.xyxy * 2),
+        for change, changed, expected in (
+            (f"moved by ({dx}, {dy})", canvas, original.xyxy + np.array([dx, dy, dx, dy])),
+            ("enlarged twofold", enlarged, original.xyxy * 2),
         ):
-            after = self.run([picture] * self.batch)[0]
-            followed = (iou(expected, after.xyxy).max(axis=1, initial=0) > 0.5).mean()
+            actual = self.run([changed] * self.batch)[0]
+            followed = (iou(expected, actual.xyxy).max(axis=1, initial=0) > 0.5).mean()
             if followed < 0.5:
-                raise _CheckFailedError(f"only {followed:.0%} of {len(before)} boxes follow when the image is {change}")
-        return f"{len(before)} boxes follow when the image is moved or enlarged"
+                raise _CheckFailedError(f"only {followed:.0%} of {len(original)} boxes follow if the image is {change}")
+        return f"{len(original)} boxes follow if the image is moved or enlarged"
 
-    def blind(self, *, masks: Recipe, batch: int, value: int) -> str:
-        return check_views(self.detector, self.image, masks, batch=batch, value=value, rng=self.rng, bar=self.bar)
+    def ignores_masked_pixels(self, *, masks: Recipe, batch: int, fill: int) -> str:
+        return check_views(self.detector, self.image, masks, batch=batch, fill=fill, rng=self.rng, bar=self.bar)
 
-    def other_batch(self, size: int) -> str:
+    def other_batch_size(self, size: int) -> str:
         first = self.run([self.image] * self.batch)[0]
-        resized = _with_batch(self.detector, size)
+        resized = _with_batch_size(self.detector, size)
         if resized is None:
-            return "this detector's batch is fixed"
+            return "this detector's batch size is fixed"
         other = next(iter(resized([self.image] * size)))
         if other == first:
-            return "equal to the last bit"
+            return "bit-identical"
         if len(other) != len(first):
             return f"{len(other)} boxes instead of {len(first)}"
-        moved, score = np.abs(other.xyxy - first.xyxy).max(), np.abs(other.score - first.score).max()
-        return f"boxes move by up to {moved:.2g} pixels, scores by up to {score:.2g}"
+        return _describe_change(first, other)
 
     def _others(self) -> list[Image]:
         noise = self.rng.integers(0, 256, self.image.shape, dtype=np.uint8)
@@ -215,81 +348,79 @@ def check_views(
     recipe: Recipe,
     *,
     batch: int,
-    value: int,
+    fill: int,
     rng: np.random.Generator,
     bar: ProgressStep,
 ) -> str:
-    """Rewrite what a mask removes, run all views as in use, and compare the view of that mask; raises if it changed.
+    """Rewrite what a mask removes, run all views as in use, and raise if the view of that mask changes.
 
-    Done twice per mask: all that it removes, and only the row or column beside each of its lines, where a resize would
-    leak. The other views of the batch show what was rewritten, so this is also a test of batch-mates at the shapes in
-    use. At the end the first image must give the same boxes again.
+    This is done twice per mask: with everything it removes, and with only the row or column next to each of its lines,
+    where a resize would leak. The other views of the batch show what was rewritten, so this also tests independence of
+    the other images of a batch, at the shapes in use. At the end the first image must have the same boxes again.
     """
     masks = recipe.masks(image.shape[1], image.shape[0])
     strips = masks.strips
-    beside = _beside_lines(strips)
+    borders = _line_borders(strips)
 
-    def seen(shown: Image) -> list[Detections]:
-        views = detect_views(detector, shown, masks, value=value, batch=batch)
+    def detect(shown: Image) -> list[Detections]:
+        views = detect_views(detector, shown, masks, value=fill, batch=batch)
         bar.advance()
         return views
 
-    clean = seen(image)
+    clean = detect(image)
     if not any(len(view) for view in clean[1:]):
-        raise _CheckFailedError(
-            "no box is found in any masked view, so nothing can be told: give an image with objects"
-        )
+        raise _CheckFailedError("no masked view has a box, so nothing can be checked: pass an image with objects")
     for number, members in enumerate(masks.members):
-        for rectangles in (strips.removed[members], beside[members].reshape(-1, 4)):
-            view = seen(_rewritten(image, rectangles, rng))[number + 1]
-            removed = " and ".join(dict.fromkeys(_named(strips, member) for member in members))
-            what = f"the view without {removed}, after pixels changed in there"
-            _require_equal([clean[number + 1]], [view], what)
-    _require_equal(clean, seen(image), "the same views, run again after others")
-    how = "masked by the detector itself" if isinstance(detector, ViewDetector) else "raw pixels masked"
-    return f"{len(masks)} masks, what each removes rewritten in two ways, equal to the last bit ({how})"
+        for rectangles in (strips.removed[members], borders[members].reshape(-1, 4)):
+            view = detect(_rewritten(image, rectangles, rng))[number + 1]
+            removed = " and ".join(dict.fromkeys(_describe_strip(strips, member) for member in members))
+            _require_equal([clean[number + 1]], [view], f"the view without {removed}, after removed pixels changed")
+    _require_equal(clean, detect(image), "the same views, run again after others")
+    how = "the detector masks its own input" if isinstance(detector, ViewDetector) else "raw pixels are masked"
+    return f"{len(masks)} masks, removed pixels rewritten in two ways each: bit-identical ({how})"
 
 
-def _beside_lines(strips: MaskSet) -> Ints:
-    """The removed row or column at the start and at the end of every strip, (M, 2, 4); empty at a border."""
+def _line_borders(strips: MaskSet) -> Ints:
+    """Return the removed row or column at both ends of every strip, (M, 2, 4); empty at an image border."""
     rows, axis, (inside, _) = np.arange(len(strips)), strips.axis, strips.lines
-    beside = np.stack([strips.removed, strips.removed], axis=1)
-    beside[rows, 0, axis + 2] = strips.start + inside[:, 0]
-    beside[rows, 1, axis] = strips.end - inside[:, 1]
-    return beside
+    borders = np.stack([strips.removed, strips.removed], axis=1)
+    borders[rows, 0, axis + 2] = strips.start + inside[:, 0]
+    borders[rows, 1, axis] = strips.end - inside[:, 1]
+    return borders
 
 
 def _rewritten(image: Image, rectangles: Ints, rng: np.random.Generator) -> Image:
-    """`image` with other pixels in these rectangles."""
+    """Return `image` with other pixels in these rectangles."""
     inside = np.zeros(image.shape[:2], bool)
     for x1, y1, x2, y2 in rectangles.tolist():
         inside[y1:y2, x1:x2] = True
     changed, area = image.copy(), image[inside]
-    # Extremes against what is there: the largest change a pixel can make.
+    # The opposite extreme of each pixel is the largest possible change.
     changed[inside] = np.where(area > 127, 0, 255) if rng.random() < 0.5 else rng.integers(0, 256, area.shape)
     return changed
 
 
-def _named(strips: MaskSet, number: int) -> str:
+def _describe_strip(strips: MaskSet, number: int) -> str:
     if strips.side[number] == NO_SIDE:
         return f"{('columns', 'rows')[strips.axis[number]]} {strips.start[number]} to {strips.end[number] - 1}"
     return f"the {SIDES[strips.side[number]]} side up to line {strips.line[number]}"
 
 
-def _require_equal(first: Sequence[Detections], second: Sequence[Detections], what: str) -> None:
-    for a, b in zip(first, second, strict=True):
-        if a != b:
-            if len(a) != len(b):
-                raise _CheckFailedError(f"{what}: {len(b)} boxes instead of {len(a)}")
-            score = np.abs(a.score - b.score).max()
-            moved = np.abs(a.xyxy - b.xyxy).max()
-            raise _CheckFailedError(f"{what}: boxes move by up to {moved:.2g} pixels and scores by up to {score:.2g}")
+def _require_equal(expected: Sequence[Detections], actual: Sequence[Detections], description: str) -> None:
+    for first, second in zip(expected, actual, strict=True):
+        if first != second:
+            if len(first) != len(second):
+                raise _CheckFailedError(f"{description}: {len(second)} boxes instead of {len(first)}")
+            raise _CheckFailedError(f"{description}: {_describe_change(first, second)}")
 
 
-def _with_batch(detector: Any, size: int) -> Detector | None:
-    """The same detector at another batch size; None where that cannot be."""
-    change = getattr(detector, "with_batch", None)
-    if change is not None:
-        changed: Detector | None = change(size)
-        return changed
+def _describe_change(first: Detections, second: Detections) -> str:
+    moved, score = np.abs(second.xyxy - first.xyxy).max(), np.abs(second.score - first.score).max()
+    return f"boxes move by up to {moved:.2g} pixels, scores by up to {score:.2g}"
+
+
+def _with_batch_size(detector: Detector, size: int) -> Detector | None:
+    """Return the same detector at another batch size; None if its batch size is fixed."""
+    if isinstance(detector, _Batched):
+        return detector.with_batch(size)
     return None if isinstance(detector, ViewDetector) else detector

@@ -39,7 +39,7 @@ def gate(
         baseline: The previous release: a run of the same images.
         baseline_defense: Its defense, by default the rule that is judged.
         attack_results: Files attack.json of attacks on exactly this defense.
-        detector_check: A file with the output of `check-detector --defense FILE --json`.
+        detector_check: A file with the output of `objectseeker check --defense FILE --json`.
         tags: Slices of the images: a CSV file with a column `image`, or a COCO file.
         out: A folder for gate.json, junit.xml, gate.md and gate.html.
         audit_bundle: A zip file for everything behind the verdict; `verify` recomputes it.

@@ -340,7 +340,7 @@ def _assumptions(gate: GateResult) -> list[dict[str, str]]:
     """The assumptions of docs/guarantee.md, in their order."""
     run = gate.inputs["run"]
     checks = [result.reason for result in gate.results if result.requirement.metric == "detector_check"]
-    check = checks[0] if checks else "the policy does not require check-detector"
+    check = checks[0] if checks else "the policy does not require objectseeker check"
     unverified = run["unverified_reason"]
     detector = (
         "identified by a hash of its weights and settings" if unverified is None else f"not verified: {unverified}"

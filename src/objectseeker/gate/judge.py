@@ -136,7 +136,7 @@ class AttackResults:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DetectorCheckReport:
-    """The printed result of `check-detector --json`: the detector, masks and fill it ran with, and if it passed."""
+    """The printed result of `objectseeker check --json`: the detector, masks and fill it ran with, and if it passed."""
 
     detector: str
     masks: str | None
@@ -148,12 +148,12 @@ class DetectorCheckReport:
     def from_dict(cls, content: Any, source: str) -> DetectorCheckReport:
         """Read the JSON document; `source` names it in errors."""
         try:
-            failed = tuple(str(check["name"]) for check in content["findings"] if check["passed"] is False)
-            passed, checked = content["passed"] is True and not failed, bool(content["findings"])
+            failed = tuple(str(check["name"]) for check in content["checks"] if check["passed"] is False)
+            passed, checked = content["passed"] is True and not failed, bool(content["checks"])
             return cls(str(content["detector"]), content.get("masks"), content.get("fill"), passed and checked, failed)
         except (KeyError, TypeError, AttributeError):
             raise ObjectSeekerError(
-                f"{source} is not a detector check report: write one with check-detector --defense FILE --json"
+                f"{source} is not a detector check report: write one with objectseeker check --defense FILE --json"
             ) from None
 
 
@@ -385,7 +385,7 @@ def _detector_check_result(requirement: Requirement, release: Release) -> Requir
     outcome: Outcome = "undecided"
     masks = str(defense.masks)
     if report is None:
-        reason = "no report was given: add --detector-check FILE, the output of check-detector --defense FILE --json"
+        reason = "no report was given: add --detector-check FILE, what objectseeker check --defense FILE --json prints"
     elif report.detector != defense.identity:
         reason = f"the report is about the detector {report.detector}, not {defense.identity}: check this one"
     elif report.masks is None or report.fill is None:

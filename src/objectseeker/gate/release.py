@@ -62,7 +62,7 @@ def judge_release(
     attacks = [_read_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
     report = None
     if files.detector_check is not None:
-        content = _read_json(files.detector_check, "a detector check report: write one with check-detector --json")
+        content = _read_json(files.detector_check, "a detector check report: write one with objectseeker check --json")
         report = DetectorCheckReport.from_dict(content, str(files.detector_check))
     for run in files.runs:
         _require_complete(run)

@@ -49,7 +49,7 @@ METRIC_SPECS: dict[str, MetricSpec] = {
     "false_alert_rate": MetricSpec("false alert rate", "at_most", "%", ("slice", *ENOUGH)),
     "fppi": MetricSpec("false positives per image", "at_most", "", ("slice", *ENOUGH)),
     "recall_under_attack": MetricSpec("recall under attack", "at_least", "%", (*PATCH, *ENOUGH), has_baseline=False),
-    "detector_check": MetricSpec("check-detector passed", None, "", has_baseline=False),
+    "detector_check": MetricSpec("objectseeker check passed", None, "", has_baseline=False),
 }
 
 
@@ -378,7 +378,7 @@ at_most = "30 %"
 # patch_area = "1%"
 # at_least = "60 %"
 
-# --detector-check FILE: the output of check-detector --defense FILE --json.
+# --detector-check FILE: the output of objectseeker check --defense FILE --json.
 # [[require]]
 # metric = "detector_check"
 """
