@@ -38,7 +38,15 @@ def run(
     warm = _seconds(detector, loaded, settings)
     with TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        observe(dataset, detector, Path(folder) / "run", settings, limit=len(loaded))
+        observe(
+            dataset,
+            detector,
+            out=Path(folder) / "run",
+            masks=settings.masks,
+            fill=settings.fill,
+            batch_size=settings.batch_size,
+            limit=len(loaded),
+        )
         observed = time.perf_counter() - begin
     count, detected = len(loaded), sum(warm)
     return {
@@ -63,7 +71,7 @@ def _seconds(detector: LoadedDetector, images: Sequence[Image], settings: Observ
             yield image, settings.masks.masks(image.shape[1], image.shape[0])
 
     seconds, begin = [], time.perf_counter()
-    for _ in detect_all_views(detector, with_masks(), value=settings.fill, batch=settings.batch or BATCH):
+    for _ in detect_all_views(detector, with_masks(), value=settings.fill, batch=settings.batch_size or BATCH):
         seconds.append(time.perf_counter() - begin)
         begin = time.perf_counter()
     return seconds
@@ -77,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     defense = defense_of(arguments)
     detector = load_detector(defense.detector, device=arguments.device, **defense.options)
-    settings = ObservationSettings(masks=defense.masks, fill=defense.fill, batch=defense.batch)
+    settings = ObservationSettings.from_defense(defense)
     result = run(open_dataset(arguments.dataset), detector, settings, images=arguments.images)
     if arguments.json:
         print(json.dumps(result))

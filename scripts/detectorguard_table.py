@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
-    masks = run.manifest.observing.masks
+    masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
     images = run.images()

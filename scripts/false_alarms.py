@@ -34,7 +34,7 @@ def main() -> None:
     for folder in options.runs:
         run = open_run(folder)
         scene = ImageSet.of(under(run.images(), defense.masks), run.vocabulary)
-        search = Search(mask_floor=run.manifest.observing.mask_floor, losses=())
+        search = Search(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
         clean = Measuring(scene, search).full(settings).figures()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
         print("| base_threshold | false alarms an image | objects found | far | close | over |")

@@ -24,8 +24,8 @@ from objectseeker import Defense, Detections, Halves, ObjectSeeker, ObjectSeeker
 from objectseeker.datasets import match_classes, open_dataset
 from objectseeker.detectorguard.features import ObjectnessFeatures, add_features, read_features
 from objectseeker.files.images import image_size, load_image
-from objectseeker.runs.image_index import write_image_index
 from objectseeker.runs.run import Run, open_run
+from objectseeker.runs.tables import write_image_index
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -187,7 +187,7 @@ class Stores(Kind):
         run = run_here(spec, self._run, images_per_part=2)
         add_features(run, ObjectnessFeatures(write_network(folder / "objectness.onnx"), input_size=(96, 89)))
         self._files = read_tree(self._run)
-        self._whole, self._identity, self._count = _content(run), run.identity, run.finished
+        self._whole, self._identity, self._count = _content(run), run.fingerprint, run.finished
 
     def write(self, rng: Rng) -> Path:
         """Files of the run with spoiled bytes, swapped, lost, doubled or renamed."""
@@ -218,7 +218,7 @@ class Stores(Kind):
             return f"{changed[0]} is not as it was stored, without a word"
         if run.complete and run.finished != self._count:
             return f"a run of {self._count} images is said to be complete with {run.finished}"
-        if run.identity != self._identity:
+        if run.fingerprint != self._identity:
             return "run.json was changed without a word"
         return None
 

@@ -33,7 +33,7 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
 
-from observe_job import OBSERVING, content_of, make_dataset  # noqa: E402
+from observe_job import MASKS, content_of, make_dataset  # noqa: E402
 
 DETECTOR = "python:ray_detectors:slow"
 PORT = 6399
@@ -80,15 +80,13 @@ def main() -> None:
 
 def drive(dataset: str, out: str, engine: str) -> None:
     """The job itself; `engine` is local or the address of a cluster."""
-    from objectseeker.datasets import open_dataset
-    from objectseeker.runs.engines.engine_selection import open_engine
-    from objectseeker.runs.observe import observe
+    from objectseeker import observe
+    from objectseeker.runs.engines import ClusterRequest
 
     os.chdir(TESTS)  # where the detector lies
-    asked = {} if engine == "local" else {"address": engine}
+    cluster = None if engine == "local" else ClusterRequest(address=engine)
     warn = lambda sentence: print(f"    {sentence}", file=sys.stderr, flush=True)  # noqa: E731
-    with open_engine("local" if engine == "local" else "ray", DETECTOR, {}, asked, warn) as chosen:
-        observe(open_dataset(dataset), chosen, out, OBSERVING, images_per_part=8, on_warning=warn)
+    observe(dataset, DETECTOR, out=out, masks=MASKS, cluster=cluster, images_per_part=8, on_warning=warn)
 
 
 def disturbed_runs(

@@ -29,21 +29,21 @@ def main() -> None:
     parser.add_argument("--masks", default="halves:30")
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
-    detector, observing = detectors.load_detector(options.detector), ObservationSettings(parse_recipe(options.masks))
+    detector, settings = detectors.load_detector(options.detector), ObservationSettings(parse_recipe(options.masks))
     with tempfile.TemporaryDirectory() as name:
         dataset = photographs(Path(name), options.images)
 
         def foretell() -> float:
-            return 3600 * estimate(dataset, detector, observing).hours
+            return 3600 * estimate(dataset, detector, settings).hours
 
         for turn in range(options.rounds):
             before = foretell()
             begin = time.perf_counter()
-            observe(dataset, detector, Path(name) / str(turn), observing)
+            observe(dataset, detector, out=Path(name) / str(turn), masks=settings.masks)
             taken = time.perf_counter() - begin
             after = foretell()
             print(
-                f"{options.images} images, {observing.masks}: foretold {before:.1f} and {after:.1f} s, taken "
+                f"{options.images} images, {settings.masks}: foretold {before:.1f} and {after:.1f} s, taken "
                 f"{taken:.1f} s: {taken / ((before + after) / 2):.2f} of it",
                 flush=True,
             )

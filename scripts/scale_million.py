@@ -59,26 +59,23 @@ def write_listing(folder: Path, images: int) -> Path:
 
 
 def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
-    from objectseeker import Halves
+    from objectseeker import Halves, observe, open_run
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs.engines.engine_selection import open_engine
-    from objectseeker.runs.manifest import ObservationSettings
-    from objectseeker.runs.observe import observe
-    from objectseeker.runs.run import open_run
+    from objectseeker.runs.engines import ClusterRequest
 
     begin = time.perf_counter()
     say = Printer(begin)
     dataset = open_dataset(spec)
     say(f"{len(dataset):,} images listed")
-    asked = {"workers": options.workers} if options.engine == "ray" else {}
+    cluster = ClusterRequest(workers=options.workers) if options.engine == "ray" else None
 
     def progress(done: int, total: int) -> None:
         if done % options.every == 0:
             files = sum(1 for _ in out.glob("parts/*"))
             say(f"{done:>9,} of {total:,} done, {done / (time.perf_counter() - begin):>6,.0f}/s, {files:,} parts")
 
-    with open_engine(options.engine, "python:ray_detectors:trivial", {}, asked, say) as engine:
-        observe(dataset, engine, out, ObservationSettings(Halves(1)), on_progress=progress)
+    detector = "python:ray_detectors:trivial"
+    observe(dataset, detector, out=out, masks=Halves(1), cluster=cluster, on_progress=progress, on_warning=say)
     say("observed")
     run = open_run(out)
     say(f"opened again, every checksum verified: complete {run.complete}, {len(run.parts):,} images")

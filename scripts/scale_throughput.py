@@ -29,11 +29,10 @@ from objectseeker import Halves
 from objectseeker.datasets import Dataset, open_dataset
 from objectseeker.demo.samples import samples
 from objectseeker.detectors.onnx import available_cores
-from objectseeker.runs.engines import Engine, LocalEngine
-from objectseeker.runs.engines.engine_selection import open_engine
-from objectseeker.runs.engines.ray_worker import DetectorLoader
-from objectseeker.runs.manifest import ObservationSettings
+from objectseeker.runs.engines import ClusterRequest, LocalEngine, open_engine
 from objectseeker.runs.observe import observe
+from objectseeker.runs.ray import DetectorLoader
+from objectseeker.runs.tasks import Engine
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
 sys.path.insert(0, str(TESTS))
@@ -74,7 +73,7 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
             return LocalEngine([DetectorLoader(spec, {}, str(TESTS), cores_each).load() for _ in range(count)], spec)
 
         def ray(workers: int) -> Engine:
-            return stack.enter_context(open_engine("ray", spec, {}, {"workers": workers}))
+            return stack.enter_context(open_engine(spec, cluster=ClusterRequest(workers=workers)))
 
         # Each with the one it is to be compared with. Sleeping is done side by side by threads, computing by cores.
         sleeping = spec != "builtin"
@@ -87,14 +86,14 @@ def measure(spec: str, lines: int, dataset: Dataset, folder: Path, options: argp
         for number, (engine, _) in enumerate(
             engines.values()
         ):  # workers start, detectors are called for the first time
-            observe(dataset, engine, folder / f"warm-{number}", ObservationSettings(Halves(1)), limit=2 * cores)
+            observe(dataset, engine, out=folder / f"warm-{number}", masks=Halves(1), limit=2 * cores)
         seconds: dict[str, list[float]] = {name: [] for name in engines}
         contents = []
         for turn in range(options.rounds):
             for name, (engine, _) in engines.items():
                 out = folder / f"{turn}-{name}"
                 begin = time.perf_counter()
-                observe(dataset, engine, out, ObservationSettings(Halves(lines)))
+                observe(dataset, engine, out=out, masks=Halves(lines))
                 seconds[name].append((time.perf_counter() - begin) / len(dataset))
                 contents.append(content_of(out))
     assert all(content == contents[0] for content in contents), "the engines did not write the same bytes"

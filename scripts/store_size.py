@@ -13,9 +13,9 @@ from pathlib import Path
 
 from objectseeker.core.recipes import parse_recipe
 from objectseeker.metrics.image_set import under
-from objectseeker.runs.observe import PART
+from objectseeker.runs.observe import PART_SIZE
 from objectseeker.runs.run import open_run
-from objectseeker.runs.stored_boxes import StoredBoxes, encode
+from objectseeker.runs.tables import StoredBoxes, encode_boxes
 
 
 def main() -> None:
@@ -25,21 +25,23 @@ def main() -> None:
     parser.add_argument("--mask-floor", type=float, default=0.1)
     options = parser.parse_args()
     run = open_run(options.run)
-    floors = run.manifest.observing.base_floor, options.mask_floor
-    if options.mask_floor < run.manifest.observing.mask_floor:
-        parser.error(f"{options.run} holds masked boxes from {run.manifest.observing.mask_floor} on only")
+    floors = run.manifest.observation_settings.base_floor, options.mask_floor
+    if options.mask_floor < run.manifest.observation_settings.mask_floor:
+        parser.error(f"{options.run} holds masked boxes from {run.manifest.observation_settings.mask_floor} on only")
     hashes = {
-        index: file for number in {*run.parts.whole, *run.parts.begun} for index, file in run.hashes(number).items()
+        index: file
+        for number in {*run.parts.full_parts, *run.parts.partial_parts}
+        for index, file in run.hashes(number).items()
     }
     found = []
     for index, image in zip(sorted(hashes), under(run.images(), parse_recipe(options.masks)), strict=True):
         seen = image.observation
         found.append(
-            StoredBoxes.of_image(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
+            StoredBoxes.from_views(index, (seen.width, seen.height), hashes[index], [seen.base, *seen.masked], floors)
         )
-    for size in (1, PART):
+    for size in (1, PART_SIZE):
         parts = [StoredBoxes.join(found[start : start + size]) for start in range(0, len(found), size)]
-        stored = sum(len(encode(part)) for part in parts)
+        stored = sum(len(encode_boxes(part)) for part in parts)
         print(
             f"in parts of {size}: {stored / len(found):,.0f} bytes an image ({len(found)} images, {len(parts)} parts)"
         )

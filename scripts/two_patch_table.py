@@ -41,7 +41,7 @@ TIMED_OBJECTS, TIMED_PAIRS = 10, 20_000
 def main() -> int:
     options = arguments()
     run = open_run(options.run)
-    masks = run.manifest.observing.masks
+    masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Pairs):
         raise ObjectSeekerError(f"{options.run} has the masks {masks}: observe with --masks pairs:10")
     settings = EvaluationSettings.along(

@@ -12,20 +12,18 @@ import stat
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 
 from objectseeker import Detections, Halves
-from objectseeker.datasets import open_dataset
-from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import Run
 
 LINES = 3
-OBSERVING = ObservationSettings(Halves(LINES))
+MASKS = Halves(LINES)
 
 
 @dataclass
@@ -79,10 +77,8 @@ def make_dataset(folder: Path, count: int, *, names: tuple[str, ...] = ("thing",
 
 
 def run_here(spec: str, out: Path, detector: Spots | None = None, **options) -> Run:
-    """Observe with `OBSERVING`, or with what `options` say instead."""
-    names = {field.name for field in fields(ObservationSettings)} & options.keys()
-    observing = replace(OBSERVING, **{name: options.pop(name) for name in names})
-    return observe(open_dataset(spec), detector or Spots(), out, observing, **options)
+    """Observe with `MASKS` and a small detector, unless `options` say otherwise."""
+    return observe(spec, detector or Spots(), out=out, **{"masks": MASKS, **options})
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -9,15 +9,15 @@ import numpy as np
 
 from objectseeker import Detections, Halves
 from objectseeker.datasets import DatasetImage
-from objectseeker.runs.engines.tasks import kept
 from objectseeker.runs.manifest import Manifest, ObservationSettings
 from objectseeker.runs.observe import job_of
-from objectseeker.runs.stored_boxes import StoredBoxes
+from objectseeker.runs.tables import StoredBoxes
+from objectseeker.runs.tasks import boxes_to_store
 from objectseeker.runs.writer import open_writer
 
 DETECTOR_NAMES = ("dog", "cat", "unicorn", "kitten")
 DATASET_NAMES = ("cat", "horse", "dog")
-OBSERVING = ObservationSettings(Halves(2), base_floor=0.0, mask_floor=0.0)
+SETTINGS = ObservationSettings(Halves(2), base_floor=0.0, mask_floor=0.0)
 
 
 def manifest(sizes=((20, 10),), **changes):
@@ -28,16 +28,16 @@ def manifest(sizes=((20, 10),), **changes):
         for number, size in enumerate(sizes)
     )
     made = Manifest(
-        detector="toy sha256:00ff",
+        detector_fingerprint="toy sha256:00ff",
         detector_spec="onnx:somewhere/toy.onnx",
         detector_options={"class_names": DETECTOR_NAMES},
         detector_names=DETECTOR_NAMES,
-        observing=OBSERVING,
+        observation_settings=SETTINGS,
         dataset="coco:somewhere",
-        dataset_identity="abc",
+        dataset_fingerprint="abc",
         dataset_names=DATASET_NAMES,
         limit=None,
-        to_dataset=(2, 0, -1, 0),
+        dataset_labels=(2, 0, -1, 0),
         unmatched_classes=("horse",),
         software={"python": "3.11.0", "numpy": "2.0.0"},
         images=images,
@@ -62,11 +62,11 @@ def some_views(seed, count, most=5):
 
 def write_boxes(writer, index, base, masked):
     made = writer.run.manifest
-    writer.add(kept(job_of(made), index, made.images[index].size, [base, *masked]))
+    writer.add(boxes_to_store(job_of(made), index, made.images[index].size, [base, *masked]))
 
 
 def write_broken(writer, index, reason):
-    writer.add(StoredBoxes.unreadable(index, reason))
+    writer.add(StoredBoxes.unreadable_image(index, reason))
 
 
 def store(folder, made, seed=0):
@@ -74,7 +74,7 @@ def store(folder, made, seed=0):
     every = []
     with open_writer(folder, made) as run:
         for index, entry in enumerate(made.images):
-            views = some_views(seed + index, made.observing.masks.passes(*entry.size))
+            views = some_views(seed + index, made.observation_settings.masks.passes(*entry.size))
             write_boxes(run, index, views[0], views[1:])
             every.append(views)
     return every

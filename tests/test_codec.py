@@ -108,6 +108,15 @@ def test_what_is_not_exactly_right_is_named(text, message):
     assert str(error.value).startswith(message)
 
 
+def test_the_format_is_the_first_thing_that_must_be_right():
+    assert codec.read_json('{"format": 2, "power": 3}', Rule, "it.json", format=2) == Rule(power=3)
+    for version, shown in {"1": "1", "true": "True", '"2"': "'2'", "null": "None", "2.5": "2.5"}.items():
+        with pytest.raises(ObjectSeekerError, match=rf"it\.json has format {shown}, this version .* reads format 2: "):
+            codec.read_json(f'{{"format": {version}, "strange": 3}}', Rule, "it.json", format=2)
+    with pytest.raises(ObjectSeekerError, match="unknown key 'format'"):
+        codec.read_json('{"format": 2}', Rule, "it.json")
+
+
 def test_toml_is_read_by_the_same_rules():
     assert codec.read_toml("rule.power = 2\ncount = 3", Document, "it.toml") == Document(rule=Rule(power=2), count=3)
     for text, message in {

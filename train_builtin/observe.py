@@ -12,7 +12,6 @@ from pathlib import Path
 from objectseeker.core.recipes import parse_recipe as parse_masks
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors.torch_module import torch_detector
-from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from train_builtin.trainer import load_trained
 
@@ -34,8 +33,9 @@ def main() -> None:
     run = observe(
         open_dataset(options.dataset),
         detector,
-        options.out,
-        ObservationSettings(options.masks, mask_floor=options.mask_floor),
+        out=options.out,
+        masks=options.masks,
+        mask_floor=options.mask_floor,
         limit=options.limit,
         on_progress=lambda done, total: print(f"{done} of {total}", flush=True) if done % 100 == 0 else None,
     )

@@ -1,5 +1,8 @@
 """objectseeker: object detection that provably survives adversarial patches."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import Certificates
 from objectseeker.core.iou_rule import IouRule
@@ -13,6 +16,10 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.gate import gate
+
+if TYPE_CHECKING:
+    from objectseeker.runs.observe import observe
+    from objectseeker.runs.run import Run, open_run
 
 __version__ = "0.1.0"
 
@@ -29,8 +36,20 @@ __all__ = [
     "Pairs",
     "Patch",
     "Rule",
+    "Run",
     "gate",
     "halves",
     "load_image",
+    "observe",
     "open_dataset",
+    "open_run",
 ]
+
+# Imported when they are first used: they need pyarrow, which detecting does not.
+_LAZY = {"Run": "runs.run", "observe": "runs.observe", "open_run": "runs.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'objectseeker' has no attribute {name!r}")
+    return getattr(import_module(f"objectseeker.{_LAZY[name]}"), name)

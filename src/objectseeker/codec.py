@@ -5,7 +5,7 @@ keys that occur twice, true and false as numbers, numbers as strings, NaN, infin
 reads as 0.0. Checks in `__post_init__` apply as everywhere else. Every error is one line that names the document, the
 key (`rule.mask_threshold`), the value got and what to do. Equal content is written as equal bytes.
 
-    settings = codec.read_json(path.read_bytes(), Settings, str(path), fix="write it with objectseeker tune")
+    settings = codec.read_json(path.read_bytes(), Settings, str(path), format=1, fix="write it with objectseeker tune")
     policy = codec.read_toml(text, Policy, "policy.toml")
     options = codec.from_plain(values, Options, "the options")    # from dicts and lists
     save_text(path, codec.write_json(settings, indent=2) + "\n")
@@ -47,13 +47,14 @@ _KINDS = {
 }
 
 
-def read_json(content: bytes | str, kind: type[T], document: str, *, fix: str = "") -> T:
+def read_json(content: bytes | str, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:
     """Read a JSON document.
 
     Args:
         content: The text, or its bytes in UTF-8.
         kind: The dataclass, or any other type that msgspec knows.
         document: What errors call it, such as its path.
+        format: The version that its key `format` must state; None if it has no such key.
         fix: What errors advise, such as "write it with objectseeker tune".
 
     Raises:
@@ -68,7 +69,7 @@ def read_json(content: bytes | str, kind: type[T], document: str, *, fix: str = 
         ...
         objectseeker.errors.ObjectSeekerError: rule.json: base_threshold must be a number, got True
     """
-    return from_plain(parse_json(content, document, fix=fix), kind, document, fix=fix)
+    return from_plain(parse_json(content, document, fix=fix), kind, document, format=format, fix=fix)
 
 
 def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
@@ -95,17 +96,25 @@ def parse_json(content: bytes | str, document: str, *, fix: str = "") -> Any:
         raise ObjectSeekerError(_sentence(document, f"is not valid JSON ({reason})", fix)) from None
 
 
-def read_toml(text: str, kind: type[T], document: str, *, fix: str = "") -> T:
+def read_toml(text: str, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:
     """Read a TOML document, by the same rules as `read_json`."""
     try:
         values = tomllib.loads(text, parse_float=lambda number: _finite(number, document))
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ObjectSeekerError(_sentence(document, f"is not valid TOML ({error})", fix)) from None
-    return from_plain(values, kind, document, fix=fix)
+    return from_plain(values, kind, document, format=format, fix=fix)
 
 
-def from_plain(values: Any, kind: type[T], document: str, *, fix: str = "") -> T:
+def from_plain(values: Any, kind: type[T], document: str, *, format: int | None = None, fix: str = "") -> T:
     """Make a typed value of dicts, lists, strings and numbers, as strictly as `read_json`."""
+    if format is not None and isinstance(values, dict):
+        values = dict(values)
+        version = values.pop("format", None)
+        if version != format or isinstance(version, bool):
+            raise ObjectSeekerError(
+                f"{document} has format {shown(version)}, this version of objectseeker reads format {format}: "
+                "write it with this version, or read it with the version that wrote it"
+            )
     if (number := _huge_number(values)) is not None:  # older versions of msgspec read one as the float -1
         raise ObjectSeekerError(f"{document} has the number {shown(number)}: whole numbers must fit 64 bits")
     try:

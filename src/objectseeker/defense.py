@@ -140,19 +140,24 @@ class Defense:
         that is the only difference.
         """
         detector = detectors.load_detector(self.detector, device=device, **self.options)
-        if self.identity is not None:
-            self._require_same(self.identity, detector.fingerprint, trust_detector)
+        self.require_detector(detector.fingerprint, trust_detector=trust_detector)
         return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
 
-    def _require_same(self, was: str, now: str, trust_detector: bool) -> None:
-        on_another_cpu = was != now and differs_only_in_cpu(was, now)
-        if was == now or (on_another_cpu and trust_detector):
+    def require_detector(self, fingerprint: str, *, trust_detector: bool | None = None) -> None:
+        """Reject a detector other than the one that this defense is about, if it names one.
+
+        `trust_detector` accepts the same detector on another processor; None: that is not possible here.
+        """
+        expected = self.identity
+        other_cpu = expected is not None and expected != fingerprint and differs_only_in_cpu(expected, fingerprint)
+        if expected in (None, fingerprint) or (other_cpu and trust_detector):
             return
-        what = f"the detector {was}, but {self.detector} is {now} here"
+        what = f"the detector {expected}, but {self.detector} is {fingerprint} here"
         advice = "observe and tune with this one"
-        if on_another_cpu:
-            what = f"{self.detector} on another processor: {describe_difference(was, now)}"
-            advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
+        if expected is not None and other_cpu:
+            what = f"{self.detector} on another processor: {describe_difference(expected, fingerprint)}"
+            if trust_detector is not None:
+                advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
         raise ObjectSeekerError(f"this defense is about {what}: certificates do not carry over; {advice}")
 
     def with_fingerprint(self, identity: str) -> Defense:

@@ -23,7 +23,7 @@ from objectseeker.gate import verify
 from objectseeker.gate.audit_bundle import MANIFEST, json_bytes, write_bundle
 from objectseeker.metrics.policy import parse_policy
 from objectseeker.runs.run import checksum, open_run
-from objectseeker.runs.stored_boxes import decode, encode
+from objectseeker.runs.tables import decode_boxes, encode_boxes
 
 POLICY = """
 format = 1
@@ -271,7 +271,7 @@ def first_part(members):
 
 def touched(content, column, value):
     """A part with one number changed."""
-    found = decode(content)
+    found = decode_boxes(content)
     boxes = found.boxes
     xyxy, score = boxes.xyxy.copy(), boxes.score.copy()
     if column == "score":
@@ -279,7 +279,7 @@ def touched(content, column, value):
     else:
         xyxy[3, 2] += value
     changed = type(boxes)(xyxy, score, boxes.label)
-    return encode(type(found)(found.image, found.mask, changed, found.sizes, found.hashes, found.broken))
+    return encode_boxes(type(found)(found.image, found.mask, changed, found.sizes, found.hashes, found.broken))
 
 
 def moved(members, column, value, *, renamed):

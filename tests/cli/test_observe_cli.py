@@ -47,7 +47,7 @@ def test_a_sample_is_recorded_and_shown(workplace):
         (["--limit", 2, "--sample", 2], "give --limit (the first images) or --sample (some of all), not both"),
         (["--seed", 2], "--seed draws a sample: say with --sample of how many images"),
         (["--sample", 2, "--seed", -1], "0"),  # in the words of whichever Typer there is
-        (["--engine", "ray", "--cpus-per-worker", "1e-8"], "cpus-per-worker has at most 4 digits after the point"),
+        (["--engine", "ray", "--cpus-per-worker", "1e-8"], "cpus-per-worker must have at most 4 decimals"),
         (["--fill", "99999999999999999999", "--estimate"], "fill must be a gray value within 0 to 255"),
         (["--engine", "x" * 10_000], "engine must be one of local, ray, got 'xxx"),
     ],
@@ -91,4 +91,4 @@ def test_ctrl_c_does_not_wait_for_a_server_that_says_nothing(workplace):
             said = process.communicate(timeout=60)[1]
     assert time.monotonic() - begin < 10  # it would be 90 if it waited; well under a second on an idle machine
     assert process.returncode == 130
-    assert said.splitlines()[-1] == "Stopped by Ctrl-C. 0 of 9 images are done, and the same command goes on."
+    assert said.splitlines()[-1] == "Stopped by Ctrl-C. 0 of 9 images are done; rerun the same command to resume."

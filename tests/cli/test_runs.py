@@ -42,7 +42,7 @@ def test_estimate_says_what_it_would_cost_and_does_nothing(workplace):
     ]
     answer = json.loads(run(workplace, *arguments, "--estimate", "--json").stdout)
     assert answer["images"] == 12
-    assert answer["passes"] == 12 * 25
+    assert answer["forward_passes"] == 12 * 25
     assert answer["hours"] > 0
     assert not (workplace / "never").exists()
 

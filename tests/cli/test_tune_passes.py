@@ -7,10 +7,8 @@ import pytest
 from command import photographs
 
 from objectseeker import Defense
-from objectseeker.core.recipes import parse_recipe
 from objectseeker.datasets import open_dataset
 from objectseeker.detectors import load_detector
-from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 
 FEW = ("--clean-recall", "0.5", "--filter-ioa", "0.6", "--edge-factor", "1", "--cluster-distance", "0.1")
@@ -47,7 +45,7 @@ def test_a_run_whose_detector_has_no_spec_is_tuned_without_a_defense(call, tmp_p
     photographs(tmp_path, [(10, 10, 30, 20), (40, 12, 30, 20)])
     monkeypatch.syspath_prepend(tmp_path)
     dataset, detector = open_dataset("coco:truth.json:photos"), load_detector("python:mine:detect")
-    observe(dataset, detector, tmp_path / "sum", ObservationSettings(parse_recipe("halves:3")))
+    observe(dataset, detector, out=tmp_path / "sum", masks="halves:3")
     said, noted = call(*TUNE, "--passes", "13", "--out", "tuned")
     assert "no defense is written" in noted
     assert "halves:" in said

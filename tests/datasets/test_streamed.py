@@ -12,7 +12,7 @@ import PIL.Image
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from observe_job import OBSERVING, Spots, run_here
+from observe_job import MASKS, Spots, run_here
 
 from objectseeker import ObjectSeekerError
 from objectseeker.datasets import open_dataset
@@ -192,7 +192,7 @@ def test_a_parquet_path_that_is_not_utf8(tmp_path):
 
 def test_an_image_that_a_list_names_and_nobody_has_stops_the_job(folder, tmp_path):
     (tmp_path / "list.txt").write_text("photos/b.png\nmemory://photos/gone.png\n")
-    with pytest.raises(ObjectSeekerError, match=r"memory://photos/gone\.png: there is no such file: bring it back"):
+    with pytest.raises(ObjectSeekerError, match=r"memory://photos/gone\.png: there is no such file: restore it"):
         run_here(f"list:{tmp_path / 'list.txt'}", tmp_path / "run")
     assert open_run(tmp_path / "run").finished == 1
 
@@ -258,8 +258,8 @@ def test_the_manifest_stays_small(folder, tmp_path):
     assert abs(sizes[0] - sizes[1]) < 10
     settings = json.loads((large.folder / "run.json").read_text())
     assert settings["images"] == 5
-    assert settings["observing"] == OBSERVING.to_dict()
-    assert settings["detector"] == Spots().fingerprint
+    assert settings["observation_settings"]["masks"] == str(MASKS)
+    assert settings["detector_fingerprint"] == Spots().fingerprint
 
 
 def test_a_folder_that_cannot_be_listed_is_not_left_out(folder, monkeypatch):

@@ -25,7 +25,6 @@ onnx = pytest.importorskip("onnx")
 from observe_job import Spots, make_dataset
 
 from objectseeker.datasets import open_dataset
-from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import open_run
 
@@ -113,7 +112,7 @@ def test_boxes_are_output_unless_there_is_an_alert(network):
 @pytest.fixture
 def run(tmp_path):
     dataset = open_dataset(make_dataset(tmp_path / "data", 4))
-    return observe(dataset, Spots(), tmp_path / "run", ObservationSettings(Halves(2)))
+    return observe(dataset, Spots(), out=tmp_path / "run", masks=Halves(2))
 
 
 def test_features_are_added_once_and_read_back(run, network):
@@ -202,7 +201,7 @@ def test_features_of_another_run_or_image_are_refused(run, network, tmp_path):
     """Files that are whole, but not where they belong."""
     add_features(run, network)
     data = open_dataset(make_dataset(tmp_path / "data", 4))
-    other = observe(data, Spots(), tmp_path / "other", ObservationSettings(Halves(3)))
+    other = observe(data, Spots(), out=tmp_path / "other", masks=Halves(3))
     add_features(other, network)
     mine, theirs = run.folder / FOLDER, other.folder / FOLDER
     (mine / "000001.features").write_bytes((theirs / "000001.features").read_bytes())

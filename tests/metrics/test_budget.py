@@ -56,11 +56,11 @@ def run(tmp_path_factory):
     names = VOCABULARY.dataset_names
     made = manifest(
         images=entries,
-        observing=ObservationSettings(MASKS, base_floor=0.0, mask_floor=0.1),
+        observation_settings=ObservationSettings(MASKS, base_floor=0.0, mask_floor=0.1),
         dataset_names=names,
         detector_names=names,
         detector_options={},
-        to_dataset=(0, 1),
+        dataset_labels=(0, 1),
         unmatched_classes=(),
     )
     with open_writer(folder, made) as writer:

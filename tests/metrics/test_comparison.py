@@ -27,7 +27,9 @@ OPTIONS = {"losses": (5.0,), "recalls": (0.9,), "bootstrap": 40, "seed": 1, "cho
 
 def stored(images, name: str = "one"):
     """What `measure` needs of a run."""
-    manifest = SimpleNamespace(detector="made up", observing=SimpleNamespace(masks=Halves(6), mask_floor=FLOOR))
+    manifest = SimpleNamespace(
+        detector_fingerprint="made up", observation_settings=SimpleNamespace(masks=Halves(6), mask_floor=FLOOR)
+    )
     return SimpleNamespace(
         folder=Path("runs") / name, manifest=manifest, vocabulary=VOCABULARY, images=lambda: list(images)
     )

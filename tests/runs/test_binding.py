@@ -3,16 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from observe_job import LINES, OBSERVING, make_dataset, run_here
+from observe_job import LINES, MASKS, make_dataset, run_here
 from store_cases import DETECTOR_NAMES, manifest, store
-from store_cases import OBSERVING as STORED
+from store_cases import SETTINGS as STORED
 
 from objectseeker import Bands, Defense, Detections, Halves, IouRule, ObjectSeekerError, Pairs, Rule
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.datasets import open_dataset
 from objectseeker.defense import BUILTIN_FOLLOW, BUILTIN_RULE, DEFAULT_RULE, GENERAL_FOLLOW
-from objectseeker.runs.engines import engine_selection
-from objectseeker.runs.engines.engine_selection import open_engine
+from objectseeker.runs import engines
+from objectseeker.runs.engines import open_engine
 from objectseeker.runs.observe import observe
 from objectseeker.runs.run import open_run
 
@@ -21,10 +21,10 @@ IDENTITY = "toy sha256:00ff"
 RULE = Rule(base_threshold=0.4, mask_threshold=0.6)
 
 
-def observed(folder, spec=SPEC, options=None, observing=OBSERVING):
+def observed(folder, spec=SPEC, options=None, **settings):
     dataset = open_dataset(make_dataset(folder / "images", 3))
-    with open_engine("local", spec, options) as engine:
-        return observe(dataset, engine, folder / "run", observing)
+    with open_engine(spec, options) as engine:
+        return observe(dataset, engine, out=folder / "run", **{"masks": MASKS, **settings})
 
 
 def stored(folder, **changes):
@@ -39,10 +39,9 @@ def toy(**changes):
 
 
 def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
-    observing = replace(OBSERVING, fill=9, base_floor=0.0, mask_floor=0.0)
-    run = observed(tmp_path, observing=observing)
+    run = observed(tmp_path, fill=9, base_floor=0.0, mask_floor=0.0)
     defense = run.defense()
-    assert defense == Defense.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector)
+    assert defense == Defense.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector_fingerprint)
     assert (defense.rule, defense.follow) == (DEFAULT_RULE, GENERAL_FOLLOW)
     defense.save(tmp_path / "defense.json")
     loaded = Defense.load(tmp_path / "defense.json")
@@ -54,7 +53,7 @@ def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
 
 
 def test_batches_are_the_callers_unless_the_detector_makes_its_own(tmp_path):
-    run = observed(tmp_path, options={"batch": 5}, observing=replace(OBSERVING, batch=4))
+    run = observed(tmp_path, options={"batch": 5}, batch_size=4)
     assert run.manifest.detector_options == {}
     assert run.defense().batch == 4
     assert run.defense().seeker().batch == 4
@@ -67,20 +66,22 @@ def test_the_rule_of_a_runs_defense_may_be_any_other(tmp_path):
     assert run.defense(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
     follow = ThresholdSchedule(alpha=0.3, beta=0.2)
     assert run.defense(follow.rule(RULE, 0.4), follow).follow == follow
-    assert run.defense(follow=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_threshold)
+    assert run.defense(threshold_schedule=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_threshold)
     builtin = stored(tmp_path / "builtin", detector_spec="builtin", detector_options={}).defense()
     assert (builtin.rule, builtin.follow) == (BUILTIN_RULE, BUILTIN_FOLLOW)
-    batched = stored(tmp_path / "batched", observing=replace(STORED, batch=4))
+    batched = stored(tmp_path / "batched", observation_settings=replace(STORED, batch_size=4))
     assert batched.defense().batch == 4
-    own = replace(STORED, batch=None)
-    own_batches = stored(tmp_path / "own", observing=own, detector_options={"batch": 16, "mask_mode": "crop"})
+    own = replace(STORED, batch_size=None)
+    own_batches = stored(
+        tmp_path / "own", observation_settings=own, detector_options={"batch": 16, "mask_mode": "crop"}
+    )
     assert (own_batches.defense().batch, own_batches.defense().mask_mode) == (16, "crop")
 
 
 def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
     run = run_here(make_dataset(tmp_path / "images", 1), tmp_path / "run")
     with pytest.raises(
-        ObjectSeekerError, match=r"does not say how its detector spots sha256:0123 is loaded.* named by its SPEC"
+        ObjectSeekerError, match=r"does not state how its detector spots sha256:0123 is loaded.* named by its SPEC"
     ):
         run.defense()
     fitting = Defense(detector="builtin", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
@@ -96,7 +97,7 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
         def __call__(self, images):
             return [Detections.empty() for _ in images]
 
-    monkeypatch.setattr(engine_selection.detectors, "load_detector", lambda spec, **options: Blind())
+    monkeypatch.setattr(engines.detectors, "load_detector", lambda spec, **options: Blind())
     options = {"device": "cpu", "workers": 2, "input_size": (64, 32), "mask_mode": "crop", "layout": None}
     monkeypatch.chdir(tmp_path)
     run = observed(tmp_path, "onnx:weights/toy.onnx", options)
@@ -115,7 +116,7 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
         ({"masks": Pairs(2)}, "its masks are pairs:2, the run's halves:2"),
         ({"masks": Halves(2) + Bands(0.01)}, "its masks are halves:2+bands:0.01, the run's halves:2"),
         ({"fill": 0}, "its fill is 0, the run's 114"),
-        ({"batch": 4}, "its batch is 4, the run's 8"),
+        ({"batch": 4}, "its batch size is 4, the run's 8"),
         ({"class_names": ("a", "b")}, "its class names are not the run's"),
         ({"class_names": None}, "its class names are not the run's"),
         (
@@ -127,8 +128,8 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
             {"detector": "onnx:other.onnx", "identity": None},
             "its detector is onnx:other.onnx, the run's onnx:somewhere/toy.onnx",
         ),
-        ({"mask_mode": "crop", "identity": None}, "its mask_mode is crop, the run's the detector's own"),
-        ({"input_size": 640, "identity": None}, "its input_size is 640, the run's the detector's own"),
+        ({"mask_mode": "crop", "identity": None}, "its mask_mode is crop, the run's the detector's default"),
+        ({"input_size": 640, "identity": None}, "its input_size is 640, the run's the detector's default"),
     ],
 )
 def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_path, changes, named):
@@ -141,15 +142,15 @@ def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_
 
 
 def test_another_way_of_masking_is_another_identity(tmp_path):
-    run = stored(tmp_path, detector="toy (64x64 fill batch=8) sha256:00ff")
+    run = stored(tmp_path, detector_fingerprint="toy (64x64 fill batch=8) sha256:00ff")
     with pytest.raises(ObjectSeekerError, match=r"its detector is toy \(64x64 crop .*, the run's toy \(64x64 fill "):
         run.bind_defense(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_mode="crop"))
 
 
 def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
-    run = stored(tmp_path, observing=replace(STORED, base_floor=0.3, mask_floor=0.5))
+    run = stored(tmp_path, observation_settings=replace(STORED, base_floor=0.3, mask_floor=0.5))
     assert run.bind_defense(toy()) == toy()
-    masked = r"looks at masked boxes from a score of 0\.4 on and the run keeps them from 0\.5 on, observe with a lower "
+    masked = r"masked boxes with scores of at least 0\.4 are used, but the run stores none below 0\.5: .* with a lower "
     low = replace(RULE, evidence_threshold=0.4)
     for rule in (replace(RULE, mask_threshold=0.4), low, IouRule(ioa=low)):
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
@@ -157,7 +158,7 @@ def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
             run.defense(rule)
     with pytest.raises(
-        ObjectSeekerError, match=r"base boxes from a score of 0\.2 .* keeps them from 0\.3 .*--base-floor"
+        ObjectSeekerError, match=r"base boxes with scores of at least 0\.2 .* none below 0\.3: .*--base-floor"
     ):
         run.bind_defense(toy(rule=replace(RULE, base_threshold=0.2)))
 
@@ -169,9 +170,11 @@ def test_one_without_an_identity_that_fits_is_bound(tmp_path):
         assert run.bind_defense(unbound) == replace(unbound, identity=IDENTITY)
     assert run.bind_defense(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
     own = stored(
-        tmp_path / "own", observing=replace(STORED, batch=None), detector_options={"batch": 16, "mask_mode": "crop"}
+        tmp_path / "own",
+        observation_settings=replace(STORED, batch_size=None),
+        detector_options={"batch": 16, "mask_mode": "crop"},
     )
     crop = toy(batch=16, mask_mode="crop", class_names=None, identity=None)
     assert own.bind_defense(crop).identity == IDENTITY
-    with pytest.raises(ObjectSeekerError, match="its batch is the detector's own, the run's 16"):
+    with pytest.raises(ObjectSeekerError, match="its batch is the detector's default, the run's 16"):
         own.bind_defense(replace(crop, batch=None))

@@ -14,17 +14,16 @@ from pathlib import Path
 
 import PIL.Image
 import pytest
-from observe_job import OBSERVING, content_of, make_dataset
+from observe_job import MASKS, content_of, make_dataset
 
 from objectseeker import Halves, ObjectSeekerError, detectors
 from objectseeker.datasets import open_dataset
-from objectseeker.runs.engines.engine_selection import open_engine
-from objectseeker.runs.engines.ray_cluster import import_ray
-from objectseeker.runs.engines.ray_worker import DetectorLoader
-from objectseeker.runs.engines.tasks import describe_detector
+from objectseeker.runs.engines import ClusterRequest, open_engine
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
+from objectseeker.runs.ray import DetectorLoader, import_ray
 from objectseeker.runs.run import open_run
+from objectseeker.runs.tasks import describe_detector
 
 if find_spec("ray") is None:
     pytest.skip("Ray is not installed", allow_module_level=True)
@@ -35,7 +34,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    environment = {"env_vars": {"PYTHONPATH": str(HERE)}}
+    environment = {"env_vars": {"PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))}}
     ray.init(
         address="local",
         num_cpus=2,
@@ -62,8 +61,9 @@ def undisturbed(spec, tmp_path_factory):
 
 def on_engine(name, spec, out, detector, *, asked=None, warnings=None, **options):
     says = [] if warnings is None else warnings
-    with open_engine(name, f"python:ray_detectors:{detector}", {}, asked or {}, says.append) as engine:
-        return observe(open_dataset(spec), engine, out, OBSERVING, **options)
+    cluster = ClusterRequest(**(asked or {})) if name == "ray" else None
+    detector = f"python:ray_detectors:{detector}"
+    return observe(spec, detector, out=out, masks=MASKS, cluster=cluster, on_warning=says.append, **options)
 
 
 def worker_pids():
@@ -91,7 +91,7 @@ def test_our_own_cluster_is_out_of_reach_of_other_machines():
 @pytest.mark.parametrize("version", ["2.51.1", "2.40.0", "1.99.0", "3", "unknown"])
 def test_a_ray_that_ignores_the_token_is_refused(version, monkeypatch):
     monkeypatch.setattr(ray, "__version__", version)
-    with pytest.raises(ObjectSeekerError, match=rf"Ray {re.escape(version)} takes orders .* install 2\.52 or later"):
+    with pytest.raises(ObjectSeekerError, match=rf"Ray {re.escape(version)} lets anyone .* install 2\.52 or later"):
         import_ray(None)
 
 
@@ -125,7 +125,7 @@ def test_workers_that_are_killed_cost_only_what_they_were_at(spec, undisturbed, 
     run = on_engine("ray", spec, tmp_path / "run", "slow", warnings=warnings, on_progress=kill)
     assert run.complete
     assert len(set(killed)) == 2
-    lost = [sentence for sentence in warnings if "was lost, its images are given to others" in sentence]
+    lost = [sentence for sentence in warnings if "was lost, its images go to others" in sentence]
     assert len(lost) == 2
     assert content_of(tmp_path / "run") == undisturbed
 
@@ -150,7 +150,7 @@ def test_an_image_that_ends_worker_after_worker_is_named(tmp_path):
     spec = make_dataset(tmp_path / "images", 2)
     red = tmp_path / "images" / "1.png"
     PIL.Image.new("RGB", PIL.Image.open(red).size, (255, 0, 0)).save(red)
-    with pytest.raises(ObjectSeekerError, match=rf"{red} ended 3 workers, so it is not given to another"):
+    with pytest.raises(ObjectSeekerError, match=rf"{red} ended 3 workers, so no other gets it"):
         on_engine("ray", spec, tmp_path / "run", "poisoned", asked={"workers": 1})
     assert open_run(tmp_path / "run").finished == 1
 
@@ -161,8 +161,7 @@ def test_a_detector_that_fails_is_one_sentence(spec, tmp_path):
 
 
 def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_path):
-    from objectseeker.runs.engines.ray import RayEngine, _difference
-    from objectseeker.runs.engines.ray_cluster import ClusterRequest
+    from objectseeker.runs.ray import RayEngine, _difference
 
     loading = DetectorLoader("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     right = loading.describe(detectors.load_detector(loading.spec))
@@ -171,15 +170,15 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
         (replace(right, software=right.software | {"numpy": "9.9"}), r"its numpy is .*, here it is 9\.9"),
         (replace(right, software={}), "its numpy is .*, here it is missing"),
         (replace(right, names=("a",)), r"its class names is \('gadget', .*here it is \('a',\)"),
-        (replace(right, own_batches=True), "that it makes its own batches is False, here it is True"),
+        (replace(right, own_batches=True), "whether it makes its own batches is False, here it is True"),
     ):
         assert re.match(named, _difference(right, wrong))
     other = replace(right, fingerprint="other sha256:00")
     named = (
-        "must be left out, it would find other boxes: its detector is .*spotting .*sha256.*, here it is other sha256:00"
+        "cannot be used, it would find other boxes: its detector is .*spotting .*sha256.*, here it is other sha256:00"
     )
     with RayEngine(loading, ClusterRequest(workers=1), other) as engine, pytest.raises(ObjectSeekerError, match=named):
-        observe(open_dataset(spec), engine, tmp_path / "run", OBSERVING)
+        observe(spec, engine, out=tmp_path / "run", masks=MASKS)
     unknown = replace(loading, spec="onnx:nowhere.onnx")
     with (
         RayEngine(unknown, ClusterRequest(workers=1)) as engine,
@@ -189,8 +188,7 @@ def test_a_worker_with_another_detector_or_another_version_is_refused(spec, tmp_
 
 
 def test_without_a_reference_the_first_worker_says_what_the_detector_is():
-    from objectseeker.runs.engines.ray import RayEngine
-    from objectseeker.runs.engines.ray_cluster import ClusterRequest
+    from objectseeker.runs.ray import RayEngine
 
     loading = DetectorLoader("builtin", {}, str(HERE), cores=1)
     with RayEngine(loading, ClusterRequest(workers=1)) as engine:
@@ -201,8 +199,7 @@ def test_without_a_reference_the_first_worker_says_what_the_detector_is():
 
 
 def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp_path):
-    from objectseeker.runs.engines.ray import RayEngine
-    from objectseeker.runs.engines.ray_cluster import ClusterRequest
+    from objectseeker.runs.ray import RayEngine
 
     loading = DetectorLoader("python:ray_detectors:spotting", {}, str(HERE), cores=1)
     begin = time.monotonic()
@@ -220,10 +217,9 @@ def test_what_no_machine_of_the_cluster_has_is_not_waited_for_for_ever(spec, tmp
 
 
 def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_done(tmp_path):
-    from objectseeker.runs.engines.ray import MOST_ITEMS, QUEUED_TASKS, RayEngine
-    from objectseeker.runs.engines.ray_cluster import ClusterRequest
-    from objectseeker.runs.engines.tasks import ImageTask
     from objectseeker.runs.observe import job_of, make_manifest
+    from objectseeker.runs.ray import MAX_TASK_IMAGES, QUEUED_TASKS, RayEngine
+    from objectseeker.runs.tasks import ImageTask
 
     make_dataset(tmp_path, 1)
     dataset = open_dataset(tmp_path)
@@ -241,10 +237,10 @@ def test_cheap_images_share_a_task_and_items_are_taken_no_faster_than_they_are_d
     with RayEngine(loading, ClusterRequest(workers=1)) as engine:
         job = job_of(make_manifest(dataset, engine.describe(), observing, images_per_part=64))
         tasks = []
-        for findings in engine.observe(job, items()):
-            tasks.append(len(findings.images))
-            done += len(findings.images)
-            assert taken - done <= QUEUED_TASKS * MOST_ITEMS
+        for stored in engine.observe(job, items()):
+            tasks.append(len(stored.images))
+            done += len(stored.images)
+            assert taken - done <= QUEUED_TASKS * MAX_TASK_IMAGES
     assert done == taken == 4000
     assert max(tasks) == 64
 
@@ -258,29 +254,30 @@ def test_a_job_that_is_given_up_leaves_nothing_for_the_next(spec, undisturbed, t
             raise EnoughError
 
     dataset = open_dataset(spec)
-    with open_engine("ray", "python:ray_detectors:slow", {}, {"workers": 1}) as engine:
+    with open_engine("python:ray_detectors:slow", cluster=ClusterRequest(workers=1)) as engine:
         with pytest.raises(EnoughError):
-            observe(dataset, engine, tmp_path / "given-up", OBSERVING, on_progress=stop)
-        observe(dataset, engine, tmp_path / "run", OBSERVING)
+            observe(dataset, engine, out=tmp_path / "given-up", masks=MASKS, on_progress=stop)
+        observe(dataset, engine, out=tmp_path / "run", masks=MASKS)
     assert content_of(tmp_path / "run") == undisturbed
 
 
-def test_bad_wishes_are_one_sentence(spec, tmp_path):
-    for name, asked, options, sentence in (
-        ("cloud", {}, {}, "engine must be one of local, ray, got 'cloud'"),
-        ("local", {"workers": 3}, {}, "--workers can only be asked of a Ray cluster"),
-        ("ray", {"workers": 0}, {}, "workers must be at least 1, got 0"),
-        ("ray", {"cpus": -1}, {}, "cpus-per-worker must not be negative, got -1"),
-        ("ray", {"cpus": 1e-8}, {}, "cpus-per-worker has at most 4 digits after the point, got 1e-08"),
-        ("ray", {"cpus": 0}, {}, "some CPU or GPU"),
-        ("ray", {"gpus": 1}, {}, "would not use them: add --device cuda"),
-        ("ray", {}, {"device": "cuda:0,cuda:1"}, "Ray hands out the GPUs; got 'cuda:0,cuda:1'"),
+@pytest.mark.parametrize(
+    ("asked", "options", "message"),
+    [
+        ({"workers": 0}, {}, "workers must be at least 1, got 0"),
+        ({"cpus": -1}, {}, "cpus-per-worker must not be negative, got -1"),
+        ({"cpus": 1e-8}, {}, "cpus-per-worker must have at most 4 decimals, got 1e-08"),
+        ({"cpus": 0}, {}, "some CPU or GPU"),
+        ({"gpus": 1}, {}, "would not use them: add --device cuda"),
+        ({}, {"device": "cuda:0,cuda:1"}, "Ray assigns the GPUs; got 'cuda:0,cuda:1'"),
+    ],
+)
+def test_impossible_requests_are_one_sentence(asked, options, message):
+    with (
+        pytest.raises(ObjectSeekerError, match=message),
+        open_engine("python:ray_detectors:spotting", options, cluster=ClusterRequest(**asked)),
     ):
-        with (
-            pytest.raises(ObjectSeekerError, match=sentence),
-            open_engine(name, "python:ray_detectors:spotting", options, asked),
-        ):
-            pass
+        pass
 
 
 def test_a_cluster_that_does_not_answer_is_one_sentence(spec, tmp_path):

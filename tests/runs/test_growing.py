@@ -107,7 +107,7 @@ def test_a_run_is_never_made_smaller(spec, tmp_path):
 
 
 def test_parts_are_as_large_as_the_dataset_asks_whatever_the_limit(spec, tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.runs.observe.SMALL_RUN", 5)
+    monkeypatch.setattr("objectseeker.runs.observe.SMALL_DATASET", 5)
     assert run_here(spec, tmp_path / "run", limit=2).manifest.images_per_part == 256
 
 
@@ -233,9 +233,9 @@ class Unverified(Spots):
 def test_a_detector_that_cannot_be_vouched_for_needs_trust_to_go_on(spec, tmp_path):
     out, said = tmp_path / "run", []
     run = run_here(spec, out, Unverified(), limit=2, on_warning=said.append)
-    sentence = f"{Unverified.unverified_reason}; once stopped, the run goes on only with --trust-detector"
+    sentence = f"{Unverified.unverified_reason}; once stopped, the run resumes only with --trust-detector"
     assert said.count(sentence) == 1
-    assert (run.manifest.detector_unverified, run.manifest.detector_trusted) == (Unverified.unverified_reason, False)
+    assert (run.manifest.unverified_reason, run.manifest.detector_trusted) == (Unverified.unverified_reason, False)
     assert run_here(spec, out, Unverified(), limit=2).complete  # nothing is computed
     before = content_of(out)
     with pytest.raises(ObjectSeekerError, match="2 finished images, and nobody knows which weights it has; if this is"):
@@ -244,8 +244,8 @@ def test_a_detector_that_cannot_be_vouched_for_needs_trust_to_go_on(spec, tmp_pa
     said.clear()
     trusted = run_here(spec, out, Unverified(), limit=4, trust_detector=True, on_warning=said.append)
     assert trusted.manifest.detector_trusted
-    assert any("goes on on your word" in sentence for sentence in said)
-    assert (len(trusted.images()), trusted.identity) == (4, run.identity)
+    assert any("resumes because you confirmed" in sentence for sentence in said)
+    assert (len(trusted.images()), trusted.fingerprint) == (4, run.fingerprint)
 
 
 def test_trust_is_recorded_only_where_something_rests_on_it(spec, tmp_path):

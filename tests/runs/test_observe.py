@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 from observe_job import (
     LINES,
-    OBSERVING,
+    MASKS,
     Crash,
     Spots,
     content_of,
@@ -80,13 +80,18 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
 def test_the_manifest_records_the_job(spec, tmp_path):
     manifest = run_here(spec, tmp_path / "run", fill=9, base_floor=0.3, mask_floor=0.2, limit=2).manifest
     dataset = open_dataset(spec)
-    assert (manifest.detector, manifest.detector_names) == ("spots sha256:0123", ("gadget", "thing", "shadow"))
+    assert (manifest.detector_fingerprint, manifest.detector_names) == (
+        "spots sha256:0123",
+        ("gadget", "thing", "shadow"),
+    )
     assert (manifest.detector_spec, manifest.detector_options) == (None, {})
-    assert manifest.observing == ObservationSettings(Halves(LINES), fill=9, batch=8, base_floor=0.3, mask_floor=0.2)
+    assert manifest.observation_settings == ObservationSettings(
+        Halves(LINES), fill=9, batch_size=8, base_floor=0.3, mask_floor=0.2
+    )
     assert manifest.limit == 2
-    assert (manifest.dataset, manifest.dataset_identity) == (dataset.spec, dataset.identity)
+    assert (manifest.dataset, manifest.dataset_fingerprint) == (dataset.spec, dataset.identity)
     assert manifest.dataset_names == ("thing", "gadget", "rarity")
-    assert (manifest.to_dataset, manifest.unmatched_classes) == ((1, 0, -1), ("rarity",))
+    assert (manifest.dataset_labels, manifest.unmatched_classes) == ((1, 0, -1), ("rarity",))
     assert {"python", "objectseeker", "numpy", "pillow", "pyarrow"} <= manifest.software.keys()
     assert [image.size for image in manifest.images] == [entry.size for entry in dataset.entries[:2]]
 
@@ -186,7 +191,7 @@ def test_only_damaged_parts_are_computed_again(spec, undisturbed, tmp_path, harm
         ({"fill": 0}, "fill was 114, now 0"),
         ({"base_floor": 0.05}, "base floor was 0.01, now 0.05"),
         ({"mask_floor": 0.2}, "mask floor was 0.1, now 0.2"),
-        ({"batch": 4}, "batch was 8, now 4"),
+        ({"batch_size": 4}, "batch size was 8, now 4"),
         ({"seed": 3}, "order was the dataset's, now drawn with seed 3"),
         ({"detector": Spots(fingerprint="spots sha256:4567")}, "detector was spots sha256:0123, now spots sha256:4567"),
         (
@@ -205,7 +210,9 @@ def test_other_settings_are_refused_and_named(spec, undisturbed, tmp_path, chang
     run_here(spec, out)
     with pytest.raises(ObjectSeekerError) as caught:
         run_here(spec, out, **changes)
-    assert str(caught.value) == (f"{out} holds another run ({named}): use what it was begun with, or another folder")
+    assert str(caught.value) == (
+        f"{out} holds another run ({named}): use the settings it was started with, or another folder"
+    )
     assert content_of(out) == undisturbed
 
 
@@ -251,7 +258,7 @@ def test_images_that_cannot_be_read_are_recorded_and_skipped(tmp_path):
     for image in run.broken:
         truth, ignore = entries[int(image.id)].truth, entries[int(image.id)].ignore
         assert image.objects == int(((truth.label != 2) & ~ignore).sum())  # the detector does not know label 2
-        assert f"left out (objects lost: {image.objects}): {image.reason}" in warnings
+        assert f"image skipped (objects lost: {image.objects}): {image.reason}" in warnings
     assert detector.calls == 4 * BATCHES
     before = content_of(tmp_path / "run")
     seen = []
@@ -265,10 +272,10 @@ def test_an_image_that_goes_away_stops_the_job(tmp_path):
     """A disk that is pulled out must not turn the rest of the dataset into broken images."""
     dataset = open_dataset(make_dataset(tmp_path / "images", 3))
     (tmp_path / "images" / "1.png").rename(tmp_path / "away.png")
-    with pytest.raises(ObjectSeekerError, match=r"1\.png: there is no such file: bring it back"):
-        observe(dataset, Spots(), tmp_path / "run", OBSERVING)
+    with pytest.raises(ObjectSeekerError, match=r"1\.png: there is no such file: restore it"):
+        observe(dataset, Spots(), out=tmp_path / "run", masks=MASKS)
     (tmp_path / "away.png").rename(tmp_path / "images" / "1.png")
-    run = observe(dataset, Spots(), tmp_path / "run", OBSERVING)
+    run = observe(dataset, Spots(), out=tmp_path / "run", masks=MASKS)
     assert run.complete
     assert run.broken == ()
 
@@ -321,9 +328,9 @@ def test_a_file_that_appears_during_the_run_does_not_renumber_the_others(tmp_pat
         PIL.Image.new("RGB", (50, 60)).save(tmp_path / "images" / "00.png")
 
     with pytest.raises(ObjectSeekerError, match=r"has changed: image 1 was '1.png' and is '00.png' now"):
-        observe(dataset, Spots(), tmp_path / "run", OBSERVING, on_progress=add)
+        observe(dataset, Spots(), out=tmp_path / "run", masks=MASKS, on_progress=add)
     with pytest.raises(ObjectSeekerError, match="changed while it was read"):
-        observe(dataset, Spots(), tmp_path / "another", OBSERVING)
+        observe(dataset, Spots(), out=tmp_path / "another", masks=MASKS)
 
 
 def test_a_limit_takes_the_first_images(spec, tmp_path):
@@ -343,19 +350,19 @@ class Masks(Spots):
 
 def test_detectors_that_mask_mode_themselves_make_their_own_batches(spec, tmp_path):
     detector = Masks()
-    run = run_here(spec, tmp_path / "run", detector, batch=4)
-    assert run.manifest.observing.batch is None
+    run = run_here(spec, tmp_path / "run", detector, batch_size=4)
+    assert run.manifest.observation_settings.batch_size is None
     assert detector.calls == 4
-    assert run_here(spec, tmp_path / "run", Masks(), batch=5).complete
+    assert run_here(spec, tmp_path / "run", Masks(), batch_size=5).complete
     assert run.images()[0].observation.masked[6].xyxy.tolist() == [[0, 0, 115, 8]]
 
 
 def test_the_plan(spec):
     dataset = open_dataset(spec)
     whole = plan_run(dataset, ObservationSettings(Halves(30)))
-    assert (whole.images, whole.views_per_image, whole.passes) == (4, 121, 484)
-    assert whole.why == "30 lines per axis are 120 half masks"
-    assert plan_run(dataset, ObservationSettings(Halves(30)), limit=3).passes == 363
+    assert (whole.images, whole.views_per_image, whole.forward_passes) == (4, 121, 484)
+    assert whole.reason == "30 lines per axis are 120 half masks"
+    assert plan_run(dataset, ObservationSettings(Halves(30)), limit=3).forward_passes == 363
     with pytest.raises(ObjectSeekerError, match="limit must be at least 1, got 0"):
         plan_run(dataset, limit=0)
 
@@ -379,13 +386,13 @@ def test_the_plan(spec):
 )
 def test_the_plan_says_where_the_views_come_from(spec, masks, views, why):
     found = plan_run(open_dataset(spec), ObservationSettings(masks))
-    assert (found.views_per_image, found.passes, found.why) == (views, 4 * views, why)
+    assert (found.views_per_image, found.forward_passes, found.reason) == (views, 4 * views, why)
     assert views == masks.passes(640, 480)
 
 
 def test_the_estimate_comes_from_a_few_views(spec):
     dataset, detector = open_dataset(spec), Spots(seconds=0.02)
-    found = estimate(dataset, detector, ObservationSettings(Halves(30), batch=4), sample=2)
+    found = estimate(dataset, detector, ObservationSettings(Halves(30), batch_size=4), sample=2)
     assert detector.calls == 2 * (1 + 2)  # two batches of each image, and of the first once more to warm up
     assert 0.02 / 4 <= found.seconds_per_view < 0.1
     assert found.hours == found.seconds_per_view * 484 / 3600
@@ -405,13 +412,13 @@ def test_the_estimate_skips_images_that_cannot_be_read(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"masks": "thirds"}, "masks must be a recipe such as Halves(30), got 'thirds'"),
+        ({"masks": "thirds"}, "cannot read the masks 'thirds'"),
         ({"masks": 30}, "masks must be a recipe such as Halves(30), got 30"),
         ({"fill": 256}, "fill must be a gray value within 0 to 255, got 256"),
         ({"fill": 0.5}, "fill must be a gray value within 0 to 255, got 0.5"),
         ({"base_floor": 1.5}, "base_floor must lie within"),
         ({"mask_floor": float("nan")}, "mask_floor must be finite"),
-        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"limit": -1}, "limit must be at least 1, got -1"),
     ],
 )
@@ -436,5 +443,7 @@ def test_masks_that_the_store_cannot_number_are_refused(recipe, lines, named):
 
 
 def test_whole_numbers_of_any_type_are_the_same_settings(spec, undisturbed, tmp_path):
-    run_here(spec, tmp_path / "run", masks=Halves(np.int64(LINES)), fill=np.uint8(114), batch=8.0, limit=np.int32(4))
+    run_here(
+        spec, tmp_path / "run", masks=Halves(np.int64(LINES)), fill=np.uint8(114), batch_size=8.0, limit=np.int32(4)
+    )
     assert content_of(tmp_path / "run") == undisturbed

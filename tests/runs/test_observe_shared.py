@@ -13,12 +13,13 @@ import pytest
 from objectseeker import Detections, Halves
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.engines import LocalEngine, engine_selection, tasks
-from objectseeker.runs.engines.tasks import READ_AHEAD, ImageTask, prefetch_images
+from objectseeker.runs import engines, tasks
+from objectseeker.runs.engines import LocalEngine
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.observe import observe
+from objectseeker.runs.tasks import READ_AHEAD, ImageTask, prefetch_images
 
-TWO_LINES = ObservationSettings(Halves(2))
+TWO_LINES = {"masks": Halves(2)}
 
 
 class Mean:
@@ -56,7 +57,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_bytes(photos, tmp_path):
     dataset = open_dataset(photos)
-    observe(dataset, Mean(), tmp_path / "alone", TWO_LINES)
+    observe(dataset, Mean(), out=tmp_path / "alone", **TWO_LINES)
     barrier = threading.Barrier(1 + 4)  # nobody gets on unless five images are looked at together
     team = [Mean(barrier) for _ in range(5)]
 
@@ -64,8 +65,8 @@ def test_detectors_that_share_a_run_work_at_the_same_time_and_write_the_same_byt
     run = observe(
         dataset,
         LocalEngine(team),
-        tmp_path / "shared",
-        TWO_LINES,
+        out=tmp_path / "shared",
+        **TWO_LINES,
         on_progress=lambda done, total: progress.append((done, total)),
     )
 
@@ -82,13 +83,13 @@ def test_a_failure_stops_the_others_and_what_is_done_stays(photos, tmp_path):
 
     dataset = open_dataset(photos)
     with pytest.raises(ObjectSeekerError, match=r"the detector failed on .*png: out of memory"):
-        observe(dataset, LocalEngine([Fails(), Fails()]), tmp_path / "run", TWO_LINES)
+        observe(dataset, LocalEngine([Fails(), Fails()]), out=tmp_path / "run", **TWO_LINES)
 
-    assert observe(dataset, LocalEngine([Mean(), Mean()]), tmp_path / "run", TWO_LINES).complete
+    assert observe(dataset, LocalEngine([Mean(), Mean()]), out=tmp_path / "run", **TWO_LINES).complete
 
 
 def test_only_the_same_detector_may_share_a_run():
-    with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same, got another"):
+    with pytest.raises(ObjectSeekerError, match="detectors that share a run must be the same: got another"):
         LocalEngine([Mean(), Mean(fingerprint="another")])
 
 
@@ -123,7 +124,7 @@ def test_reading_ahead_may_be_ended_by_one_of_its_own_threads(monkeypatch):
             errors.append(error)
         ended.set()
 
-    monkeypatch.setattr(tasks, "read_item", read)
+    monkeypatch.setattr(tasks, "load_task", read)
     images = prefetch_images(ImageTask(index, "", None) for index in range(40))
     _, future = next(images)
     future.add_done_callback(end)
@@ -142,7 +143,7 @@ def stuck(monkeypatch):
             let_go.wait(60)
         return tasks.LoadedImage(np.full((20, 30, 3), 200, np.uint8), "")
 
-    monkeypatch.setattr(tasks, "read_item", read)
+    monkeypatch.setattr(tasks, "load_task", read)
     yield let_go
     let_go.set()
 
@@ -166,7 +167,8 @@ def test_nobody_waits_for_what_is_being_read(stuck):
 
 def test_a_shared_job_ends_though_its_detectors_wait_for_images(stuck):
     items = (ImageTask(index, "", None) for index in range(40))
-    stream = LocalEngine([Mean(), Mean()]).observe(tasks.ObservationJob(TWO_LINES, Mean.names), items)
+    job = tasks.ObservationJob(ObservationSettings(Halves(2)), Mean.names)
+    stream = LocalEngine([Mean(), Mean()]).observe(job, items)
     assert next(stream).images == [0]
     begin = time.monotonic()
     stream.close()
@@ -185,9 +187,9 @@ def test_cuda_means_every_gpu_of_the_machine(device, used, monkeypatch):
         loaded.append(device)
         return Mean()
 
-    monkeypatch.setattr(engine_selection, "every_gpu", lambda: ["cuda:0", "cuda:1"])
-    monkeypatch.setattr(engine_selection.detectors, "load_detector", load)
-    with engine_selection.open_engine("local", "builtin", {"device": device}, {}) as engine:
+    monkeypatch.setattr(engines, "all_gpus", lambda: ["cuda:0", "cuda:1"])
+    monkeypatch.setattr(engines.detectors, "load_detector", load)
+    with engines.open_engine("builtin", {"device": device}) as engine:
         assert len(engine.detectors) == len(used)
         assert (engine.describe().spec, engine.describe().options) == ("builtin", {})
     assert loaded == used
@@ -209,8 +211,8 @@ class Ahead(Mean):
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_detector_that_is_one_image_ahead_makes_the_same_run(photos, count, tmp_path):
     dataset = open_dataset(photos)
-    observe(dataset, Mean(), tmp_path / "one at a time", TWO_LINES)
-    observe(dataset, LocalEngine([Ahead()] * count), tmp_path / "ahead", TWO_LINES)
+    observe(dataset, Mean(), out=tmp_path / "one at a time", **TWO_LINES)
+    observe(dataset, LocalEngine([Ahead()] * count), out=tmp_path / "ahead", **TWO_LINES)
     assert content(tmp_path / "ahead") == content(tmp_path / "one at a time")
 
 
@@ -220,7 +222,7 @@ def test_a_failure_while_one_image_ahead_names_the_one(photos, tmp_path):
             raise RuntimeError("out of luck")
 
     with pytest.raises(ObjectSeekerError, match=r"failed on [^ ]*0\.png: out of luck"):
-        observe(open_dataset(photos), Fails(), tmp_path / "run", TWO_LINES)
+        observe(open_dataset(photos), Fails(), out=tmp_path / "run", **TWO_LINES)
 
 
 @pytest.mark.parametrize("kind", [Mean, Ahead])
@@ -235,11 +237,11 @@ def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(p
             return super().detect_views(image, removed, value)
 
     told = []
-    run = observe(dataset, Fails(), tmp_path / "run", TWO_LINES, on_warning=told.append)
+    run = observe(dataset, Fails(), out=tmp_path / "run", **TWO_LINES, on_warning=told.append)
     assert run.complete
     assert [broken.id for broken in run.broken] == ["2.png", "3.png", "4.png"]
     assert sum("the detector failed on" in sentence for sentence in told) == 2
-    whole = observe(dataset, kind(), tmp_path / "whole", TWO_LINES)
+    whole = observe(dataset, kind(), out=tmp_path / "whole", **TWO_LINES)
     others = [image for image in whole.images() if image.id not in ("2.png", "4.png")]
     for ours, theirs in zip(run.images(), others, strict=True):
         assert (ours.id, ours.observation.base) == (theirs.id, theirs.observation.base)

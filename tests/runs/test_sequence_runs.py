@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 from observe_job import Spots, content_of, make_dataset, run_here
 
-from objectseeker import Halves, ObjectSeekerError
+from objectseeker import Halves, ObjectSeekerError, codec
 from objectseeker.core.observation import FrameIndex
 from objectseeker.core.recipes import Rolling, parse_recipe
 from objectseeker.core.seeker import detect_views
 from objectseeker.datasets import open_dataset
 from objectseeker.runs import observe as job
-from objectseeker.runs.image_index import SCHEMA
 from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import open_run
+from objectseeker.runs.tables import INDEX_SCHEMA
 
 ROLLING = Rolling(Halves(3), 2)
 
@@ -40,7 +40,7 @@ def sequence(folder, count=5):
 def test_a_frame_shows_its_share_and_the_run_knows_frames_and_tracks(tmp_path):
     spec = sequence(tmp_path / "clip")
     run = run_here(spec, tmp_path / "run", masks=ROLLING, base_floor=0.0, mask_floor=0.0)
-    assert run.manifest.observing.masks == ROLLING
+    assert run.manifest.observation_settings.masks == ROLLING
     for entry, image in zip(open_dataset(spec).entries, open_run(tmp_path / "run").images(), strict=True):
         assert image.frame == entry.frame == FrameIndex("clip", image.frame.number, 10.0)
         assert image.track.tolist() == entry.track.tolist() == ([3] if image.frame.number < 2 else [3, 8])
@@ -78,7 +78,7 @@ def test_tracks_of_classes_the_detector_does_not_know_are_left_out_with_them(tmp
 
 def test_other_runs_are_written_as_ever(tmp_path):
     run_here(make_dataset(tmp_path / "images", 3), tmp_path / "run")
-    assert pq.read_schema(tmp_path / "run" / "images.parquet").names == SCHEMA.names
+    assert pq.read_schema(tmp_path / "run" / "images.parquet").names == INDEX_SCHEMA.names
     image = open_run(tmp_path / "run").images()[0]
     assert image.frame is None
     assert len(image.track) == 0
@@ -94,10 +94,10 @@ def test_rolling_masks_are_refused_for_images_that_are_no_frames(tmp_path):
 
 def test_the_settings_survive_their_file_and_the_plan_knows_the_passes(tmp_path):
     observing = ObservationSettings(Rolling(Halves(30), 8))
-    assert ObservationSettings.from_dict(observing.to_dict()) == observing
+    assert codec.read_json(codec.write_json(observing), ObservationSettings, "it") == observing
     plan = job.plan_run(open_dataset(sequence(tmp_path / "clip")), observing)
     assert plan.views_per_image == 17
-    assert "8 frames show all of them" in plan.why
+    assert "8 frames show all of them" in plan.reason
     estimate = job.estimate(open_dataset(f"boxes:{tmp_path / 'clip'}"), Spots(), replace(observing, masks=ROLLING))
     assert estimate.seconds > 0
     assert parse_recipe(str(observing.masks)) == observing.masks

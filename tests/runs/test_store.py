@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from store_cases import (
     DATASET_NAMES,
     DETECTOR_NAMES,
-    OBSERVING,
+    SETTINGS,
     flip_a_bit,
     manifest,
     some_views,
@@ -29,12 +29,12 @@ from store_cases import (
 from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, halves
 from objectseeker.core.observation import evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import line_positions
-from objectseeker.runs.image_index import IndexSummary
-from objectseeker.runs.manifest import FORMAT, Manifest, decode, encode
+from objectseeker.runs.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
 from objectseeker.runs.run import open_run
+from objectseeker.runs.tables import IndexSummary
 from objectseeker.runs.writer import open_writer
 
-SETTINGS = [field.name for field in fields(Manifest) if field.name != "images"]
+NAMES = [field.name for field in fields(Manifest) if field.name != "images"]
 
 
 @st.composite
@@ -57,8 +57,8 @@ def bits(found):
 @given(st.data())
 def test_boxes_come_back_to_the_last_bit_and_in_order(data):
     size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
-    made = manifest([size], detector_names=(), dataset_names=(), to_dataset=None, unmatched_classes=())
-    views = [data.draw(detections()) for _ in range(made.observing.masks.passes(*size))]
+    made = manifest([size], detector_names=(), dataset_names=(), dataset_labels=None, unmatched_classes=())
+    views = [data.draw(detections()) for _ in range(made.observation_settings.masks.passes(*size))]
     with tempfile.TemporaryDirectory() as folder:
         with open_writer(folder, made) as run:
             write_boxes(run, 0, views[0], views[1:])
@@ -68,8 +68,8 @@ def test_boxes_come_back_to_the_last_bit_and_in_order(data):
 
 
 def test_the_manifest_comes_back(tmp_path):
-    observing = replace(OBSERVING, batch=None)
-    made = manifest([(20, 10), None], limit=2, observing=observing, images_per_part=7)
+    settings = replace(SETTINGS, batch_size=None)
+    made = manifest([(20, 10), None], limit=2, observation_settings=settings, images_per_part=7)
     with open_writer(tmp_path / "run", made):
         pass
     found = open_run(tmp_path / "run").manifest
@@ -80,7 +80,7 @@ def test_the_manifest_comes_back(tmp_path):
     assert found.images[0].truth == made.images[0].truth
     assert found.images[0].ignore.tolist() == found.images[0].crowd.tolist() == [False, False, True]
     assert not found.images[0].ignore.flags.writeable
-    for name in SETTINGS:
+    for name in NAMES:
         assert getattr(found, name) == getattr(made, name)
 
 
@@ -94,7 +94,7 @@ def test_the_truth_comes_back_without_the_dataset(tmp_path):
 
 
 def test_boxes_below_the_floors_are_not_stored(tmp_path):
-    made = manifest(observing=replace(OBSERVING, base_floor=0.25, mask_floor=0.5))
+    made = manifest(observation_settings=replace(SETTINGS, base_floor=0.25, mask_floor=0.5))
     (views,) = store(tmp_path / "run", made)
     (image,) = open_run(tmp_path / "run").images()
     assert image.observation.base == views[0].at_least(0.25)
@@ -118,12 +118,12 @@ def test_boxes_keep_the_detectors_labels_and_the_vocabulary_translates(tmp_path)
         assert [image.observation.base, *image.observation.masked] == views
         for view in views:
             known = view[view.label != 2]  # the dataset has no unicorns
-            assert words.in_dataset(view).label.tolist() == [made.to_dataset[label] for label in known.label]
+            assert words.in_dataset(view).label.tolist() == [made.dataset_labels[label] for label in known.label]
     assert any((view.label == 2).any() for views in stored for view in views)  # there were unicorns to keep
 
 
 def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
-    made = manifest(dataset_names=(), to_dataset=None, unmatched_classes=())
+    made = manifest(dataset_names=(), dataset_labels=None, unmatched_classes=())
     (views,) = store(tmp_path / "run", made)
     run = open_run(tmp_path / "run")
     (image,) = run.images()
@@ -133,7 +133,7 @@ def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
 
 
 def test_without_any_class_names_every_label_stays(tmp_path):
-    made = manifest(detector_names=(), dataset_names=(), to_dataset=None, unmatched_classes=())
+    made = manifest(detector_names=(), dataset_names=(), dataset_labels=None, unmatched_classes=())
     seen = Detections([[0, 0, 1, 1]] * 2, [0.5, 0.6], [7, 2**15 - 1])
     with open_writer(tmp_path, made) as run:
         write_boxes(run, 0, seen, [seen] * 8)
@@ -218,7 +218,7 @@ def test_a_part_of_another_image_is_told_apart(tmp_path):
 
 def test_a_part_of_another_run_is_told_apart(tmp_path):
     store(tmp_path / "one", manifest([(20, 10), (7, 30)]))
-    store(tmp_path / "two", manifest([(20, 10), (7, 30)], detector="other sha256:11"))
+    store(tmp_path / "two", manifest([(20, 10), (7, 30)], detector_fingerprint="other sha256:11"))
     (mine,) = (tmp_path / "one/parts").glob("000001-*")
     (other,) = (tmp_path / "two/parts").glob("000001-*")
     mine.unlink()
@@ -244,16 +244,16 @@ def test_damage_while_reading_is_noticed(tmp_path):
 
 
 def test_every_flipped_byte_of_the_manifest_is_noticed():
-    content, _ = encode(manifest(), IndexSummary(1, "00"))
+    content, _ = encode_manifest(manifest(), IndexSummary(1, "00"))
     for place in range(0, len(content), 7):
         harmed = bytearray(content)
         harmed[place] ^= 1
         with pytest.raises(ObjectSeekerError, match=r"run\.json is damaged or was edited"):
-            decode(bytes(harmed), Path("run.json"))
+            decode_manifest(bytes(harmed), Path("run.json"))
     with pytest.raises(ObjectSeekerError, match="damaged"):
-        decode(content[:-1], Path("run.json"))
+        decode_manifest(content[:-1], Path("run.json"))
     with pytest.raises(ObjectSeekerError, match="damaged"):
-        decode(b"", Path("run.json"))
+        decode_manifest(b"", Path("run.json"))
 
 
 @pytest.mark.parametrize("harm", [truncate, empty, flip_a_bit, Path.unlink])
@@ -264,13 +264,13 @@ def test_a_damaged_list_of_images_is_noticed(tmp_path, harm):
         open_run(tmp_path)
 
 
-@pytest.mark.parametrize("other", [1, FORMAT - 1, FORMAT + 1])
+@pytest.mark.parametrize("other", [FORMAT - 1, FORMAT + 1])
 def test_another_format_is_refused(other):
-    content, _ = encode(manifest(), IndexSummary(1, "00"))
+    content, _ = encode_manifest(manifest(), IndexSummary(1, "00"))
     body = content.split(b"\n", 2)[2].replace(b'"format": %d' % FORMAT, b'"format": %d' % other)
     content = b'{\n"sha256": "%s",\n' % hashlib.sha256(body).hexdigest().encode() + body
-    with pytest.raises(ObjectSeekerError, match=f"format {other}, this objectseeker reads format {FORMAT}"):
-        decode(content, Path("run.json"))
+    with pytest.raises(ObjectSeekerError, match=f"format {other}, this version of objectseeker reads format {FORMAT}"):
+        decode_manifest(content, Path("run.json"))
 
 
 def test_where_there_is_no_run(tmp_path):
@@ -406,7 +406,7 @@ def test_bands_have_no_lines_to_choose_from():
 
 
 def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
-    made = manifest([(50, 40)], observing=replace(OBSERVING, masks=Pairs(5)))
+    made = manifest([(50, 40)], observation_settings=replace(SETTINGS, masks=Pairs(5)))
     (views,) = store(tmp_path, made, seed=3)
     run = open_run(tmp_path)
     (image,) = run.images()
@@ -418,17 +418,17 @@ def test_a_run_of_pairs_comes_back_and_can_be_restricted(tmp_path):
     where = {tuple(rectangles.ravel()): m for m, rectangles in enumerate(image.observation.masks.removed)}
     for rectangles, seen in zip(expected.removed, fewer.masked, strict=True):
         assert seen == image.observation.masked[where[tuple(rectangles.ravel())]]
-    others = open_writer(tmp_path, manifest([(50, 40)], observing=replace(OBSERVING, masks=Halves(5))))
+    others = open_writer(tmp_path, manifest([(50, 40)], observation_settings=replace(SETTINGS, masks=Halves(5))))
     with pytest.raises(ObjectSeekerError, match="masks was pairs:5, now halves:5"), others:
         pass
 
 
 @pytest.mark.parametrize("masks", [Bands(0.01, spacing=0.5), Bands(0.02, aspect=2.0), Halves(3) + Bands(0.01)])
 def test_a_run_of_any_recipe_comes_back(tmp_path, masks):
-    made = manifest([(50, 40), (9, 30)], observing=replace(OBSERVING, masks=masks, fill=0))
+    made = manifest([(50, 40), (9, 30)], observation_settings=replace(SETTINGS, masks=masks, fill=0))
     stored = store(tmp_path, made)
     run = open_run(tmp_path)
-    assert run.manifest.observing == made.observing
+    assert run.manifest.observation_settings == made.observation_settings
     for image, views in zip(run.images(), stored, strict=True):
         assert image.observation.masks == masks.masks(image.observation.width, image.observation.height)
         assert [image.observation.base, *image.observation.masked] == views
@@ -447,7 +447,7 @@ def test_a_part_that_cannot_be_read_now_is_an_error_and_stays(tmp_path, monkeypa
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
     folder = parts[0].parents[1]
-    with pytest.raises(ObjectSeekerError, match="Permission denied; it was left as it is"):
+    with pytest.raises(ObjectSeekerError, match="Permission denied; it was left unchanged"):
         open_run(folder)
     monkeypatch.undo()
     assert parts[0].exists()

@@ -13,10 +13,10 @@ from store_cases import flip_a_bit, manifest, some_views, truncate
 
 from objectseeker import ObjectSeekerError
 from objectseeker.runs import writer
-from objectseeker.runs.engines.tasks import kept
 from objectseeker.runs.observe import job_of
 from objectseeker.runs.run import open_run
-from objectseeker.runs.stored_boxes import StoredBoxes
+from objectseeker.runs.tables import StoredBoxes
+from objectseeker.runs.tasks import boxes_to_store
 from objectseeker.runs.writer import open_writer
 
 SIZES = [(20, 10), (7, 30), (8, 8), (9, 9), (30, 20), (5, 5), (6, 6)]
@@ -26,9 +26,9 @@ BROKEN = 4
 
 def found_on(index):
     if index == BROKEN:
-        return StoredBoxes.unreadable(index, "it is torn")
-    views = some_views(index, MADE.observing.masks.passes(*SIZES[index]))
-    return kept(job_of(MADE), index, SIZES[index], views)
+        return StoredBoxes.unreadable_image(index, "it is torn")
+    views = some_views(index, MADE.observation_settings.masks.passes(*SIZES[index]))
+    return boxes_to_store(job_of(MADE), index, SIZES[index], views)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_a_part_that_goes_while_it_is_in_use_is_an_error(undisturbed, tmp_path):
     run = open_run(tmp_path / "run")
     next((tmp_path / "run").glob("parts/000000-*")).unlink()
     with pytest.raises(ObjectSeekerError, match="is gone: run observe again"):
-        run.findings(0)
+        run.boxes_of_part(0)
 
 
 def test_cheap_images_are_held_back_and_still_written_when_it_stops(undisturbed, tmp_path):
@@ -202,8 +202,8 @@ def test_findings_of_two_parts_are_not_taken_for_one(tmp_path):
 def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
     spec = make_dataset(tmp_path / "images", 7)
     small = run_here(spec, tmp_path / "small")
-    monkeypatch.setattr("objectseeker.runs.observe.SMALL_RUN", 5)
-    monkeypatch.setattr("objectseeker.runs.observe.PART", 3)
+    monkeypatch.setattr("objectseeker.runs.observe.SMALL_DATASET", 5)
+    monkeypatch.setattr("objectseeker.runs.observe.PART_SIZE", 3)
     large = run_here(spec, tmp_path / "large")
     assert (small.manifest.images_per_part, large.manifest.images_per_part) == (1, 3)
     assert len(list((tmp_path / "large").glob("parts/*"))) == 3
@@ -216,7 +216,7 @@ def test_a_large_run_has_parts_of_many_images(tmp_path, monkeypatch):
 
 
 def test_records_are_read_a_few_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("objectseeker.runs.image_index.ROWS", 4)
+    monkeypatch.setattr("objectseeker.runs.tables.ROW_GROUP_SIZE", 4)
     many = manifest([(n + 1, 9) for n in range(11)])
     with open_writer(tmp_path, many):
         pass

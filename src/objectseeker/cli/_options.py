@@ -342,9 +342,9 @@ def defense_and_settings(
         base_threshold=base_threshold,
         clean_recall=clean_recall,
         fppi=fppi,
-        base_floor=run.manifest.observing.base_floor,
+        base_floor=run.manifest.observation_settings.base_floor,
     )
-    floor = run.manifest.observing.mask_floor
+    floor = run.manifest.observation_settings.mask_floor
     if settings.floor < floor:
         raise ObjectSeekerError(
             f"the run keeps masked boxes from a score of {floor} on, but these settings look from {settings.floor} on: "
@@ -357,15 +357,14 @@ def defense_and_settings(
 
 def require_floor(run: Run, base_threshold: float) -> None:
     """Refuse an operating point below what a run has stored: base boxes would be missing there."""
-    if base_threshold < run.manifest.observing.base_floor:
+    if base_threshold < run.manifest.observation_settings.base_floor:
         raise ObjectSeekerError(below_floor(run, base_threshold))
 
 
 def below_floor(run: Run, base_threshold: float) -> str:
     return (
-        f"the run keeps base boxes from a score of {run.manifest.observing.base_floor} on, but this looks from "
-        f"{base_threshold} on: ask for a higher score or less clean recall, or observe with a lower "
-        "--base-floor"
+        f"the run keeps base boxes from a score of {run.manifest.observation_settings.base_floor} on, but this looks "
+        f"from {base_threshold} on: ask for a higher score or less clean recall, or observe with a lower --base-floor"
     )
 
 

@@ -54,7 +54,7 @@ def certified_tracks(run: Run, rule: AnyRule, threat: ThreatModel, options: Trac
         )
         with progress("certifying tracks", len(run.parts)) as bar:
             images = _counted(run.images(), bar)
-            found = over_time(images, run.vocabulary, run.manifest.observing.masks, rule, threat, asked)
+            found = over_time(images, run.vocabulary, run.manifest.observation_settings.masks, rule, threat, asked)
         if found is not None and found.tracks:
             return found
         if found is not None:

@@ -117,7 +117,7 @@ class Watching:
         from objectseeker.core.recipes import Rolling
         from objectseeker.runs.manifest import ObservationSettings
 
-        views, why = ObservationSettings(self.seeker.masks).cost()
+        views, why = ObservationSettings(self.seeker.masks).views_per_image()
         count = self._count
         if count is None:
             cost = f"{views:,} forward passes a frame, until {self.video.name} ends or Ctrl-C is pressed"

@@ -255,7 +255,7 @@ def _decides(defense: Defense) -> dict[str, Any]:
 def _say_cost(defense: Defense, before: int, total: int) -> None:
     from objectseeker.runs.manifest import ObservationSettings
 
-    views, why = ObservationSettings(defense.masks).cost()
+    views, why = ObservationSettings(defense.masks).views_per_image()
     done = f"{before:,} of {total:,} images done before; " if before else ""
     left = total - before
     notes.print(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")

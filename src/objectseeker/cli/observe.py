@@ -30,6 +30,9 @@ from objectseeker.cli._options import (
     what_is_observed,
 )
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.text import shown
+
+ENGINES = ("local", "ray")
 
 
 @app.command()
@@ -77,7 +80,7 @@ def observe(
     baseline: Baseline = None,
     baseline_network: BaselineNetwork = None,
     baseline_size: BaselineSize = DEFAULT_SIZE,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Say how long it would take, and leave.")] = False,
+    estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take, and exit.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show a detector every masked view of every image and store what it finds, for evaluate, tune and figures.
@@ -95,44 +98,42 @@ def observe(
     Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """
     from objectseeker.datasets import open_dataset
-    from objectseeker.runs import observe as job
-    from objectseeker.runs.engines.engine_selection import open_engine
+    from objectseeker.runs.engines import ClusterRequest
     from objectseeker.runs.manifest import ObservationSettings
+    from objectseeker.runs.observe import estimate as estimate_time
+    from objectseeker.runs.observe import observe, plan_run
 
     if limit is not None and sample is not None:
         raise ObjectSeekerError("give --limit (the first images) or --sample (some of all), not both")
     if seed is not None and sample is None:
         raise ObjectSeekerError("--seed draws a sample: say with --sample of how many images")
-    count, drawn_by = (limit, None) if sample is None else (sample, seed or 0)
-    pairs = None if class_map is None else read_class_map(class_map)
+    count, order = (limit, None) if sample is None else (sample, seed or 0)
+    wishes = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
+    given: dict[str, Any] = {name: value for name, value in wishes.items() if value is not None}
+    if engine not in ENGINES:
+        raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {shown(engine)}")
+    if given and engine != "ray":
+        raise ObjectSeekerError(f"{', '.join(given)} can only be requested of a Ray cluster: add --engine ray")
     data = open_dataset(dataset, strict=strict, allow_outside_paths=outside)
     chosen = what_is_observed(detector, masks, defense)
-    observing = ObservationSettings(
-        masks=chosen.masks,
-        fill=chosen.fill,
-        batch=chosen.batch or 8,
-        base_floor=base_floor,
-        mask_floor=mask_floor,
-    )
-    size = job.plan_run(data, observing, limit=count)
-    drawn = "" if sample is None else f" drawn with seed {drawn_by} from {len(data):,}"
-    cost = f"{size.images:,} images{drawn} x {size.views_per_image:,} views = {size.passes:,} forward passes"
-    options: dict[str, Any] = chosen.options | {"device": device}
+    settings = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
+    plan = plan_run(data, settings, limit=count)
+    drawn = "" if sample is None else f" drawn with seed {order} from {len(data):,}"
+    cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
     if estimate:
-        one = detectors.load_detector(chosen.detector, **options | {"device": device and device.split(",")[0]})
-        expected = job.estimate(data, one, observing, limit=count, seed=drawn_by)
+        loaded = detectors.load_detector(chosen.detector, device=device and device.split(",")[0], **chosen.options)
+        expected = estimate_time(data, loaded, settings, limit=count, seed=order)
         if as_json:
-            print_json({"images": size.images, "passes": size.passes, "hours": expected.hours})
+            print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": expected.hours})
         else:
-            printed.print(f"{size.why}.")
+            printed.print(f"{plan.reason}.")
             each = f"{expected.seconds_per_view * 1000:.1f} ms each here"
             printed.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
         return
     guard = None if baseline is None else open_network(baseline, baseline_network, baseline_size)
-    notes.print(f"{size.why}: {cost}")
+    notes.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
         warn(warning)
-    asked = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
     steps: list[tuple[int, int]] = []
 
     def step(done: int, total: int) -> None:
@@ -142,15 +143,18 @@ def observe(
         bar.update(done, total)
 
     try:
-        with open_engine(engine, chosen.detector, options, asked, warn) as working, progress("observing", 0) as bar:
-            run = job.observe(
+        with progress("observing", 0) as bar:
+            run = observe(
                 data,
-                working,
-                out,
-                observing,
+                chosen,
+                out=out,
+                base_floor=base_floor,
+                mask_floor=mask_floor,
                 limit=count,
-                seed=drawn_by,
-                class_map=pairs,
+                seed=order,
+                class_map=None if class_map is None else read_class_map(class_map),
+                device=device,
+                cluster=ClusterRequest(**given) if engine == "ray" else None,
                 trust_detector=trust_detector,
                 on_progress=step,
                 on_warning=warn,
@@ -159,15 +163,11 @@ def observe(
         raise KeyboardInterrupt(_how_far(steps)) from None
     if guard is not None:
         observe_baseline(run, guard)
-    broken = {str(image.path): image.reason for image in run.broken}
-    if not run.parts:
-        first = next(iter(broken.values()))
-        raise ObjectSeekerError(f"none of the {len(broken):,} images could be read, so {out} is of no use; {first}")
     if as_json:
-        print_json({"run": str(out), "images": len(run.parts), "broken": broken, "complete": run.complete})
+        print_json(run.to_dict())
     else:
-        left_out = f", {len(broken):,} left out" if broken else ""
-        printed.print(f"{len(run.parts):,} images observed in {escape(str(out))}{left_out}")
+        skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
+        printed.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
 
 
 def _how_far(steps: list[tuple[int, int]]) -> str:
@@ -175,7 +175,7 @@ def _how_far(steps: list[tuple[int, int]]) -> str:
     if not steps:
         return "Nothing was observed yet."
     done, total = steps[0]
-    return f"{done:,} of {total:,} images are done, and the same command goes on."
+    return f"{done:,} of {total:,} images are done; rerun the same command to resume."
 
 
 def _duration(seconds: float) -> str:

@@ -116,9 +116,9 @@ def serve(
 
 def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list[ObjectSeeker]:
     """Load the defended detector on each device; its fingerprint must be the same on all."""
-    from objectseeker.runs.engines.engine_selection import every_gpu
+    from objectseeker.runs.engines import all_gpus
 
-    devices = every_gpu() if device == "cuda" else [None] if device is None else device.split(",")
+    devices = all_gpus() if device == "cuda" else [None] if device is None else device.split(",")
     seekers = [defense.seeker(one, trust_detector=trust_detector) for one in devices]
     loaded: list[Any] = [seeker.detector for seeker in seekers]
     for one, detector in zip(devices, loaded, strict=True):

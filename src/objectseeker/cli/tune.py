@@ -102,8 +102,8 @@ def tune(
         recall_of=recall_of,  # type: ignore[arg-type]  # Search refuses what it does not know
         wheres=tuple(where or ("far", "close", "over")),  # type: ignore[arg-type]
         most_loss=loss,
-        mask_floor=stored.manifest.observing.mask_floor,
-        base_floor=stored.manifest.observing.base_floor,
+        mask_floor=stored.manifest.observation_settings.mask_floor,
+        base_floor=stored.manifest.observation_settings.base_floor,
         seed=seed,
         choices=Choices(**{name: tuple(values) for name, values in given.items() if values}),
     )
@@ -123,7 +123,7 @@ def tune(
     with progress("settings tried", 0) as bar:
         tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
     rule = tuning.chosen[0]
-    if rule.base_threshold < stored.manifest.observing.base_floor:
+    if rule.base_threshold < stored.manifest.observation_settings.base_floor:
         warn(below_floor(stored, rule.base_threshold))
     defense = stored.defense(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
@@ -196,7 +196,7 @@ def _within_passes(
     how = "save it with --out and observe" if defenses else "observe with it"
     if files:
         how = f"observe again with --defense {next(iter(files.values()))}"
-    observed = run.manifest.observing.masks
+    observed = run.manifest.observation_settings.masks
     printed.print(f"Estimated from the run's views, whose masks are {observed}; to certify it, {escape(how)}")
 
 

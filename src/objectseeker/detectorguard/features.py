@@ -88,7 +88,7 @@ def add_features(run: Run, network: ObjectnessFeatures, *, on_progress: Progress
     """Make the features of every finished image of a run that has none yet; returns how many were made."""
     folder = run.folder / FOLDER
     folder.mkdir(exist_ok=True)
-    made_with = network.description | {"format": FORMAT, "run": run.identity}
+    made_with = network.description | {"format": FORMAT, "run": run.fingerprint}
     _require_same(folder / DESCRIPTION, made_with)
     numbers = sorted(run.parts)
     todo = [number for number in numbers if not _file(folder, number).exists()]
@@ -117,7 +117,7 @@ def describe(run: Run) -> dict[str, Any]:
             f"{run.folder} has no features for DetectorGuard: add them with observe --baseline detectorguard"
         )
     description = _read_description(file)
-    expected = {"run": run.identity, "step": FEATURE_STEP, "format": FORMAT}
+    expected = {"run": run.fingerprint, "step": FEATURE_STEP, "format": FORMAT}
     if any(description.get(key) != value for key, value in expected.items()):
         raise ObjectSeekerError(
             f"the features in {run.folder / FOLDER} belong to another run or version: remove that folder and add them "

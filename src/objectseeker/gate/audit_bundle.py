@@ -278,8 +278,8 @@ def _sha256(content: Content) -> str:
 def _images_csv(run: Run) -> str:
     """List the observed images with the hash of each one's file, if the run has it."""
     rows = []
-    for number in sorted({*run.parts.whole, *run.parts.begun}):
-        boxes = run.findings(number)
+    for number in sorted({*run.parts.full_parts, *run.parts.partial_parts}):
+        boxes = run.boxes_of_part(number)
         for index in run.parts.images_of(number):
             width, height = boxes.sizes[index]
             entry, digest = run.manifest.images[index], boxes.hashes.get(index, "")

@@ -30,7 +30,7 @@ from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
 from objectseeker.metrics.policy import Policy, parse_policy
 from objectseeker.metrics.policy_metrics import RunMeasurements, measure_run
 from objectseeker.metrics.settings import EvaluationSettings
-from objectseeker.runs.manifest import LISTING
+from objectseeker.runs.manifest import INDEX
 from objectseeker.runs.run import BROKEN, MANIFEST, Run
 
 ATTACK_NAME = "attack-{}.json"  # what messages call attack files, wherever they are
@@ -148,9 +148,9 @@ def file_sha256(file: Path) -> str:
 
 def run_files(run: Run) -> list[Path]:
     """List the files of a run in order: settings, images and objects, boxes, and unreadable images."""
-    parts = [*run.parts.whole, *run.parts.begun]
+    parts = [*run.parts.full_parts, *run.parts.partial_parts]
     kept = {path for number in parts for path in run.parts.files_of(number)}
-    return [run.folder / MANIFEST, run.folder / LISTING, *sorted(kept), *sorted((run.folder / BROKEN).glob("*.json"))]
+    return [run.folder / MANIFEST, run.folder / INDEX, *sorted(kept), *sorted((run.folder / BROKEN).glob("*.json"))]
 
 
 def without_path(defense: Defense) -> Defense:
@@ -167,12 +167,12 @@ def _describe_run(run: Run) -> dict[str, Any]:
     names = [f"{path.parent.name}/{path.name}" for path in run_files(run)[2:]]
     content = "\n".join([file_sha256(run.folder / MANIFEST), *names])
     return {
-        "identity": run.identity,
+        "identity": run.fingerprint,
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
-        "dataset_fingerprint": run.manifest.dataset_identity,
+        "dataset_fingerprint": run.manifest.dataset_fingerprint,
         "images": len(run.parts),
         "unreadable_images": len(run.unreadable),
-        "unverified_reason": run.manifest.detector_unverified,
+        "unverified_reason": run.manifest.unverified_reason,
     }
 
 
@@ -206,7 +206,7 @@ def _require_complete(run: Run) -> None:
             f"{run.folder} is unfinished ({run.finished} of {len(run.manifest.images)} images): run observe again, a "
             "release is judged by all of them"
         )
-    if run.manifest.to_dataset is None:
+    if run.manifest.dataset_labels is None:
         raise ObjectSeekerError(f"{run.folder} has no annotations, so it has no recall: observe an annotated dataset")
     if not run.parts:
         raise ObjectSeekerError(f"{run.folder} has no readable image: there is nothing to judge")
@@ -214,7 +214,7 @@ def _require_complete(run: Run) -> None:
 
 def _require_curve(run: Run, settings: EvaluationSettings) -> None:
     """AP is measured along the whole curve of the rule, which must not go below the floor of the run."""
-    floor = run.manifest.observing.mask_floor
+    floor = run.manifest.observation_settings.mask_floor
     if settings.floor < floor:
         raise ObjectSeekerError(
             f"AP50 needs masked boxes with scores of at least {settings.floor}, but {run.folder} stores none below "

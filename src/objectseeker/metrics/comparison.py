@@ -166,10 +166,10 @@ def measure(
         tuned = [list(map(both_ways, *two)) for two in zip(tuned[::2], tuned[1::2], strict=True)]
     order = {at: place for place, at in enumerate(product(chosen.rules, chosen.points))}
     rows: list[TunedFigures] = [row for part in tuned for row in part]
-    observing = run.manifest.observing
+    observing = run.manifest.observation_settings
     return RunFigures(
         run=run.folder.resolve().name,
-        detector=run.manifest.detector,
+        detector=run.manifest.detector_fingerprint,
         masks=str(observing.masks if masks is None else masks),
         mask_floor=observing.mask_floor,
         options=chosen,
@@ -189,7 +189,7 @@ def _part_of_folder(folder: Path, masks: Recipe | None, options: Options, task: 
 
 def _part_of(run: Run, masks: Recipe | None, options: Options, task: Task) -> CleanFigures | list[TunedFigures]:
     images = run.images() if masks is None else under(run.images(), masks)
-    given = images, run.vocabulary, run.manifest.observing.mask_floor, options
+    given = images, run.vocabulary, run.manifest.observation_settings.mask_floor, options
     if task is None:
         return clean_figures(*given)
     rule, point, half = task

@@ -144,7 +144,7 @@ def tune_budgets(
     """
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
-    candidates = fitting(_among(run.manifest.observing.masks, recipes), images, allowed)
+    candidates = fitting(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
     scene = ImageSet.of(images, run.vocabulary)
     halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
     search, remarks = within_reach(replace(search, losses=()), halves)

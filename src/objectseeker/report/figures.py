@@ -82,7 +82,7 @@ def write_figures(
         ImageSet.of(source.images, source.label_map),
         source.settings,
         defense.masks,
-        run.manifest.observing.mask_floor,
+        run.manifest.observation_settings.mask_floor,
     )
     folder = Path(out)
     files = draw_figures(context, folder, only=only, on_progress=on_progress, on_warning=on_warning)

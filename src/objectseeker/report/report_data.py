@@ -72,7 +72,7 @@ class ReportSource:
         cls, run: Run, defense: Defense, settings: EvaluationSettings | None = None, tags: Tags = NO_TAGS
     ) -> ReportSource:
         """Read a run under a defense that is bound to it, by default at the operating point of the defense."""
-        observed = run.manifest.observing
+        observed = run.manifest.observation_settings
         settings = settings or EvaluationSettings(
             rule=defense.rule, follow=defense.curve, base_floor=observed.base_floor
         )
@@ -296,12 +296,12 @@ def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
 
 def provenance_of(run: Run) -> dict[str, str]:
     """Describe where a run comes from, without folders or credentials."""
-    manifest, observed = run.manifest, run.manifest.observing
+    manifest, observed = run.manifest, run.manifest.observation_settings
     return {
         "run": run.folder.resolve().name,
-        "run fingerprint": f"sha256:{run.identity}",
+        "run fingerprint": f"sha256:{run.fingerprint}",
         "dataset": redact_path(manifest.dataset),
-        "dataset fingerprint": manifest.dataset_identity,
+        "dataset fingerprint": manifest.dataset_fingerprint,
         "images": f"{len(run.parts)} of {len(manifest.images)}",
         "lowest scores stored": f"{observed.base_floor!r} (unmasked), {observed.mask_floor!r} (masked)",
         "unmatched classes": ", ".join(manifest.unmatched_classes) or "none",

@@ -1,4 +1,7 @@
-"""A run and a defense: what is certified from a run must be what is deployed."""
+"""A run and a defense: what is certified from a run must be what is deployed.
+
+All checks are here: whether a defense is that of a run, and whether a run stores scores low enough for what uses it.
+"""
 
 from __future__ import annotations
 
@@ -13,93 +16,105 @@ from objectseeker.detectors import OPTIONS, require_spec
 from objectseeker.detectors.network.fingerprint import hash_files
 from objectseeker.detectors.onnx import external_files
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.manifest import Manifest
+from objectseeker.runs.manifest import Manifest, ObservationSettings
 
 
-def run_defense(manifest: Manifest, rule: AnyRule | None, follow: ThresholdSchedule | None, folder: Path) -> Defense:
-    """The defense that was observed into `folder`, with this rule or the default one."""
+def run_defense(
+    manifest: Manifest, rule: AnyRule | None, threshold_schedule: ThresholdSchedule | None, folder: Path
+) -> Defense:
+    """Return the defense that was observed into `folder`, with this rule or the default one."""
     if manifest.detector_spec is None:
         raise ObjectSeekerError(
-            f"the run does not say how its detector {manifest.detector} is loaded, so no defense can: observe with a "
-            "detector named by its SPEC, on the command line or by engines.choice.open_engine"
+            f"the run does not state how its detector {manifest.detector_fingerprint} is loaded, so it has no defense: "
+            "observe with a detector named by its SPEC, or pass a defense"
         )
-    observing = manifest.observing
+    settings = manifest.observation_settings
     options = dict(manifest.detector_options)
-    if observing.batch not in (None, BATCH):
-        options["batch"] = observing.batch
+    if settings.batch_size not in (None, BATCH):
+        options["batch"] = settings.batch_size
     default = Defense.default(
         spec_resolved_from(manifest.detector_spec, folder),
-        masks=observing.masks,
-        fill=observing.fill,
-        identity=manifest.detector,
+        masks=settings.masks,
+        fill=settings.fill,
+        identity=manifest.detector_fingerprint,
         **options,
     )
-    if rule is None and follow is not None:
-        rule = follow.rule(default.rule, default.rule.base_threshold)
-    return default if rule is None else replace(default, rule=rule, follow=follow)
+    if rule is None and threshold_schedule is not None:
+        rule = threshold_schedule.rule(default.rule, default.rule.base_threshold)
+    return default if rule is None else replace(default, rule=rule, follow=threshold_schedule)
 
 
 def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
-    """`defense`, bound to the run's detector, or all that makes it another one, in a sentence."""
-    differences = [*_detector_differences(manifest, defense), *_observation_differences(manifest, defense)]
+    """Return `defense` with the fingerprint of the run's detector; reject another defense, naming each difference."""
+    settings = manifest.observation_settings
+    differences = [
+        *_detector_differences(manifest, defense),
+        *_observation_differences(settings, defense),
+        *missing_scores(settings, base_threshold=defense.rule.base_threshold, mask_threshold=defense.rule.floor),
+    ]
     if differences:
         raise ObjectSeekerError(
             f"the defense is not that of the run in {folder} ({'; '.join(differences)}): tune one on this run, or "
             "observe with that one"
         )
-    return defense.with_fingerprint(manifest.detector)
+    return defense.with_fingerprint(manifest.detector_fingerprint)
+
+
+def missing_scores(
+    settings: ObservationSettings, *, base_threshold: float | None = None, mask_threshold: float | None = None
+) -> list[str]:
+    """Name the thresholds that are below the scores a run stores: boxes would be missing there."""
+    needed = (
+        ("base", "--base-floor", base_threshold, settings.base_floor),
+        ("masked", "--mask-floor", mask_threshold, settings.mask_floor),
+    )
+    return [
+        f"{boxes} boxes with scores of at least {threshold} are used, but the run stores none below {floor}: raise the "
+        f"threshold, or observe with a lower {option}"
+        for boxes, option, threshold, floor in needed
+        if threshold is not None and threshold < floor
+    ]
 
 
 def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]:
-    """How the detectors differ. An identity says everything about one: weights, way of masking, batches, device."""
+    """Name how the detectors differ. A fingerprint covers everything: weights, mask mode, batches, device."""
     options = manifest.detector_options
     if defense.identity is not None:
-        if defense.identity != manifest.detector:
-            yield f"its detector is {defense.identity}, the run's {manifest.detector}"
+        if defense.identity != manifest.detector_fingerprint:
+            yield f"its detector is {defense.identity}, the run's {manifest.detector_fingerprint}"
     elif manifest.detector_spec is None or spec_without_path(defense.detector) != spec_without_path(
         manifest.detector_spec
     ):
-        yield f"its detector is {defense.detector}, the run's {manifest.detector_spec or manifest.detector}"
+        yield f"its detector is {defense.detector}, the run's {manifest.detector_spec or manifest.detector_fingerprint}"
     else:
-        yield from _of_file(manifest, defense)
+        yield from _file_difference(manifest, defense)
         for option in OPTIONS:
-            theirs, ours = getattr(defense, option), options.get(option)
-            if theirs != ours and option not in ("batch", "class_names"):
-                yield f"its {option} is {_show(theirs)}, the run's {_show(ours)}"
-        if manifest.observing.batch is None and defense.batch != options.get("batch"):
-            yield f"its batch is {_show(defense.batch)}, the run's {_show(options.get('batch'))}"
+            expected, actual = options.get(option), getattr(defense, option)
+            if actual != expected and option not in ("batch", "class_names"):
+                yield f"its {option} is {_format(actual)}, the run's {_format(expected)}"
+        if manifest.observation_settings.batch_size is None and defense.batch != options.get("batch"):
+            yield f"its batch is {_format(defense.batch)}, the run's {_format(options.get('batch'))}"
     if defense.class_names not in (options.get("class_names"), manifest.detector_names):
         yield "its class names are not the run's"
 
 
-def _of_file(manifest: Manifest, defense: Defense) -> Iterator[str]:
-    """Whether the ONNX file that the defense names, if it is here, is the one that was observed."""
+def _file_difference(manifest: Manifest, defense: Defense) -> Iterator[str]:
+    """Compare the ONNX file that the defense names, if it exists here, with the one that was observed."""
     kind, name = require_spec(defense.detector)
     if kind == "onnx" and Path(name).is_file():
         file = Path(name)
-        if not manifest.detector.endswith(hash_files(file, *external_files(file))):
-            yield f"its detector {defense.detector} is another file than the run's {manifest.detector}"
+        if not manifest.detector_fingerprint.endswith(hash_files(file, *external_files(file))):
+            yield f"its detector {defense.detector} is another file than the run's {manifest.detector_fingerprint}"
 
 
-def _observation_differences(manifest: Manifest, defense: Defense) -> Iterator[str]:
-    """How what was observed differs from what the defense would see."""
-    observing, rule = manifest.observing, defense.rule
-    if defense.masks != observing.masks:
-        yield f"its masks are {defense.masks}, the run's {observing.masks}"
-    if defense.fill != observing.fill:
-        yield f"its fill is {defense.fill}, the run's {observing.fill}"
-    if observing.batch not in (None, defense.batch or BATCH):
-        yield f"its batch is {defense.batch or BATCH}, the run's {observing.batch}"
-    for boxes, option, score, floor in (
-        ("base", "--base-floor", rule.base_threshold, observing.base_floor),
-        ("masked", "--mask-floor", rule.floor, observing.mask_floor),
-    ):
-        if score < floor:
-            yield (
-                f"its rule looks at {boxes} boxes from a score of {score} on and the run keeps them from {floor} "
-                f"on, observe with a lower {option}"
-            )
+def _observation_differences(settings: ObservationSettings, defense: Defense) -> Iterator[str]:
+    """Name how the views that were observed differ from those of the defense."""
+    expected = ObservationSettings.from_defense(defense)
+    for name in ("masks", "fill", "batch_size"):
+        ours, theirs = getattr(settings, name), getattr(expected, name)
+        if ours != theirs and not (name == "batch_size" and ours is None):
+            yield f"its {name.replace('_', ' ')} {'are' if name == 'masks' else 'is'} {theirs}, the run's {ours}"
 
 
-def _show(value: object) -> str:
-    return "the detector's own" if value is None else str(value)
+def _format(value: object) -> str:
+    return "the detector's default" if value is None else str(value)

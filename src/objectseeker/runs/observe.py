@@ -1,7 +1,7 @@
-"""The long job: show a detector every view of every image of a dataset, and store what it finds.
+"""The long job: run a detector on every view of every image of a dataset, and store its boxes.
 
-It may be stopped at any moment and started again: finished images are never computed twice, and the run ends with the
-same bytes as one that was left alone.
+It can be interrupted at any time and resumed: finished images are never computed twice, and the run ends with the same
+bytes as one that was not interrupted.
 """
 
 from __future__ import annotations
@@ -9,46 +9,153 @@ from __future__ import annotations
 import hashlib
 import heapq
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import PIL.Image
+
 from objectseeker.core.masks import Image
-from objectseeker.core.recipes import Rolling, recipe_for_frame
-from objectseeker.core.seeker import ViewDetector, detect_views
-from objectseeker.datasets import Dataset, DatasetImage, match_classes
+from objectseeker.core.recipes import Recipe, Rolling, parse_recipe, recipe_for_frame
+from objectseeker.core.seeker import Detector, ViewDetector, detect_views
+from objectseeker.datasets import Dataset, DatasetImage, match_classes, open_dataset
 from objectseeker.datasets.dataset import LazySequence
-from objectseeker.defense import BATCH, spec_relative_to
-from objectseeker.detectors import LoadedDetector
+from objectseeker.defense import BATCH, Defense, spec_relative_to
+from objectseeker.detectors import LoadedDetector, load_detector
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.files.images import resolve_path
-from objectseeker.runs.engines import DetectorDescription, Engine, ImageTask, LocalEngine, ObservationJob
-from objectseeker.runs.manifest import Manifest, ObservationSettings
+from objectseeker.runs.engines import ClusterRequest, LocalEngine, open_engine
+from objectseeker.runs.manifest import BASE_FLOOR, MASK_FLOOR, Manifest, ObservationSettings
 from objectseeker.runs.run import Run, open_run
+from objectseeker.runs.tasks import DetectorDescription, Engine, ImageTask, ObservationJob
 from objectseeker.runs.writer import open_writer
 
-DEFAULT = ObservationSettings()
-SAMPLED_VIEWS = 24  # of an image are timed for an estimate, by detectors that make their own batches
+DEFAULT_SETTINGS = ObservationSettings()
+TIMED_VIEWS = 24  # per image for an estimate, by detectors that make their own batches
 
-# A run of a dataset of up to SMALL_RUN images has a file for each of them, of a larger one a file for PART images:
+# A run of a dataset of up to SMALL_DATASET images has one file per image, of a larger one a file per PART_SIZE images:
 # whatever the limit, so that a run that has grown is the run that was made at once.
-SMALL_RUN, PART = 10_000, 256
+SMALL_DATASET, PART_SIZE = 10_000, 256
+IMAGES = "images"  # folder for images that were passed as arrays
 
 Progress = Callable[[int, int], None]
 Warn = Callable[[str], None]
 
 
+def observe(
+    images: str | Path | Dataset | Iterable[Image],
+    detector: str | Defense | Detector | Engine,
+    *,
+    out: str | Path,
+    masks: Recipe | str | None = None,
+    fill: int | None = None,
+    batch_size: int | None = None,
+    base_floor: float = BASE_FLOOR,
+    mask_floor: float = MASK_FLOOR,
+    limit: int | None = None,
+    seed: int | None = None,
+    class_map: Mapping[str, str] | None = None,
+    device: str | None = None,
+    cluster: ClusterRequest | None = None,
+    trust_detector: bool = False,
+    images_per_part: int | None = None,
+    on_progress: Progress = lambda done, total: None,
+    on_warning: Warn = lambda message: None,
+) -> Run:
+    """Run a detector on every view of every image and store its boxes, from which everything else is computed.
+
+    It can be interrupted at any time: call it again with the same arguments to resume. A run grows if `limit` is larger
+    than before, and ends as one that was made at once; it is never made smaller.
+
+    Args:
+        images: A dataset such as `coco:annotations.json:images`, a folder of images, a `Dataset`, or RGB images as
+            arrays of uint8, which are stored in the run as lossless files.
+        detector: A SPEC such as `onnx:model.onnx`; a `Defense`, whose masks, fill and batch size are used and which
+            rejects a detector other than its own; or a callable from a sequence of images to one `Detections` per
+            image.
+        out: Folder of the run, new or one to resume.
+        masks: Mask recipe, such as `Halves(30)` or "halves:30". Default: half masks of 30 lines.
+        fill: Gray value of removed pixels.
+        batch_size: Views per call of the detector.
+        base_floor: Lowest score that is stored for boxes of the unmasked image. No base threshold can be below it.
+        mask_floor: Lowest score that is stored for boxes of masked views.
+        limit: Number of images to observe. Default: all.
+        seed: Draw the images in a random order with this seed, so that the first ones are a sample of all.
+        class_map: Dataset class by detector class, for names that do not match.
+        device: cpu, cuda or cuda:1; several with commas. Only for a SPEC or a defense.
+        cluster: Observe on a Ray cluster; the run is bit-identical. Only for a SPEC or a defense.
+        trust_detector: Confirm that the detector is the one that the run was started with, if its fingerprint may not
+            tell it from another one.
+        images_per_part: Images per file. Default: 1, or 256 for datasets of more than 10,000 images.
+        on_progress: Called as `on_progress(done, total)` at the start, where images may be done already, and after
+            every image.
+        on_warning: Called with one-line messages. An image that cannot be read is skipped and recorded.
+
+    Returns:
+        The run. `run.broken` lists the images that could not be read.
+
+    Raises:
+        ObjectSeekerError: Something passed cannot be used, `out` holds another run, or no image could be read.
+
+    Example:
+        >>> from objectseeker import observe
+        >>> run = observe("images/", "builtin", out="run", masks="halves:10", limit=100)  # doctest: +SKIP
+    """
+    dataset = _as_dataset(images, Path(out))
+    options = {"masks": masks, "fill": fill, "batch_size": batch_size}
+    defense, settings = _defense_and_settings(detector, options, base_floor, mask_floor)
+    if defense is None and (device is not None or cluster is not None):
+        raise ObjectSeekerError("device and cluster need a SPEC or a Defense: got a loaded detector, omit them")
+    with _engine_of(detector, defense, device, cluster, on_warning) as engine:
+        description = engine.describe()
+        if defense is not None:
+            defense.require_detector(description.fingerprint)
+        if description.spec is not None:  # relative to the run, so that it does not matter where a command is called
+            description = replace(description, spec=spec_relative_to(description.spec, Path(out)))
+        manifest = make_manifest(
+            dataset,
+            description,
+            settings,
+            limit=limit,
+            seed=seed,
+            class_map=class_map,
+            images_per_part=images_per_part,
+        )
+        if manifest.unmatched_classes:
+            for message in match_classes(dataset.names, description.names, class_map=class_map).warnings:
+                on_warning(message)
+        with open_writer(out, replace(manifest, detector_trusted=trust_detector)) as writer:
+            run = writer.run
+            _warn_at_start(run, description, on_warning)
+            done, total = run.finished, len(run.manifest.images)
+            on_progress(done, total)
+            if not run.complete:
+                with closing(engine.observe(job_of(run.manifest), _pending_images(run, dataset))) as results:
+                    for stored in results:
+                        writer.add(stored)
+                        for _ in stored.images:
+                            done += 1
+                            on_progress(done, total)
+    run = open_run(out)
+    for image in run.broken:
+        on_warning(f"image skipped (objects lost: {image.objects}): {image.reason}")
+    if not run.parts:
+        raise ObjectSeekerError(f"none of the {total:,} images could be read, the first: {run.broken[0].reason}")
+    return run
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """How much there is to do: `passes` is the number of views (see `Observing.cost`)."""
+    """The size of a job; `reason` is one sentence on the number of views."""
 
     images: int
     views_per_image: int
-    passes: int
-    why: str  # one sentence on where the views come from
+    forward_passes: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,161 +167,165 @@ class TimeEstimate:
 
     @property
     def seconds(self) -> float:
-        return self.plan.passes * self.seconds_per_view
+        return self.plan.forward_passes * self.seconds_per_view
 
     @property
     def hours(self) -> float:
         return self.seconds / 3600
 
 
-def plan_run(dataset: Dataset, observing: ObservationSettings = DEFAULT, *, limit: int | None = None) -> RunPlan:
-    """The size of the job, without doing anything; refuses rolling masks for images that are no frames."""
-    if isinstance(observing.masks, Rolling) and next(iter(dataset.entries)).frame is None:
+def plan_run(
+    dataset: Dataset, settings: ObservationSettings = DEFAULT_SETTINGS, *, limit: int | None = None
+) -> RunPlan:
+    """Return the size of the job without doing anything; reject rolling masks for images that are not frames."""
+    if isinstance(settings.masks, Rolling) and next(iter(dataset.entries)).frame is None:
         raise ObjectSeekerError(
-            f"{observing.masks} is for sequences, and {dataset.spec} has none: take {observing.masks.recipe}, or put "
+            f"{settings.masks} is for sequences, and {dataset.spec} has none: use {settings.masks.recipe}, or put "
             "frames: before it if its images are the frames of a sequence in order"
         )
-    views, why = observing.cost()
+    views, reason = settings.views_per_image()
     images = _count(dataset, limit)
-    return RunPlan(images, views, images * views, why)
+    return RunPlan(images, views, images * views, reason)
 
 
 def estimate(
     dataset: Dataset,
     detector: LoadedDetector,
-    observing: ObservationSettings = DEFAULT,
+    settings: ObservationSettings = DEFAULT_SETTINGS,
     *,
     limit: int | None = None,
     seed: int | None = None,
     sample: int = 2,
 ) -> TimeEstimate:
-    """Time two batches of views of each of the first `sample` readable images of those that `observe` would take."""
+    """Time two batches of views of each of the first `sample` readable images that `observe` would take."""
     images = _first_images(dataset, limit, seed, require_count(sample, "sample"))
-    batch = observing.batch or BATCH
+    batch_size = settings.batch_size or BATCH
 
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
-        every = recipe_for_frame(observing.masks, 0).masks(width, height)
-        own = max(SAMPLED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
-        others = (own if isinstance(detector, ViewDetector) else 2 * batch) - 1  # than the untouched view
-        timed = every.subset(slice(None, None, max(-(-len(every) // others), 1)))  # spread: some masks leave less
-        begin = time.perf_counter()
-        detect_views(detector, image, timed, value=observing.fill, batch=batch)
-        return time.perf_counter() - begin, 1 + len(timed)
+        every = recipe_for_frame(settings.masks, 0).masks(width, height)
+        own = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
+        masked = (own if isinstance(detector, ViewDetector) else 2 * batch_size) - 1  # besides the unmasked view
+        timed = every.subset(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
+        start = time.perf_counter()
+        detect_views(detector, image, timed, value=settings.fill, batch=batch_size)
+        return time.perf_counter() - start, 1 + len(timed)
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
     seconds, views = zip(*(time_views(image) for image in images), strict=True)
-    return TimeEstimate(plan_run(dataset, observing, limit=limit), sum(seconds) / sum(views))
-
-
-def observe(
-    dataset: Dataset,
-    detector: LoadedDetector | Engine,
-    out: str | Path,
-    observing: ObservationSettings = DEFAULT,
-    *,
-    limit: int | None = None,
-    seed: int | None = None,
-    class_map: Mapping[str, str] | None = None,
-    images_per_part: int | None = None,
-    trust_detector: bool = False,
-    on_progress: Progress = lambda done, total: None,
-    on_warning: Warn = lambda sentence: None,
-) -> Run:
-    """Observe the first `limit` images of `dataset` (all by default) into the folder `out`, or go on with it.
-
-    With a `seed` the images are taken in an order that is drawn by it, so that the first are a sample of all. A run
-    that is there already grows if `limit` is larger than before, and ends as one that was made at once; it is never
-    made smaller. A run whose detector cannot be told from another goes on only with `trust_detector`.
-
-    `class_map` says which detector class stands for which of the dataset's, where names do not tell.
-    `on_progress(done, total)` is called once at the start, when images of an earlier start may be done already, and
-    after every image. An image that cannot be read is recorded as broken and skipped.
-
-    `detector` may be an engine, which shares the images out among detectors or machines: the run is the same, to the
-    last bit. Only an engine from `open_engine` knows the detector's SPEC, which `Run.defense` needs.
-    """
-    engine = detector if isinstance(detector, Engine) else LocalEngine((detector,))
-    description = engine.describe()
-    options: dict[str, Any] = {"limit": limit, "seed": seed, "class_map": class_map, "images_per_part": images_per_part}
-    if description.spec is not None:  # as seen from the run, so that it does not matter where a command is called
-        description = replace(description, spec=spec_relative_to(description.spec, Path(out)))
-    manifest = make_manifest(dataset, description, observing, **options)
-    if manifest.unmatched_classes:
-        for sentence in match_classes(dataset.names, description.names, class_map=class_map).warnings:
-            on_warning(sentence)
-    with open_writer(out, replace(manifest, detector_trusted=trust_detector)) as writer:
-        run = writer.run
-        if description.unverified_reason and not run.complete:
-            trusted = "the run goes on on your word that it is the same"
-            fresh = "once stopped, the run goes on only with --trust-detector"
-            on_warning(f"{description.unverified_reason}; {trusted if run.finished else fresh}")
-        for file in run.damaged:
-            on_warning(f"{file.name} was damaged: {_what_was_in(run)} observed again")
-        done, total = run.finished, len(run.manifest.images)
-        on_progress(done, total)
-        if not run.complete:
-            with closing(engine.observe(job_of(run.manifest), _pending_images(run, dataset))) as stream:
-                for findings in stream:
-                    writer.add(findings)
-                    for _ in findings.images:
-                        done += 1
-                        on_progress(done, total)
-    run = open_run(out)
-    for image in run.broken:
-        on_warning(f"left out (objects lost: {image.objects}): {image.reason}")
-    return run
+    return TimeEstimate(plan_run(dataset, settings, limit=limit), sum(seconds) / sum(views))
 
 
 def make_manifest(
     dataset: Dataset,
     detector: DetectorDescription,
-    observing: ObservationSettings,
+    settings: ObservationSettings,
     *,
     limit: int | None = None,
     seed: int | None = None,
     class_map: Mapping[str, str] | None = None,
     images_per_part: int | None = None,
 ) -> Manifest:
-    """What the run is, before anything is computed; refuses what cannot work."""
+    """Return what the run will be, before anything is computed; reject what cannot work."""
     match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
-    count = plan_run(dataset, observing, limit=limit).images
+    count = plan_run(dataset, settings, limit=limit).images
     return Manifest(
-        detector=detector.fingerprint,
+        detector_fingerprint=detector.fingerprint,
         detector_spec=detector.spec,
         detector_options=detector.options,
         detector_names=detector.names,
-        observing=replace(observing, batch=None if detector.own_batches else observing.batch or BATCH),
+        observation_settings=replace(
+            settings, batch_size=None if detector.own_batches else settings.batch_size or BATCH
+        ),
         dataset=dataset.spec,
-        dataset_identity=dataset.identity,
+        dataset_fingerprint=dataset.identity,
         dataset_names=dataset.names,
         limit=count if count < len(dataset) else None,
-        to_dataset=None if match is None else tuple(match.to_dataset.tolist()),
+        dataset_labels=None if match is None else tuple(match.to_dataset.tolist()),
         unmatched_classes=() if match is None else match.unknown,
         software=detector.software,
         images=LazySequence(lambda: _select_images(dataset, count, seed), count),
-        images_per_part=images_per_part or (1 if len(dataset) <= SMALL_RUN else PART),
+        images_per_part=images_per_part or (1 if len(dataset) <= SMALL_DATASET else PART_SIZE),
         seed=seed if seed is None else int(seed),
-        detector_unverified=detector.unverified_reason,
+        unverified_reason=detector.unverified_reason,
     )
 
 
 def job_of(manifest: Manifest) -> ObservationJob:
-    return ObservationJob(manifest.observing, manifest.detector_names, manifest.images_per_part)
+    return ObservationJob(manifest.observation_settings, manifest.detector_names, manifest.images_per_part)
+
+
+def _as_dataset(images: str | Path | Dataset | Iterable[Image], out: Path) -> Dataset:
+    if isinstance(images, Dataset):
+        return images
+    if isinstance(images, str | Path):
+        return open_dataset(images)
+    folder = out / IMAGES
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, image in enumerate(images):
+        file = folder / f"{number:06d}.png"
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise ObjectSeekerError(
+                f"image {number} must be an RGB array of uint8, height x width x 3, got {type(image).__name__}: pass "
+                "such arrays, or a dataset or a folder of images"
+            )
+        if not file.exists() or not np.array_equal(np.asarray(PIL.Image.open(file)), image):
+            PIL.Image.fromarray(image).save(file)
+    return open_dataset(folder)
+
+
+def _defense_and_settings(
+    detector: str | Defense | Detector | Engine, options: Mapping[str, Any], base_floor: float, mask_floor: float
+) -> tuple[Defense | None, ObservationSettings]:
+    """Return the defense to observe, if the detector can be loaded again, and the settings to observe with."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if isinstance(given.get("masks"), str):
+        given["masks"] = parse_recipe(given["masks"])
+    if isinstance(detector, Defense) and given:
+        raise ObjectSeekerError(f"the defense has its own {', '.join(given)}: omit them, or change the defense")
+    if isinstance(detector, str):
+        if "batch_size" in given:
+            given["batch"] = given.pop("batch_size")
+        detector = Defense.default(detector, **given)
+    if isinstance(detector, Defense):
+        return detector, ObservationSettings.from_defense(detector, base_floor=base_floor, mask_floor=mask_floor)
+    return None, ObservationSettings(**given, base_floor=base_floor, mask_floor=mask_floor)
+
+
+def _engine_of(
+    detector: str | Defense | Detector | Engine,
+    defense: Defense | None,
+    device: str | None,
+    cluster: ClusterRequest | None,
+    on_warning: Warn,
+) -> AbstractContextManager[Engine]:
+    if defense is not None:
+        options = defense.options | {"device": device}
+        return open_engine(defense.detector, options, cluster=cluster, on_warning=on_warning)
+    if isinstance(detector, Engine):
+        return nullcontext(detector)
+    assert not isinstance(detector, str | Defense)  # those have a defense
+    return nullcontext(LocalEngine((load_detector(detector),)))
+
+
+def _warn_at_start(run: Run, description: DetectorDescription, on_warning: Warn) -> None:
+    if description.unverified_reason and not run.complete:
+        trusted = "the run resumes because you confirmed that it is the same"
+        fresh = "once stopped, the run resumes only with --trust-detector"
+        on_warning(f"{description.unverified_reason}; {trusted if run.finished else fresh}")
+    affected = "its image is" if run.manifest.images_per_part == 1 else "its images are"
+    for file in run.damaged:
+        on_warning(f"{file.name} was damaged: {affected} observed again")
 
 
 def _pending_images(run: Run, dataset: Dataset) -> Iterator[ImageTask]:
-    """The images that are not finished, one after the other, from where they lie now."""
+    """Iterate over the images that are not finished, where they are now."""
     entries = _select_images(dataset, len(run.manifest.images), run.manifest.seed)
     for index, (known, entry) in enumerate(zip(run.manifest.ids(), entries, strict=False)):
-        if known != entry.id:  # a folder is listed anew: a file that came or went would give others a wrong number
+        if known != entry.id:  # a folder is listed again: an added or removed file would give others a wrong number
             raise ObjectSeekerError(f"{dataset.spec} has changed: image {index} was {known!r} and is {entry.id!r} now")
         if not run.is_finished(index):
             yield ImageTask(index, str(resolve_path(entry.path)), entry.size, entry.frame_number)
-
-
-def _what_was_in(run: Run) -> str:
-    return "its image is" if run.manifest.images_per_part == 1 else "its images are"
 
 
 def _count(dataset: Dataset, limit: int | None) -> int:
@@ -222,7 +333,7 @@ def _count(dataset: Dataset, limit: int | None) -> int:
 
 
 def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
-    """The first `count` images in the run's order, which does not depend on how many there are to be."""
+    """Return the first `count` images in the run's order, which does not depend on `count`."""
     if seed is None:
         return islice(dataset.entries, count if count < len(dataset) else None)
 

@@ -1,32 +1,33 @@
-"""Observations on disk: a folder that `observe` writes, that survives being killed, and that everything else reads.
+"""Observations on disk: a folder that `observe` writes, that can be interrupted and resumed, and that everything reads.
 
     run.json                         settings (see `manifest`)
-    images.parquet                   images and ground truth (see `listing`)
-    parts/000012-CHECKSUM.parquet    the boxes of part 12: image, mask (-1: untouched), x1, y1, x2, y2, score, label
+    images.parquet                   images and ground truth (see `tables`)
+    parts/000012-CHECKSUM.parquet    the boxes of part 12 (see `tables`)
     pending/000012-CHECKSUM.parquet  some images of part 12, until all of them are done
     broken/000012-CHECKSUM.json      why image 12 could not be read
     lock                             empty; held by the process that writes (see `writer`)
 
 Part n holds the boxes of the images from n * images_per_part on: one image in a small run, many in a large one. Labels
-are the detector's, coordinates and scores are kept to the last bit (float64: resized-back boxes do not fit float32),
-and masks are not stored, since they follow from the image size, the mask recipe and, if it is rolling, the number of
-the frame. The checksum is the start of a SHA-256 over the run's identity, the number and the file's content: a damaged
-part, or one of another place or run, is told by its name. A run that grows keeps its identity and its parts.
+are the detector's, coordinates and scores are bit-identical (float64: resized boxes do not fit float32), and masks are
+not stored, since they follow from the image size, the mask recipe and, if it is rolling, the number of the frame. The
+checksum is the start of a SHA-256 over the run's fingerprint, the number and the file's content: its name tells a part
+that is damaged, or belongs to another number or run. A run that grows keeps its fingerprint and its parts.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 
+from objectseeker import codec
 from objectseeker.core.boxes import Ints
 from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
@@ -36,20 +37,26 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.runs.binding import bind_defense, run_defense
-from objectseeker.runs.manifest import Manifest, decode
-from objectseeker.runs.stored_boxes import LARGEST_STORED_LABEL, StoredBoxes, images_in
-from objectseeker.runs.stored_boxes import decode as decode_part
+from objectseeker.runs.manifest import Manifest, decode_manifest
+from objectseeker.runs.tables import MAX_STORED_LABEL, StoredBoxes, decode_boxes, images_in
 
 MANIFEST, PARTS, PENDING, BROKEN, LOCK = "run.json", "parts", "pending", "broken", "lock"
+MAX_ATTEMPTS = 20  # to read a run that another process is writing
 
-MOST_LOOKS = 20  # at a run that another process is writing
+_PART_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.(?:parquet|json)", re.ASCII)
 
-_PART_NAME = re.compile(r"(\d{6,})-([0-9a-f]{16})\.(?:parquet|json)")
+
+@dataclass(frozen=True, slots=True)
+class UnreadableImage:
+    """The file in broken/: the number of an image, and why it could not be read."""
+
+    image: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenImage:
-    """An image that could not be read: it is left out, and so are its `objects` (those that would have counted)."""
+    """An image that could not be read. `objects` is the number of objects that would have counted."""
 
     id: str
     path: Path
@@ -58,58 +65,77 @@ class BrokenImage:
 
 
 class PartIndex(Mapping[int, Path]):
-    """The file that each finished image is in. What it keeps grows with the number of files, not of images."""
+    """The file of each finished image. Its memory grows with the number of files, not of images.
+
+    `full_parts` have all their images; `partial_parts` have the file of each of their images that is finished.
+    """
 
     def __init__(
-        self, manifest: Manifest, whole: Mapping[int, Path], begun: Mapping[int, Mapping[int, Path]], broken: Ints
+        self,
+        manifest: Manifest,
+        full_parts: Mapping[int, Path],
+        partial_parts: Mapping[int, Mapping[int, Path]],
+        unreadable: Ints,
     ) -> None:
-        self.whole, self.begun = whole, begun  # parts that have all their images, and the images of those that do not
-        self._manifest, self._broken = manifest, broken
-        sizes = (len(part_range(manifest, number)) for number in whole)
-        not_there = np.isin(broken // manifest.images_per_part, list(whole)).sum()
-        self._count = sum(sizes) - int(not_there) + sum(map(len, begun.values()))
+        self.full_parts, self.partial_parts = full_parts, partial_parts
+        self._manifest, self._unreadable = manifest, unreadable
+        sizes = (len(part_range(manifest, number)) for number in full_parts)
+        missing = np.isin(unreadable // manifest.images_per_part, list(full_parts)).sum()
+        self._count = sum(sizes) - int(missing) + sum(map(len, partial_parts.values()))
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[int]:
-        for number in sorted({*self.whole, *self.begun}):
+        for number in sorted({*self.full_parts, *self.partial_parts}):
             yield from self.images_of(number)
 
     def __getitem__(self, index: int) -> Path:
         number = index // self._manifest.images_per_part
-        if number in self.begun:
-            return self.begun[number][index]
-        if number in self.whole and index in self.images_of(number):
-            return self.whole[number]
+        if number in self.partial_parts:
+            return self.partial_parts[number][index]
+        if number in self.full_parts and index in self.images_of(number):
+            return self.full_parts[number]
         raise KeyError(index)
 
     def images_of(self, number: int) -> list[int]:
-        """The finished images of a part, in order."""
-        if number in self.begun:
-            return sorted(self.begun[number])
-        everything = part_range(self._manifest, number)
-        start, end = np.searchsorted(self._broken, [everything.start, everything.stop]).tolist()
-        return sorted(set(everything) - set(self._broken[start:end].tolist()))
+        """Return the finished images of a part, in order."""
+        if number in self.partial_parts:
+            return sorted(self.partial_parts[number])
+        every = part_range(self._manifest, number)
+        start, end = np.searchsorted(self._unreadable, [every.start, every.stop]).tolist()
+        return sorted(set(every) - set(self._unreadable[start:end].tolist()))
 
     def file_of(self, number: int, index: int) -> Path:
-        """The file that has this finished image of this part."""
-        return self.begun[number][index] if number in self.begun else self.whole[number]
+        """Return the file with this finished image of this part."""
+        return self.partial_parts[number][index] if number in self.partial_parts else self.full_parts[number]
 
     def files_of(self, number: int) -> list[Path]:
-        """The files that have the finished images of a part."""
-        return sorted(set(self.begun[number].values())) if number in self.begun else [self.whole[number]]
+        """Return the files with the finished images of a part."""
+        return (
+            sorted(set(self.partial_parts[number].values()))
+            if number in self.partial_parts
+            else [self.full_parts[number]]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run as found on disk. `parts` are the intact parts by image number, `damaged` the files that are not.
+    """A run as it is on disk; `observe` and `open_run` return one.
 
-    `superfluous` are pending files whose images are in a part already: the run was stopped just after that was written.
+    `parts` are the intact parts by image number and `damaged` the files that are not intact. `unreadable` states why
+    images could not be read, by number. `orphaned` are pending files whose images are in a part already: the run was
+    stopped just after that was written.
+
+    Example:
+        >>> from objectseeker import open_run
+        >>> run = open_run("run")  # doctest: +SKIP
+        >>> len(run.images()), run.defense().masks  # doctest: +SKIP
+        (24, Halves(lines=30))
     """
 
     folder: Path
-    identity: str
+    fingerprint: str
     manifest: Manifest
     parts: PartIndex
     unreadable: Mapping[int, str]
@@ -118,7 +144,7 @@ class Run:
 
     @property
     def finished(self) -> int:
-        """How many images are done with, the broken ones included."""
+        """The number of images that are done, unreadable ones included."""
         return len(self.parts) + len(self.unreadable)
 
     @property
@@ -127,71 +153,80 @@ class Run:
 
     def is_finished(self, index: int) -> bool:
         number = index // self.manifest.images_per_part
-        return number in self.parts.whole or index in self.parts.begun.get(number, ()) or index in self.unreadable
+        return (
+            number in self.parts.full_parts
+            or index in self.parts.partial_parts.get(number, ())
+            or index in self.unreadable
+        )
 
     @property
     def broken(self) -> tuple[BrokenImage, ...]:
         """The images that could not be read."""
         entries = ((self.manifest.images[index], reason) for index, reason in sorted(self.unreadable.items()))
-        excluded = self.manifest.excluded_labels
+        unmatched = self.manifest.unmatched_labels
         return tuple(
             BrokenImage(
                 entry.id,
                 cast(Path, entry.path),
                 reason,
-                int((~entry.ignore & ~np.isin(entry.truth.label, excluded)).sum()),
+                int((~entry.ignore & ~np.isin(entry.truth.label, unmatched)).sum()),
             )
             for entry, reason in entries
         )
 
     @property
     def labeled(self) -> bool:
-        """Whether the dataset says where its objects are."""
-        return self.manifest.to_dataset is not None
+        """Whether the dataset has ground truth."""
+        return self.manifest.dataset_labels is not None
 
     @property
     def vocabulary(self) -> LabelMap:
-        """The labels of the boxes and those of the objects; the same where the dataset has no classes."""
-        names, to_dataset = self.manifest.detector_names, self.manifest.to_dataset
-        if to_dataset is None:  # a detector without class names may use any label
-            return LabelMap(names, names, np.arange(len(names) or LARGEST_STORED_LABEL + 1))
-        return LabelMap(names, self.manifest.dataset_names, np.array(to_dataset, np.int64))
+        """The labels of boxes and those of objects; equal if the dataset has no classes."""
+        names, labels = self.manifest.detector_names, self.manifest.dataset_labels
+        if labels is None:  # a detector without class names may use any label
+            return LabelMap(names, names, np.arange(len(names) or MAX_STORED_LABEL + 1))
+        return LabelMap(names, self.manifest.dataset_names, np.array(labels, np.int64))
 
-    def defense(self, rule: AnyRule | None = None, follow: ThresholdSchedule | None = None) -> Defense:
-        """The defense with this rule that the run is about: its detector, its masks, its fill, its batches.
+    def defense(self, rule: AnyRule | None = None, threshold_schedule: ThresholdSchedule | None = None) -> Defense:
+        """Return the defense that was observed: the run's detector, masks, fill and batch size, with this rule.
 
-        Without a rule it is the default one of the detector, or that one's with scores that follow by `follow`.
+        The default rule is that of the detector, with thresholds by `threshold_schedule` if that is given.
         """
-        return self.bind_defense(run_defense(self.manifest, rule, follow, self.folder))
+        return self.bind_defense(run_defense(self.manifest, rule, threshold_schedule, self.folder))
 
     def bind_defense(self, defense: Defense) -> Defense:
-        """`defense`, bound to the detector that was observed; one that is about anything else is refused.
+        """Return `defense` with the fingerprint of the detector that was observed.
 
-        One that names no identity is compared by its SPEC and options; what is bound then refuses to run with a
-        detector that is another one after all.
+        A defense without fingerprint is compared by its SPEC and options; what is returned then rejects a detector that
+        is another one after all.
+
+        Raises:
+            ObjectSeekerError: The defense has another detector, masks, fill or batch size, or a threshold below the
+                scores that the run stores. The message names each difference.
         """
         return bind_defense(self.manifest, defense, self.folder)
 
     def images(self) -> Sequence[ObservedImage]:
-        """The finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.
+        """Return the finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.
 
-        Objects of classes the detector does not know are left out; boxes of classes the dataset lacks are kept, since
-        the deployed detector has them, too.
+        Objects of classes the detector does not know are omitted; boxes of classes the dataset lacks are kept, since
+        the deployed detector has them, too. Images are read on access, and only those of one part are kept.
 
-        They are read when they are asked for, and only those of one part are kept.
+        Raises:
+            ObjectSeekerError: The run has damaged parts.
         """
         if self.damaged:
             raise ObjectSeekerError(
-                f"{self.folder} has damaged parts ({_listed(self.damaged)}): run observe again with the same settings, "
-                "only those are computed again"
+                f"{self.folder} has damaged parts ({_list(self.damaged)}): run observe again with the same settings, "
+                "which computes only those again"
             )
         return StoredImages(self)
 
-    def findings(self, number: int) -> StoredBoxes:
-        """What is stored of the finished images of a part."""
-        every = [decode_part(content) for content in self._contents(number)]
-        joined = StoredBoxes.join(every)
-        if len(joined.sizes) != sum(len(one.sizes) for one in every) or not joined.sizes.keys() >= {
+    def boxes_of_part(self, number: int) -> StoredBoxes:
+        """Return the stored boxes of the finished images of a part."""
+        pieces = [decode_boxes(content) for content in self._contents(number)]
+        joined = StoredBoxes.join(pieces)
+        if len(joined.sizes) != sum(len(piece.sizes) for piece in pieces) or not joined.sizes.keys() >= {
             *self.parts.images_of(number)
         }:
             raise ObjectSeekerError(
@@ -200,34 +235,60 @@ class Run:
         return joined
 
     def hashes(self, number: int) -> dict[int, str]:
-        """The hashes of the files of the finished images of a part, as they were observed."""
+        """Return the hashes of the files of the finished images of a part, as they were observed."""
         every = (images_in(content)[1] for content in self._contents(number))
-        return {index: file for some in every for index, file in some.items()}
+        return {index: file_hash for hashes in every for index, file_hash in hashes.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Summarize the run as plain values."""
+        return {
+            "run": str(self.folder),
+            "fingerprint": self.fingerprint,
+            "images": len(self.parts),
+            "complete": self.complete,
+            "unreadable": {str(image.path): image.reason for image in self.broken},
+            "dataset": self.manifest.dataset,
+            "detector_fingerprint": self.manifest.detector_fingerprint,
+            "observation_settings": codec.to_plain(self.manifest.observation_settings),
+        }
+
+    def _repr_html_(self) -> str:
+        settings = self.manifest.observation_settings
+        rows = {
+            "folder": self.folder,
+            "dataset": self.manifest.dataset,
+            "images": f"{len(self.parts):,} of {len(self.manifest.images):,}, {len(self.unreadable):,} unreadable",
+            "detector": self.manifest.detector_fingerprint,
+            "masks": f"{settings.masks}, fill {settings.fill}",
+            "scores stored from": f"{settings.base_floor} (unmasked), {settings.mask_floor} (masked)",
+        }
+        cells = "".join(f"<tr><th>{name}</th><td>{html.escape(str(value))}</td></tr>" for name, value in rows.items())
+        return f"<table>{cells}</table>"
 
     def _contents(self, number: int) -> list[bytes]:
-        """What is in the files of a part, under whatever names a process that writes has given it meanwhile."""
+        """Read the files of a part, under whatever names a process that writes has given them meanwhile."""
         files = self.parts.files_of(number)
-        for _ in range(MOST_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             try:
                 return [self._content(file, number) for file in files]
-            except FileNotFoundError:  # put together of what was pending, or pending again because the run grows
-                there = ((self.folder / place).glob(f"{number:06d}-*.parquet") for place in (PARTS, PENDING))
-                files = next(filter(None, map(sorted, there)), files)
+            except FileNotFoundError:  # made of what was pending, or pending again because the run grows
+                found = ((self.folder / name).glob(f"{number:06d}-*.parquet") for name in (PARTS, PENDING))
+                files = next(filter(None, map(sorted, found)), files)
         raise ObjectSeekerError(f"{files[0]} is gone: run observe again")
 
     def _content(self, file: Path, number: int) -> bytes:
-        content = read_part(file, self.identity, number)
+        content = read_part(file, self.fingerprint, number)
         if content is None:
             raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
         return content
 
 
 class StoredImages(Sequence[ObservedImage]):
-    """The images of a run. Going through them in order reads every part once."""
+    """The images of a run. Iterating over them reads every part once."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._number, self._findings = -1, StoredBoxes.join([StoredBoxes.unreadable(-1, "")])
+        self._number, self._stored = -1, StoredBoxes.unreadable_image(-1, "")
 
     def __len__(self) -> int:
         return len(self._run.parts)
@@ -236,13 +297,13 @@ class StoredImages(Sequence[ObservedImage]):
         return map(self._image, self._run.parts)
 
     @overload
-    def __getitem__(self, place: int) -> ObservedImage: ...
+    def __getitem__(self, index: int) -> ObservedImage: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[ObservedImage]: ...
-    def __getitem__(self, place: int | slice) -> ObservedImage | Sequence[ObservedImage]:
-        if isinstance(place, slice):
-            return [self._image(index) for index in self._order[place].tolist()]
-        return self._image(int(self._order[place]))
+    def __getitem__(self, index: slice) -> Sequence[ObservedImage]: ...
+    def __getitem__(self, index: int | slice) -> ObservedImage | Sequence[ObservedImage]:
+        if isinstance(index, slice):
+            return [self._image(number) for number in self._order[index].tolist()]
+        return self._image(int(self._order[index]))
 
     @cached_property
     def _order(self) -> Ints:
@@ -253,16 +314,16 @@ class StoredImages(Sequence[ObservedImage]):
         entry = manifest.images[index]
         number = index // manifest.images_per_part
         if number != self._number:
-            self._findings, self._number = self._run.findings(number), number
-        size = self._findings.sizes[index]
-        boxes, mask = self._findings.of(index)
-        masks = recipe_for_frame(manifest.observing.masks, entry.frame_number).masks(*size)
+            self._stored, self._number = self._run.boxes_of_part(number), number
+        size = self._stored.sizes[index]
+        boxes, mask = self._stored.of_image(index)
+        masks = recipe_for_frame(manifest.observation_settings.masks, entry.frame_number).masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
-        known = ~np.isin(entry.truth.label, manifest.excluded_labels)
+        known = ~np.isin(entry.truth.label, manifest.unmatched_labels)
         return ObservedImage(
             id=entry.id,
-            path=cast(Path, entry.path),  # a Url has all that is asked of it: a name, and that it can be loaded
+            path=cast(Path, entry.path),  # a Url has what is needed: a name, and it can be loaded
             observation=Observation(*size, masks, base, masked),
             truth=entry.truth[known],
             ignore=entry.ignore[known],
@@ -273,16 +334,23 @@ class StoredImages(Sequence[ObservedImage]):
 
 
 def open_run(folder: str | Path) -> Run:
-    """The run in `folder`, every part's checksum verified; it may be unfinished or have damaged parts."""
-    for _ in range(MOST_LOOKS - 1):
+    """Open the run in `folder` and verify every part's checksum; it may be unfinished or have damaged parts.
+
+    Args:
+        folder: What `observe` wrote.
+
+    Raises:
+        ObjectSeekerError: There is no run in `folder`, or its settings or its images are damaged.
+    """
+    for _ in range(MAX_ATTEMPTS - 1):
         try:
-            return _as_found(Path(folder))
-        except FileNotFoundError:  # a process that writes it has just put pending files together: look again
+            return _read_run(Path(folder))
+        except FileNotFoundError:  # a process that writes it has just joined pending files: try again
             continue
-    return _as_found(Path(folder))
+    return _read_run(Path(folder))
 
 
-def _as_found(folder: Path) -> Run:
+def _read_run(folder: Path) -> Run:
     try:
         content = (folder / MANIFEST).read_bytes()
     except OSError as error:
@@ -290,72 +358,72 @@ def _as_found(folder: Path) -> Run:
             f"there is no run in {folder} ({error.strerror}): make one with objectseeker observe"
         ) from None
     try:
-        manifest, identity = decode(content, folder / MANIFEST)
+        manifest, fingerprint = decode_manifest(content, folder / MANIFEST)
     except ObjectSeekerError:
-        if (folder / MANIFEST).read_bytes() != content:  # it has just grown: look again
+        if (folder / MANIFEST).read_bytes() != content:  # it has just grown: try again
             raise FileNotFoundError(folder / MANIFEST) from None
         raise
     damaged: list[Path] = []
-    superfluous: list[Path] = []
+    orphaned: list[Path] = []
     unreadable: dict[int, str] = {}
     for file, index in _numbered(folder / BROKEN):
-        word = read_part(file, identity, index)
-        if word is None or index in unreadable:
+        record = read_part(file, fingerprint, index)
+        if record is None or index in unreadable:
             damaged.append(file)
         else:
-            unreadable[index] = json.loads(word)["reason"]
-    whole: dict[int, Path] = {}
-    begun: dict[int, dict[int, Path]] = {}
-    for place in (PARTS, PENDING):
-        for file, number in _numbered(folder / place):
-            content_of = read_part(file, identity, number)
-            sizes = {} if content_of is None else images_in(content_of)[0]
-            known = number in whole or not begun.get(number, {}).keys().isdisjoint(sizes)
-            if content_of is None or not unreadable.keys().isdisjoint(sizes) or (known and place == PARTS):
+            unreadable[index] = codec.read_json(record, UnreadableImage, str(file)).reason
+    full_parts: dict[int, Path] = {}
+    partial_parts: dict[int, dict[int, Path]] = {}
+    for name in (PARTS, PENDING):
+        for file, number in _numbered(folder / name):
+            part = read_part(file, fingerprint, number)
+            sizes = {} if part is None else images_in(part)[0]
+            known = number in full_parts or not partial_parts.get(number, {}).keys().isdisjoint(sizes)
+            if part is None or not unreadable.keys().isdisjoint(sizes) or (known and name == PARTS):
                 damaged.append(file)
             elif known:
-                superfluous.append(file)
-            elif place == PARTS and all(i in sizes or i in unreadable for i in part_range(manifest, number)):
-                whole[number] = file
+                orphaned.append(file)
+            elif name == PARTS and all(i in sizes or i in unreadable for i in part_range(manifest, number)):
+                full_parts[number] = file
             else:
-                begun.setdefault(number, {}).update(dict.fromkeys(sizes, file))
-    files = PartIndex(manifest, whole, begun, np.array(sorted(unreadable), np.int64))
-    return Run(folder, identity, manifest, files, unreadable, tuple(sorted(damaged)), tuple(superfluous))
+                partial_parts.setdefault(number, {}).update(dict.fromkeys(sizes, file))
+    parts = PartIndex(manifest, full_parts, partial_parts, np.array(sorted(unreadable), np.int64))
+    return Run(folder, fingerprint, manifest, parts, unreadable, tuple(sorted(damaged)), tuple(orphaned))
 
 
 def part_range(manifest: Manifest, number: int) -> range:
-    """The images of part `number`."""
+    """Return the images of part `number`."""
     start = number * manifest.images_per_part
     return range(start, min(start + manifest.images_per_part, len(manifest.images)))
 
 
-def checksum(identity: str, number: int, content: bytes) -> str:
-    return hashlib.sha256(f"{identity} {number}\n".encode() + content).hexdigest()[:16]
+def checksum(fingerprint: str, number: int, content: bytes) -> str:
+    return hashlib.sha256(f"{fingerprint} {number}\n".encode() + content).hexdigest()[:16]
 
 
-def read_part(file: Path, identity: str, number: int) -> bytes | None:
-    """The content of a part; None if it is not what was written.
+def read_part(file: Path, fingerprint: str, number: int) -> bytes | None:
+    """Return the content of a part; None if it is not what was written.
 
-    A part that cannot be read now may be whole: the user may lack a permission, a network disk may be away. That is an
-    error, never damage, since damaged parts are removed and computed again.
+    A part that cannot be read now may be intact: the user may lack a permission, a network disk may be offline. That is
+    an error, never damage, since damaged parts are removed and computed again.
     """
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise ObjectSeekerError(f"cannot read {file}: {error.strerror}; it was left as it is") from None
-    return content if f"-{checksum(identity, number, content)}." in file.name else None
+        raise ObjectSeekerError(f"cannot read {file}: {error.strerror}; it was left unchanged") from None
+    return content if f"-{checksum(fingerprint, number, content)}." in file.name else None
 
 
 def _numbered(folder: Path) -> Iterator[tuple[Path, int]]:
-    """The parts in a folder with the numbers in their names."""
+    """Iterate over the parts in a folder with the numbers in their names."""
     for file in sorted(folder.glob("*")):
         name = _PART_NAME.fullmatch(file.name)
         if name is not None:
             yield file, int(name[1])
 
 
-def _listed(files: Sequence[Path]) -> str:
+def _list(files: Sequence[Path]) -> str:
     names = ", ".join(file.name for file in files[:5])
     return f"{names} and {len(files) - 5} more" if len(files) > 5 else names

@@ -1,64 +1,82 @@
 """Writing a run: what is finished stays finished, whenever the process or the machine stops.
 
-A file appears under its name only when it is whole and on the disk. A part is written once all of its images are done,
-from what came in and from the pending files, which then go: its bytes follow from the boxes alone, whatever the order
-they came in.
+Every file is an atomic write: it appears under its name only when it is complete and on the disk. A part is written
+when all of its images are done, from new boxes and from pending files, which are then removed: its bytes follow from
+the boxes alone, in whatever order they came.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from objectseeker import codec
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import PARTIAL_SUFFIX, write_atomic
-from objectseeker.runs.image_index import ImageIndex, IndexSummary, hash_of, write_image_index
-from objectseeker.runs.manifest import GROWN, LISTING, Manifest, encode
+from objectseeker.runs.manifest import GROWN_INDEX, INDEX, Manifest, encode_manifest
 from objectseeker.runs.resume import resumed_manifest
-from objectseeker.runs.run import BROKEN, LOCK, MANIFEST, PARTS, PENDING, Run, checksum, open_run, part_range, read_part
-from objectseeker.runs.stored_boxes import StoredBoxes
-from objectseeker.runs.stored_boxes import decode as decode_part
-from objectseeker.runs.stored_boxes import encode as encode_part
+from objectseeker.runs.run import (
+    BROKEN,
+    LOCK,
+    MANIFEST,
+    PARTS,
+    PENDING,
+    Run,
+    UnreadableImage,
+    checksum,
+    open_run,
+    part_range,
+    read_part,
+)
+from objectseeker.runs.tables import (
+    ImageIndex,
+    IndexSummary,
+    StoredBoxes,
+    decode_boxes,
+    encode_boxes,
+    hash_of,
+    write_image_index,
+)
 
-FLUSH_INTERVAL = 1.0  # seconds for which what was found may be held back, so that cheap images share a file
-MOST_WAITING = 8  # parts that wait for the disk: it takes longer to be sure of a file than a GPU to look at an image
+FLUSH_INTERVAL = 1.0  # seconds for which boxes may be held in memory, so that cheap images share a file
+MAX_QUEUED_PARTS = 8  # waiting for the disk: making sure of a file takes longer than a GPU takes for an image
 
 
 class RunWriter:
-    """Adds what was found to a run. `run` is the run as it was when the writer began."""
+    """Adds boxes to a run. `run` is the run as it was when the writer was opened."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, disk: Executor) -> None:
         self.run = run
-        self._left: dict[int, set[int]] = {}  # of the parts begun, the images that are to come
+        self._left: dict[int, set[int]] = {}  # of the partial parts, the images that are missing
         self._held: dict[int, list[StoredBoxes]] = {}  # by part: what is not on the disk yet
         self._pending: dict[int, list[Path]] = {}
         self._written = time.monotonic()
-        self._disk = ThreadPoolExecutor(1)
-        self._waiting: deque[Future[Path]] = deque()  # parts on their way to the disk
-        for number in run.parts.begun:
+        self._disk = disk
+        self._queued: deque[Future[Path]] = deque()  # parts on their way to the disk
+        for number in run.parts.partial_parts:
             self._pending[number] = run.parts.files_of(number)
             if not self._left_of(number):  # stopped just before the part was made of them
                 self._finish(number)
 
-    def add(self, findings: StoredBoxes) -> None:
-        """Images of one part. They are on the disk within `HOLD` seconds, or as soon as it has done what came before.
+    def add(self, stored: StoredBoxes) -> None:
+        """Add images of one part.
 
-        A disk that fails is noticed by a later call, at the latest by `flush`.
+        They are on the disk within `FLUSH_INTERVAL` seconds, or as soon as it has finished the files before. A disk
+        that fails raises an error in a later call, at the latest in `flush`.
         """
-        (number,) = {index // self.run.manifest.images_per_part for index in findings.images}
+        (number,) = {index // self.run.manifest.images_per_part for index in stored.images}
         left = self._left_of(number)
-        for index, reason in findings.broken.items():
-            content = json.dumps({"image": index, "reason": reason}).encode() + b"\n"
+        for index, reason in stored.broken.items():
+            content = codec.write_json(UnreadableImage(index, reason)).encode() + b"\n"
             self._write(BROKEN, index, content, "json")
-        if findings.sizes:
-            self._held.setdefault(number, []).append(findings)
-        left.difference_update(findings.images)
+        if stored.sizes:
+            self._held.setdefault(number, []).append(stored)
+        left.difference_update(stored.images)
         if not left:
             self._finish(number)
         elif time.monotonic() - self._written > FLUSH_INTERVAL:
@@ -66,8 +84,8 @@ class RunWriter:
 
     def flush(self) -> None:
         """Put everything on the disk."""
-        for number, findings in self._held.items():
-            file = self._write(PENDING, number, encode_part(StoredBoxes.join(findings)), "parquet")
+        for number, held in self._held.items():
+            file = self._write(PENDING, number, encode_boxes(StoredBoxes.join(held)), "parquet")
             self._pending.setdefault(number, []).append(file)
         self._held.clear()
         self._wait(0)
@@ -76,37 +94,37 @@ class RunWriter:
     def _left_of(self, number: int) -> set[int]:
         if number not in self._left:
             run = self.run
-            done = run.parts.begun.get(number, {})
+            done = run.parts.partial_parts.get(number, {})
             self._left[number] = {
                 index for index in part_range(run.manifest, number) if index not in done and index not in run.unreadable
             }
         return self._left[number]
 
     def _finish(self, number: int) -> None:
-        findings = self._held.pop(number, [])
+        pieces = self._held.pop(number, [])
         pending = self._pending.pop(number, [])
         for file in pending:
-            content = read_part(file, self.run.identity, number)
+            content = read_part(file, self.run.fingerprint, number)
             if content is None:
                 raise ObjectSeekerError(f"{file} was damaged while it was in use: run observe again")
-            findings.append(decode_part(content))
-        if findings:  # else none of its images could be read
-            self._waiting.append(self._disk.submit(self._write_part, number, findings))
-        self._wait(0 if pending else MOST_WAITING)  # what a part is made of goes when the part is there
+            pieces.append(decode_boxes(content))
+        if pieces:  # else none of its images could be read
+            self._queued.append(self._disk.submit(self._write_part, number, pieces))
+        self._wait(0 if pending else MAX_QUEUED_PARTS)  # pending files go when the part is on the disk
         for file in pending:
             file.unlink()
         del self._left[number]
 
-    def _wait(self, most: int) -> None:
-        """Until no more than so many parts wait for the disk."""
-        while len(self._waiting) > most:
-            self._waiting.popleft().result()
+    def _wait(self, max_count: int) -> None:
+        """Wait until at most `max_count` parts are queued for the disk."""
+        while len(self._queued) > max_count:
+            self._queued.popleft().result()
 
-    def _write_part(self, number: int, findings: list[StoredBoxes]) -> Path:
-        return self._write(PARTS, number, encode_part(StoredBoxes.join(findings)), "parquet")
+    def _write_part(self, number: int, pieces: list[StoredBoxes]) -> Path:
+        return self._write(PARTS, number, encode_boxes(StoredBoxes.join(pieces)), "parquet")
 
     def _write(self, folder: str, number: int, content: bytes, suffix: str) -> Path:
-        name = f"{number:06d}-{checksum(self.run.identity, number, content)}.{suffix}"
+        name = f"{number:06d}-{checksum(self.run.fingerprint, number, content)}.{suffix}"
         (self.run.folder / folder).mkdir(exist_ok=True)
         file = self.run.folder / folder / name
         write_atomic(file, lambda stream: stream.write(content))
@@ -115,72 +133,74 @@ class RunWriter:
 
 @contextmanager
 def open_writer(folder: str | Path, manifest: Manifest) -> Iterator[RunWriter]:
-    """The run in `folder`, new or begun with the same settings, locked against other writers; it may grow by images.
+    """Open the run in `folder`, new or started with the same settings, locked against other writers; it may grow.
 
-    Parts that are damaged are removed, so that their images count as not finished; the writer's run lists them.
+    Damaged parts are removed, so that their images count as not finished; the writer's run lists them.
     """
     folder = Path(folder)
     with _locked(folder):
-        for place in (MANIFEST, LISTING, GROWN, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
-            for leftover in folder.glob(place + PARTIAL_SUFFIX):
+        for pattern in (MANIFEST, INDEX, GROWN_INDEX, f"{PARTS}/*", f"{PENDING}/*", f"{BROKEN}/*"):
+            for leftover in folder.glob(pattern + PARTIAL_SUFFIX):
                 leftover.unlink()
         for name in (PARTS, BROKEN):
             (folder / name).mkdir(exist_ok=True)
         if not (folder / MANIFEST).exists():
-            _write_manifest(folder, replace(manifest, detector_trusted=False), LISTING)
+            _write_manifest(folder, replace(manifest, detector_trusted=False), INDEX)
         _finish_growth(folder)
         run = open_run(folder)
-        becomes = resumed_manifest(run, manifest)
-        if becomes is not run.manifest:
-            _write_manifest(folder, becomes, GROWN)
+        resumed = resumed_manifest(run, manifest)
+        if resumed is not run.manifest:
+            _write_manifest(folder, resumed, GROWN_INDEX)
             _finish_growth(folder)
             run = open_run(folder)
         for file in (*run.damaged, *run.orphaned):
             file.unlink()
-        writer = RunWriter(_reopen_incomplete_parts(run))
-        try:
-            yield writer
-        finally:
-            writer.flush()
+        with ThreadPoolExecutor(1) as disk:  # the lock is held until nothing is being written any more
+            writer = RunWriter(_reopen_incomplete_parts(run), disk)
+            try:
+                yield writer
+            finally:
+                writer.flush()
 
 
-def _write_manifest(folder: Path, manifest: Manifest, name: str) -> None:
-    """Write run.json, after the listing of its images under this name, unless that is there already."""
+def _write_manifest(folder: Path, manifest: Manifest, index_name: str) -> None:
+    """Write run.json, after the index of its images under this name, unless that exists already."""
     if isinstance(manifest.images, ImageIndex):
-        listing = IndexSummary(len(manifest.images), hash_of(manifest.images.file))
+        summary = IndexSummary(len(manifest.images), hash_of(manifest.images.file))
     else:
-        listing = write_atomic(folder / name, lambda stream: write_image_index(manifest.images, stream))
-    content, _ = encode(manifest, listing)
+        summary = write_atomic(folder / index_name, lambda stream: write_image_index(manifest.images, stream))
+    content, _ = encode_manifest(manifest, summary)
     write_atomic(folder / MANIFEST, lambda stream: stream.write(content))
 
 
 def _finish_growth(folder: Path) -> None:
-    """Give a longer listing its name, if run.json speaks of it; else the run was stopped before it had grown."""
-    grown = folder / GROWN
+    """Rename a longer image index if run.json refers to it; else the run was stopped before it had grown."""
+    grown = folder / GROWN_INDEX
     if grown.exists():
         images = open_run(folder).manifest.images
         if isinstance(images, ImageIndex) and images.file == grown:
-            grown.replace(folder / LISTING)
+            grown.replace(folder / INDEX)
         else:
             grown.unlink()
 
 
 def _reopen_incomplete_parts(run: Run) -> Run:
-    """The run with parts that lack an image, because the word that it is broken got lost, made pending again."""
-    lacking = [file for files in run.parts.begun.values() for file in set(files.values()) if file.parent.name == PARTS]
-    if not lacking:
+    """Make parts pending again that lack an image, because the record that it is unreadable was lost."""
+    every = [file for files in run.parts.partial_parts.values() for file in set(files.values())]
+    incomplete = [file for file in every if file.parent.name == PARTS]
+    if not incomplete:
         return run
     (run.folder / PENDING).mkdir(exist_ok=True)
-    for file in lacking:
+    for file in incomplete:
         file.rename(run.folder / PENDING / file.name)
     return replace(open_run(run.folder), damaged=run.damaged)
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock. The system lets go of it when the process ends, however it ends."""
+    """Hold the folder's lock. The system releases it when the process ends, however it ends."""
     try:
-        _require_ours(folder)
+        _require_run_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a")
     except OSError as error:
@@ -198,11 +218,11 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _require_ours(folder: Path) -> None:
-    """Refuse a folder that holds something else; a run that was killed while it began is fine."""
+def _require_run_folder(folder: Path) -> None:
+    """Reject a folder with other content; a run that was killed while it was created is fine."""
     if not folder.is_dir() or (folder / MANIFEST).exists():
         return
-    ours = {PARTS, BROKEN, LOCK, LISTING, LISTING + PARTIAL_SUFFIX, MANIFEST + PARTIAL_SUFFIX}
-    strange = sorted({file.name for file in folder.iterdir()} - ours)
-    if strange:
-        raise ObjectSeekerError(f"{folder} holds {strange[0]!r} but no run: use another folder")
+    known = {PARTS, BROKEN, LOCK, "images", INDEX, INDEX + PARTIAL_SUFFIX, MANIFEST + PARTIAL_SUFFIX}
+    unknown = sorted({file.name for file in folder.iterdir()} - known)
+    if unknown:
+        raise ObjectSeekerError(f"{folder} holds {unknown[0]!r} but no run: use another folder")

@@ -1,0 +1,345 @@
+"""The Parquet files of a run: images.parquet, its images and their ground truth, and parts, the boxes of its images.
+
+images.parquet has one row per image: id, path, width and height (null if no annotation states them) and, with one entry
+per object, ground_truth (x1, y1, x2, y2 of all of them in a row), label, ignore and crowd. Images of sequences also
+have sequence, frame, fps (null if unknown) and, with one entry per object, track. It is written and read a few thousand
+rows at a time.
+
+A part has one row per box: image, mask (-1: unmasked), x1, y1, x2, y2, score, label. Its metadata states number, width,
+height and file hash of every image in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, islice, pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, overload
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from objectseeker import codec
+from objectseeker.core.boxes import Detections, Ints
+from objectseeker.core.observation import FrameIndex
+from objectseeker.datasets import DatasetImage
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.images import resolve_path
+
+ROW_GROUP_SIZE = 4096  # images that are in memory at a time
+INDEX_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("path", pa.string()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("ground_truth", pa.list_(pa.float64())),
+        ("label", pa.list_(pa.int32())),
+        ("ignore", pa.list_(pa.bool_())),
+        ("crowd", pa.list_(pa.bool_())),
+    ]
+)
+FRAME_SCHEMA = pa.schema(
+    [("sequence", pa.string()), ("frame", pa.int32()), ("fps", pa.float64()), ("track", pa.list_(pa.int64()))]
+)
+
+COORDINATES = ("x1", "y1", "x2", "y2")
+MAX_STORED_LABEL = 2**15 - 1
+PART_SCHEMA = pa.schema(
+    [("image", pa.int32()), ("mask", pa.int16())]
+    + [(name, pa.float64()) for name in (*COORDINATES, "score")]
+    + [("label", pa.int16())]
+)
+IMAGES_KEY = b"images"  # of the metadata of a part
+
+_NO_TRACKS = np.zeros(0, np.int64)
+_NO_TRACKS.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSummary:
+    """The number of images in an image index, and the SHA-256 of its bytes."""
+
+    images: int
+    sha256: str
+
+
+def write_image_index(entries: Iterable[DatasetImage], stream: BinaryIO) -> IndexSummary:
+    """Write all entries to `stream`; equal entries are written as equal bytes."""
+    hashing = _HashingStream(stream)
+    count = 0
+    remaining = iter(entries)
+    chunk = list(islice(remaining, ROW_GROUP_SIZE))
+    is_sequence = bool(chunk) and chunk[0].frame is not None
+    schema = pa.unify_schemas([INDEX_SCHEMA, FRAME_SCHEMA]) if is_sequence else INDEX_SCHEMA
+    with pq.ParquetWriter(
+        pa.PythonFile(hashing, mode="w"), schema, compression="zstd", write_statistics=False, store_schema=False
+    ) as writer:
+        while chunk:
+            writer.write_table(_to_table(chunk, schema), row_group_size=len(chunk))
+            count += len(chunk)
+            chunk = list(islice(remaining, ROW_GROUP_SIZE))
+    return IndexSummary(count, hashing.digest.hexdigest())
+
+
+def hash_of(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class ImageIndex(Sequence[DatasetImage]):
+    """The entries of a file that `write_image_index` wrote, read on access, one row group at a time."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self._parquet = file, pq.ParquetFile(file)
+        metadata = self._parquet.metadata
+        rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._starts: list[int] = [0, *accumulate(rows)]
+        self._group = -1
+        self._entries: list[DatasetImage] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ImageIndex, (self.file,)  # another process opens the file itself
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> DatasetImage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[DatasetImage]: ...
+    def __getitem__(self, index: int | slice) -> DatasetImage | Sequence[DatasetImage]:
+        if isinstance(index, slice):
+            return [self[row] for row in range(*index.indices(len(self)))]
+        row = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= row < len(self):
+            raise IndexError(f"there is no image {index} among {len(self)}")
+        group = bisect_right(self._starts, row) - 1
+        if group != self._group:
+            self._entries = _from_table(self._parquet.read_row_group(group, use_threads=False))
+            self._group = group
+        return self._entries[row - self._starts[group]]
+
+    def __iter__(self) -> Iterator[DatasetImage]:
+        return (self[index] for index in range(len(self)))
+
+    def ids(self) -> Iterator[str]:
+        """Iterate over the ids, which is much faster than over the entries."""
+        for batch in self._parquet.iter_batches(ROW_GROUP_SIZE, columns=["id"], use_threads=False):
+            yield from batch.column(0).to_pylist()
+
+
+class _HashingStream:
+    """A stream that only grows, and hashes what is written."""
+
+    closed = False
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.stream, self.digest, self._position = stream, hashlib.sha256(), 0
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        self._position += len(content)
+        return self.stream.write(content)
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def close(self) -> None:
+        """Leave the stream open: its owner closes it."""
+
+
+def _to_table(entries: Sequence[DatasetImage], schema: pa.Schema) -> pa.Table:
+    widths, heights = zip(*(entry.size or (None, None) for entry in entries), strict=True)
+    frames = [entry.frame for entry in entries if entry.frame is not None]  # of all entries or of none
+    columns: list[Any] = [
+        [entry.id for entry in entries],
+        [str(resolve_path(entry.path)) for entry in entries],
+        widths,
+        heights,
+        [entry.truth.xyxy.ravel() for entry in entries],
+        [entry.truth.label for entry in entries],
+        [entry.ignore for entry in entries],
+        [entry.crowd for entry in entries],
+    ]
+    if frames:
+        columns += [[getattr(frame, name) for frame in frames] for name in ("sequence", "number", "fps")]
+        columns.append([entry.track for entry in entries])
+    return pa.Table.from_arrays(
+        [pa.array(values, type=field.type) for values, field in zip(columns, schema, strict=True)], schema=schema
+    )
+
+
+def _from_table(table: pa.Table) -> list[DatasetImage]:
+    column: dict[str, Any] = {name: table.column(name).combine_chunks() for name in table.column_names}
+    ids, paths, widths, heights = (column[name].to_pylist() for name in ("id", "path", "width", "height"))
+    objects, labels, ignores, crowds = (_lists(column[name]) for name in ("ground_truth", "label", "ignore", "crowd"))
+    frames: list[FrameIndex | None] = [None] * len(ids)
+    tracks = [_NO_TRACKS] * len(ids)
+    if "frame" in column:
+        values = (column[name].to_pylist() for name in ("sequence", "frame", "fps"))
+        frames, tracks = [FrameIndex(*frame) for frame in zip(*values, strict=True)], _lists(column["track"])
+    return [
+        DatasetImage(
+            id=ids[n],
+            path=resolve_path(paths[n]),
+            size=None if widths[n] is None else (widths[n], heights[n]),
+            truth=Detections(objects[n].reshape(-1, 4), np.ones(len(labels[n])), labels[n]),
+            ignore=ignores[n],
+            crowd=crowds[n],
+            frame=frames[n],
+            track=tracks[n],
+        )
+        for n in range(len(ids))
+    ]
+
+
+def _lists(column: Any) -> list[Any]:
+    """Return the rows of a column of lists, as read-only arrays."""
+    if isinstance(column, pa.ChunkedArray):  # a table without rows
+        return []
+    values = column.values.to_numpy(zero_copy_only=False)
+    values.setflags(write=False)
+    ends = column.offsets.to_numpy().tolist()
+    return [values[start:end] for start, end in pairwise(ends)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredBoxes:
+    """The boxes of some images, ascending by image and, within one, by mask (-1: unmasked).
+
+    `sizes` has width and height of every image that was observed, with or without boxes, and `hashes` the hash of its
+    file; `broken` states why the others could not be read.
+    """
+
+    image: Ints
+    mask: Ints
+    boxes: Detections
+    sizes: Mapping[int, tuple[int, int]]
+    hashes: Mapping[int, str]
+    broken: Mapping[int, str]
+
+    @classmethod
+    def from_views(
+        cls, index: int, size: tuple[int, int], file_hash: str, views: Sequence[Detections], floors: tuple[float, float]
+    ) -> StoredBoxes:
+        """Keep the boxes of one image, of its unmasked view and then of each mask, that reach the floors.
+
+        `floors` are the lowest scores that are kept of the unmasked view and of the others.
+        """
+        boxes = Detections.concatenate(views)
+        mask = np.repeat(np.arange(-1, len(views) - 1), [len(view) for view in views])
+        keep = boxes.score >= np.where(mask < 0, *floors)
+        mask, boxes = mask[keep], boxes[keep]
+        return cls(np.full(len(boxes), index), mask, boxes, {index: size}, {index: file_hash}, {})
+
+    @classmethod
+    def unreadable_image(cls, index: int, reason: str) -> StoredBoxes:
+        nothing = np.empty(0, np.int64)
+        return cls(nothing, nothing, Detections.empty(), {}, {}, {index: reason})
+
+    @classmethod
+    def join(cls, pieces: Sequence[StoredBoxes]) -> StoredBoxes:
+        """Join the boxes of different images; the result does not depend on the order of the pieces."""
+        if len(pieces) == 1:
+            return pieces[0]
+        image = np.concatenate([piece.image for piece in pieces])
+        order = np.argsort(image, kind="stable")  # all boxes of an image are in one piece, in their order
+        sizes = {index: size for piece in pieces for index, size in piece.sizes.items()}
+        hashes = {index: file_hash for piece in pieces for index, file_hash in piece.hashes.items()}
+        broken = {index: reason for piece in pieces for index, reason in piece.broken.items()}
+        return cls(
+            image=image[order],
+            mask=np.concatenate([piece.mask for piece in pieces])[order],
+            boxes=Detections.concatenate([piece.boxes for piece in pieces])[order],
+            sizes=dict(sorted(sizes.items())),
+            hashes=dict(sorted(hashes.items())),
+            broken=dict(sorted(broken.items())),
+        )
+
+    @property
+    def images(self) -> list[int]:
+        """All images that were observed or could not be read."""
+        return [*self.sizes, *self.broken]
+
+    def of_image(self, index: int) -> tuple[Detections, Ints]:
+        """Return the boxes of one image, and the mask of each."""
+        start, end = np.searchsorted(self.image, [index, index + 1]).tolist()
+        return self.boxes[start:end], self.mask[start:end]
+
+
+def encode_boxes(stored: StoredBoxes) -> bytes:
+    """Encode boxes as a part: equal boxes are equal bytes. Floats split by byte take less space, with equal values."""
+    floats = [*COORDINATES, "score"]
+    boxes = stored.boxes
+    columns = [stored.image, stored.mask, *boxes.xyxy.T, boxes.score, boxes.label]
+    table = pa.Table.from_arrays(
+        [
+            pa.array(np.ascontiguousarray(values), type=field.type)
+            for values, field in zip(columns, PART_SCHEMA, strict=True)
+        ],
+        schema=PART_SCHEMA,
+    )
+    images = [(index, *size, stored.hashes[index]) for index, size in sorted(stored.sizes.items())]
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(
+        sink,
+        PART_SCHEMA,
+        compression="zstd",
+        use_dictionary=[name for name in PART_SCHEMA.names if name not in floats],
+        use_byte_stream_split=floats,
+        write_statistics=False,
+        store_schema=False,
+    ) as writer:
+        writer.write_table(table, row_group_size=max(len(table), 1))
+        writer.add_key_value_metadata({IMAGES_KEY: codec.write_json(images).encode()})
+    return bytes(sink.getvalue())
+
+
+def decode_boxes(content: bytes) -> StoredBoxes:
+    """Decode what `encode_boxes` wrote.
+
+    Raises:
+        ObjectSeekerError: The content is not a part.
+    """
+    sizes, hashes = images_in(content)
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content)).read(use_threads=False)
+        column: dict[str, Any] = {name: table.column(name).to_numpy() for name in PART_SCHEMA.names}
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise _not_a_part(error) from None
+    boxes = Detections(np.stack([column[name] for name in COORDINATES], axis=1), column["score"], column["label"])
+    return StoredBoxes(
+        column["image"].astype(np.int64), column["mask"].astype(np.int64), boxes, sizes, hashes, broken={}
+    )
+
+
+def images_in(content: bytes) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
+    """Return the images in a part: their sizes, and the hashes of their files."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(content)).metadata[IMAGES_KEY]
+    except (pa.ArrowException, OSError, KeyError, TypeError) as error:
+        raise _not_a_part(error) from None
+    rows = codec.read_json(metadata, tuple[tuple[int, int, int, str], ...], "the image list of a part")
+    return {row[0]: (row[1], row[2]) for row in rows}, {row[0]: row[3] for row in rows}
+
+
+def _not_a_part(error: Exception) -> ObjectSeekerError:
+    return ObjectSeekerError(f"a part of a run has the right checksum but is not a part ({error}): observe again")
+
+
+def check_labels(labels: Ints, names: Sequence[str]) -> None:
+    """Reject, at the first image, labels that could not be translated when the run is read."""
+    largest = len(names) - 1 if names else MAX_STORED_LABEL
+    if len(labels) and not 0 <= labels.min() <= labels.max() <= largest:
+        raise ObjectSeekerError(
+            f"the detector returned the labels {labels.min()} to {labels.max()}; they must be within 0 to {largest}"
+            + (", one for each of its class names" if names else "")
+        )
