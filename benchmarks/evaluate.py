@@ -18,7 +18,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation, ObservedImage
 from objectseeker.core.recipes import Halves
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, evaluate_images
 
 NAMES = tuple(f"class {number}" for number in range(20))
 WIDTH, HEIGHT = 500, 375
@@ -42,7 +42,7 @@ def run(images: int = 700, lines: int = 30, seed: int = 0) -> list[dict[str, Any
     rows = []
     for name, settings in RULES.items():
         started = time.perf_counter()
-        evaluate(image_set, LabelMap.same(NAMES), settings)
+        evaluate_images(image_set, LabelMap.same(NAMES), settings)
         seconds = time.perf_counter() - started
         rows.append(
             {

@@ -43,7 +43,7 @@ def main() -> None:
         curve = replayed.curve(settings, BASE_THRESHOLDS)
         for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
             certified = replayed.at(settings, settings.on_curve(base_threshold)).certified_recall()
-            right, wrong = curve.right[row].sum() / len(scene.counted), curve.wrong[row].sum() / len(scene.images)
+            right, wrong = curve.true_positives[row].sum() / len(scene.counted), curve.fppi[row]
             shares = [100 * right, certified["far"], certified["close"], certified["over"]]
             cells = " | ".join(f"{share:.1f}" for share in shares)
             print(f"| {base_threshold:g} | {wrong:.2f} | {cells} |", flush=True)

@@ -18,7 +18,7 @@ from typing import overload
 
 from objectseeker.core.observation import ObservedImage
 from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
-from objectseeker.metrics import EvaluationSettings, evaluate
+from objectseeker.metrics import EvaluationSettings, evaluate_images
 from objectseeker.runs.run import open_run
 
 
@@ -68,7 +68,9 @@ def measure(folder: str, times: int) -> None:
     run = open_run(folder)
     images = Repeated(run.images(), times)
     begin = time.perf_counter()
-    evaluate(images, run.vocabulary, EvaluationSettings(rule=DEFAULT_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6))
+    evaluate_images(
+        images, run.vocabulary, EvaluationSettings(rule=DEFAULT_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6)
+    )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{len(images)} images {time.perf_counter() - begin:.1f} seconds {peak:.1f} MB")
 

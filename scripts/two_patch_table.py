@@ -29,7 +29,7 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.positions import PositionClasses
 from objectseeker.core.threats import PatchLocation, PatchPositions, patch_sizes
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
+from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.runs.run import open_run
 
 SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
@@ -56,10 +56,10 @@ def main() -> int:
         clean_recall=options.clean_recall,
     )
     images = run.images()
-    evaluated = evaluate(images, run.vocabulary, settings)
-    ours = evaluated.ours
+    evaluated = evaluate_images(images, run.vocabulary, settings)
+    ours = evaluated.defended
     if ours.point is None:
-        raise ObjectSeekerError(str(ours.remark()))
+        raise ObjectSeekerError(str(ours.caveat()))
     rule = ours.point.ioa
     targets = [run.vocabulary.map_to_detector(image.truth[~image.ignore])[0] for image in images]
     seconds = time_certification(images, targets, rule, settings.threat.patches()[: len(SHOWN)])

@@ -12,7 +12,7 @@ from objectseeker import Detections, Observation, Rule, halves
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, evaluate_images
 
 NAMES = ("cat", "dog")
 VOCABULARY = LabelMap.same(NAMES)
@@ -188,7 +188,7 @@ def _overlap(box, truth, crowd: bool) -> float:
 
 def evaluated(images, settings: EvaluationSettings) -> dict:
     """What `evaluate --json` prints."""
-    return evaluate(images, VOCABULARY, settings).to_dict()
+    return evaluate_images(images, VOCABULARY, settings, intervals=False).to_dict()
 
 
 def tabled(sweep, *arguments, **options) -> list[dict]:

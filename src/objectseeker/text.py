@@ -112,3 +112,11 @@ def escape_csv_cell(cell: str) -> str:
     """Text for a CSV file that a spreadsheet does not take for a formula: it then begins with an apostrophe."""
     computed = cell.startswith(CSV_FORMULA_PREFIXES) and not NEGATIVE.fullmatch(cell)
     return f"'{cell}" if computed else cell
+
+
+def suggest_name(wrong: str, known: Iterable[str]) -> str | None:
+    """Ask whether the known name nearest to a wrong one was meant, if one is near."""
+    import difflib  # slow to import, and rarely needed
+
+    near = difflib.get_close_matches(wrong, list(known), 1)
+    return f"did you mean {plain(near[0])}?" if near else None

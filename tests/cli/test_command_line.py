@@ -29,7 +29,7 @@ def workplace(tmp_path):
 def test_every_verb_has_help_with_an_example():
     listed = CliRunner().invoke(app, ["--help"]).stdout
     verbs = ["demo", "detect", "check", "observe", "evaluate", "certify", "tune", "figures"]
-    verbs += ["compare", "report", "gate", "verify", "attack"]
+    verbs += ["report", "gate", "verify", "attack"]
     for verb in verbs:
         assert verb in listed
         text = CliRunner().invoke(app, [verb, "--help"]).stdout

@@ -1,16 +1,17 @@
-"""compare on the command line."""
+"""evaluate of several runs on the command line."""
 
+import csv
 import json
 
 import pytest
 from command import photographs, run
 
-FEW = ["--loss", 5, "--recall", 0.9, "--rule", "paper", "--bootstrap", 20]
+TUNED = ["--cross-tune", 5, "--clean-recall", 0.9]
 
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """The same eight photographs with one bright box each, observed under two and under three lines."""
+    """The same eight images with one bright box each, observed under two and under three lines."""
     boxes = [(3 + 4 * number, 2 + 2 * number, 20, 15) for number in range(8)]
     folder = photographs(tmp_path_factory.mktemp("compared"), boxes, (60, 40))
     for lines in (2, 3):
@@ -19,51 +20,39 @@ def workplace(tmp_path_factory):
     return folder
 
 
-def test_runs_and_files_of_measurements_give_the_same_answer(workplace):
-    printed = run(workplace, "compare", "k2", "k3", *FEW, "--processes", 2, "--out", "both").stdout
-    assert "paper rule, clean recall 0.9, AP50 loss up to 5" in printed
-    assert "difference" in printed
-    assert max(map(len, printed.split("8 images")[0].splitlines())) <= 80
-    files = ["both/k2.measured.json", "both/k3.measured.json"]
-    found = json.loads(run(workplace, "compare", *files, "--json").stdout)
+def test_runs_are_compared_with_the_first_at_their_own_operating_point(workplace):
+    printed = run(workplace, "evaluate", "k2", "k3", "--out", "both").stdout
+    assert "standard-1: 8 and 8 images" in " ".join(printed.split())
+    assert "k3 - k2" in printed
+    found = json.loads(run(workplace, "evaluate", "k2", "k3", "--json").stdout)
     (difference,) = found["differences"]
     assert (difference["run"], difference["against"], difference["paired"]) == ("k3", "k2", True)
-    assert found["runs"][0]["undefended"]["ap50"]["value"] == pytest.approx(100)
-    alone = json.loads(run(workplace, "compare", "k3", *FEW, "--json").stdout)  # in one process
-    assert alone["runs"] == [found["runs"][1]]
+    alone = json.loads(run(workplace, "evaluate", "k3", "--json").stdout)
+    assert found["runs"][1]["evaluation"] == alone
+    assert found["runs"][0]["metrics"]["undefended.ap50"]["value"] == pytest.approx(100)
+    assert json.loads((workplace / "both" / "comparison.json").read_text()) == found
+    rows = list(csv.DictReader((workplace / "both" / "comparison.csv").open()))
+    assert list(rows[0]) == ["", "k2", "k3", "k3 - k2"]
 
 
-def test_compared_with_few_fppi(workplace):
-    asked = ["--fppi", 0.5, *FEW[:2], *FEW[4:]]
-    one = json.loads(run(workplace, "compare", "k2", *asked, "--json").stdout)["runs"][0]
-    assert (one["options"]["recalls"], one["options"]["fppi"]) == ([], [0.5])
-    (found,) = one["tuned"]
-    assert (found["clean_recall"], found["fppi"]) == (None, 0.5)
-    assert found["held_out"]["undefended_recall"]["value"] == pytest.approx(100)
-
-
-def test_both_halves_say_so(workplace):
-    printed = run(workplace, "compare", "k2", "k3", *FEW, "--both-halves", "--processes", 2).stdout
-    assert "each half of the images" in " ".join(printed.split())
-    one = json.loads(run(workplace, "compare", "k2", *FEW, "--both-halves", "--json").stdout)["runs"][0]
-    assert len(one["tuned"][0]["halves"]) == 2
+def test_every_run_can_get_the_rule_that_suits_it(workplace):
+    printed = run(workplace, "evaluate", "k2", "k3", *TUNED).stdout
+    assert "tuned on each half with at most 5 points of AP50 lost" in " ".join(printed.split())
+    found = json.loads(run(workplace, "evaluate", "k2", *TUNED, "--json").stdout)
+    (one,) = found["runs"]
+    assert (len(one["halves"]), one["images"], found["differences"]) == (2, 8, [])
+    assert all(half["held_out"]["images"] == 4 for half in one["halves"])
+    few = ["--cross-tune", 5, "--fppi", 0.5, "--json"]
+    (half, _) = json.loads(run(workplace, "evaluate", "k2", *few).stdout)["runs"][0]["halves"]
+    assert half["held_out"]["operating_point"]["fppi"] == 0.5
 
 
 def test_some_masks_of_a_run_give_what_a_run_of_them_gives(workplace):
     observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "sum"]
     run(workplace, *observe, "--masks", "halves:2+halves:3")
-    one = json.loads(run(workplace, "compare", "sum", *FEW, "--masks", "halves:3", "--json").stdout)["runs"][0]
-    own = json.loads(run(workplace, "compare", "k3", *FEW, "--json").stdout)["runs"][0]
+    one = json.loads(run(workplace, "evaluate", "sum", *TUNED, "--masks", "halves:3", "--json").stdout)["runs"][0]
+    own = json.loads(run(workplace, "evaluate", "k3", *TUNED, "--json").stdout)["runs"][0]
     assert one | {"run": "k3"} == own
-    told = run(workplace, "compare", "k3", *FEW, "--masks", "halves:5", code=2).stderr
+    told = run(workplace, "evaluate", "k3", *TUNED, "--masks", "halves:5", code=2).stderr
     assert "nothing was observed under the mask" in " ".join(told.split())
-
-
-def test_mistakes_are_told_in_one_sentence(workplace):
-    assert "nowhere" in run(workplace, "compare", "nowhere", code=2).stderr
-    assert "sometimes" in run(workplace, "compare", "k2", "--rule", "sometimes", code=2).stderr
-    for command in (["tune", "k2"], ["attack", "k2"]):
-        told = run(workplace, *command, "--seed", -1, code=2).stderr
-        assert "seed must be a whole number of at least 0, got -1" in " ".join(told.split())
-    told = run(workplace, "compare", "k2", "--bootstrap", 10**9, code=2).stderr
-    assert "from 0 to 10000, got 1000000000" in " ".join(told.split())
+    assert "give --cross-tune, too" in run(workplace, "evaluate", "k3", "--masks", "halves:3", code=2).stderr

@@ -52,7 +52,7 @@ def test_evaluate_prints_what_machines_need(workplace):
     assert answer["images"] == answer["objects"] == 12
     assert answer["undefended"].keys() >= {"ap50", "ap50_coco"}
     assert answer["undefended"]["ap50_coco"] == pytest.approx(100)
-    defended = answer["objectseeker"]
+    defended = answer["defended"]
     wanted = {"ap50", "base_threshold", "mask_threshold", "clean_recall", "certified_recall", "vacuous_far"}
     assert defended.keys() >= wanted
     assert defended["certified_recall"].keys() >= {"far", "close", "over"}
@@ -76,11 +76,11 @@ def test_without_scores_the_rule_is_everybodys_and_with_them_the_papers(workplac
 
 
 def test_evaluate_at_another_operating_point_says_which(workplace):
-    own = json.loads(run(workplace, "evaluate", "run", "--json").stdout)["objectseeker"]
+    own = json.loads(run(workplace, "evaluate", "run", "--json").stdout)["defended"]
     assert own["base_threshold"] == 0.5
-    there = json.loads(run(workplace, "evaluate", "run", "--base-threshold", 0.3, "--json").stdout)["objectseeker"]
+    there = json.loads(run(workplace, "evaluate", "run", "--base-threshold", 0.3, "--json").stdout)["defended"]
     assert there["base_threshold"] == 0.3
-    recall = json.loads(run(workplace, "evaluate", "run", "--clean-recall", 0.9, "--json").stdout)["objectseeker"]
+    recall = json.loads(run(workplace, "evaluate", "run", "--clean-recall", 0.9, "--json").stdout)["defended"]
     assert recall["base_threshold"] > own["base_threshold"]
     assert recall["clean_recall"] >= 90
 
@@ -90,14 +90,14 @@ def test_evaluate_with_few_fppi_and_slice_by_slice(workplace):
     (workplace / "tags.csv").write_text("\n".join(lines))
     asked = ["--fppi", 0.5, "--tags", "tags.csv", "--slice", "weather", "--slice", "size=small"]
     done = run(workplace, "evaluate", "run", *asked, "--out", "sliced")
-    assert "certified recall with at most 0.5 wrong boxes an image" in done.stdout
-    assert "worst weather: not said, every slice has fewer than 30 objects: weather=rain (7), weather" in done.stdout
+    assert "with at most 0.5 false positives per image" in done.stdout
+    assert "worst weather: unknown, every slice has fewer than 30 objects: weather=rain (7), weather" in done.stdout
     assert "1 of 12 images have no row in tags.csv" in done.stderr
     found = json.loads((workplace / "sliced" / "evaluation.json").read_text())
-    assert (found["operating_point"]["asked"], found["operating_point"]["fppi"]) == ("fppi", 0.5)
+    assert (found["operating_point"]["selected_by"], found["operating_point"]["fppi"]) == ("fppi", 0.5)
     assert found["undefended"]["clean_recall"] == pytest.approx(100)
-    assert found["objectseeker"]["fppi"] <= 0.5
-    assert found["objectseeker"]["base_threshold"] == 0.01  # nothing is known of base boxes of lower scores
+    assert found["defended"]["fppi"] <= 0.5
+    assert found["defended"]["base_threshold"] == 0.01  # nothing is known of base boxes of lower scores
     rows = list(csv.DictReader((workplace / "sliced" / "slices.csv").open()))
     assert [row["slice"] for row in rows] == ["weather=rain", "weather=sun", "size=small"]
     assert [row["slice"] for row in found["slices"]["rows"]] == [row["slice"] for row in rows]
@@ -170,18 +170,18 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
     assert (row["slice"], row["objects"]) == ("class=bright", "6")
     best = answer["best"]["held_out"]
     assert float(row["certified_over"]) == pytest.approx(best["certified_over"])  # one class: all of the held-out half
-    assert "worst class: not said" in (workplace / "tuned" / "tuning.md").read_text()
+    assert "worst class: unknown" in (workplace / "tuned" / "tuning.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["evaluate", "nothing"], "there is no run in nothing"),
-        (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "from a score of 0.1 on"),
+        (["evaluate", "run", "--alpha", "0.05", "--beta", "0"], "the run stores none below 0.1"),
         (["evaluate", "run", "--evidence-alpha", "0.2"], "both evidence_alpha and evidence_beta"),
         (["evaluate", "run", "--bound", "best"], "'best'"),
         (["evaluate", "run", "--fppi", "-1"], "fppi must be at least 0, got -1.0"),
-        (["evaluate", "run", "--fppi", "1", "--clean-recall", "0.8"], "one of --clean-recall, --fppi"),
+        (["evaluate", "run", "--fppi", "1", "--clean-recall", "0.8"], "one of them: got clean_recall=0.8, fppi=1.0"),
         (["evaluate", "run", "--slice", "weather"], "no tags are called 'weather': give --tags FILE"),
         (["evaluate", "run", "--baseline", "detectorguard", "--fppi", "1"], "at a clean recall"),
         (["tune", "run", "--passes", "9", "--slice", "class"], "leave out --passes"),
@@ -231,4 +231,4 @@ def test_an_operating_point_below_what_was_stored_is_refused(workplace):
     Defense.default("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
     run(workplace, "evaluate", "high-floor", "--defense", "four.json")
     done = run(workplace, "evaluate", "high-floor", "--defense", "four.json", "--base-threshold", 0.3, code=2)
-    assert "keeps base boxes from a score of 0.4 on, but this looks from 0.3 on" in done.stderr
+    assert "base_threshold 0.3 is below 0.4, the lowest score of a base box in the run" in done.stderr

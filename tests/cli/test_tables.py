@@ -11,7 +11,8 @@ from objectseeker.attack.metrics import attack_effects, rate_with_interval
 from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.label_map import LabelMap
 from objectseeker.files.tables import to_csv, to_markdown
-from objectseeker.metrics import evaluate
+from objectseeker.metrics import evaluate_images
+from objectseeker.metrics.slices import NO_TAGS, measure_slices
 from objectseeker.text import escape_csv_cell
 
 NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
@@ -21,7 +22,7 @@ NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 def evaluation():
     views = [[(10, 10, 50, 50, 0.9, 0)]] * 4
     one = image([(10, 10, 50, 50, 0.9, 0), (60, 60, 90, 90, 0.9, 1)], [(10, 10, 50, 50, 0), (60, 60, 90, 90, 1)], views)
-    return evaluate([one], LabelMap.same(NAMES), EVIDENCE)
+    return evaluate_images([one], LabelMap.same(NAMES), EVIDENCE)
 
 
 def shown(parts) -> str:
@@ -34,7 +35,8 @@ def shown(parts) -> str:
 
 
 def test_class_names_are_shown_as_they_are_and_obeyed_by_nothing(evaluation):
-    printed = shown(evaluation_tables.for_terminal(evaluation))
+    slices = measure_slices(evaluation.tally, NO_TAGS, ["class"], EVIDENCE.threat)
+    printed = shown(evaluation_tables.for_terminal(evaluation, slices=slices))
     assert "[/foo]" in printed
     assert "=1+1 | <b>\\x1b[31m\\n" in printed
     assert "\x1b" not in printed
@@ -49,15 +51,19 @@ def test_files_are_tables_whatever_the_names(evaluation, tmp_path):
     assert not any("\x1b" in line for line in lines)
 
 
-def test_scores_have_all_their_digits_and_the_rule_is_there_in_full(evaluation):
-    (defended,) = [row for row in evaluation_tables.overview(evaluation) if row["detector"] == "defended"]
-    for name in ("base_threshold", "mask_threshold", "evidence_threshold"):
-        assert float(defended[name]) == getattr(evaluation.ours, name)
-    told = " ".join(evaluation_tables.remarks(evaluation))
-    for words in ("filter_ioa 0.6", "power 1.5", "edge_factor 0.8", "cluster_distance 0.1"):
+def test_undefended_is_next_to_defended_with_intervals_and_definitions_on_request(evaluation):
+    rows = {row[""]: row for row in evaluation_tables.overview(evaluation)}
+    assert rows["AP50"]["undefended"].startswith(f"{evaluation.undefended.ap50:.1f} (")
+    interval = evaluation.intervals["defended.certified_recall.far"]
+    share = evaluation.defended.certified_recall()["far"]
+    assert rows["certified far"]["defended"] == f"{share:.1f} ({interval.low:.1f} to {interval.high:.1f})"
+    assert rows["certified far"]["undefended"] == ""
+    short = evaluation_tables.for_terminal(evaluation)
+    explained = evaluation_tables.for_terminal(evaluation, explained=True)
+    told = " ".join(line for line in explained if isinstance(line, str))
+    for words in ("filter_ioa=0.6", "edge_factor=0.8", "cluster_distance=0.1", "clean recall: ", "false alerts: "):
         assert words in told
-    for column in ("COCO AP50", "clean recall", "class-agnostic", "IoU", "false alerts", "vacuous"):
-        assert f"{column}: " in evaluation_tables.WORDS
+        assert words not in " ".join(line for line in short if isinstance(line, str))
 
 
 def test_cells_that_a_spreadsheet_would_compute():

@@ -74,8 +74,8 @@ def test_without_alerts_the_curve_is_that_of_the_undefended_detector():
     maps = Maps.of(scene, [np.zeros_like(own) for own in features], NETWORK)
     guarded = Guarded.measure(maps, 10)
     expected = undefended_curve(scene)
-    assert (guarded.curve.right == expected.right).all()
-    assert (guarded.curve.wrong == expected.wrong).all()
+    assert (guarded.curve.true_positives == expected.true_positives).all()
+    assert (guarded.curve.false_positives == expected.false_positives).all()
     assert guarded.false_alerts(99) == 0
 
 
@@ -89,10 +89,10 @@ def test_an_image_that_alerts_has_no_boxes_and_its_objects_are_missed():
         right = wrong = 0
         for n in quiet.tolist():
             part = undefended_curve(scene.subset([n]))
-            right, wrong = right + part.right[row], wrong + part.wrong[row]
-        assert (guarded.curve.right[row] == right).all()
-        assert (guarded.curve.wrong[row] == wrong).all()
-        assert guarded.found(row).sum() == guarded.curve.right[row].sum()
+            right, wrong = right + part.true_positives[row], wrong + part.false_positives[row]
+        assert (guarded.curve.true_positives[row] == right).all()
+        assert (guarded.curve.false_positives[row] == wrong).all()
+        assert guarded.found(row).sum() == guarded.curve.true_positives[row].sum()
     assert 0 < guarded.false_alerts(60) < len(scene.images)
 
 
@@ -148,8 +148,8 @@ def test_two_detector_classes_that_stand_for_one_count_as_that_one():
     many = with_labels(scene, lambda c: 1 if c else int(rng.choice([0, 2])))
     ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, many))
     assert (ours.first_alert == theirs.first_alert).all()
-    assert (ours.curve.right == theirs.curve.right).all()
-    assert (ours.curve.wrong == theirs.curve.wrong).all()
+    assert (ours.curve.true_positives == theirs.curve.true_positives).all()
+    assert (ours.curve.false_positives == theirs.curve.false_positives).all()
     verdicts = [certify_scene(one.maps, features, 60, ThreatModel(area=0.02).patches()) for one in (ours, theirs)]
     assert (verdicts[0].certified == verdicts[1].certified).all()
     assert verdicts[0].certified.any()
@@ -161,7 +161,7 @@ def test_boxes_of_classes_that_the_data_set_lacks_explain_as_they_do_when_deploy
     ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, trees))
     assert (ours.first_alert == theirs.first_alert).all()
     assert ours.first_alert.max() > ours.first_alert.min()
-    assert ours.curve.right.sum() > theirs.curve.right.sum() == 0  # they find nothing that counts
+    assert ours.curve.true_positives.sum() > theirs.curve.true_positives.sum() == 0  # they find nothing that counts
     for n, (one, own) in enumerate(zip(trees.images, features, strict=True)):
         says_object = objectness(own, 60)
         for row in (0, 30, 70):
@@ -256,7 +256,7 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
 
 def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
     settings = replace(SETTINGS, clean_recall=None)
-    highest = undefended_curve(ImageSet.of(run.images(), VOCABULARY)).highest_clean_recall / 100
+    highest = undefended_curve(ImageSet.of(run.images(), VOCABULARY)).max_clean_recall / 100
     assert highest >= 0.8
     beside = side_by_side(run, settings, threshold=2000)
     assert beside.settings.clean_recall == 0.8

@@ -12,19 +12,21 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.gate.judge import (
+    METRICS,
     AttackResults,
     DetectorCheckReport,
     Release,
     apply_policy,
+    metric_of,
     needs_curves,
     required_joint_threats,
     required_threats,
     resolve_thresholds,
 )
-from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate
-from objectseeker.metrics.image_tags import Tags
+from objectseeker.metrics import EvaluationSettings, ThreatModel, evaluate_images
 from objectseeker.metrics.policy import parse_policy
-from objectseeker.metrics.policy_metrics import METRICS, measure_run
+from objectseeker.metrics.slices import ImageTags
+from objectseeker.metrics.tally import TallyRequest, tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
 SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_threshold=0.3))
@@ -37,9 +39,14 @@ def policy_of(*requirements, start="bootstrap_samples = 200"):
 
 
 def measured(images, policy, attacks=(), settings=SETTINGS):
-    asked = required_threats(policy, attacks)
-    curves, jointly = needs_curves(policy), required_joint_threats(policy)
-    return measure_run(images, VOCABULARY, settings, asked, curves=curves, jointly=jointly)
+    request = TallyRequest(
+        settings=settings,
+        rule=settings.rule,
+        threats=tuple(required_threats(policy, attacks)),
+        joint_threats=tuple(required_joint_threats(policy)),
+        curves=needs_curves(policy),
+    )
+    return tally_images(images, VOCABULARY, request).tally
 
 
 def gate_of(images, *requirements, baseline=None, **others):
@@ -77,7 +84,7 @@ def test_figures_are_those_of_evaluate(rule):
         'metric = "false_alert_rate"\nat_most = "1 %"',
         'metric = "joint_certified_recall"\npatch_area = "1%"\nat_least = "1 %"',
     )
-    evaluated = evaluate(images, VOCABULARY, settings)
+    evaluated = evaluate_images(images, VOCABULARY, settings)
     own = replace(DEFENSE, rule=settings.rule)
     policy = resolve_thresholds(
         replace(
@@ -87,19 +94,17 @@ def test_figures_are_those_of_evaluate(rule):
         own,
     )
     all_of = measured(images, policy, settings=settings)
-    everything = np.ones((1, len(images)))
-    values = [METRICS[one.metric](all_of, one).values(everything)[0] for one in policy.requirements]
-    ours = evaluated.ours
+    values = [metric_of(one).value(all_of) for one in policy.requirements]
+    ours = evaluated.defended
     wanted = [*ours.certified_recall().values(), ours.clean_recall, ours.ap50]
-    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.alert_rate(ours), ours.joint_certified_recall]
+    wanted += [evaluated.undefended.ap50 - ours.ap50, evaluated.false_alert_rate, ours.joint_certified_recall]
     assert values == pytest.approx(wanted, abs=1e-9)
-    wrong = METRICS["fppi"](all_of, policy.requirements[0])
     right_and_wrong = [one.rule.prune(image.observation) for one in [settings] for image in images]
     literal = evaluation_cases.count_literally(list(zip(images, right_and_wrong, strict=True)))
-    assert wrong.values(everything)[0] * len(images) == pytest.approx(sum(literal.wrong.values()))
+    assert METRICS["fppi"].value(all_of) * len(images) == pytest.approx(sum(literal.wrong.values()))
     per_class = ours.certified_recall(1)["far"]
     dogs = all_of.of_classes([1])
-    assert METRICS["certified_recall"](dogs, policy.requirements[0]).values(everything)[0] == pytest.approx(per_class)
+    assert metric_of(policy.requirements[0]).value(dogs) == pytest.approx(per_class)
 
 
 def test_parts_of_a_run_are_joined_as_one(monkeypatch):
@@ -110,7 +115,7 @@ def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     parts = measured(images, policy)
     for name in ("image", "number", "label", "box", "size", "found", "flagged", "false_positives"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))
-    assert np.array_equal(whole.defended.right, parts.defended.right)
+    assert np.array_equal(whole.defended.total().true_positives, parts.defended.total().true_positives)
     (threat,) = whole.certified
     assert np.array_equal(whole.certified[threat], parts.certified[threat])
 
@@ -127,8 +132,7 @@ def test_a_sample_has_the_figure_of_its_images():
     twice = [replace(images[n], id=str(place)) for place, n in enumerate([0, 0, 2, 3, 5, 5])]
     once, again = measured(images, policy), measured(twice, policy)
     for one in policy.requirements:
-        sample, literal = METRICS[one.metric](once, one).values(weights), METRICS[one.metric](again, one)
-        assert sample == pytest.approx(literal.values(np.ones((1, 6))))
+        assert metric_of(one).values(once, weights) == pytest.approx(metric_of(one).value(again))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +191,7 @@ def test_a_regression_is_told_from_chance_image_by_image():
 
 def test_the_worst_slice_is_named():
     images = found_everywhere(60, 0.75)
-    tags = Tags({"weather": (*["sun"] * 45, *["rain"] * 14, "")})
+    tags = ImageTags({"weather": (*["sun"] * 45, *["rain"] * 14, "")})
     asked = CERTIFIED.format("over", "60 %")
     (judgment,) = gate_of(images, asked + '\nslice = "weather"', tags=tags).results
     assert (judgment.slice, judgment.outcome, judgment.interval.value) == ("weather=rain", "fail", 0)

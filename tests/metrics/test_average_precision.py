@@ -101,7 +101,7 @@ def test_coco_ap_without_any_boxes_is_zero():
 def test_a_counted_object_is_preferred_to_an_ignored_one_that_fits_better():
     observed = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (0, 0, 10, 8, 0)], ignore=[True, False])
     scene = ImageSet.of([observed], VOCABULARY)
-    assert undefended_curve(scene).right[0].tolist() == [1, 0]
+    assert undefended_curve(scene).true_positives[0].tolist() == [1, 0]
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene))
 
 
@@ -110,7 +110,8 @@ def test_of_objects_that_fit_equally_the_last_is_taken():
     truth = [(0, 0, 10, 10, 0), (2, 0, 12, 10, 0)]
     observed = image([(1, 0, 11, 10, 0.9, 0), (5, 0, 15, 10, 0.8, 0)], truth)
     scene = ImageSet.of([observed], VOCABULARY)
-    assert (undefended_curve(scene).right[0].tolist(), undefended_curve(scene).wrong[0].tolist()) == ([1, 0], [1, 0])
+    curve = undefended_curve(scene)
+    assert (curve.true_positives[0].tolist(), curve.false_positives[0].tolist()) == ([1, 0], [1, 0])
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene))
 
 
@@ -168,10 +169,10 @@ def test_boxes_on_ignored_objects_count_neither_way():
     base = [(20, 20, 30, 30, 0.9, 0), (40, 40, 50, 50, 0.9, 0), (60, 60, 70, 70, 0.9, 0), (0, 0, 10, 10, 0.5, 0)]
     observed = image(base, truth, ignore=[False, True, False], crowd=[False, False, True])
     curve = undefended_curve(ImageSet.of([observed], VOCABULARY))
-    assert curve.right[0].tolist() == [1, 0]
-    assert curve.wrong[0].tolist() == [0, 0]
+    assert curve.true_positives[0].tolist() == [1, 0]
+    assert curve.false_positives[0].tolist() == [0, 0]
     twice = image([*base, (20, 20, 30, 30, 0.8, 0)], truth, ignore=[False, True, False], crowd=[False, False, True])
-    assert undefended_curve(ImageSet.of([twice], VOCABULARY)).wrong[0].tolist() == [
+    assert undefended_curve(ImageSet.of([twice], VOCABULARY)).false_positives[0].tolist() == [
         1,
         0,
     ]  # a difficult object is one object
@@ -184,17 +185,17 @@ def test_a_masked_box_can_be_what_finds_the_object():
     assert undefended_curve(scene).mean_ap50 == 0
     curve = DefendedImageSet.of(scene, PAPER).curve(PAPER)
     assert curve.mean_ap50 == 100
-    assert curve.wrong.sum() == 0  # one hull
+    assert curve.false_positives.sum() == 0  # one hull
     unpruned = unpruned_curve(scene, PAPER)
-    assert unpruned.right[0].tolist() == [0, 1]
-    assert unpruned.wrong[0].tolist() == [0, 1]  # without pruning both are output, and one is too many
+    assert unpruned.true_positives[0].tolist() == [0, 1]
+    assert unpruned.false_positives[0].tolist() == [0, 1]  # without pruning both are output, and one is too many
 
 
 def test_the_unpruned_detector_lowers_cut_boxes_like_the_defended_one():
     cut = image([], [(50, 60, 80, 80, 1)], [[(50, 60, 80, 80, PAPER.follow.alpha, 1)]])  # a left mask, line at 50
     scene = ImageSet.of([cut], VOCABULARY)
-    assert unpruned_curve(scene, PAPER).right[0].tolist() == [0, 1]
-    assert unpruned_curve(scene, PAPER.with_rule(edge_factor=0.99)).right[0].tolist() == [0, 0]
+    assert unpruned_curve(scene, PAPER).true_positives[0].tolist() == [0, 1]
+    assert unpruned_curve(scene, PAPER.with_rule(edge_factor=0.99)).true_positives[0].tolist() == [0, 0]
 
 
 def test_a_recall_that_is_reached_exactly_counts():

@@ -13,7 +13,7 @@ from objectseeker import Detections, ObjectSeekerError
 from objectseeker.cli import _recipe_search_tables as results
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
-from objectseeker.metrics import Choices, Search, evaluate, sweeps
+from objectseeker.metrics import Choices, Search, evaluate_images, sweeps
 from objectseeker.metrics.recipe_search import (
     CLOSE,
     SEARCHED,
@@ -106,9 +106,9 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
                 under = seen.under(one.candidate.recipe.masks(seen.width, seen.height))
                 part.append(replace(images[i], observation=under))
             there = replace(one.best.settings, base_threshold=trial.outcome.base_threshold, clean_recall=None)
-            told = evaluate(part, run.vocabulary, there)
-            assert told.ours.certified_recall() == trial.outcome.certified_recall()
-            assert told.ours.ap50 == trial.outcome.ap50
+            told = evaluate_images(part, run.vocabulary, there)
+            assert told.defended.certified_recall() == trial.outcome.certified_recall()
+            assert told.defended.ap50 == trial.outcome.ap50
 
 
 def test_several_processes_find_the_same(run, found):

@@ -4,17 +4,16 @@ import dataclasses
 
 import numpy as np
 import pytest
-from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, boxes, evaluated, run
+from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, evaluated, run
 
 from objectseeker import Detections, IouRule, Patch, Rule
 from objectseeker.core import boxes as core_boxes
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import ImageSet, parallel, replay, replay_iou
-from objectseeker.metrics.average_precision import Judged
+from objectseeker.metrics.average_precision import ScoredBoxes
 from objectseeker.metrics.certified import build_proof_table
 from objectseeker.metrics.matching import candidate_pairs
 from objectseeker.metrics.replay import filtering_score, find_candidates
-from objectseeker.metrics.resampling import Tally, resamples
 
 FEW = 60  # cells: a few rows at a time nearly everywhere
 
@@ -59,7 +58,7 @@ def pieces(scene, rule):
         np.array(links),
         *(pairs.box, pairs.object, pairs.overlap),
         *(proofs.target, proofs.box, proofs.share, proofs.first),
-        Judged.of(scene).score,
+        ScoredBoxes.of(scene).score,
     ]
 
 
@@ -90,16 +89,3 @@ def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
             for each, other in zip(found, expected, strict=True):
                 for field in dataclasses.fields(each):
                     assert np.array_equal(getattr(each, field.name), getattr(other, field.name))
-
-
-def test_samples_are_the_same_a_few_at_a_time(monkeypatch):
-    scene = ImageSet.of(run(5, 6, generous=1.0), VOCABULARY)
-    tally, weights = Tally.of(scene, [boxes_of(scene)] * 100), resamples(6, 30, 1)
-    expected = tally.ap50(weights), tally.clean_recall(weights)
-    monkeypatch.setattr(core_boxes, "MOST_CELLS", 500)
-    for one, other in zip((tally.ap50(weights), tally.clean_recall(weights)), expected, strict=True):
-        assert np.array_equal(one, other, equal_nan=True)
-
-
-def boxes_of(scene):
-    return type(scene.base)(boxes([(0, 0, 30, 30, 0.5, 0)]), np.zeros(1, np.int64))

@@ -1,7 +1,6 @@
 """The IoU variant on whole runs: what is replayed, certified and counted is what single images give."""
 
 import dataclasses
-import io
 import json
 
 import numpy as np
@@ -11,14 +10,12 @@ from cases import pairs
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, made, noisy, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from objectseeker import Detections, Observation
-from objectseeker.cli import _evaluation_tables as evaluation_tables
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9])
@@ -57,48 +54,46 @@ def test_replay_is_prune_on_larger_images(classwise):
 @pytest.mark.parametrize("chosen", [PAPER, EVIDENCE, changed(PAPER, bound="paper", patch_area=0.05)])
 def test_the_columns_are_what_single_images_give(chosen):
     images = noisy(5, 12)
-    result = evaluated(images, changed(chosen, clean_recall=0.7))
-    row = result["iou_variant"]
-    assert (row["filter_iou"], row["threshold"]) == (0.8, 0.5)
-    for classwise, at, certified, alerts in (
-        (True, row, row["certified_recall"], row["false_alerts"]),
-        (False, row["class_agnostic"], row["certified_recall_class_agnostic"], row["false_alerts_class_agnostic"]),
-    ):
-        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(at["base_threshold"]))
-        assert at["mask_threshold"] == rule.ioa.mask_threshold
+    for classwise in (True, False):
+        own = changed(chosen, clean_recall=0.7).with_rule(classwise=classwise).by_iou()
+        result = evaluated(images, own)
+        row = result["defended"]
+        assert (result["settings"]["filter_iou"], own.rule.classwise) == (0.8, classwise)
+        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(row["base_threshold"]))
+        assert row["mask_threshold"] == rule.ioa.mask_threshold
         found = [
             rule.certify(one.observation, one.truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound)
             for one in images
         ]
         shares = 100 * np.concatenate([one.certified for one in found], axis=1).mean(axis=1)
-        assert list(certified.values()) == pytest.approx(shares.tolist())
+        assert list(row["certified_recall"].values()) == pytest.approx(shares.tolist())
         assert row["vacuous_far"] == sum(int(one.vacuous[0].sum()) for one in found)
         flagged = sum(
             len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
         )
-        assert alerts == {"images": flagged, "rate": pytest.approx(100 * flagged / len(images))}
-    assert sum(
-        of_class["objects"] * of_class["iou_variant"]["certified_recall"]["far"] for of_class in result["per_class"]
-    ) == (pytest.approx(result["objects"] * row["certified_recall"]["far"]))
+        assert (row["false_alerts"], row["false_alert_rate"]) == (flagged, pytest.approx(100 * flagged / len(images)))
+        certified = sum(one["objects"] * one["certified_recall"]["far"] for one in result["per_class"])
+        assert certified == pytest.approx(result["objects"] * row["certified_recall"]["far"])
 
 
 def test_an_object_seen_well_is_certified_against_far_patches_only():
     seen, truth = [(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)]
-    result = evaluated([image(seen, truth, [[(40, 40, 60, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
-    assert result["iou_variant"]["ap50"] == 100
-    assert result["iou_variant"]["certified_recall"] == {"far": 100, "close": 0, "over": 0, "anywhere": 0}
-    assert result["objectseeker"]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS, 100)
+    images = [image(seen, truth, [[(40, 40, 60, 60, 0.99, 0)]] * 100, lines=25)]
+    fits = evaluated(images, PAPER.by_iou())["defended"]
+    assert fits["ap50"] == 100
+    assert fits["certified_recall"] == {"far": 100, "close": 0, "over": 0, "anywhere": 0}
+    assert evaluated(images, PAPER)["defended"]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS, 100)
     # Masks show half of the object: enough to touch it, not to fit it.
-    result = evaluated([image(seen, truth, [[(40, 40, 50, 60, 0.99, 0)]] * 100, lines=25)], PAPER)
-    assert result["iou_variant"]["certified_recall"]["far"] == 0
-    assert result["objectseeker"]["certified_recall"]["far"] == 100
+    images = [image(seen, truth, [[(40, 40, 50, 60, 0.99, 0)]] * 100, lines=25)]
+    assert evaluated(images, PAPER.by_iou())["defended"]["certified_recall"]["far"] == 0
+    assert evaluated(images, PAPER)["defended"]["certified_recall"]["far"] == 100
 
 
 def test_an_unreached_clean_recall_leaves_gaps():
     unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
-    row = evaluated([unseen], changed(PAPER, clean_recall=0.9))["iou_variant"]
+    row = evaluated([unseen], changed(PAPER, clean_recall=0.9).by_iou())["defended"]
     assert row["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
-    assert row["false_alerts"] == {"images": None, "rate": None}
+    assert row["false_alerts"] is row["false_alert_rate"] is None
     assert row["ap50"] == 50
 
 
@@ -110,8 +105,8 @@ def test_two_patches_need_pairs_of_masks():
         masks = make(100, 100, 20)
         observation = Observation(100, 100, masks, one.observation.base, [seen] * len(masks))
         for count in (1, 2):
-            chosen = changed(PAPER, patch_count=count)
-            row = evaluated([dataclasses.replace(one, observation=observation)], chosen)["iou_variant"]
+            chosen = changed(PAPER, patch_count=count).by_iou()
+            row = evaluated([dataclasses.replace(one, observation=observation)], chosen)["defended"]
             far[make.__name__, count] = row["certified_recall"]["far"]
     assert far == {("halves", 1): 100, ("halves", 2): 0, ("pairs", 1): 100, ("pairs", 2): 100}
 
@@ -150,37 +145,3 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
     assert by_iou["far"]
     assert not by_iou["over"]
     assert not strict["far"]
-
-
-def test_tables_have_both_ways_to_prune_with_and_without_labels():
-    evaluation = evaluate(noisy(5, 12), VOCABULARY, changed(PAPER, clean_recall=0.7))
-    found = evaluation.to_dict()
-    rows = {row["detector"]: row for row in evaluation_tables.overview(evaluation)}
-    assert list(rows) == ["undefended", "defended", "agnostic", "IoU", "IoU agnostic"]
-    for name, key, suffix in (
-        ("defended", "objectseeker", ""),
-        ("agnostic", "objectseeker", "_class_agnostic"),
-        ("IoU", "iou_variant", ""),
-        ("IoU agnostic", "iou_variant", "_class_agnostic"),
-    ):
-        assert rows[name]["AP50"] == f"{found[key][f'ap50{suffix}']:.1f}"
-        assert rows[name]["certified far"] == f"{found[key][f'certified_recall{suffix}']['far']:.1f}"
-        assert rows[name]["false alerts"] == f"{found[key][f'false_alerts{suffix}']['rate']:.1f}"
-    console = Console(width=80, record=True, file=io.StringIO())
-    for part in evaluation_tables.for_terminal(evaluation):
-        console.print(part, soft_wrap=isinstance(part, str))
-    text = console.export_text()
-    assert "IoU agnostic" in text
-    assert "…" not in text  # nothing cut off at 80 columns
-    flagged = found["iou_variant"]["false_alerts"]["images"]
-    assert f"of 12: defended {found['objectseeker']['false_alerts']['images']}, agnostic" in text
-    assert f"IoU {flagged}, IoU agnostic" in text
-    for short, full, row in zip(
-        evaluation_tables.per_class(evaluation),
-        evaluation_tables.per_class_in_full(evaluation),
-        found["per_class"],
-        strict=True,
-    ):
-        assert short.items() <= full.items()
-        assert full["far class-agnostic"] == f"{row['certified_recall_class_agnostic']['far']:.1f}"
-        assert full["IoU far"] == f"{row['iou_variant']['certified_recall']['far']:.1f}"

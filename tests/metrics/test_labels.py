@@ -13,7 +13,7 @@ from objectseeker import Bands, Detections, Halves, IouRule, ObjectSeeker, Objec
 from objectseeker.core.boxes import ioa
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, certify_images, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, ImageSet, ThreatModel, certify_images, evaluate_images
 from objectseeker.metrics.certified import build_proof_table, certified_objects
 from objectseeker.metrics.defended_images import DefendedImageSet
 
@@ -128,13 +128,14 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
     # ... but the deployed detector outputs nothing there,
     assert not len(seeker([picture(hidden_at=(15, 45))])[0])
     # so it must not be certified.
-    found = evaluate([observed], TWO_NAMES, dataclasses.replace(EVIDENCE, rule=HESITANT, clean_recall=None))
-    assert found.ours.certified_recall()["far"] == 0
+    found = evaluate_images([observed], TWO_NAMES, dataclasses.replace(EVIDENCE, rule=HESITANT, clean_recall=None))
+    assert found.defended.certified_recall()["far"] == 0
     (row,) = next(certify_images([observed], TWO_NAMES, HESITANT, ThreatModel()))
     assert not row.certified["far"]
     # Without regard to labels both names are one, in certification as in deployment.
     class_agnostic = dataclasses.replace(HESITANT, classwise=False)
-    assert found.class_agnostic.certified_recall()["far"] == 100
+    settings = dataclasses.replace(EVIDENCE, rule=class_agnostic, clean_recall=None)
+    assert evaluate_images([observed], TWO_NAMES, settings).defended.certified_recall()["far"] == 100
     (output,) = ObjectSeeker(hesitant, class_agnostic, masks=Halves(9))([picture(hidden_at=(15, 45))])
     assert ioa(np.array([OBJECT], dtype=float), output.xyxy).max() == 1
 
@@ -172,7 +173,7 @@ def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, cl
         rule = chosen.on_curve(base_threshold)
         counted = count_literally([(one, MANY.in_dataset(rule.prune(one.observation))) for one in images])
         for c, of_class in points.items():
-            assert (curve.right[row, c], curve.wrong[row, c]) == (counted.right[c], counted.wrong[c])
+            assert (curve.true_positives[row, c], curve.false_positives[row, c]) == (counted.right[c], counted.wrong[c])
             both = counted.right[c] + counted.wrong[c]
             of_class.append((counted.right[c] / objects[c], counted.right[c] / both if both else 1.0))
     expected = [100 * ap_literally(of_class) for of_class in points.values()]
@@ -182,18 +183,19 @@ def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, cl
 def test_a_box_of_a_class_that_the_data_set_lacks_explains_others_where_labels_play_no_part():
     lamp, cat = (40, 40, 60, 60, 0.9, 2), (40, 40, 60, 60, 0.9, 0)
     observed = image([lamp], [(40, 40, 60, 60, 0)], [[cat]] * 4)
-    found = evaluate([observed], MANY, PAPER)
-    assert found.ours.ap50 == 100  # a mask finds the cat
-    assert found.class_agnostic.ap50 == 0  # the lamp explains it, as it would in deployment
+    found = evaluate_images([observed], MANY, PAPER)
+    assert found.defended.ap50 == 100  # a mask finds the cat
+    agnostic = evaluate_images([observed], MANY, PAPER.class_agnostic())
+    assert agnostic.defended.ap50 == 0  # the lamp explains it, as it would in deployment
 
 
 def test_labels_are_checked_against_their_own_names():
     good = image([(0, 0, 9, 9, 0.9, 4)], [(0, 0, 9, 9, 1)])
-    assert evaluate([good], MANY, PAPER).objects == 1
+    assert evaluate_images([good], MANY, PAPER).objects == 1
     with pytest.raises(ObjectSeekerError, match=r"boxes with labels from 5 to 5 but there are 5 class names"):
-        evaluate([image([(0, 0, 9, 9, 0.9, 5)], [(0, 0, 9, 9, 1)])], MANY, PAPER)
+        evaluate_images([image([(0, 0, 9, 9, 0.9, 5)], [(0, 0, 9, 9, 1)])], MANY, PAPER)
     with pytest.raises(ObjectSeekerError, match=r"objects with labels from 2 to 2 but there are 2 class names"):
-        evaluate([image([(0, 0, 9, 9, 0.9, 1)], [(0, 0, 9, 9, 2)])], MANY, PAPER)
+        evaluate_images([image([(0, 0, 9, 9, 0.9, 1)], [(0, 0, 9, 9, 2)])], MANY, PAPER)
 
 
 def test_rows_of_objects_name_what_proves_them():

@@ -19,12 +19,8 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_THRESHOLDS, Choices, ImageSet, Search, evaluate, sweeps, tune
-from objectseeker.metrics.comparison_metrics import Options, Point, held_out_figures
-from objectseeker.metrics.curves import NO_BOXES, Curve, undefended_curve
-from objectseeker.metrics.image_set import ObjectCensus
-from objectseeker.metrics.policy_metrics import measure_run
-from objectseeker.metrics.resampling import NO_ROW, Tally
+from objectseeker.metrics import BASE_THRESHOLDS, Choices, Search, evaluate_images, sweeps, tune
+from objectseeker.metrics.curves import Curve
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
 MOST = 3.0  # wrong boxes an image: those images are full of them
@@ -50,17 +46,17 @@ def test_the_point_is_where_boxes_counted_one_by_one_put_it(settings):
     undefended = [sum(count_literally(pairs).wrong.values()) / len(IMAGES) for pairs in base]
     assert len(set(defended)) > 3
     most = sorted(defended)[40]
-    found = evaluate(IMAGES, VOCABULARY, at(settings, most))
-    curves = (found.ours.curve, defended), (found.undefended.curve, undefended)
+    found = evaluate_images(IMAGES, VOCABULARY, at(settings, most))
+    curves = (found.defended.curve, defended), (found.undefended.curve, undefended)
     for (curve, wrong), asked in itertools.product(curves, (0.0, *sorted({*defended, *undefended}), 0.7, 100.0)):
         row = curve.row_at_fppi(asked)
         assert (None if row is None else BASE_THRESHOLDS[row]) == point_literally(wrong, asked)
-    assert found.ours.base_threshold == point_literally(defended, most)
-    assert found.ours.fppi == defended[scores.index(found.ours.base_threshold)] <= most
-    point = found.undefended.point
-    assert point.base_threshold == point_literally(undefended, most)
-    assert point.fppi == undefended[scores.index(point.base_threshold)]
-    assert point.clean_recall == found.undefended.curve.clean_recall[scores.index(point.base_threshold)]
+    assert found.defended.base_threshold == point_literally(defended, most)
+    assert found.defended.fppi == defended[scores.index(found.defended.base_threshold)] <= most
+    point = found.undefended.at_point()
+    assert point["base_threshold"] == point_literally(undefended, most)
+    assert point["fppi"] == undefended[scores.index(point["base_threshold"])]
+    assert point["clean_recall"] == found.undefended.curve.clean_recall[scores.index(point["base_threshold"])]
 
 
 def test_fewer_fppi_at_a_evidence_threshold_do_not_count_if_there_are_more_at_a_higher_one():
@@ -68,10 +64,10 @@ def test_fewer_fppi_at_a_evidence_threshold_do_not_count_if_there_are_more_at_a_
     seen = [[(10, 10, 30, 20, 0.9, 0)]] * 4
     hidden = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)], seen)
     settings = changed(PAPER, alpha=0.1, beta=0.0, clean_recall=None)
-    curve = evaluate([hidden], VOCABULARY, at(settings, 0)).ours.curve
+    curve = evaluate_images([hidden], VOCABULARY, at(settings, 0)).defended.curve
     assert curve.fppi[[50, 51, 90, 91]].tolist() == [0, 1, 1, 0]
-    assert evaluate([hidden], VOCABULARY, at(settings, 0)).ours.base_threshold == 0.91
-    assert evaluate([hidden], VOCABULARY, at(settings, 1)).ours.base_threshold == 0.0
+    assert evaluate_images([hidden], VOCABULARY, at(settings, 0)).defended.base_threshold == 0.91
+    assert evaluate_images([hidden], VOCABULARY, at(settings, 1)).defended.base_threshold == 0.0
 
 
 def test_no_point_lies_where_base_boxes_are_not_known():
@@ -79,37 +75,30 @@ def test_no_point_lies_where_base_boxes_are_not_known():
     good = image([(10, 10, 50, 50, 0.5, 0)], [(10, 10, 50, 50, 0)])
     settings = at(changed(PAPER, clean_recall=None), 0.5)
     for floor, base_threshold in ((0.0, 0.0), (0.01, 0.01), (0.015, 0.02), (1.0, None)):
-        found = evaluate([good], VOCABULARY, dataclasses.replace(settings, base_floor=floor))
-        assert found.ours.base_threshold == base_threshold
+        found = evaluate_images([good], VOCABULARY, dataclasses.replace(settings, base_floor=floor))
+        assert found.defended.base_threshold == base_threshold
 
 
 def test_a_share_that_is_met_exactly_is_met():
     for images, wrong, most in ((10, 1, 0.1), (3, 1, 1 / 3), (700, 49, 0.07), (10, 3, 0.3)):
-        curve = Curve(ObjectCensus(np.array([1]), images), np.array([0.5]), np.array([[1]]), np.array([[wrong]]))
+        curve = Curve(np.array([0.5]), np.array([[1]]), np.array([[wrong]]), np.array([1]), images)
         assert curve.row_at_fppi(most) == 0
         assert curve.row_at_fppi(most * (1 - 1e-12)) is None
 
 
 def test_what_is_never_reached_is_said_and_not_made_up():
     always = image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])
-    found = evaluate([always], VOCABULARY, at(changed(PAPER, clean_recall=None), 0.5))
-    assert (found.ours.point, found.undefended.point) == (None, None)
-    assert found.remarks == [
-        "at most 0.5 wrong boxes an image cannot be reached: there are 1 even at the highest base_threshold, 0.99; "
-        "allow more with --fppi"
+    found = evaluate_images([always], VOCABULARY, at(changed(PAPER, clean_recall=None), 0.5))
+    assert (found.defended.point, found.undefended.point) == (None, None)
+    assert found.caveats == [
+        "at most 0.5 false positives per image cannot be reached: there are 1 even at the highest base_threshold, "
+        "0.99; allow more with --fppi"
     ]
     answer = found.to_dict()
-    assert answer["operating_point"]["asked"] == "fppi"
+    assert answer["operating_point"]["selected_by"] == "fppi"
     assert answer["operating_point"]["fppi"] == 0.5
     assert answer["undefended"]["clean_recall"] is None
-    assert answer["objectseeker"]["certified_recall"]["far"] is None
-
-
-def test_the_gate_counts_the_same_fppi():
-    found = evaluate(IMAGES, VOCABULARY, at(EVIDENCE, MOST)).ours
-    own = dataclasses.replace(EVIDENCE, rule=found.point.rule, clean_recall=None)
-    measured = measure_run(IMAGES, VOCABULARY, own, [own.threat], curves=False)
-    assert measured.false_positives.sum() / len(IMAGES) == found.fppi
+    assert answer["defended"]["certified_recall"]["far"] is None
 
 
 @pytest.mark.parametrize(
@@ -126,32 +115,6 @@ def test_one_point_that_can_be(point, message):
         dataclasses.replace(changed(PAPER, clean_recall=None), **point)
 
 
-def test_every_sample_has_its_own_point():
-    """Of samples of the images as of the images themselves."""
-    scene = ImageSet.of(IMAGES, VOCABULARY)
-    tally = Tally.of(scene, [NO_BOXES] * len(BASE_THRESHOLDS))
-    weights = np.random.default_rng(0).multinomial(5, np.full(5, 1 / 5), size=5).astype(np.float64)
-    for most in (0.0, 0.4, 1.0, 50.0):
-        rows = tally.rows_at_fppi(most, weights)
-        for row, times in zip(rows.tolist(), weights, strict=True):
-            sample = [one for one, often in zip(IMAGES, times, strict=True) for _ in range(int(often))]
-            curve = undefended_curve(ImageSet.part(sample, VOCABULARY))
-            alone = curve.row_at_fppi(most)
-            assert row == (NO_ROW if alone is None else alone)
-
-
-def test_compared_figures_are_those_of_the_point():
-    figures = held_out_figures(ImageSet.of(IMAGES, VOCABULARY), at(PAPER, MOST), 0.1, 3, 0)
-    found = evaluate(IMAGES, VOCABULARY, at(PAPER, MOST))
-    assert figures.base_threshold == found.ours.base_threshold
-    assert figures.certified_over.value == pytest.approx(found.ours.certified_recall()["over"])
-    assert figures.undefended_recall.value == pytest.approx(found.undefended.point.clean_recall)
-    assert Options(recalls=(), fppi=(2, 0.5)).points == (Point(fppi=0.5), Point(fppi=2.0))
-    assert Options(recalls=(0.8,), fppi=(1,)).points == (Point(clean_recall=0.8), Point(fppi=1.0))
-    with pytest.raises(ObjectSeekerError, match="at least one value"):
-        Options(recalls=())
-
-
 def test_a_search_at_so_many_fppi_keeps_them():
     images = noisy(4, 8)
     one = Choices((0.6,), (1.0,), (0.1,))
@@ -160,10 +123,10 @@ def test_a_search_at_so_many_fppi_keeps_them():
     best = tuning.best
     for half, trial in zip(sweeps.split(8, 2, 0), (best.searched, best.held_out), strict=True):
         table = evaluated([images[n] for n in half], best.settings)
-        assert trial.outcome.fppi == table["objectseeker"]["fppi"] <= 0.2
-        assert trial.outcome.base_threshold == table["objectseeker"]["base_threshold"]
+        assert trial.outcome.fppi == table["defended"]["fppi"] <= 0.2
+        assert trial.outcome.base_threshold == table["defended"]["base_threshold"]
         assert trial.undefended_clean_recall == table["undefended"]["clean_recall"]
-    assert tuning.search.point == "a base_threshold with at most 0.2 wrong boxes an image"
+    assert tuning.search.point == "a base_threshold with at most 0.2 false positives per image"
     with pytest.raises(ObjectSeekerError, match=r"one of them: got fppi=0\.2, clean_recall=0\.5"):
         dataclasses.replace(search, clean_recall=0.5)
     never = [image([(0, 0, 9, 9, 1.0, 0)], [(50, 50, 60, 60, 0)])] * 4
@@ -175,8 +138,8 @@ def test_several_processes_give_the_same_to_the_last_bit():
     """Where only the curve says where the point is, the images are gone through twice."""
     images, settings = noisy(4, 6), at(EVIDENCE, 0.5)
     seen = []
-    alone = evaluate(images, VOCABULARY, settings)
-    shared = evaluate(images, VOCABULARY, settings, processes=2, on_image=lambda: seen.append(1))
+    alone = evaluate_images(images, VOCABULARY, settings)
+    shared = evaluate_images(images, VOCABULARY, settings, processes=2, on_image=lambda: seen.append(1))
     assert repr(shared.to_dict()) == repr(alone.to_dict())
-    assert shared.ours.point.remaining == alone.ours.point.remaining > 0
+    assert shared.defended.point.remaining == alone.defended.point.remaining > 0
     assert len(seen) == 2 * len(images)

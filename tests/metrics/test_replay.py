@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from objectseeker import Detections, IouRule, ObjectSeekerError, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, evaluate
+from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, evaluate_images
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.replay import find_candidates, replay_pruning
 
@@ -123,7 +123,11 @@ def test_an_own_rule_below_its_base_threshold_is_evaluated_as_it_is():
     rule = Rule(base_threshold=0.5, mask_threshold=0.3)
     seen = (40, 40, 60, 60, 0.4, 0)
     images = [image([seen], [(40, 40, 60, 60, 0)], [[seen]] * 100, lines=25)]
-    found = evaluate(images, VOCABULARY, EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule)))
+    found = evaluate_images(images, VOCABULARY, EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule)))
     assert len(rule.prune(images[0].observation)) == 1
-    assert (found.ours.clean_recall, found.ours.base_threshold, found.ours.mask_threshold) == (100, 0.5, 0.3)
-    assert found.ours.certified_recall() == dict.fromkeys(PATCH_LOCATIONS, 100)
+    assert (found.defended.clean_recall, found.defended.base_threshold, found.defended.mask_threshold) == (
+        100,
+        0.5,
+        0.3,
+    )
+    assert found.defended.certified_recall() == dict.fromkeys(PATCH_LOCATIONS, 100)

@@ -7,20 +7,34 @@ import pytest
 from evaluation_cases import EVIDENCE, VOCABULARY, evaluated, noisy
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import evaluate
-from objectseeker.metrics.image_tags import NO_TAGS, Tags
-from objectseeker.metrics.slice_metrics import FEW, SliceRow, in_words, measured_slices, worst_slices
+from objectseeker.metrics import evaluate_images
+from objectseeker.metrics.slices import (
+    MIN_SLICE_OBJECTS,
+    NO_TAGS,
+    ImageTags,
+    SliceMetrics,
+    describe_worst,
+    measure_slices,
+    require_slices,
+    worst_slices,
+)
+from objectseeker.metrics.tally import TallyRequest, tally_images
 
 IMAGES = noisy(4, 6)
-TAGS = Tags({"weather": ("rain", "sun", "rain", "", "sun", "rain"), "camera": ("1",) * 6})
-POINT = evaluate(IMAGES, VOCABULARY, EVIDENCE).ours.point
+TAGS = ImageTags({"weather": ("rain", "sun", "rain", "", "sun", "rain"), "camera": ("1",) * 6})
+POINT = evaluate_images(IMAGES, VOCABULARY, EVIDENCE).defended.point
 assert POINT is not None
 OWN = dataclasses.replace(EVIDENCE, rule=POINT.rule, clean_recall=None)
 
 
+def measured(slices, images=IMAGES, tags=TAGS):
+    request = TallyRequest(settings=OWN, rule=OWN.rule, threats=(OWN.threat,), joint_threats=(OWN.threat,))
+    return measure_slices(tally_images(images, VOCABULARY, request).tally, tags, slices, OWN.threat)
+
+
 @pytest.fixture(scope="module")
 def rows():
-    return {row.name: row for row in measured_slices(IMAGES, VOCABULARY, OWN, TAGS, ["weather", "class", "size"])}
+    return {row.name: row for row in measured(["weather", "class", "size"])}
 
 
 def test_a_slice_of_images_is_what_these_images_give_alone(rows):
@@ -28,7 +42,7 @@ def test_a_slice_of_images_is_what_these_images_give_alone(rows):
     for name, chosen in (("weather=rain", (0, 2, 5)), ("weather=sun", (1, 4))):
         alone, row = evaluated([IMAGES[n] for n in chosen], OWN), rows[name]
         assert (row.images, row.objects) == (len(chosen), alone["objects"])
-        ours = alone["objectseeker"]
+        ours = alone["defended"]
         assert row.certified == pytest.approx(ours["certified_recall"])
         assert (row.clean_recall, row.fppi) == pytest.approx((ours["clean_recall"], ours["fppi"]))
         assert (row.joint_certified_recall, row.vacuous_far) == (
@@ -52,7 +66,7 @@ def test_slices_of_objects_are_those_of_the_class_and_size(rows):
 
 def test_one_value_can_be_asked_for_and_what_is_not_there_is_refused():
     asked = ["camera=1", "weather=sun", "class=dog", "size=large", "weather=sun"]
-    found = measured_slices(IMAGES, VOCABULARY, OWN, TAGS, asked)
+    found = measured(asked)
     assert [row.name for row in found] == asked[:4]
     for wrong, message in (
         ("wether", "did you mean weather"),
@@ -61,9 +75,9 @@ def test_one_value_can_be_asked_for_and_what_is_not_there_is_refused():
         ("size=huge", "small, medium, large, got 'huge'"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):
-            measured_slices((), VOCABULARY, OWN, TAGS, [wrong])  # before any image is looked at
+            require_slices([wrong], VOCABULARY.dataset_names, TAGS)  # before any image is read
     with pytest.raises(ObjectSeekerError, match="give --tags FILE"):
-        measured_slices((), VOCABULARY, OWN, NO_TAGS, ["weather"])
+        require_slices(["weather"], VOCABULARY.dataset_names, NO_TAGS)
 
 
 def test_some_of_the_images_keep_their_tags():
@@ -73,7 +87,7 @@ def test_some_of_the_images_keep_their_tags():
 
 def made(name, objects, anywhere):
     certified = dict.fromkeys(("far", "close", "over", "anywhere"), anywhere)
-    return SliceRow(
+    return SliceMetrics(
         name=name,
         images=objects,
         objects=objects,
@@ -86,10 +100,14 @@ def made(name, objects, anywhere):
 
 
 def test_a_slice_of_few_objects_is_not_called_the_worst():
-    rows = [made("w=fog", FEW - 1, 0.0), made("w=rain", FEW, 20.0), made("w=sun", 500, 30.0), made("c=1", 2, None)]
+    rows = [
+        made("w=fog", MIN_SLICE_OBJECTS - 1, 0.0),
+        made("w=rain", MIN_SLICE_OBJECTS, 20.0),
+        made("w=sun", 500, 30.0),
+        made("c=1", 2, None),
+    ]
     assert {column: row and row.name for column, row in worst_slices(rows).items()} == {"w": "w=rain", "c": None}
-    assert in_words(rows) == [
-        "worst w: w=rain, 20.0 % of 30 objects are certified anywhere; "
-        "left out, with fewer than 30 objects: w=fog (29)",
-        "worst c: not said, every slice has fewer than 30 objects: c=1 (2)",
+    assert describe_worst(rows) == [
+        "worst w: w=rain, 20.0 % of 30 objects are certified anywhere; skipped, with fewer than 30 objects: w=fog (29)",
+        "worst c: unknown, every slice has fewer than 30 objects: c=1 (2)",
     ]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.image_tags import read_tags
+from objectseeker.metrics.slices import read_tags
 
 IDS, NAMES = ["1", "2", "3"], ["a.jpg", "b.jpg", "c.jpg"]
 

@@ -11,8 +11,8 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, im
 
 from objectseeker import ObjectSeekerError
 from objectseeker.core.label_map import LabelMap
-from objectseeker.metrics import ImageSet, evaluate, parallel
-from objectseeker.metrics.average_precision import Judged, coco_ap50
+from objectseeker.metrics import ImageSet, evaluate_images, parallel
+from objectseeker.metrics.average_precision import ScoredBoxes, coco_ap50
 
 
 @pytest.mark.parametrize(("settings", "together"), [(EVIDENCE, 1), (changed(PAPER, clean_recall=1.0), 5)])
@@ -58,23 +58,23 @@ def test_no_more_images_are_kept_than_are_looked_at_together(monkeypatch):
     monkeypatch.setattr(parallel, "TOGETHER", 4)
     images = Passing(lambda number: run(number, 1, generous=1.0, lines=3)[0], 40)
     gc.collect()
-    evaluate(images, VOCABULARY, PAPER)
+    evaluate_images(images, VOCABULARY, PAPER)
     assert images.most <= 4 + 4 + 1  # those being looked at, and the next ones being read
 
 
 def test_what_is_kept_for_coco_is_six_bytes_a_box_and_loses_nothing():
     images = run(3, 12, generous=1.0)
     scene = ImageSet.of(images, VOCABULARY)
-    judged = Judged.of(scene)
+    judged = ScoredBoxes.of(scene)
     assert judged.score.dtype == np.float64  # the scores made up there do not fit
     single = [
         dataclasses.replace(one, observation=dataclasses.replace(one.observation, base=rounded(one.observation.base)))
         for one in images
     ]
-    judged = Judged.of(ImageSet.of(single, VOCABULARY))
+    judged = ScoredBoxes.of(ImageSet.of(single, VOCABULARY))
     assert (judged.score.dtype, judged.label.dtype) == (np.float32, np.int16)
-    parts = [Judged.of(ImageSet.part([one], VOCABULARY)) for one in single]
-    joined = Judged.join(parts).ap50(scene.objects_per_class)
+    parts = [ScoredBoxes.of(ImageSet.part([one], VOCABULARY)) for one in single]
+    joined = ScoredBoxes.join(parts).ap50(scene.objects_per_class)
     assert np.array_equal(joined, coco_ap50(ImageSet.of(single, VOCABULARY)), equal_nan=True)
 
 
@@ -86,19 +86,19 @@ def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch
     """Their boxes are all wrong; there is nothing to match them with."""
     monkeypatch.setattr(parallel, "TOGETHER", 2)
     bare = [image([(0, 0, 9, 9, 0.95, 0)], [], [[(50, 50, 60, 60, 0.99, 1)]] * 4)] * 4
-    found = evaluate([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
-    assert (found.images, found.objects, found.ours.base_threshold) == (5, 1, 0.9)
+    found = evaluate_images([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
+    assert (found.images, found.objects, found.defended.base_threshold) == (5, 1, 0.9)
     assert found.undefended.ap50 == pytest.approx(20)  # four wrong boxes, and one right
     assert found.undefended.ap50_coco == pytest.approx(20)
-    assert found.ours.alerts == 4
+    assert found.defended.alerts == 4
 
 
 def test_nothing_to_measure_is_said():
     bare = [image([(0, 0, 9, 9, 0.9, 1)], [], [[(50, 50, 60, 60, 0.9, 1)]] * 4)] * 3
     for vocabulary in (VOCABULARY, LabelMap((), (), np.arange(5))):  # a plain folder, with and without class names
         with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
-            evaluate(bare, vocabulary, PAPER)
+            evaluate_images(bare, vocabulary, PAPER)
     with pytest.raises(ObjectSeekerError, match="there are no images to evaluate"):
-        evaluate([], VOCABULARY, PAPER)
+        evaluate_images([], VOCABULARY, PAPER)
     with pytest.raises(ObjectSeekerError, match="none of the 3 images has an object that counts"):
-        evaluate([image([], [], [[]] * 28, lines=7)] * 3, VOCABULARY, PAPER)
+        evaluate_images([image([], [], [[]] * 28, lines=7)] * 3, VOCABULARY, PAPER)

@@ -26,14 +26,14 @@ def scene(images):
 
 def check(row, images, settings):
     """A row agrees with the table of its settings."""
-    ours = evaluated(images, settings)["objectseeker"]
+    ours = evaluated(images, settings)["defended"]
     assert row["ap50"] == ours["ap50"]
     for column in (
         "base_threshold",
         "mask_threshold",
         "evidence_threshold",
         "clean_recall",
-        "highest_clean_recall",
+        "max_clean_recall",
         "vacuous_far",
     ):
         assert row[column] == ours[column]
@@ -93,7 +93,7 @@ def test_object_sizes_partition_the_objects(scene, images):
     assert 0 <= without_area < ours["objects"] / 4  # some generated objects lie outside their image
     assert sum(column(rows, "objects_share")) == pytest.approx(100 * (1 - without_area / ours["objects"]))
     certified = sum(row["objects"] * (row["certified_far"] or 0) for row in rows)
-    assert certified / ours["objects"] == pytest.approx(ours["objectseeker"]["certified_recall"]["far"])
+    assert certified / ours["objects"] == pytest.approx(ours["defended"]["certified_recall"]["far"])
     for bad in [(0.5,), (0.2, 0.1), (0.1, 0.1)]:
         with pytest.raises(ObjectSeekerError, match="ascending"):
             tabled(sweeps.by_object_size, scene, PAPER, bad)

@@ -8,7 +8,7 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._tuning_tables import remarks
-from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate, sweeps, tune
+from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate_images, sweeps, tune
 from objectseeker.metrics.tuning import COARSE, MANY_FPPI, Climb, Trial, grid, moves
 
 IMAGES = 20
@@ -36,14 +36,14 @@ def test_what_is_reported_is_what_evaluation_says_of_each_half(images, tuning):
         part = [images[i] for i in index]
         for tuned in tuning.families.values():
             row, table = getattr(tuned, half).figures(), evaluated(part, tuned.settings)
-            assert row["ap50"] == table["objectseeker"]["ap50"]
+            assert row["ap50"] == table["defended"]["ap50"]
             assert row["undefended_ap50"] == table["undefended"]["ap50"]
             assert row["ap50_loss"] == pytest.approx(table["undefended"]["ap50"] - row["ap50"])
-            certified = table["objectseeker"]["certified_recall"]
+            certified = table["defended"]["certified_recall"]
             assert row["certified_over"] == certified["over"]
             mean = (certified["far"] + certified["close"] + certified["over"]) / 3
             assert row["certified_mean"] == pytest.approx(mean)
-            assert row["base_threshold"] == table["objectseeker"]["base_threshold"]
+            assert row["base_threshold"] == table["defended"]["base_threshold"]
 
 
 def test_the_loss_is_kept_and_the_floor_respected(tuning):
@@ -73,7 +73,7 @@ def test_searching_certifies_where_the_full_protocol_does(images, tuning):
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
     tried = [trial for trial in tuning.trials if trial.loss <= MOST_LOSS][::30]
     for trial in tried:
-        ours = evaluated(part, trial.settings)["objectseeker"]
+        ours = evaluated(part, trial.settings)["defended"]
         assert trial.outcome.base_threshold == ours["base_threshold"]
         assert trial.outcome.certified_recall()["far"] == ours["certified_recall"]["far"]
     assert any(round(100 * trial.outcome.base_threshold) % COARSE for trial in tried)
@@ -163,10 +163,10 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
     )
     defense = Defense(detector="builtin", rule=rule, follow=follow)  # refuses a rule that is not on its curve
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    deployed = evaluate(part, VOCABULARY, EvaluationSettings(rule=defense.rule, follow=defense.curve))
-    assert deployed.ours.clean_recall == best.outcome.clean_recall
-    assert deployed.ours.certified_recall() == best.outcome.certified_recall()
-    assert deployed.ours.ap50 == best.outcome.ap50
+    deployed = evaluate_images(part, VOCABULARY, EvaluationSettings(rule=defense.rule, follow=defense.curve))
+    assert deployed.defended.clean_recall == best.outcome.clean_recall
+    assert deployed.defended.certified_recall() == best.outcome.certified_recall()
+    assert deployed.defended.ap50 == best.outcome.ap50
 
 
 def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():

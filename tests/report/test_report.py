@@ -49,7 +49,7 @@ from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import Observation
 from objectseeker.core.pruning import are_neighbors
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
+from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate_images
 from objectseeker.report import ReportSource, packed_certificates
 from objectseeker.text import redact_path
 
@@ -118,8 +118,8 @@ def test_the_numbers_are_those_of_evaluate(tmp_path, settings, asked):
     images = evaluation_cases.noisy(1, 30)
     settings = replace(settings, **asked)
     found = data_of(written(tmp_path, images, settings))
-    wanted = evaluate(images, VOCABULARY, settings)
-    ours = wanted.ours
+    wanted = evaluate_images(images, VOCABULARY, settings)
+    ours = wanted.defended
     assert found["undefended"] == {"ap50": wanted.undefended.ap50, "ap50_coco": wanted.undefended.ap50_coco}
     assert found["defended"] == {"ap50": ours.ap50, "clean_recall": ours.clean_recall}
     assert found["settings"]["base_threshold"] == repr(ours.base_threshold)
@@ -637,7 +637,7 @@ def test_report_on_the_command_line(tmp_path):
     assert found["tags"] == [{"name": "weather", "values": ["rain"], "of_image": [0]}]
     assert found["baseline"]["name"] == "run, strict.json"
     assert float(found["baseline"]["settings"]["mask_threshold"]) >= 0.95 > float(found["settings"]["mask_threshold"])
-    assert "wrong box" in found["settings"]["operating point"]
+    assert "false positive" in found["settings"]["operating point"]
     done = run_cli(tmp_path, "report", "run", "--baseline-defense", "strict.json", code=2)
     assert done.stderr.splitlines()[-1] == "error: --baseline-defense strict.json needs a --baseline RUN: name it"
 

@@ -19,12 +19,12 @@ from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import ImageSet
 from objectseeker.metrics.certified import build_proof_table, certified_objects
-from objectseeker.metrics.image_tags import Tags
+from objectseeker.metrics.slices import ImageTags
 from objectseeker.report import ReportSource
 
 COUNT = 40
 STRICT = settings_of(ThresholdSchedule(alpha=0.85, beta=0.5))
-TAGS = Tags({"weather": tuple("rain" if i % 8 else "=sun" for i in range(COUNT)), "cam": ("",) * COUNT})
+TAGS = ImageTags({"weather": tuple("rain" if i % 8 else "=sun" for i in range(COUNT)), "cam": ("",) * COUNT})
 
 
 @pytest.fixture(scope="module")

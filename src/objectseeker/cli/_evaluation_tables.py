@@ -1,4 +1,4 @@
-"""Evaluations as tables: for the terminal, and as JSON, CSV and Markdown files."""
+"""What `evaluate` prints and saves: metrics next to each other, with intervals; classes and slices on request."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from objectseeker.cli._console import terminal_table
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
-from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import describe_operating_point, ioa_of, threshold_of
-from objectseeker.metrics.slice_metrics import SliceRow, in_words, worst_slices
-from objectseeker.metrics.summary import Evaluation
+from objectseeker.metrics.comparison import Comparison
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
+from objectseeker.metrics.evaluation import Evaluation
+from objectseeker.metrics.settings import describe_operating_point, threshold_of
+from objectseeker.metrics.slices import SliceMetrics, describe_worst, worst_slices
 
 UnderAttack = Mapping[str, Any] | None  # recall under an attack on the same defense, as `attack` writes it
 
-WORDS = (
-    "COCO AP50: by COCO's own protocol; clean recall: the mean over classes of the share of objects found; wrong "
-    "boxes: boxes an image that find no object; class-agnostic: the same defense without regard to labels; IoU: its "
-    "variant that outputs boxes which fit; false alerts: the share of these clean images to whose boxes masks add one; "
-    "vacuous: objects that no position is far from"
+DEFINITIONS = (
+    "AP50: the paper's protocol, mean over classes; COCO AP50: COCO's own protocol.",
+    "clean recall: the mean over classes of the share of objects detected without an attack.",
+    "false positives per image (FPPI): boxes that match no object.",
+    "certified: the share of objects that no patch far from the object, close to it, over it, or anywhere can hide.",
+    "guaranteed to remain: the share of all objects that are still detected under any single patch, all in one output; "
+    "one output box may stand for several of them.",
+    "spurious boxes: boxes that masks add to clean images and that overlap no object of their class.",
+    "false alerts: clean images to whose boxes masks add one.",
+    "vacuous: objects so large that no position is far from them; they count as certified there.",
 )
 
 ATTACK_LEGEND = (
@@ -37,178 +43,156 @@ RECALLS = {  # of attacked objects, by name
     "certified recall": "certified_recall",
 }
 
-
-def ways(found: Evaluation) -> dict[str, DefendedOutcome]:
-    """Every way to prune, label by label and without labels; the deployed one first."""
-    ours = {"defended": found.ours, "agnostic": found.class_agnostic}
-    return ours if found.iou is found.ours else ours | {"IoU": found.iou, "IoU agnostic": found.iou_class_agnostic}
+ROWS = {
+    "AP50": "ap50",
+    "AP50 lost": "ap50_loss",
+    "clean recall": "clean_recall",
+    "FPPI": "fppi",
+    **{f"certified {location}": f"certified_recall.{location}" for location in PATCH_LOCATIONS},
+    "guaranteed to remain": "joint_certified_recall",
+    "spurious boxes per image": "spurious_per_image",
+    "false alerts": "false_alert_rate",
+}
+PER_IMAGE = ("fppi", "spurious_per_image")
 
 
 def overview(found: Evaluation) -> list[dict[str, str]]:
-    """One row per detector: undefended, then each way to prune."""
-    undefended = found.undefended
-    first = {"AP50": percent(undefended.ap50), "COCO AP50": percent(undefended.ap50_coco)}
-    if undefended.point is not None:
-        first |= {
-            "base_threshold": _score(undefended.point.base_threshold),
-            "clean recall": percent(undefended.point.clean_recall),
-            "wrong boxes": per_image(undefended.point.fppi),
-        }
-    rows = [{"detector": "undefended"} | first]
-    for name, outcome in ways(found).items():
-        rows.append(
-            {
-                "detector": name,
-                "AP50": percent(outcome.ap50),
-                "COCO AP50": "",
-                "base_threshold": _score(outcome.base_threshold),
-                "mask_threshold": _score(outcome.mask_threshold),
-                "evidence_threshold": _score(outcome.evidence_threshold),
-                "clean recall": percent(outcome.clean_recall),
-                "wrong boxes": per_image(outcome.fppi),
-                **{f"certified {where}": percent(share) for where, share in outcome.certified_recall().items()},
-                "false alerts": percent(found.alert_rate(outcome)),
-            }
-        )
-    return [{column: row.get(column, "") for column in rows[1]} for row in rows]
-
-
-def per_class(found: Evaluation) -> list[dict[str, str]]:
-    """One row per class: AP50 undefended and defended, clean recall, certified recall, vacuously far objects."""
-    point = found.ours.point
+    """One row per metric, undefended next to defended, with intervals where there are any."""
+    values = found.to_dict()
     return [
-        {
-            "class": found.names[c],
-            "objects": str(found.objects_per_class[c]),
-            "undefended": percent(float(found.undefended.curve.ap50[c])),
-            "AP50": percent(float(found.ours.curve.ap50[c])),
-            "recall": percent(found.ours.recall(c)),
-            **_certified(found.ours, c),
-            "vacuous": "-" if point is None else str(point.vacuous_far(c)),
-        }
-        for c in found.classes
+        {"": label} | {name: _cell(found.intervals, name, key, values[name]) for name in ("undefended", "defended")}
+        for label, key in ROWS.items()
     ]
 
 
-def per_class_in_full(found: Evaluation) -> list[dict[str, str]]:
-    """`per_class` with the same without labels, and of the IoU variant."""
-    free, iou, iou_free = found.class_agnostic, found.iou, found.iou_class_agnostic
+def _cell(intervals: Mapping[str, ConfidenceInterval], detector: str, key: str, values: Mapping[str, Any]) -> str:
+    outer, _, inner = key.partition(".")
+    value = values.get(outer)
+    value = value.get(inner) if isinstance(value, Mapping) else value
+    return "" if value is None else _with_interval(key, value, intervals.get(f"{detector}.{key}"))
+
+
+def _with_interval(key: str, value: float, interval: ConfidenceInterval | None) -> str:
+    shown = per_image if key in PER_IMAGE else percent
+    if interval is None or not interval.known:
+        return shown(value)
+    return f"{shown(value)} ({shown(interval.low)} to {shown(interval.high)})"
+
+
+def comparison_rows(comparison: Comparison) -> list[dict[str, str]]:
+    """One row per metric: every run, then what each has more than the first one."""
     rows = []
-    for short, c in zip(per_class(found), found.classes, strict=True):
-        more = {
-            "AP50 class-agnostic": percent(float(free.curve.ap50[c])),
-            "recall class-agnostic": percent(free.recall(c)),
-            **{f"{where} class-agnostic": share for where, share in _certified(free, c).items()},
-            "IoU AP50": percent(float(iou.curve.ap50[c])),
-            "IoU far": _certified(iou, c)["far"],
-            "IoU AP50 class-agnostic": percent(float(iou_free.curve.ap50[c])),
-            "IoU far class-agnostic": _certified(iou_free, c)["far"],
+    for label, key in {
+        "AP50 undefended": "undefended.ap50",
+        **{one: f"defended.{key}" for one, key in ROWS.items()},
+    }.items():
+        short = key.partition(".")[2]
+        columns = {run.name: run.intervals for run in comparison.runs}
+        columns |= {f"{one.run} - {one.against}": one.metrics for one in comparison.differences}
+        cells = {
+            name: _with_interval(short, known[key].value, known[key]) if key in known and known[key].known else "-"
+            for name, known in columns.items()
         }
-        rows.append(short | more)
+        rows.append({"": label} | cells)
     return rows
 
 
-def _certified(outcome: DefendedOutcome, c: int) -> dict[str, str]:
-    """Of one class; "anywhere" is left out, a table has only so many columns."""
-    certified = outcome.certified_recall(c)
-    return {where: percent(certified[where]) for where in PATCH_LOCATIONS[:3]}
-
-
-def remarks(found: Evaluation) -> list[str]:
-    """What a reader of the numbers must know."""
-    threat, threshold = found.settings.threat, threshold_of(found.settings.rule, found.settings.threat.threshold)
-    patch = "patch" if threat.count == 1 else "two patches"
-    lines = [
-        f"{found.images} images, {found.objects} objects ({found.ignored_objects} more ignored), "
-        f"{len(found.classes)} classes; {patch} of {threat.area:.2%}, aspect {threat.aspect:g}, "
-        f"T = {threshold:g}, {threat.bound} bound",
-        *_jointly(found),
-        _rest_of_rule(found),
-        *found.remarks,
-    ]
-    if found.vacuous_far is not None:
-        lines.append(f"{found.vacuous_far} objects have no far position and count as certified there")
-    others = (
-        "" if found.iou is found.ours else f", the others for boxes that cover more than {threshold:g} of the object"
-    )
-    lines.append(f"IoU is certified for boxes with an IoU above {found.iou_threshold:g}{others}")
-    alerts = [f"{name} {one.alerts}" for name, one in ways(found).items() if one.alerts is not None]
-    if alerts:
-        lines.append(f"images flagged by --alert without any attack, of {found.images}: {', '.join(alerts)}")
-    if found.defense is not None and found.deployed is not None:
-        other = found.deployed.sha256 != found.defense.sha256
-        on_curve = f", on the curve of sha256:{found.defense.sha256}" if other else ""
-        lines.append(f"defense sha256:{found.deployed.sha256}{on_curve}")
-    return [*lines, WORDS]
-
-
-def _jointly(found: Evaluation) -> list[str]:
-    """The joint certificate in words."""
-    point = found.ours.point
-    if point is None or point.remaining is None:
-        return []
+def class_rows(found: Evaluation) -> list[dict[str, str]]:
+    """One row per class that has objects."""
     return [
-        f"under any single patch, wherever it lies, {point.remaining} of {found.objects} objects surely remain: "
-        f"{percent(point.joint_certified_recall)} % "
-        f"(one by one, {percent(point.certified_recall()['anywhere'])} % are certified)"
-    ]
-
-
-def _rest_of_rule(found: Evaluation) -> str:
-    """What of the rule the table does not show."""
-    rule = found.settings.rule if found.ours.point is None else found.ours.point.rule
-    names = ("filter_ioa", "power", "edge_factor", "cluster_distance", "classwise")
-    values = [f"{name} {getattr(ioa_of(rule), name)}" for name in names]
-    return f"rule: {', '.join(values)}"
-
-
-def slice_table(rows: Sequence[SliceRow]) -> list[dict[str, str]]:
-    """One row per slice, without the columns that none of them has: what surely remains and wrong boxes are counted by
-    image, so slices of objects have neither."""
-    shown = [
         {
-            "slice": row.name,
-            "images": str(row.images),
-            "objects": f"{row.objects} (few)" if row.few else str(row.objects),
-            "recall": percent(row.clean_recall),
-            **{where: percent(row.certified[where]) for where in PATCH_LOCATIONS},
-            "remain": percent(row.joint_certified_recall),
-            "wrong": per_image(row.fppi),
+            "class": row["class"],
+            "objects": str(row["objects"]),
+            "undefended AP50": percent(row["undefended_ap50"]),
+            "AP50": percent(row["ap50"]),
+            "recall": percent(row["clean_recall"]),
+            **{location: percent(share) for location, share in row["certified_recall"].items()},
+            "vacuous": "-" if row["vacuous_far"] is None else str(row["vacuous_far"]),
         }
-        for row in rows
+        for row in found.to_dict()["per_class"]
     ]
-    empty = [name for name in ("remain", "wrong") if all(row[name] == "-" for row in shown)]
-    return [{name: cell for name, cell in row.items() if name not in empty} for row in shown]
 
 
-def slices_json(rows: Sequence[SliceRow]) -> dict[str, Any]:
-    worst = {column: None if row is None else row.name for column, row in worst_slices(rows).items()}
-    return {"rows": [row.to_row() for row in rows], "worst": worst, "in_words": in_words(rows)}
+def caveats(found: Evaluation) -> list[str]:
+    """What a reader of the metrics must know."""
+    lines = [*found.caveats]
+    if found.defended.vacuous_far:
+        lines.append(
+            f"{found.defended.vacuous_far} objects are certified far only because no position is far from them"
+        )
+    if found.ignored_objects:
+        lines.append(f"{found.ignored_objects} more objects are ignored (difficult, crowd)")
+    if not found.intervals:
+        lines.append(f"no confidence intervals: {found.images:,} images are too many to keep a tally of each")
+    return lines
 
 
-def slices_for_terminal(rows: Sequence[SliceRow]) -> list[Any]:
-    if not rows:
-        return []
-    title = "By slice: clean recall, certified recall; of images also what surely remains, and wrong boxes"
-    return [terminal_table(title, slice_table(rows)), *in_words(rows)]
-
-
-def slices_in_markdown(rows: Sequence[SliceRow]) -> str:
-    lines = "\n".join(f"- {line}" for line in in_words(rows))
-    return f"{to_markdown(slice_table(rows))}\n\n{lines}" if rows else ""
-
-
-def for_terminal(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> list[Any]:
-    """What `evaluate` prints."""
+def title_of(found: Evaluation) -> str:
+    """What was measured, and on how many images."""
     where = describe_operating_point(found.settings)
+    return f"{found.settings.protocol()}, {where}: {found.images:,} images, {found.objects:,} objects; 95 % intervals"
+
+
+def explain(found: Evaluation) -> list[str]:
+    """The definitions, and the rule and the threat in full."""
+    settings = found.settings
+    rule = settings.rule if found.defended.point is None else found.defended.point.rule
+    threshold = threshold_of(rule, settings.threat.threshold)
+    threat = settings.threat
+    count = "one patch" if threat.count == 1 else f"{threat.count} patches"
     return [
-        terminal_table(f"AP50, and certified recall {where}, in percent", transpose(overview(found))),
-        *remarks(found),
+        f"threat: {count} of {threat.area:.2%} of the image, aspect {threat.aspect:g}; T = {threshold:g}, "
+        f"{threat.bound} bound",
+        f"rule: {rule}",
+        *DEFINITIONS,
+    ]
+
+
+def slice_table(slices: Sequence[SliceMetrics]) -> list[dict[str, str]]:
+    """One row per slice, without columns that no slice has: some metrics are counted per image only."""
+    rows = [
+        {
+            "slice": one.name,
+            "images": str(one.images),
+            "objects": f"{one.objects} (few)" if one.is_small else str(one.objects),
+            "recall": percent(one.clean_recall),
+            **{location: percent(one.certified[location]) for location in PATCH_LOCATIONS},
+            "remain": percent(one.joint_certified_recall),
+            "FPPI": per_image(one.fppi),
+        }
+        for one in slices
+    ]
+    empty = [name for name in ("remain", "FPPI") if all(row[name] == "-" for row in rows)]
+    return [{name: cell for name, cell in row.items() if name not in empty} for row in rows]
+
+
+def slices_json(slices: Sequence[SliceMetrics]) -> dict[str, Any]:
+    worst = {column: None if one is None else one.name for column, one in worst_slices(slices).items()}
+    return {"rows": [one.to_row() for one in slices], "worst": worst, "summary": describe_worst(slices)}
+
+
+def slices_for_terminal(slices: Sequence[SliceMetrics]) -> list[Any]:
+    if not slices:
+        return []
+    title = "By slice: clean recall, certified recall; of images also what is guaranteed to remain, and FPPI"
+    return [terminal_table(title, slice_table(slices)), *describe_worst(slices)]
+
+
+def slices_in_markdown(slices: Sequence[SliceMetrics]) -> str:
+    lines = "\n".join(f"- {line}" for line in describe_worst(slices))
+    return f"{to_markdown(slice_table(slices))}\n\n{lines}" if slices else ""
+
+
+def for_terminal(
+    found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceMetrics] = (), *, explained: bool = False
+) -> list[Any]:
+    """What `evaluate` prints."""
+    return [
+        terminal_table(title_of(found), overview(found)),
+        *caveats(found),
         *attack_for_terminal(attacked),
-        terminal_table(
-            "By class: undefended AP50, AP50, clean recall, certified recall, vacuously far", per_class(found)
-        ),
         *slices_for_terminal(slices),
+        *(explain(found) if explained else []),
     ]
 
 
@@ -277,23 +261,23 @@ def recall_rows(recall: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
+def as_json(found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
     more = {"under_attack": attacked} if attacked is not None else {}
     return found.to_dict() | more | ({"slices": slices_json(slices)} if slices else {})
 
 
-def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceRow] = ()) -> None:
-    """evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
+def save(out: Path, found: Evaluation, attacked: UnderAttack = None, slices: Sequence[SliceMetrics] = ()) -> None:
+    """Write evaluation.json with everything, evaluation.csv by class, slices.csv by slice, evaluation.md to paste."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "evaluation.json", as_json(found, attacked, slices))
-    save_text(out / "evaluation.csv", to_csv(per_class_in_full(found)))
+    save_text(out / "evaluation.csv", to_csv(class_rows(found)))
     if slices:
-        save_text(out / "slices.csv", to_csv([row.to_row() for row in slices]))
+        save_text(out / "slices.csv", to_csv([one.to_row() for one in slices]))
     text = [
         to_markdown(overview(found)),
-        "\n".join(f"- {line}" for line in remarks(found)),
+        "\n".join(f"- {line}" for line in [title_of(found), *caveats(found), *explain(found)]),
         *attack_in_markdown(attacked),
-        to_markdown(per_class_in_full(found)),
+        to_markdown(class_rows(found)),
         slices_in_markdown(slices),
     ]
     save_text(out / "evaluation.md", "\n\n".join(part for part in text if part) + "\n")
@@ -303,8 +287,3 @@ def attack_in_markdown(attacked: UnderAttack) -> list[str]:
     if attacked is None:
         return []
     return [to_markdown(recall_rows(attacked)), to_markdown(effect_rows(attacked["effects"])), f"- {ATTACK_LEGEND}"]
-
-
-def _score(value: float | None) -> str:
-    """All digits: a rounded score is another rule than the one that is certified."""
-    return "-" if value is None else str(value)

@@ -25,7 +25,7 @@ from objectseeker.detectors.network.class_names import MAX_CLASSES
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
-    from objectseeker.metrics.image_tags import Tags
+    from objectseeker.metrics.slices import ImageTags
     from objectseeker.runs.run import Run
 
 DATASETS = (
@@ -215,9 +215,9 @@ class PatchOptions:
 CleanRecall = Annotated[
     float | None, typer.Option(help="Measure where this clean recall (a fraction) is reached, not at the own score.")
 ]
-WrongBoxes = Annotated[
+FalsePositives = Annotated[
     float | None,
-    typer.Option(help="Measure at the smallest score from which on there are at most so many wrong boxes an image."),
+    typer.Option(help="Measure at the lowest base threshold with at most N false positives per image."),
 ]
 TagsFile = Annotated[
     Path | None,
@@ -326,52 +326,18 @@ def defense_and_settings(
     fppi: float | None = None,
 ) -> tuple[Defense, EvaluationSettings]:
     """The defense to measure on a run, and how: against what, and at which operating point (by default its own)."""
-    from objectseeker.metrics import EvaluationSettings
+    from objectseeker.metrics.evaluation import settings_for
 
-    points = {"base_threshold": rule.base_threshold, "clean_recall": clean_recall, "fppi": fppi}
-    given = [name for name, value in points.items() if value is not None]
-    if len(given) > 1:
-        raise ObjectSeekerError(f"give one of {_options(given)}, not several: each fixes the others")
     defense = defense_of_run(run, rule, point=True)
     note_masks(defense.masks, threat.patches)
     base_threshold = rule.base_threshold if rule.defense is not None else None
-    settings = EvaluationSettings(
-        rule=defense.rule,
-        follow=defense.curve,
-        threat=threat.threat(),
-        base_threshold=base_threshold,
-        clean_recall=clean_recall,
-        fppi=fppi,
-        base_floor=run.manifest.observation_settings.base_floor,
-    )
-    floor = run.manifest.observation_settings.mask_floor
-    if settings.floor < floor:
-        raise ObjectSeekerError(
-            f"the run keeps masked boxes from a score of {floor} on, but these settings look from {settings.floor} on: "
-            "raise the scores, or observe with a lower --mask-floor"
-        )
-    if settings.base_threshold is not None:
-        require_floor(run, settings.base_threshold)
-    return defense, settings
+    point = {"clean_recall": clean_recall, "base_threshold": base_threshold, "fppi": fppi}
+    return defense, settings_for(run, defense, threat=threat.threat(), **point)
 
 
-def require_floor(run: Run, base_threshold: float) -> None:
-    """Refuse an operating point below what a run has stored: base boxes would be missing there."""
-    if base_threshold < run.manifest.observation_settings.base_floor:
-        raise ObjectSeekerError(below_floor(run, base_threshold))
-
-
-def below_floor(run: Run, base_threshold: float) -> str:
-    return (
-        f"the run keeps base boxes from a score of {run.manifest.observation_settings.base_floor} on, but this looks "
-        f"from {base_threshold} on: ask for a higher score or less clean recall, or observe with a lower --base-floor"
-    )
-
-
-def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[Tags, list[str]]:
+def tags_and_slices(run: Run, file: Path | None, slices: list[str] | None) -> tuple[ImageTags, list[str]]:
     """The tags of a run's images and the slices asked for, each of which is there; a file alone asks for all of it."""
-    from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
-    from objectseeker.metrics.slice_metrics import require_slices
+    from objectseeker.metrics.slices import NO_TAGS, require_slices, tags_of_run
 
     tags = NO_TAGS if file is None else tags_of_run(file, run)
     if tags.missing:

@@ -13,7 +13,7 @@ from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE
 from objectseeker.metrics import EvaluationSettings, Tuning
-from objectseeker.metrics.slice_metrics import SliceRow
+from objectseeker.metrics.slices import SliceMetrics
 from objectseeker.metrics.tuning import Trial
 from objectseeker.report import plots
 from objectseeker.report.plots import BLUE, Line, LineStyle, Panel, Plot
@@ -93,11 +93,11 @@ def remarks(tuning: Tuning) -> list[str]:
     return [*tuning.remarks, *missing, *alike, *([flooding] if flooding else [])]
 
 
-def about_slices(rows: Sequence[SliceRow]) -> list[str]:
+def about_slices(rows: Sequence[SliceMetrics]) -> list[str]:
     return ["The better of the two rules slice by slice, on the held-out half"] if rows else []
 
 
-def as_json(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> dict[str, Any]:
+def as_json(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
     return tuning.to_dict() | ({"slices": slices_json(slices)} if slices else {})
 
 
@@ -135,7 +135,7 @@ def _share(trial: Trial, where: PatchLocation | None) -> float | None:
     return trial.certified_mean if where is None else trial.outcome.certified_recall()[where]
 
 
-def for_terminal(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> list[Any]:
+def for_terminal(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
     """What `tune` prints."""
     rows = tuned_rows(tuning)
     both_halves = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
@@ -150,7 +150,7 @@ def for_terminal(tuning: Tuning, slices: Sequence[SliceRow] = ()) -> list[Any]:
     ]
 
 
-def save(out: Path, tuning: Tuning, slices: Sequence[SliceRow] = ()) -> None:
+def save(out: Path, tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> None:
     """tuning.json with every setting tried, frontier.csv, tuning.md, and the plot where matplotlib is installed;
     slices.csv where there are slices."""
     out.mkdir(parents=True, exist_ok=True)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
 from objectseeker.cli._baseline import Baseline, evaluate_baseline
-from objectseeker.cli._console import escape, print_json, printed, progress
+from objectseeker.cli._console import escape, print_json, printed, progress, terminal_table
 from objectseeker.cli._options import (
     CleanRecall,
+    FalsePositives,
     Json,
     Processes,
     RuleOptions,
-    RunFolder,
     Slices,
     TagsFile,
     ThreatOptions,
-    WrongBoxes,
-    defense_and_settings,
+    defense_of_run,
     grouped,
+    note_masks,
     open_run,
-    require_floor,
     tags_and_slices,
 )
 from objectseeker.cli._tracks import TrackOptions, certified_tracks
@@ -34,14 +32,27 @@ from objectseeker.cli._tracks import TrackOptions, certified_tracks
 @app.command()
 @grouped
 def evaluate(
-    run: RunFolder,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that observe wrote.")],
     rule: RuleOptions,
     threat: ThreatOptions,
     tracks: TrackOptions,
     clean_recall: CleanRecall = None,
-    fppi: WrongBoxes = None,
+    fppi: FalsePositives = None,
+    cross_tune: Annotated[
+        float | None,
+        typer.Option(
+            metavar="POINTS", help="Tune on each half, at most N points of AP50 lost; measure the other half."
+        ),
+    ] = None,
+    masks: Annotated[
+        str | None,
+        typer.Option(metavar="RECIPE", help="With --cross-tune: only these masks, among those of every run."),
+    ] = None,
     tags: TagsFile = None,
     slices: Slices = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print definitions, the threat and the rule in full.")
+    ] = False,
     processes: Processes = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for evaluation.json, .csv and .md, slices.csv, tracks.csv.")
@@ -53,43 +64,52 @@ def evaluate(
     baseline: Baseline = None,
     as_json: Json = False,
 ) -> None:
-    """Clean AP and certified recall of a run, by the paper's protocol.
+    """Measure clean AP and certified recall of a run, with 95 % confidence intervals; compare several runs.
 
-    Certified recall is that of the rule itself, at its own base_threshold: what detect does with the same options or
-    the
-    same file. With --clean-recall, --base-threshold or --fppi it is measured elsewhere on the rule's curve. Without
-    --defense and scores the rule is the one that all commands share; --alpha and --beta alone are the paper's rule.
+    Everything is measured at the defense's own base threshold, as detect applies it, or with --clean-recall,
+    --base-threshold or --fppi elsewhere on its curve. Of several runs each is compared with the first, image by image
+    where they hold the same images. With --cross-tune every run gets the rule that suits it: tuned on one half of its
+    images and measured on the other.
 
     Example:  objectseeker evaluate runs/voc --defense tuned/defense.json
     Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
-    Example:  objectseeker evaluate runs/voc --defense tuned/defense.json --fppi 1
-    Example:  objectseeker evaluate runs/voc --tags tags.csv --slice weather --slice size
-    Example:  objectseeker evaluate runs/voc --alpha 0.35 --beta 0.25 --evidence-alpha 0.2 --evidence-beta 0.15 --json
+    Example:  objectseeker evaluate runs/voc --tags tags.csv --slice weather --slice class
+    Example:  objectseeker evaluate runs/plain runs/masked --cross-tune 1 --clean-recall 0.8
     Example:  objectseeker evaluate runs/mot --window 8 --moves 2 --moves any
     Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
     """
     from objectseeker import metrics
     from objectseeker.cli import _evaluation_tables as evaluation_tables
     from objectseeker.cli import _track_tables as track_tables
-    from objectseeker.metrics.parallel import usual_processes
-    from objectseeker.metrics.slice_metrics import measured_slices
+    from objectseeker.metrics.evaluation import settings_for
+    from objectseeker.metrics.slices import measure_slices
 
-    stored = open_run(run)
-    defense, settings = defense_and_settings(stored, rule, threat, clean_recall, fppi)
-    tagged, asked = tags_and_slices(stored, tags, slices)
+    if masks is not None and cross_tune is None:
+        raise ObjectSeekerError(f"--masks {masks} chooses masks to tune: give --cross-tune, too")
+    if cross_tune is not None or len(runs) > 1:
+        _compare(runs, rule, threat, clean_recall, fppi, cross_tune, masks, processes, out, as_json)
+        return
+    stored = open_run(runs[0])
+    defense = defense_of_run(stored, rule, point=True)
+    note_masks(defense.masks, threat.patches)
+    tagged, requested = tags_and_slices(stored, tags, slices)
+    point: dict[str, Any] = {
+        "clean_recall": clean_recall,
+        "base_threshold": rule.base_threshold if rule.defense is not None else None,
+        "fppi": fppi,
+    }
     if baseline is not None:
-        if fppi is not None or asked:
-            raise ObjectSeekerError("--baseline is measured at a clean recall and as a whole: leave out the rest")
+        if fppi is not None or requested:
+            raise ObjectSeekerError("--baseline is measured at a clean recall, without slices: omit --fppi and --slice")
+        settings = settings_for(stored, defense, threat=threat.threat(), **point)
         evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
         return
-    many = usual_processes(len(stored.parts)) if processes is None else processes
-    times = 1 if settings.fixed_rule is not None else 2  # that the images are gone through
+    times = 1 if clean_recall is None and fppi is None else 2  # that the images are read
     with progress("evaluating", times * len(stored.parts)) as bar:
         evaluated = metrics.evaluate(
-            stored.images(), stored.vocabulary, settings, defense=defense, processes=many, on_image=bar.advance
+            stored, defense, threat=threat.threat(), **point, processes=processes, on_image=bar.advance
         )
-    deployed = evaluated.deployed or defense  # at the operating point that was asked for
-    require_floor(stored, deployed.rule.base_threshold)
+    deployed = evaluated.deployed or defense
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.metrics import read_recall
@@ -98,17 +118,13 @@ def evaluate(
         under_attack = read_recall(
             attacks,
             deployed,
-            settings.threat.patches(),
+            evaluated.settings.threat.patches(),
             certification_threshold=threshold_of(defense.rule, threat.threshold),
         )
     rows = []
-    if asked and evaluated.ours.point is not None:
-        own = replace(settings, rule=evaluated.ours.point.rule)
-        with progress("measuring slices", len(stored.parts)) as bar:
-            rows = measured_slices(
-                stored.images(), stored.vocabulary, own, tagged, asked, processes=many, on_image=bar.advance
-            )
-    over_time = certified_tracks(stored, deployed.rule, settings.threat, tracks)
+    if requested and evaluated.defended.point is not None:
+        rows = measure_slices(evaluated.tally, tagged, requested, evaluated.settings.threat)
+    over_time = certified_tracks(stored, deployed.rule, evaluated.settings.threat, tracks)
     if out is not None:
         evaluation_tables.save(out, evaluated, under_attack, rows)
         if over_time is not None:
@@ -117,6 +133,53 @@ def evaluate(
         of_tracks = {} if over_time is None else {"over_time": over_time.to_dict()}
         print_json(evaluation_tables.as_json(evaluated, under_attack, rows) | of_tracks)
         return
-    of_tracks_shown = [] if over_time is None else track_tables.for_terminal(over_time)
-    for part in [*evaluation_tables.for_terminal(evaluated, under_attack, rows), *of_tracks_shown]:
+    _print(evaluation_tables.for_terminal(evaluated, under_attack, rows, explained=explain))
+    _print([] if over_time is None else track_tables.for_terminal(over_time))
+
+
+def _compare(
+    paths: list[Path],
+    rule: RuleOptions,
+    threat: ThreatOptions,
+    clean_recall: float | None,
+    fppi: float | None,
+    cross_tune: float | None,
+    masks: str | None,
+    processes: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure several runs alike, or each under rules tuned on its own halves, and print their differences."""
+    from objectseeker.cli import _evaluation_tables as evaluation_tables
+    from objectseeker.core.recipes import parse_recipe
+    from objectseeker.files.atomic import save_json, save_text
+    from objectseeker.files.tables import to_csv
+    from objectseeker.metrics.comparison import compare
+
+    stored = [open_run(path) for path in paths]
+    with progress("evaluating", 0) as bar:
+        comparison = compare(
+            stored,
+            [defense_of_run(run, rule) for run in stored] if cross_tune is None else None,
+            threat=threat.threat(),
+            clean_recall=clean_recall,
+            fppi=fppi,
+            cross_tune=cross_tune,
+            masks=None if masks is None else parse_recipe(masks),
+            processes=processes,
+            on_step=bar.advance,
+        )
+    rows = evaluation_tables.comparison_rows(comparison)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        save_json(out / "comparison.json", comparison.to_dict())
+        save_text(out / "comparison.csv", to_csv(rows))
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    _print([terminal_table(comparison.title(), rows), *comparison.caveats()])
+
+
+def _print(parts: list[Any]) -> None:
+    for part in parts:
         printed.print(escape(part) if isinstance(part, str) else part)

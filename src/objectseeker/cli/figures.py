@@ -11,11 +11,11 @@ from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     CleanRecall,
+    FalsePositives,
     Json,
     RuleOptions,
     RunFolder,
     ThreatOptions,
-    WrongBoxes,
     defense_and_settings,
     grouped,
     open_run,
@@ -30,7 +30,7 @@ def figures(
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: CleanRecall = None,
-    fppi: WrongBoxes = None,
+    fppi: FalsePositives = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this figure; may be repeated. An unknown name lists all.")
     ] = None,

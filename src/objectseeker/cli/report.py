@@ -12,12 +12,12 @@ from objectseeker.cli._app import app
 from objectseeker.cli._console import escape, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     CleanRecall,
+    FalsePositives,
     Json,
     RuleOptions,
     RunFolder,
     TagsFile,
     ThreatOptions,
-    WrongBoxes,
     defense_and_settings,
     grouped,
     open_run,
@@ -32,7 +32,7 @@ def report(
     rule: RuleOptions,
     threat: ThreatOptions,
     clean_recall: CleanRecall = None,
-    fppi: WrongBoxes = None,
+    fppi: FalsePositives = None,
     tags: TagsFile = None,
     baseline: Annotated[
         Path | None,

@@ -18,7 +18,6 @@ from objectseeker.cli._options import (
     Slices,
     TagsFile,
     ThreatOptions,
-    below_floor,
     grouped,
     open_run,
     say,
@@ -27,8 +26,7 @@ from objectseeker.cli._options import (
 
 if TYPE_CHECKING:
     from objectseeker.metrics import Search, Tuning
-    from objectseeker.metrics.image_tags import Tags
-    from objectseeker.metrics.slice_metrics import SliceRow
+    from objectseeker.metrics.slices import ImageTags, SliceMetrics
     from objectseeker.runs.run import Run
 
 
@@ -124,7 +122,7 @@ def tune(
         tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
     rule = tuning.chosen[0]
     if rule.base_threshold < stored.manifest.observation_settings.base_floor:
-        warn(below_floor(stored, rule.base_threshold))
+        warn(f"base_threshold {rule.base_threshold} is below the lowest score that the run stores of base boxes")
     defense = stored.defense(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
@@ -143,18 +141,21 @@ def tune(
     say(defense)
 
 
-def _sliced(run: Run, tuning: Tuning, tags: Tags, asked: list[str]) -> list[SliceRow]:
-    """The best setting slice by slice, on the images that were not searched, where they have its figures."""
-    from objectseeker.metrics.slice_metrics import measured_slices
+def _sliced(run: Run, tuning: Tuning, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
+    """The best setting slice by slice, on the images that were not searched, where they have its metrics."""
+    from objectseeker.metrics.evaluation import evaluate_images
+    from objectseeker.metrics.slices import measure_slices
 
     point = tuning.best.held_out.outcome.point
     if point is None:
         return []
     every = run.images()
     chosen = tuning.held_out_images(len(every))
-    images, own = [every[n] for n in chosen.tolist()], replace(tuning.best.settings, rule=point.rule)
+    settings = replace(tuning.best.settings, rule=point.rule, clean_recall=None, fppi=None)
+    images = [every[n] for n in chosen.tolist()]
     with progress("measuring slices", len(images)) as bar:
-        return measured_slices(images, run.vocabulary, own, tags.of(chosen), asked, on_image=bar.advance)
+        found = evaluate_images(images, run.vocabulary, settings, intervals=False, on_image=bar.advance)
+    return measure_slices(found.tally, tags.of(chosen), requested, settings.threat)
 
 
 def _within_passes(

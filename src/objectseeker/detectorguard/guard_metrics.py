@@ -116,7 +116,7 @@ def guarded_curve(scene: ImageSet, first_alert: Ints, base_thresholds: Floats = 
         label = scene.base.detections.label[kept]
         counts.append(count_matches(label, _matched(scene, pairs, score, kept), scene))
     right, wrong = map(np.array, zip(*counts, strict=True))
-    return Curve(scene, base_thresholds, right, wrong)
+    return Curve(base_thresholds, right, wrong, scene.objects_per_class, len(scene.images))
 
 
 def _output(

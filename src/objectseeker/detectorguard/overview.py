@@ -51,7 +51,7 @@ class DefenseRow:
     forward_passes: int
     threshold: float | None = None
     ap50: float | None = None
-    highest_clean_recall: float | None = None
+    max_clean_recall: float | None = None
     base_threshold: float | None = None
     clean_recall: float | None = None
     false_alerts: int | None = None  # images
@@ -227,7 +227,7 @@ def _at_some_recall(settings: EvaluationSettings, scenes: Sequence[ImageSet]) ->
     if asked is not None and not settings.clean_recall_is_default:
         return settings, None
     usual = CLEAN_RECALL if asked is None else asked
-    reached = min(undefended_curve(scene).highest_clean_recall for scene in scenes) / 100
+    reached = min(undefended_curve(scene).max_clean_recall for scene in scenes) / 100
     why = "no clean recall was asked for, and defenses are compared at one: "
     if reached < usual:
         return settings.at_clean_recall(reached), f"{why}the highest that is reached, since {usual:g} is not"
@@ -258,7 +258,7 @@ def _guarded_row(
         forward_passes=PASSES,
         threshold=threshold * FEATURE_STEP,
         ap50=curve.mean_ap50,
-        highest_clean_recall=curve.highest_clean_recall,
+        max_clean_recall=curve.max_clean_recall,
         certified_recall=_shares(verdicts.certified),
         certified_published=_shares(verdicts.published),
         vacuous_far=int(verdicts.vacuous[PATCH_LOCATIONS.index("far")].sum()),
@@ -292,7 +292,7 @@ def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings)
                 defense=f"ObjectSeeker {rule}{suffix}",
                 forward_passes=1 + masks,
                 ap50=curve.mean_ap50,
-                highest_clean_recall=curve.highest_clean_recall,
+                max_clean_recall=curve.max_clean_recall,
                 **there,
             )
         )

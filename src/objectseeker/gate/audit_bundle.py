@@ -33,7 +33,7 @@ from objectseeker.files.tables import to_csv
 from objectseeker.gate.judge import GateResult
 from objectseeker.gate.release import ATTACK_NAME, ReleaseFiles, judge_release, run_files, without_path
 from objectseeker.gate.verdict_text import verdict_markdown
-from objectseeker.metrics.policy_metrics import RunMeasurements
+from objectseeker.metrics.tally import Tally
 from objectseeker.runs.run import Run, open_run
 from objectseeker.text import plain, readable
 
@@ -68,7 +68,7 @@ class BundleMismatchError(ObjectSeekerError):
         self.differences = differences
 
 
-def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measurements: RunMeasurements) -> str:
+def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measurements: Tally) -> str:
     """Write everything behind a verdict as one file; return its SHA-256."""
     members: dict[str, Content] = {
         "policy.toml": files.policy,
@@ -89,7 +89,7 @@ def write_audit_bundle(file: Path, files: ReleaseFiles, gate: GateResult, measur
     return write_bundle(file, members)
 
 
-def derived_files(files: ReleaseFiles, gate: GateResult, measurements: RunMeasurements) -> dict[str, bytes]:
+def derived_files(files: ReleaseFiles, gate: GateResult, measurements: Tally) -> dict[str, bytes]:
     """Compute the members that follow from the others, to the last byte."""
     return {
         "verdict.json": json_bytes(gate.to_dict()),
@@ -287,7 +287,7 @@ def _images_csv(run: Run) -> str:
     return to_csv(rows)
 
 
-def _certificates_csv(measurements: RunMeasurements) -> str:
+def _certificates_csv(measurements: Tally) -> str:
     """List every counted object with its certificates against every required patch."""
     rows: list[dict[str, str]] = []
     for threat, certified in measurements.certified.items():

@@ -18,26 +18,13 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.confidence_intervals import (
-    NOTHING,
-    ConfidenceInterval,
-    bootstrap_interval,
-    exact_interval,
-    more_images,
-)
-from objectseeker.metrics.image_tags import NO_TAGS, Tags
+from objectseeker.metrics import metric
+from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, bootstrap_interval, more_images
+from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
-from objectseeker.metrics.policy_metrics import (
-    METRICS,
-    OBJECT_METRICS,
-    Metric,
-    MetricDifference,
-    RatioMetric,
-    RunMeasurements,
-    threat_of,
-)
 from objectseeker.metrics.settings import ThreatModel, threshold_of
-from objectseeker.metrics.slice_metrics import cuts, label_of
+from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
+from objectseeker.metrics.tally import Tally
 from objectseeker.text import plain
 
 Outcome = Literal["pass", "fail", "undecided"]
@@ -162,9 +149,9 @@ class Release:
     """Everything that a policy is held against."""
 
     defense: Defense
-    measurements: RunMeasurements
-    baseline: RunMeasurements | None = None
-    tags: Tags = NO_TAGS
+    measurements: Tally
+    baseline: Tally | None = None
+    tags: ImageTags = NO_TAGS
     attacks: Sequence[AttackResults] = ()
     detector_check: DetectorCheckReport | None = None
 
@@ -256,7 +243,7 @@ def required_joint_threats(policy: Policy) -> list[ThreatModel]:
 
 
 def _threats(policy: Policy, metric: str) -> list[ThreatModel]:
-    return [threat_of(requirement) for requirement in policy.requirements if requirement.metric == metric]
+    return [requirement.threat for requirement in policy.requirements if requirement.metric == metric]
 
 
 def needs_curves(policy: Policy) -> bool:
@@ -287,7 +274,7 @@ def _result(requirement: Requirement, policy: Policy, release: Release) -> Requi
         return _slice_result(requirement, policy, None, sides)
     slices = [
         _slice_result(requirement, policy, slice_name, [cut(side) for side in sides])
-        for slice_name, cut in cuts(name, measurements, release.tags.of(chosen)).items()
+        for slice_name, cut in slice_selectors(name, measurements, release.tags.of(chosen)).items()
     ]
     if not slices:
         reason = f"no image has a value of {name}: tag them"
@@ -296,46 +283,59 @@ def _result(requirement: Requirement, policy: Policy, release: Release) -> Requi
     return replace(worst, slices=tuple(slices) if len(slices) > 1 else ())
 
 
-def _select_objects(measurements: RunMeasurements, requirement: Requirement) -> RunMeasurements:
+def _select_objects(measurements: Tally, requirement: Requirement) -> Tally:
     """Keep the objects that the requirement covers."""
     if requirement.classes:
         measurements = measurements.of_classes([label_of(name, measurements.names) for name in requirement.classes])
     return measurements if requirement.object_size is None else measurements.of_sizes(*requirement.object_size)
 
 
+METRICS: dict[str, Metric] = {
+    "clean_recall": metric.clean_recall,
+    "clean_ap50": metric.ap50,
+    "clean_ap50_loss": metric.ap50_loss,
+    "false_alert_rate": metric.false_alert_rate,
+    "fppi": metric.fppi,
+}
+
+
+def metric_of(requirement: Requirement) -> Metric:
+    """Return the metric that a requirement limits."""
+    match requirement.metric:
+        case "certified_recall":
+            return metric.certified_recall(requirement.threat, requirement.location)
+        case "joint_certified_recall":
+            return metric.joint_certified_recall(requirement.threat)
+        case name:
+            return METRICS[name]
+
+
 def _slice_result(
-    requirement: Requirement, policy: Policy, name: str | None, sides: Sequence[RunMeasurements]
+    requirement: Requirement, policy: Policy, name: str | None, sides: Sequence[Tally]
 ) -> RequirementResult:
-    measurements = sides[0]
-    if requirement.metric in OBJECT_METRICS:
-        with_objects = np.unique(measurements.image)
-        sides = [side.of_images(with_objects) for side in sides]
-        measurements = sides[0]
-    metrics = [METRICS[requirement.metric](side, requirement) for side in sides]
-    metric = MetricDifference(*metrics) if requirement.against_baseline else metrics[0]
+    measured = metric_of(requirement)
+    if measured.needs_objects:
+        sides = [side.of_images_with_objects() for side in sides]
+    tally = sides[0]
+    options: dict[str, Any] = {
+        "confidence": policy.confidence,
+        "samples": policy.bootstrap_samples,
+        "seed": policy.seed,
+    }
+    if requirement.against_baseline:
+        interval = difference_interval((measured, tally), (measured, sides[1]), **options)
+    else:
+        interval = measured.interval(tally, **options)
     vacuous = 0
     if requirement.metric == "certified_recall":
-        location = PATCH_LOCATIONS.index(requirement.location)
-        vacuous = int(measurements.vacuous[threat_of(requirement)][location].sum())
-    result = _decide(requirement, policy, metric, len(measurements.label))
-    examples = tuple(_failure_examples(requirement, measurements))
+        vacuous = tally.vacuous_count(requirement.threat, requirement.location)
+    result = _decide(requirement, interval, len(tally.ids), len(tally.label))
+    examples = tuple(_failure_examples(requirement, tally))
     return replace(result, slice=name, vacuous=vacuous, failure_examples=examples)
 
 
-def _decide(requirement: Requirement, policy: Policy, metric: Metric, objects: int) -> RequirementResult:
-    """Compute the interval of a metric, and the outcome that follows from it."""
-    images = metric.images
-    if isinstance(metric, RatioMetric) and metric.single:
-        interval = exact_interval(int(metric.numerator.sum()), images, policy.confidence)
-    else:
-        interval = bootstrap_interval(
-            metric.values,
-            images,
-            confidence=policy.confidence,
-            samples=policy.bootstrap_samples,
-            seed=policy.seed,
-            bounds=metric.bounds,
-        )
+def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int, objects: int) -> RequirementResult:
+    """Return the outcome that follows from the interval of a metric."""
     limit = requirement.value
     if requirement.against_baseline and requirement.higher_is_better:
         limit = -limit
@@ -424,16 +424,24 @@ def _attack_result(requirement: Requirement, policy: Policy, release: Release) -
         survived = bool(row["found_defended"] and row["defended_survived"] is not False)
         survivors[example] = survivors.get(example, True) and survived
     images = {name: index for index, name in enumerate(sorted({example.image for example in survivors}))}
-    detected, total = np.zeros((2, len(images), 1))
+    detected, total = np.zeros((2, len(images)))
     for example, survived in survivors.items():
         detected[images[example.image]] += survived
         total[images[example.image]] += 1
     lost = tuple(example for example, survived in survivors.items() if not survived)
-    result = _decide(requirement, policy, RatioMetric(detected, total), len(survivors))
+    interval = bootstrap_interval(
+        lambda weights: 100 * ((weights @ detected) / (weights @ total)),
+        len(images),
+        confidence=policy.confidence,
+        samples=policy.bootstrap_samples,
+        seed=policy.seed,
+        bounds=(0.0, 100.0),
+    )
+    result = _decide(requirement, interval, len(images), len(survivors))
     return replace(result, failure_examples=lost[:MAX_EXAMPLES])
 
 
-def _failure_examples(requirement: Requirement, measurements: RunMeasurements) -> list[FailureExample]:
+def _failure_examples(requirement: Requirement, measurements: Tally) -> list[FailureExample]:
     """Return the largest objects that fail the requirement, or the images with most boxes that do."""
     if requirement.metric in ("false_alert_rate", "fppi"):
         count = measurements.flagged * 1
@@ -443,12 +451,12 @@ def _failure_examples(requirement: Requirement, measurements: RunMeasurements) -
         return [FailureExample(measurements.ids[n]) for n in worst.tolist() if count[n] > 0]
     if requirement.metric == "joint_certified_recall":
         objects = np.bincount(measurements.image, minlength=len(measurements.ids))
-        lost = objects - measurements.remaining[threat_of(requirement)]
+        lost = objects - measurements.guaranteed[requirement.threat]
         worst = np.argsort(-lost, kind="stable")[:MAX_EXAMPLES]
         return [FailureExample(measurements.ids[n]) for n in worst.tolist() if lost[n] > 0]
     holds: Bools = measurements.found
     if requirement.metric == "certified_recall":
-        holds = measurements.certified[threat_of(requirement)][PATCH_LOCATIONS.index(requirement.location)]
+        holds = measurements.certified[requirement.threat][PATCH_LOCATIONS.index(requirement.location)]
     missed = np.flatnonzero(~holds)
     worst = missed[np.argsort(-measurements.size[missed], kind="stable")[:MAX_EXAMPLES]]
     return [
@@ -462,7 +470,7 @@ def _failure_examples(requirement: Requirement, measurements: RunMeasurements) -
     ]
 
 
-def _common_images(measurements: RunMeasurements, baseline: RunMeasurements) -> tuple[Ints, Ints]:
+def _common_images(measurements: Tally, baseline: Tally) -> tuple[Ints, Ints]:
     """Return the images that both have, by index in each; reject a baseline with other objects on them."""
     index = {key: n for n, key in enumerate(baseline.ids)}
     both = [(n, index[key]) for n, key in enumerate(measurements.ids) if key in index]
@@ -483,7 +491,7 @@ def _common_images(measurements: RunMeasurements, baseline: RunMeasurements) -> 
     return in_run, in_baseline
 
 
-def _object_numbers(measurements: RunMeasurements) -> dict[tuple[Any, ...], int]:
+def _object_numbers(measurements: Tally) -> dict[tuple[Any, ...], int]:
     """Return the index of every object of a run, by image, class and box, as rows of attack.json name them."""
     columns = (measurements.image.tolist(), measurements.label.tolist(), measurements.box.tolist())
     return {

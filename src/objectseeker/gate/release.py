@@ -26,10 +26,10 @@ from objectseeker.gate.judge import (
     required_threats,
     resolve_thresholds,
 )
-from objectseeker.metrics.image_tags import NO_TAGS, tags_of_run
 from objectseeker.metrics.policy import Policy, parse_policy
-from objectseeker.metrics.policy_metrics import RunMeasurements, measure_run
 from objectseeker.metrics.settings import EvaluationSettings
+from objectseeker.metrics.slices import NO_TAGS, tags_of_run
+from objectseeker.metrics.tally import Tally, TallyRequest, tally_images
 from objectseeker.runs.manifest import INDEX
 from objectseeker.runs.run import BROKEN, MANIFEST, Run
 
@@ -54,9 +54,7 @@ class ReleaseFiles:
         return [run for run in (self.run, self.baseline) if run is not None]
 
 
-def judge_release(
-    files: ReleaseFiles, on_image: Callable[[], None] = lambda: None
-) -> tuple[GateResult, RunMeasurements]:
+def judge_release(files: ReleaseFiles, on_image: Callable[[], None] = lambda: None) -> tuple[GateResult, Tally]:
     """Return the verdict and the measurements it was made from; reject files that do not belong together."""
     policy = resolve_thresholds(read_policy(files.policy), files.defense)
     attacks = [_read_attack(path, number, files.defense) for number, path in enumerate(files.attacks, 1)]
@@ -83,21 +81,19 @@ def judge_release(
 
 def _measure(
     run: Run, defense: Defense, policy: Policy, attacks: Sequence[AttackResults], on_image: Callable[[], None]
-) -> RunMeasurements:
+) -> Tally:
     """Measure a run under a defense for all requirements of a policy."""
     settings = EvaluationSettings(rule=defense.rule, follow=defense.curve)
-    curves = needs_curves(policy)
-    if curves:
-        _require_curve(run, settings)
-    return measure_run(
-        run.images(),
-        run.vocabulary,
-        settings,
-        required_threats(policy, attacks),
-        curves=curves,
-        jointly=required_joint_threats(policy),
-        on_image=on_image,
+    request = TallyRequest(
+        settings=settings,
+        rule=defense.rule,
+        threats=tuple(required_threats(policy, attacks)),
+        joint_threats=tuple(required_joint_threats(policy)),
+        curves=needs_curves(policy),
     )
+    if request.curves:
+        _require_curve(run, settings)
+    return tally_images(run.images(), run.vocabulary, request, max_images=None, on_image=on_image).tally
 
 
 def read_policy(file: Path) -> Policy:

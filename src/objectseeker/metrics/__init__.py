@@ -7,11 +7,10 @@ percentages (0 to 100); scores, thresholds, areas and the clean recall asked for
 from __future__ import annotations
 
 from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluate, evaluate_images
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.object_certificates import ObjectRow, certify_images
-from objectseeker.metrics.outcomes import DefendedOutcome
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
-from objectseeker.metrics.summary import Evaluation, evaluate
 from objectseeker.metrics.tuning import Choices, Search, Tuning, tune
 
 __all__ = [
@@ -28,5 +27,6 @@ __all__ = [
     "Tuning",
     "certify_images",
     "evaluate",
+    "evaluate_images",
     "tune",
 ]

@@ -13,12 +13,12 @@ from objectseeker.core.boxes import Floats, Ints
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 
-COCO_MOST_BOXES = 100  # of one image and class that COCO looks at
+COCO_MAX_DETS = 100  # of one image and class that COCO looks at
 RECALLS = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class ScoredBoxes:
     """The boxes of the undefended detector that count, image by image and best first within each.
 
     Six bytes a box where scores fit single precision, as those of most detectors do: this is all that evaluation keeps
@@ -29,7 +29,7 @@ class Judged:
     label: npt.NDArray[np.int16]
 
     @classmethod
-    def of(cls, scene: ImageSet) -> Judged:
+    def of(cls, scene: ImageSet) -> ScoredBoxes:
         boxes = _best_of_each_class(scene.base, len(scene.names))
         score = boxes.detections.score
         taken = greedy_match(score, candidate_pairs(boxes, scene), scene)
@@ -40,7 +40,7 @@ class Judged:
         return cls(short if np.array_equal(short, signed) else signed, boxes.detections.label[counts].astype(np.int16))
 
     @classmethod
-    def join(cls, parts: Sequence[Judged]) -> Judged:
+    def join(cls, parts: Sequence[ScoredBoxes]) -> ScoredBoxes:
         """Those of several scenes, in the order of their images."""
         return cls(np.concatenate([part.score for part in parts]), np.concatenate([part.label for part in parts]))
 
@@ -63,7 +63,7 @@ def coco_ap50(scene: ImageSet) -> Floats:
 
     The same as pycocotools with area "all" and 100 detections; VOC's difficult objects are ignored.
     """
-    return Judged.of(scene).ap50(scene.objects_per_class)
+    return ScoredBoxes.of(scene).ap50(scene.objects_per_class)
 
 
 def envelope_area(recall: Floats, precision: Floats) -> Floats:
@@ -79,10 +79,10 @@ def envelope_area(recall: Floats, precision: Floats) -> Floats:
 
 
 def _best_of_each_class(boxes: BoxTable, classes: int) -> BoxTable:
-    """The COCO_MOST_BOXES best boxes of every image and class, in descending order of score within each image."""
+    """The COCO_MAX_DETS best boxes of every image and class, in descending order of score within each image."""
     found = boxes.detections
     order = np.lexsort((-found.score, found.label, boxes.image))
     group = (boxes.image * classes + found.label)[order]
     start = np.flatnonzero(np.diff(group, prepend=-1))
     rank = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
-    return boxes.select(order[rank < COCO_MOST_BOXES])
+    return boxes.select(order[rank < COCO_MAX_DETS])

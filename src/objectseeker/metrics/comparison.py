@@ -1,245 +1,278 @@
-"""What training changed: runs of differently trained detectors, measured alike and set side by side.
+"""Two runs or more on the same metrics: what each has more, or less, than the first.
 
-`measure` gives the figures of one run, each with a bootstrap confidence interval over its images and the samples that
-the interval was made of. `compare` subtracts two of them sample by sample. Where both runs hold the same images the
-samples hold the same images, too, and what the images have to do with a figure cancels out of the difference.
+Where both runs hold the same images and objects, the bootstrap draws the same images for both and what the images
+contribute to both cancels out of the difference. Otherwise the interval follows from those of the two metrics
+(MOVER: Newcombe's square-and-add).
 """
 
 from __future__ import annotations
 
-import signal
+import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, fields, replace
-from itertools import product
-from multiprocessing import get_context
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
-from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.comparison_metrics import (
-    BETAS,
-    BetaPoint,
-    CleanFigures,
-    Options,
-    Point,
-    TunedFigures,
-    UndefendedFigures,
-    clean_figures,
-    combined,
-    estimates_in,
-    plain,
-    read,
-    tuned_figures,
-)
+from objectseeker.defense import Defense
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
+from objectseeker.metrics.evaluation import Evaluation, evaluate, evaluate_images, evaluation_metrics
 from objectseeker.metrics.image_set import under
-from objectseeker.metrics.tuning import Family
-from objectseeker.runs.run import Run, open_run
-
-Task = tuple[Family, Point, int] | None  # a rule, an operating point, the half searched; None: what needs no settings
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What a run and a difference of two runs have in common."""
-
-    undefended: UndefendedFigures
-    curve: tuple[BetaPoint, ...]
-    tuned: tuple[TunedFigures, ...]
+from objectseeker.metrics.metric import Metric, difference_interval
+from objectseeker.metrics.parallel import OnImage
+from objectseeker.metrics.settings import ThreatModel
+from objectseeker.metrics.sweeps import split
+from objectseeker.metrics.tally import Tally
+from objectseeker.metrics.tuning import Search, Trial, tune
+from objectseeker.runs.run import Run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures(Compared):
-    """All figures of one run. APs, losses and recalls are percentages, scores are not; see `measure`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRun:
+    """A run's name, its counts, and its metrics with their intervals."""
 
-    run: str
-    detector: str
-    masks: str
-    mask_floor: float
-    options: Options
-    images: int
-    objects: int
-    image_digest: str
-
-    def to_dict(self, *, samples: bool = True) -> dict[str, Any]:
-        return plain(self, samples=samples)  # type: ignore[no-any-return]
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> RunFigures:
-        """What `to_dict` gave; ValueError or TypeError for anything else."""
-        figures = read(cls, content)
-        if not isinstance(figures, cls):
-            raise TypeError(f"{type(content).__name__} instead of figures")
-        options = figures.options
-        parts = {"curve": len(BETAS), "tuned": len(options.rules) * len(options.points) * len(options.losses)}
-        if any(len(getattr(figures, name)) != count for name, count in parts.items()) or any(
-            len(point.at_recall) != len(options.points) for point in figures.curve
-        ):
-            raise ValueError("there are more or fewer figures than were asked for")
-        if any(row.point not in options.points for row in figures.tuned):
-            raise ValueError("there are figures at another operating point than was asked for")
-        if any(len(one.samples) != options.bootstrap for one in estimates_in(figures)):
-            raise ValueError(f"an estimate has not {options.bootstrap} samples")
-        return figures
+    name: str
+    tally: Tally
+    metrics: Mapping[str, Metric]
+    intervals: Mapping[str, ConfidenceInterval]
+    details: Mapping[str, Any]  # what else is known, ready for JSON
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference(Compared):
-    """One run minus another. `paired`: both hold the same images."""
+@dataclass(frozen=True, slots=True, eq=False)
+class RunDifference:
+    """One run minus another: per metric the difference and its interval. `paired`: both hold the same images."""
 
     run: str
     against: str
     paired: bool
+    metrics: Mapping[str, ConfidenceInterval]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """Several runs, and what each of them has more (or less) than the first."""
+    """Several runs, and what each has more, or less, than the first."""
 
-    runs: tuple[RunFigures, ...]
-    differences: tuple[Difference, ...]
+    protocol: str
+    runs: tuple[MeasuredRun, ...]
+    differences: tuple[RunDifference, ...]
+
+    def title(self) -> str:
+        """Say what was measured, on how many images."""
+        images = " and ".join(f"{len(run.tally.ids):,}" for run in self.runs)
+        return f"{self.protocol}: {images} images; 95 % intervals"
+
+    def caveats(self) -> list[str]:
+        """Return what a reader of the differences must know."""
+        return [
+            f"{one.run} and {one.against} hold different images: the difference has the interval of two samples"
+            for one in self.differences
+            if not one.paired
+        ]
 
     def to_dict(self) -> dict[str, Any]:
-        return plain(self, samples=False)  # type: ignore[no-any-return]
+        """Return everything as plain values, ready for JSON."""
+        return {
+            "protocol": self.protocol,
+            "runs": [
+                {
+                    "run": run.name,
+                    "images": len(run.tally.ids),
+                    "objects": len(run.tally.label),
+                    "metrics": _plain(run.intervals),
+                    **run.details,
+                }
+                for run in self.runs
+            ],
+            "differences": [
+                {"run": one.run, "against": one.against, "paired": one.paired, "metrics": _plain(one.metrics)}
+                for one in self.differences
+            ],
+        }
 
 
-def measure(
-    run: Run,
+def _plain(intervals: Mapping[str, ConfidenceInterval]) -> dict[str, Any]:
+    return {
+        name: {"value": one.value, "low": one.low, "high": one.high} for name, one in intervals.items() if one.known
+    }
+
+
+def compare(
+    runs: Sequence[Run],
+    defenses: Sequence[Defense] | None = None,
     *,
+    threat: ThreatModel | None = None,
+    clean_recall: float | None = None,
+    fppi: float | None = None,
+    cross_tune: float | None = None,
     masks: Recipe | None = None,
-    processes: int = 1,
-    on_part: Callable[[int, int], None] | None = None,
-    **options: Any,
-) -> RunFigures:
-    """All figures of one run, or of some of its masks: those of another recipe, all of which it must hold.
+    seed: int = 0,
+    processes: int | None = None,
+    on_step: Callable[[], None] = lambda: None,
+) -> Comparison:
+    """Measure several runs alike and subtract the first from each of the others.
 
-    - undefended: AP50 of the undefended detector.
-    - curve: AP50 and its loss against that where mask_threshold = base_threshold + (1 - base_threshold) * beta, by the
-      paper's
-      rule and protocol (alpha is beta, or the run's floor if that is higher; filter_ioa 0.6), on all images; and the
-      spurious boxes per image at the base_threshold at which the undefended detector has the operating point. A
-      spurious
-      box is one that the defense adds to the base boxes of a clean image and that overlaps no object of its label
-      (an ignored one neither) with an IoU of 0.5.
-    - tuned: for every rule, operating point and loss, the settings that certify most within the loss on one half of the
-      images, and what they give on the other half. With `both_halves`, likewise the other way round: `halves` has both,
-      `held_out` the mean.
+    Args:
+        runs: What `open_run` returned.
+        defenses: One per run. Default: each run's own.
+        threat: The patch to certify against. Default: one square patch of 1 % of the image.
+        clean_recall: Measure at this clean recall, a fraction, instead of at each defense's own base threshold.
+        fppi: Measure with at most this many false positives per image instead.
+        cross_tune: Give every run the rules that suit it, at most so many points of AP50 lost: tuned on one half of its
+            images and measured on the other, both ways.
+        masks: With `cross_tune`: only these masks, among those of every run.
+        seed: Of the split into halves.
+        processes: How many processes share the images.
+        on_step: Called whenever an image or a tried setting is done.
 
-    An operating point is a clean recall, or a number of wrong boxes an image. Every figure has a 95 % bootstrap
-    interval over images. Settings stay as they were found; a sample's base_threshold is the one at which that sample
-    has
-    the operating point, and samples that never do are left out (`unreached` counts them). `options` are those of
-    `Options`; `on_part` is called with how many parts of the work are done, and of how many.
+    Raises:
+        ObjectSeekerError: A defense is not that of its run, or no rule keeps within `cross_tune`.
     """
-    chosen = Options(**options)
-    # The evidence rule takes longest, so it goes first.
-    halves = range(2 if chosen.both_halves else 1)
-    tasks: list[Task] = [
-        (rule, point, half) for rule in chosen.rules[::-1] for point in chosen.points for half in halves
-    ]
-    tasks.append(None)
-    done = 0
-
-    def advance(_: object) -> None:
-        nonlocal done
-        done += 1
-        if on_part is not None:
-            on_part(done, len(tasks))
-
-    parts: list[Any] = []
-    if require_count(processes, "processes") == 1:
-        for task in tasks:
-            parts.append(_part_of(run, masks, chosen, task))
-            advance(task)
+    threat = ThreatModel() if threat is None else threat
+    names = _distinct([run.folder.resolve().name for run in runs])
+    if cross_tune is not None:
+        search = {"threat": threat, "clean_recall": clean_recall, "fppi": fppi, "most_loss": cross_tune, "seed": seed}
+        measured = [_cross_tuned(name, run, masks, search, on_step) for name, run in zip(names, runs, strict=True)]
+        protocol = f"tuned on each half with at most {cross_tune:g} points of AP50 lost, measured on the other"
     else:
-        # Each process reads the run anew: that takes a second, and nothing large travels between them.
-        with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn"), _leave_interrupts) as pool:
-            waiting = [pool.submit(_part_of_folder, run.folder, masks, chosen, task) for task in tasks]
-            for future in waiting:
-                future.add_done_callback(advance)
-            parts = [future.result() for future in waiting]
-    *tuned, clean = parts
-    if chosen.both_halves:
-        tuned = [list(map(both_ways, *two)) for two in zip(tuned[::2], tuned[1::2], strict=True)]
-    order = {at: place for place, at in enumerate(product(chosen.rules, chosen.points))}
-    rows: list[TunedFigures] = [row for part in tuned for row in part]
-    observing = run.manifest.observation_settings
-    return RunFigures(
-        run=run.folder.resolve().name,
-        detector=run.manifest.detector_fingerprint,
-        masks=str(observing.masks if masks is None else masks),
-        mask_floor=observing.mask_floor,
-        options=chosen,
-        **{each.name: getattr(clean, each.name) for each in fields(CleanFigures)},
-        tuned=tuple(sorted(rows, key=lambda row: (order[row.rule, row.point], row.most_loss))),
-    )
-
-
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the process that waits for this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _part_of_folder(folder: Path, masks: Recipe | None, options: Options, task: Task) -> Any:
-    return _part_of(open_run(folder), masks, options, task)
-
-
-def _part_of(run: Run, masks: Recipe | None, options: Options, task: Task) -> CleanFigures | list[TunedFigures]:
-    images = run.images() if masks is None else under(run.images(), masks)
-    given = images, run.vocabulary, run.manifest.observation_settings.mask_floor, options
-    if task is None:
-        return clean_figures(*given)
-    rule, point, half = task
-    return tuned_figures(*given, rule=rule, point=point, half=half)
-
-
-def both_ways(one: TunedFigures, other: TunedFigures) -> TunedFigures:
-    """What was found on each half as one: the mean of what was measured, if both found settings."""
-    return TunedFigures(
-        rule=one.rule,
-        clean_recall=one.clean_recall,
-        fppi=one.fppi,
-        most_loss=one.most_loss,
-        halves=(one, other),
-        held_out=combined(one.held_out, other.held_out, lambda a, b: (a + b) / 2),
-        why=one.why or other.why,
-    )
-
-
-def compare(measured: Sequence[RunFigures]) -> Comparison:
-    """What `measure` gave for several runs, and what each of them has more (or less) than the first.
-
-    The interval of a difference is that of the differences of the samples.
-    """
-    if not measured:
-        raise ObjectSeekerError("there are no runs to compare; give at least one")
+        chosen = [None] * len(runs) if defenses is None else list(defenses)
+        evaluations = [
+            evaluate(
+                run,
+                defense,
+                threat=threat,
+                clean_recall=clean_recall,
+                fppi=fppi,
+                processes=processes,
+                on_image=on_step,
+            )
+            for run, defense in zip(runs, chosen, strict=True)
+        ]
+        measured = [
+            MeasuredRun(name, one.tally, evaluation_metrics(one), one.intervals, {"evaluation": one.to_dict()})
+            for name, one in zip(names, evaluations, strict=True)
+        ]
+        protocol = evaluations[0].settings.protocol()
     first, *others = measured
-    for other in others:
-        for each in fields(Options):
-            one, two = getattr(first.options, each.name), getattr(other.options, each.name)
-            if one != two:
-                raise ObjectSeekerError(
-                    f"{first.run} was measured with {each.name}={one!r} and {other.run} with {each.name}={two!r}: "
-                    "measure both alike"
-                )
-    return Comparison(tuple(measured), tuple(_difference(other, first) for other in others))
+    return Comparison(protocol, tuple(measured), tuple(_difference(other, first) for other in others))
 
 
-def _difference(one: RunFigures, other: RunFigures) -> Difference:
-    """`one` minus `other` wherever both have an estimate; of all else, what both have in common."""
-    return Difference(
-        run=one.run,
-        against=other.run,
-        paired=one.image_digest == other.image_digest,
-        undefended=combined(one.undefended, other.undefended, np.subtract),
-        curve=combined(one.curve, other.curve, np.subtract),
-        tuned=combined(tuple(map(_outcome, one.tuned)), tuple(map(_outcome, other.tuned)), np.subtract),
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Number names that occur more than once."""
+    return [
+        name if names.count(name) == 1 else f"{name} ({names[: place + 1].count(name)})"
+        for place, name in enumerate(names)
+    ]
+
+
+def _cross_tuned(
+    name: str, run: Run, masks: Recipe | None, search: dict[str, Any], on_step: Callable[[], None]
+) -> MeasuredRun:
+    images = run.images() if masks is None else under(run.images(), masks)
+    observing = run.manifest.observation_settings
+    wanted = Search(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
+    found = cross_tune(images, run.vocabulary, wanted, on_trial=lambda _: on_step())
+    metrics = found.metrics()
+    return MeasuredRun(
+        name,
+        found.tally,
+        metrics,
+        {key: one.interval(found.tally) for key, one in metrics.items()},
+        {"masks": str(masks or observing.masks), "halves": found.to_dict()},
     )
 
 
-def _outcome(row: TunedFigures) -> TunedFigures:
-    """Without how the settings were found, which no difference has."""
-    return replace(row, settings=None, searched=None, halves=())
+def _difference(run: MeasuredRun, against: MeasuredRun) -> RunDifference:
+    paired = same_objects(run.tally, against.tally)
+    metrics = {}
+    for name in [name for name in run.metrics if name in against.metrics]:
+        if paired:
+            pairs = (run.metrics[name], run.tally), (against.metrics[name], against.tally)
+            metrics[name] = difference_interval(*pairs)
+        elif name in run.intervals and name in against.intervals:
+            metrics[name] = _unpaired(run.intervals[name], against.intervals[name])
+    return RunDifference(run.name, against.name, paired, metrics)
+
+
+def same_objects(first: Tally, second: Tally) -> bool:
+    """Say whether two tallies hold the same images, in the same order, with the same objects."""
+    return (
+        first.ids == second.ids
+        and first.names == second.names
+        and all(np.array_equal(getattr(first, name), getattr(second, name)) for name in ("image", "label", "box"))
+    )
+
+
+def _unpaired(first: ConfidenceInterval, second: ConfidenceInterval) -> ConfidenceInterval:
+    """Return the difference of two independent metrics; its reach to each side is that of both, squared and added."""
+    value = first.value - second.value
+    below = math.hypot(first.value - first.low, second.high - second.value)
+    above = math.hypot(first.high - first.value, second.value - second.low)
+    return ConfidenceInterval(value, value - below, value + above, "bootstrap")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CrossTuned:
+    """A rule tuned on each half of a run and measured on the other half: every image by the rule that never saw it.
+
+    Attributes:
+        evaluations: Of the two halves, each under the rule tuned on the other one.
+        searched: What the two rules gave on the halves that they were tuned on.
+        tally: The counts of all images.
+    """
+
+    evaluations: tuple[Evaluation, Evaluation]
+    searched: tuple[Trial, Trial]
+    tally: Tally
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics that both halves have, but those of the undefended detector at an operating point."""
+        each = [evaluation_metrics(one) for one in self.evaluations]
+        at_rows = ("undefended.clean_recall", "undefended.fppi")  # a row of each half's own curve
+        return {name: each[0][name] for name in each[0] if name in each[1] and name not in at_rows}
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """Return per half the rule's settings, and what it gave where it was tuned and where it was measured."""
+        return [
+            {
+                "settings": evaluation.settings.to_dict(),
+                "searched": trial.figures(),
+                "held_out": evaluation.to_dict(),
+            }
+            for trial, evaluation in zip(self.searched, self.evaluations, strict=True)
+        ]
+
+
+def cross_tune(
+    images: Sequence[ObservedImage],
+    label_map: LabelMap,
+    search: Search,
+    *,
+    on_trial: Callable[[Trial], None] | None = None,
+    on_image: OnImage = lambda: None,
+) -> CrossTuned:
+    """Tune on each half of the images in turn and measure on the other half.
+
+    This is how detectors are compared: each has the rule that suits it, and no image is measured under a rule that was
+    chosen on it. The operating point (clean recall or FPPI) is found on the half that is measured.
+
+    Raises:
+        ObjectSeekerError: No rule keeps within the limits of the search on one of the halves.
+    """
+    halves = split(len(images), 2, search.seed)
+    evaluations, searched = [], []
+    for half in (0, 1):
+        tuning = tune(images, label_map, replace(search, half=half), on_attempt=on_trial)
+        held_out = [images[n] for n in halves[1 - half]]
+        evaluation = evaluate_images(held_out, label_map, tuning.best.settings, intervals=False, on_image=on_image)
+        if evaluation.defended.point is None:
+            raise ObjectSeekerError(evaluation.defended.caveat() or "the held-out half has no such operating point")
+        evaluations.append(evaluation)
+        searched.append(tuning.best.searched)
+    first, second = evaluations
+    order = np.argsort(np.concatenate([halves[1], halves[0]]))
+    tally = Tally.concatenate([first.tally, second.tally]).of_images(order)
+    return CrossTuned((first, second), (searched[0], searched[1]), tally)

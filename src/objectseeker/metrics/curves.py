@@ -1,118 +1,285 @@
-"""Right and wrong boxes at every base_threshold: what AP, clean recall and precision-recall curves are made of."""
+"""True and false positives at every base threshold: precision-recall curves, AP, clean recall, FPPI.
+
+A `Curve` holds counts and states each metric by its formula. A `CurveTally` holds the same counts image by image, so
+that any sample of the images has its curve: whole numbers, so sums are exact in any order.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from objectseeker.core.boxes import Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Floats, Ints, row_blocks
 from objectseeker.core.rule import Rule
 from objectseeker.metrics.average_precision import envelope_area
-from objectseeker.metrics.image_set import BoxTable, ImageSet, ObjectCensus
-from objectseeker.metrics.matching import Overlaps, candidate_pairs, count_matches, greedy_match
+from objectseeker.metrics.image_set import BoxTable, ImageSet
+from objectseeker.metrics.matching import Overlaps, candidate_pairs, greedy_match
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ioa_of
 
-RECALL_ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may come out a little below
+RECALL_ROUNDING = 1e-9  # a mean of percentages that is 80 exactly may be computed as slightly less
 NO_BOXES = BoxTable(Detections.empty(), np.empty(0, np.int64))
+
+
+def ratio(part: Floats | Ints, whole: Floats | Ints | int) -> Floats:
+    """Return part / whole, NaN where the whole is 0."""
+    whole = np.asarray(whole, dtype=np.float64)
+    quotient = np.full(np.broadcast_shapes(np.shape(part), whole.shape), np.nan)
+    return np.asarray(np.divide(part, whole, out=quotient, where=whole > 0))
+
+
+def percent(part: Floats | Ints, whole: Floats | Ints) -> Floats:
+    """Return 100 * (part / whole), NaN where the whole is 0."""
+    return np.asarray(100 * ratio(part, whole))
+
+
+def macro_mean(per_class: Floats, objects: Floats | Ints) -> Floats:
+    """Average over the classes (last axis) that have objects; NaN where no class has any."""
+    has_objects = np.broadcast_to(np.asarray(objects) > 0, per_class.shape)
+    occurring = has_objects.any(axis=tuple(range(has_objects.ndim - 1)))
+    per_class, has_objects = per_class[..., occurring], has_objects[..., occurring]
+    if has_objects.size and has_objects.all():
+        return np.asarray(per_class.mean(axis=-1))
+    total, count = np.where(has_objects, per_class, 0.0).sum(axis=-1), has_objects.sum(axis=-1)
+    return np.asarray(np.divide(total, count, out=np.full(count.shape, np.nan), where=count > 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """One detector at one base_threshold per row; classes are columns. All values are percentages but the counts."""
+    """Counts of one detector: base thresholds are the first axis, classes the last, samples of the images between.
 
-    scene: ImageSet | ObjectCensus
+    All values but counts and thresholds are percentages.
+    """
+
     base_thresholds: Floats
-    right: Ints  # objects found
-    wrong: Ints  # boxes that found nothing
+    true_positives: Floats | Ints  # (thresholds, ..., classes): objects found
+    false_positives: Floats | Ints  # likewise: boxes that match no object
+    objects: Floats | Ints  # (..., classes)
+    images: Floats | int  # (...)
 
     @property
     def recall(self) -> Floats:
-        """Per class; NaN for a class without objects."""
-        objects = self.scene.objects_per_class
-        return np.asarray(100 * self.right / np.where(objects > 0, objects, np.nan))
+        """Recall per class; NaN for a class without objects."""
+        return np.asarray(100 * self.true_positives / np.where(self.objects > 0, self.objects, np.nan))
 
     @property
     def clean_recall(self) -> Floats:
-        """The mean recall over classes, at every base_threshold."""
-        return self.scene.macro(self.recall)
+        """The mean recall over classes at every base threshold."""
+        return macro_mean(self.recall, self.objects)
 
     @property
     def ap50(self) -> Floats:
-        """The paper's AP at IoU 0.5, per class: the area under the precision envelope of all settings."""
-        boxes = self.right + self.wrong
-        precision = np.divide(self.right, boxes, out=np.zeros(boxes.shape), where=boxes > 0)  # no boxes: recall is 0
+        """AP at IoU 0.5 per class by the paper's protocol: the area under the precision envelope of all thresholds."""
+        boxes = self.true_positives + self.false_positives
+        precision = np.divide(self.true_positives, boxes, out=np.zeros(boxes.shape), where=boxes > 0)
         return envelope_area(self.recall, precision)
+
+    def ap50_of_samples(self) -> Floats:
+        """Return the mean AP over the classes that have objects, sample by sample."""
+        return macro_mean(self.ap50, self.objects)
 
     @property
     def mean_ap50(self) -> float:
-        return float(self.scene.macro(self.ap50))
+        """The mean AP over the classes that have objects."""
+        return float(self.ap50_of_samples())
 
     @property
-    def highest_clean_recall(self) -> float:
+    def max_clean_recall(self) -> float:
         return float(self.clean_recall.max())
 
     @property
     def fppi(self) -> Floats:
-        """Wrong boxes an image, of all classes, at every base_threshold."""
-        return np.asarray(self.wrong.sum(axis=1) / self.scene.image_count)
+        """False positives per image (FPPI), over all classes, at every base threshold."""
+        return ratio(self.false_positives.sum(axis=-1), self.images)
 
     def row_at_recall(self, clean_recall: float) -> int | None:
-        """The row of the highest base_threshold whose clean recall is at least the fraction `clean_recall`, if any."""
+        """Return the row of the highest base threshold whose clean recall is at least this fraction, if any."""
         rows = np.flatnonzero(self.clean_recall >= 100 * clean_recall - RECALL_ROUNDING)
         return int(rows[np.argmax(self.base_thresholds[rows])]) if len(rows) else None
 
-    def row_at_fppi(self, most: float, floor: float = 0.0) -> int | None:
-        """The row of the smallest base_threshold from which on there are at most so many wrong boxes an image, if any.
+    def row_at_fppi(self, max_fppi: float, floor: float = 0.0) -> int | None:
+        """Return the row of the lowest base threshold at and above which FPPI is at most `max_fppi`, if any.
 
-        There and at every larger base_threshold: where base boxes go, masked ones that they explained may come, so
-        fewer
-        wrong boxes at one score do not mean fewer at the next. None is taken below `floor`.
+        The limit must hold at every larger base threshold, too: a base box that disappears no longer filters masked
+        boxes, so fewer false positives at one threshold do not mean fewer at the next. No threshold below `floor` is
+        taken.
         """
         order = np.argsort(self.base_thresholds, kind="stable")
-        not_fine = np.flatnonzero((self.fppi > most)[order] | (self.base_thresholds[order] < floor))
-        first = int(not_fine[-1]) + 1 if len(not_fine) else 0
+        excluded = np.flatnonzero((self.fppi > max_fppi)[order] | (self.base_thresholds[order] < floor))
+        first = int(excluded[-1]) + 1 if len(excluded) else 0
         return int(order[first]) if first < len(order) else None
 
-
-def undefended_curve(scene: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
-    """The undefended detector."""
-    return defended_curve(scene, base_thresholds, (NO_BOXES for _ in base_thresholds))
-
-
-def unpruned_curve(scene: ImageSet, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
-    """What pruning is for: base boxes and every masked box of at least mask_threshold, as they are."""
-    return defended_curve(
-        scene, base_thresholds, _unpruned(scene, [ioa_of(settings.on_curve(float(score))) for score in base_thresholds])
-    )
+    def rows(self, chosen: slice) -> Curve:
+        """Return the curve at some of its base thresholds."""
+        return replace(
+            self,
+            base_thresholds=self.base_thresholds[chosen],
+            true_positives=self.true_positives[chosen],
+            false_positives=self.false_positives[chosen],
+        )
 
 
-def _unpruned(scene: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
-    everything = BoxTable.concatenate_boxes([image.observation.boxes for image in scene.images])
+@dataclass(frozen=True, slots=True, eq=False)
+class CurveTally:
+    """True and false positives of one detector at every base threshold, image by image.
+
+    Counts change only where a box comes or goes, so only changes are kept: an entry is the change of one image and
+    class from the base threshold before (from zero at the first one).
+    """
+
+    base_thresholds: Floats
+    objects: Ints  # (images, classes)
+    image: Ints  # of each change
+    label: Ints
+    row: Ints
+    true_positives: Ints
+    false_positives: Ints
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CurveTally]) -> CurveTally:
+        """Join the tallies of consecutive images."""
+        starts = np.cumsum([0, *(len(part.objects) for part in parts)])
+        return cls(
+            parts[0].base_thresholds,
+            np.concatenate([part.objects for part in parts]),
+            np.concatenate([part.image + start for part, start in zip(parts, starts, strict=False)]),
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in _PLAIN),
+        )
+
+    def total(self) -> Curve:
+        """Return the curve of all images."""
+        rows, classes = len(self.base_thresholds), self.objects.shape[1]
+        cell = self.row.astype(np.int64) * classes + self.label
+
+        def counts(change: Ints) -> Ints:
+            summed = np.bincount(cell, weights=change, minlength=rows * classes).reshape(rows, classes)
+            return np.asarray(np.cumsum(summed, axis=0).round().astype(np.int64))
+
+        tp, fp = counts(self.true_positives), counts(self.false_positives)
+        return Curve(self.base_thresholds, tp, fp, self.objects.sum(axis=0), len(self.objects))
+
+    def sampled(self, weights: Floats) -> Iterator[Curve]:
+        """Yield the curves of samples of the images, as many samples at a time as memory allows.
+
+        Args:
+            weights: (samples, images), how often each image is in each sample.
+        """
+        rows, classes = len(self.base_thresholds), self.objects.shape[1]
+        per_class = [np.flatnonzero(self.label == label) for label in range(classes)]
+        for some in row_blocks(len(weights), rows * classes):
+            counts = np.zeros((2, rows, len(weights[some]), classes))
+            for label, entries in enumerate(per_class):
+                if not len(entries):
+                    continue
+                images, place = np.unique(self.image[entries], return_inverse=True)
+                changes = np.zeros((2, rows, len(images)))
+                for counted, change in enumerate((self.true_positives, self.false_positives)):
+                    np.add.at(changes[counted], (self.row[entries], place), change[entries])
+                counts[..., label] = changes.cumsum(axis=1) @ weights[some][:, images].T
+            objects = weights[some] @ self.objects
+            yield Curve(self.base_thresholds, counts[0], counts[1], objects, weights[some].sum(axis=1))
+
+    def summed(self) -> CurveTally:
+        """Return the tally of all images as if they were one."""
+        curve = self.total()
+        tp, fp = (np.diff(counts, axis=0, prepend=0) for counts in (curve.true_positives, curve.false_positives))
+        row, label = np.nonzero((tp != 0) | (fp != 0))
+        entries = np.zeros_like(row), label, row, tp[row, label], fp[row, label]
+        return CurveTally(self.base_thresholds, np.atleast_2d(curve.objects), *entries)
+
+    def at_row(self, row: int) -> CurveTally:
+        """Return the tally at one base threshold only."""
+        part = self._entries(self.row <= row)
+        return replace(part, base_thresholds=self.base_thresholds[row : row + 1], row=np.zeros_like(part.row))
+
+    def of_images(self, chosen: Ints) -> CurveTally:
+        """Return the tally of some images, in this order, each at most once."""
+        place = np.full(len(self.objects), -1)
+        place[chosen] = np.arange(len(chosen))
+        part = self._entries(place[self.image] >= 0)
+        return replace(part, objects=self.objects[chosen], image=place[part.image])
+
+    def of_classes(self, labels: Sequence[int]) -> CurveTally:
+        """Return the tally of some classes, renumbered in this order."""
+        place = np.full(self.objects.shape[1], -1)
+        place[list(labels)] = np.arange(len(labels))
+        part = self._entries(place[self.label] >= 0)
+        return replace(part, objects=self.objects[:, list(labels)], label=place[part.label])
+
+    def _entries(self, kept: Bools) -> CurveTally:
+        return replace(self, **{name: getattr(self, name)[kept] for name in ("image", *_PLAIN)})
+
+
+_PLAIN = ("label", "row", "true_positives", "false_positives")
+
+
+def tally_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> CurveTally:
+    """Count true and false positives of the base boxes together with what a defense adds at each base threshold.
+
+    Args:
+        images: The images with their base boxes and objects.
+        base_thresholds: One per row; the changes of a row are against the row before it.
+        additions: What the defense adds to the base boxes at each base threshold, in the dataset's labels.
+    """
+    classes, cells = len(images.names), len(images.images) * len(images.names)
+    base, known = images.base, candidate_pairs(images.base, images)
+    truth = images.truth
+    cell_of_object = truth.image * classes + truth.detections.label
+    before = np.zeros((2, cells), np.int64)
+    entries: list[tuple[Ints, Ints, Ints, Ints]] = []
+    for row, (base_threshold, added) in enumerate(zip(base_thresholds, additions, strict=True)):
+        kept = base.detections.score >= base_threshold
+        place = np.cumsum(kept) - 1
+        pairs_kept = kept[known.box]
+        new = candidate_pairs(added, images)
+        pairs = Overlaps(
+            box=np.concatenate([place[known.box[pairs_kept]], new.box + kept.sum()]),
+            object=np.concatenate([known.object[pairs_kept], new.object]),
+            overlap=np.concatenate([known.overlap[pairs_kept], new.overlap]),
+        )
+        boxes = base.select(kept).followed_by(added)
+        taken = greedy_match(boxes.detections.score, pairs, images)
+        found = taken[taken >= 0]
+        wrong = (boxes.image * classes + boxes.detections.label)[taken < 0]
+        counts = np.stack(
+            [
+                np.bincount(cell_of_object[found[~images.ignore[found]]], minlength=cells),
+                np.bincount(wrong, minlength=cells),
+            ]
+        )
+        change = counts - before
+        cell = np.flatnonzero(change.any(axis=0))
+        entries.append((cell, np.full(len(cell), row), change[0, cell], change[1, cell]))
+        before = counts
+    cell, row_of, tp, fp = (np.concatenate(column) for column in zip(*entries, strict=True))
+    objects = np.bincount(cell_of_object[images.counted], minlength=cells).reshape(len(images.images), classes)
+    image, label = np.divmod(cell, max(classes, 1))
+    small: Any = [array.astype(np.int32) for array in (objects, image, label, row_of, tp, fp)]  # half the memory
+    return CurveTally(np.asarray(base_thresholds), *small)
+
+
+def undefended_curve(images: ImageSet, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
+    """Return the curve of the undefended detector."""
+    return defended_curve(images, base_thresholds, (NO_BOXES for _ in base_thresholds))
+
+
+def defended_curve(images: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Curve:
+    """Return the curve of base boxes together with what a defense adds, as for `tally_curve`."""
+    return tally_curve(images, base_thresholds, additions).total()
+
+
+def unpruned_curve(images: ImageSet, settings: EvaluationSettings, base_thresholds: Floats = BASE_THRESHOLDS) -> Curve:
+    """Return the curve without pruning: base boxes and every masked box of at least the mask threshold."""
+    rules = [ioa_of(settings.on_curve(float(threshold))) for threshold in base_thresholds]
+    return defended_curve(images, base_thresholds, _unpruned(images, rules))
+
+
+def _unpruned(images: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
+    everything = BoxTable.concatenate_boxes([image.observation.boxes for image in images.images])
     score = {}
     for rule in rules:
         if rule.edge_factor not in score:
-            score[rule.edge_factor] = np.concatenate([rule.scores(image.observation) for image in scene.images])
-        yield everything.select(score[rule.edge_factor] >= rule.mask_threshold).in_dataset(scene.vocabulary)
-
-
-def defended_curve(scene: ImageSet, base_thresholds: Floats, additions: Iterable[BoxTable]) -> Curve:
-    """Base boxes, and what the defense adds to them at each base_threshold, in the dataset's labels."""
-    base, known = scene.base, candidate_pairs(scene.base, scene)
-    right, wrong = [], []
-    for base_threshold, added in zip(base_thresholds, additions, strict=True):
-        kept = base.detections.score >= base_threshold
-        place = np.cumsum(kept) - 1
-        rows = kept[known.box]
-        new = candidate_pairs(added, scene)
-        pairs = Overlaps(
-            box=np.concatenate([place[known.box[rows]], new.box + kept.sum()]),
-            object=np.concatenate([known.object[rows], new.object]),
-            overlap=np.concatenate([known.overlap[rows], new.overlap]),
-        )
-        boxes = base.select(kept).followed_by(added).detections
-        found, missed = count_matches(boxes.label, greedy_match(boxes.score, pairs, scene), scene)
-        right.append(found)
-        wrong.append(missed)
-    return Curve(scene, base_thresholds, np.array(right), np.array(wrong))
+            score[rule.edge_factor] = np.concatenate([rule.scores(image.observation) for image in images.images])
+        yield everything.select(score[rule.edge_factor] >= rule.mask_threshold).in_dataset(images.vocabulary)

@@ -138,7 +138,7 @@ def operating_row_of(settings: EvaluationSettings, curve: Curve) -> int | None:
     asked = settings.clean_recall
     assert asked is not None
     if settings.clean_recall_is_default:
-        asked = min(asked, curve.highest_clean_recall / 100)
+        asked = min(asked, curve.max_clean_recall / 100)
     return curve.row_at_recall(asked)
 
 

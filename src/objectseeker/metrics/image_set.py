@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from objectseeker.core.boxes import Bools, Detections, Floats, Ints
+from objectseeker.core.boxes import Bools, Detections, Ints
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe
@@ -48,18 +48,6 @@ class BoxTable:
         return BoxTable(
             Detections.concatenate([self.detections, other.detections]), np.concatenate([self.image, other.image])
         )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ObjectCensus:
-    """How many objects of each class count, on how many images."""
-
-    objects_per_class: Ints
-    image_count: int
-
-    def macro(self, per_class: Floats) -> Floats:
-        """The mean over the classes that have objects; classes are the last axis."""
-        return np.asarray(per_class[..., self.objects_per_class > 0].mean(axis=-1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,10 +105,6 @@ class ImageSet:
     @property
     def objects_per_class(self) -> Ints:
         return np.bincount(self.truth.detections.label[self.counted], minlength=len(self.names))
-
-    def macro(self, per_class: Floats) -> Floats:
-        """The mean over the classes that have objects; classes are the last axis."""
-        return ObjectCensus(self.objects_per_class, self.image_count).macro(per_class)
 
     def subset(self, index: Sequence[int] | Ints) -> ImageSet:
         """The scene of some of the images."""

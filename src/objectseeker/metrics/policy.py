@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation, parse_area
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
-from objectseeker.metrics.image_tags import did_you_mean
-from objectseeker.text import shown
+from objectseeker.metrics.settings import ThreatModel
+from objectseeker.text import shown, suggest_name
 
 FORMAT = 1
 CONFIDENCE = 0.95
@@ -86,6 +86,11 @@ class Requirement:
     @property
     def patch(self) -> Patch:
         return Patch(self.patch_area, self.patch_aspect, self.location)
+
+    @property
+    def threat(self) -> ThreatModel:
+        """What must be certified against."""
+        return ThreatModel(area=self.patch_area, aspect=self.patch_aspect, threshold=self.certification_threshold)
 
     @property
     def against_baseline(self) -> bool:
@@ -303,7 +308,7 @@ def _require_known(item: Mapping[str, Any], keys: tuple[str, ...], source: str) 
 
 
 def _suggest(name: str, known: Any) -> str:
-    return did_you_mean(name, known) or f"it knows {', '.join(known)}"
+    return suggest_name(name, known) or f"it knows {', '.join(known)}"
 
 
 EXAMPLE = """\

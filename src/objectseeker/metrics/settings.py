@@ -116,8 +116,8 @@ class EvaluationSettings:
         return self.rule if base_threshold == self.rule.base_threshold else self.on_curve(base_threshold)
 
     @property
-    def asked(self) -> str:
-        """What fixes the operating point: one of POINTS, or the rule itself."""
+    def selected_by(self) -> str:
+        """What fixes the operating point: one of OPERATING_POINT_KEYS, or the rule itself."""
         return next((name for name in OPERATING_POINT_KEYS if getattr(self, name) is not None), "rule")
 
     @property
@@ -158,6 +158,21 @@ class EvaluationSettings:
             return self
         return replace(self, rule=IouRule(ioa=self.rule), threat=replace(self.threat, threshold=None))
 
+    def protocol(self) -> str:
+        """Name the protocol: standard-1, or standard-1 with what differs from it.
+
+        standard-1: one square patch of 1 % of the image; certification threshold 0; the exact bound; the rule itself is
+        the operating point.
+        """
+        threat = self.threat
+        threshold = threshold_of(self.rule, threat.threshold)
+        standard = {"patch_area": 0.01, "patch_aspect": 1.0, "patch_count": 1, "threshold": 0.0, "bound": "exact"}
+        values = threat.described(self.rule) | {"threshold": threshold}
+        differs = [f"{name}={values[name]}" for name, usual in standard.items() if values[name] != usual]
+        if self.selected_by != "rule":
+            differs.append(f"{self.selected_by}={getattr(self, self.selected_by)}")
+        return "standard-1" if not differs else f"standard-1 with {', '.join(differs)}"
+
     def to_dict(self) -> dict[str, Any]:
         ioa = self.ioa
         return {
@@ -195,9 +210,9 @@ def require_fppi(most: float) -> float:
     return number
 
 
-def at_most(fppi: float) -> str:
-    """An operating point in words."""
-    return f"at most {fppi:g} wrong box{'' if fppi == 1 else 'es'} an image"
+def describe_fppi(fppi: float) -> str:
+    """Describe an operating point with this many false positives per image."""
+    return f"at most {fppi:g} false positive{'' if fppi == 1 else 's'} per image"
 
 
 def describe_operating_point(settings: EvaluationSettings) -> str:
@@ -205,7 +220,7 @@ def describe_operating_point(settings: EvaluationSettings) -> str:
     if settings.clean_recall is not None:
         return f"at clean recall {settings.clean_recall:g}"
     if settings.fppi is not None:
-        return f"with {at_most(settings.fppi)}"
+        return f"with {describe_fppi(settings.fppi)}"
     base_threshold = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
     return f"at base_threshold {base_threshold:g}"
 

@@ -22,8 +22,8 @@ from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.metrics.certified import remaining_under
 from objectseeker.metrics.curves import Curve, undefended_curve, unpruned_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, counted, shares
+from objectseeker.metrics.evaluation import DefendedOutcome
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.outcomes import DefendedOutcome
 from objectseeker.metrics.settings import EvaluationSettings
 
 PATCH_AREAS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -266,7 +266,7 @@ def precision_recall(scene: ImageSet, settings: EvaluationSettings) -> list[Prec
         ("defended", DefendedImageSet.of(scene, settings).curve(settings)),
         ("without pruning", unpruned_curve(scene, settings)),
     ):
-        right, boxes = curve.right.sum(axis=1), (curve.right + curve.wrong).sum(axis=1)
+        right, boxes = curve.true_positives.sum(axis=1), (curve.true_positives + curve.false_positives).sum(axis=1)
         rows += [
             PrecisionRecall(
                 detector=detector,

@@ -24,9 +24,9 @@ from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.errors import ObjectSeekerError, require_fraction, require_number
 from objectseeker.metrics.curves import Curve, undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet, OperatingPoint, operating_row_of
+from objectseeker.metrics.evaluation import DefendedOutcome
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.outcomes import DefendedOutcome
-from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, at_most, require_seed
+from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, describe_fppi, require_seed
 from objectseeker.metrics.sweeps import split
 
 Family = Literal["paper", "evidence"]
@@ -103,10 +103,10 @@ class Tuned:
         if self.held_out.outcome.point is not None:
             return None
         if self.settings.fppi is not None:
-            return f"on the half that was not searched, {self.held_out.outcome.remark()}"
+            return f"on the half that was not searched, {self.held_out.outcome.caveat()}"
         return (
             f"the half that was not searched reaches a clean recall of at most "
-            f"{self.held_out.outcome.highest_clean_recall:.1f} %, so nothing is certified at "
+            f"{self.held_out.outcome.max_clean_recall:.1f} %, so nothing is certified at "
             f"{self.settings.clean_recall:.0%} there"
         )
 
@@ -261,7 +261,7 @@ class Search:
     def point(self) -> str:
         """Where is searched, in words."""
         if self.fppi is not None:
-            return f"a base_threshold with {at_most(self.fppi)}"
+            return f"a base_threshold with {describe_fppi(self.fppi)}"
         return f"clean recall {100 * self.recall:g} %"
 
 
@@ -302,7 +302,7 @@ def within_reach(search: Search, halves: Sequence[ImageSet]) -> tuple[Search, tu
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
     if search.clean_recall is not None or search.fppi is not None:
         return search, ()
-    highest = min(undefended_curve(half).highest_clean_recall for half in halves)
+    highest = min(undefended_curve(half).max_clean_recall for half in halves)
     if highest >= 100 * USUAL_RECALL:
         return search, ()
     instead = int(highest) / 100  # a whole percentage, to be asked for again
@@ -460,10 +460,10 @@ class Climb:
             )
         if self._search.fppi is not None:
             fewest = min(float(trial.outcome.curve.fppi[-1]) for trial in self.trials.values())
-            most = at_most(self._search.fppi)
+            most = describe_fppi(self._search.fppi)
             return f"no setting gives {most}; the fewest at the highest base_threshold are {fewest:.3g}, so allow more"
         wanted = 100 * self._search.recall
-        highest = max(trial.outcome.highest_clean_recall for trial in self.trials.values())
+        highest = max(trial.outcome.max_clean_recall for trial in self.trials.values())
         return f"no setting reaches a clean recall of {wanted:g} %; the highest is {highest:.2f} %, so ask for less"
 
     def _try(self, candidates: Iterable[EvaluationSettings]) -> None:

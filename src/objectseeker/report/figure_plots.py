@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
-from objectseeker.metrics.settings import at_most, threshold_of
+from objectseeker.metrics.settings import describe_fppi, threshold_of
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
 from objectseeker.report import figure_rows
 from objectseeker.report.figure_rows import CLEAN_RECALLS, FigureContext, MeanOverT, Variant
@@ -320,8 +320,8 @@ def _why_empty(outcomes: Sequence[DefendedOutcome]) -> str:
     """Explain why there is no certified recall at all."""
     if not outcomes:
         return "no value is left to try: the run stores no masked boxes with such low scores"
-    best = max(outcomes, key=lambda outcome: outcome.highest_clean_recall)
-    return best.remark() or "there is nothing to show"
+    best = max(outcomes, key=lambda outcome: outcome.max_clean_recall)
+    return best.caveat() or "there is nothing to show"
 
 
 def _note(
@@ -346,7 +346,7 @@ def _point(context: FigureContext) -> str:
     if settings.clean_recall is not None:
         return f"clean recall {100 * settings.clean_recall:g} %"
     if settings.fppi is not None:
-        return f"a base_threshold with {at_most(settings.fppi)}"
+        return f"a base_threshold with {describe_fppi(settings.fppi)}"
     fixed = settings.rule.base_threshold if settings.base_threshold is None else settings.base_threshold
     return f"base_threshold {fixed:g}"
 

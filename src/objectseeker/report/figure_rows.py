@@ -12,7 +12,7 @@ import numpy as np
 from objectseeker.core.certification import decide
 from objectseeker.core.recipes import Halves, Pairs, Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
-from objectseeker.metrics import DefendedOutcome, EvaluationSettings, ImageSet, evaluate, sweeps
+from objectseeker.metrics import DefendedOutcome, EvaluationSettings, ImageSet, evaluate_images, sweeps
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.sweeps import Step
 
@@ -144,12 +144,17 @@ def threshold(context: FigureContext) -> list[Step | MeanOverT]:
 
 def variants(context: FigureContext) -> list[Variant]:
     """Evaluate every variant of pruning, per class and class-agnostic, and the undefended detector."""
-    found = evaluate(context.image_set.images, context.image_set.vocabulary, context.settings)
-    ways = {"IoU": found.iou, "IoU, class-agnostic": found.iou_class_agnostic}
-    if found.iou is not found.ours:
-        ways = {"IoA": found.ours, "IoA, class-agnostic": found.class_agnostic} | ways
-    pruned = [Variant(name, one.ap50, one, found.alert_rate(one)) for name, one in ways.items()]
-    return [Variant("undefended", found.undefended.ap50), *pruned]
+    kinds = {"IoA": context.settings} if context.settings.by_iou() is not context.settings else {}
+    kinds["IoU"] = context.settings.by_iou()
+    image_set = context.image_set
+    found = {
+        f"{kind}{suffix}": evaluate_images(image_set.images, image_set.vocabulary, one, intervals=False)
+        for kind, settings in kinds.items()
+        for suffix, one in (("", settings), (", class-agnostic", settings.class_agnostic()))
+    }
+    undefended = Variant("undefended", found["IoU"].undefended.ap50)
+    rows = [Variant(name, one.defended.ap50, one.defended, one.false_alert_rate) for name, one in found.items()]
+    return [undefended, *rows]
 
 
 def patch_area(context: FigureContext) -> list[Step]:

@@ -29,8 +29,8 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import write_atomic
 from objectseeker.metrics.image_set import NO_IMAGES
-from objectseeker.metrics.image_tags import NO_TAGS, Tags
 from objectseeker.metrics.settings import EvaluationSettings
+from objectseeker.metrics.slices import NO_TAGS, ImageTags
 from objectseeker.report.packed_certificates import Column, PackedCertificates, pack_certificates
 from objectseeker.report.report_data import (
     Baseline,
@@ -95,7 +95,7 @@ def write_report(
     out: str | os.PathLike[str],
     *,
     settings: EvaluationSettings | None = None,
-    tags: Tags = NO_TAGS,
+    tags: ImageTags = NO_TAGS,
     baseline: Baseline | None = None,
     embed_images: bool = True,
     on_progress: Callable[[int, int], None] = lambda done, total: None,

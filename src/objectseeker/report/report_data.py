@@ -19,13 +19,12 @@ from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.metrics.accumulators import Totals
+from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import BoxTable, ImageSet
-from objectseeker.metrics.image_tags import NO_TAGS, Tags
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
 from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point, ioa_of, threshold_of
-from objectseeker.metrics.slice_metrics import FEW
+from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
 from objectseeker.runs.run import Run
@@ -53,7 +52,7 @@ class ReportSource:
         caveats: Further notices for the reader.
         is_labeled: Without annotations, the objects are the boxes that the defended detector outputs.
         shows_ap: Whether there are enough images to show an AP.
-        tags: Tags of the images, which make slices.
+        tags: ImageTags of the images, which make slices.
     """
 
     title: str
@@ -65,11 +64,11 @@ class ReportSource:
     caveats: Sequence[str] = ()
     is_labeled: bool = True
     shows_ap: bool = True
-    tags: Tags = NO_TAGS
+    tags: ImageTags = NO_TAGS
 
     @classmethod
     def from_run(
-        cls, run: Run, defense: Defense, settings: EvaluationSettings | None = None, tags: Tags = NO_TAGS
+        cls, run: Run, defense: Defense, settings: EvaluationSettings | None = None, tags: ImageTags = NO_TAGS
     ) -> ReportSource:
         """Read a run under a defense that is bound to it, by default at the operating point of the defense."""
         observed = run.manifest.observation_settings
@@ -159,17 +158,16 @@ def report_data(source: ReportSource) -> ReportData:
     if not source.is_labeled:
         return _unlabeled_data(source)
     image_set = ImageSet.of(source.images, source.label_map)
-    totals = Totals(source.label_map, [source.settings])
-    totals.add(image_set)
-    undefended, defended = totals.undefended(), totals.outcome(0)
-    caveat = defended.remark()
+    found = evaluate_images(source.images, source.label_map, source.settings, intervals=False)
+    undefended, defended = found.undefended, found.defended
+    caveat = defended.caveat()
     if defended.point is None:
         raise ObjectSeekerError(caveat or "there is no such operating point")
     metrics = {
         "labeled": True,
-        "images": totals.images,
-        "objects": int(totals.objects.sum()),
-        "ignored": totals.ignored,
+        "images": found.images,
+        "objects": found.objects,
+        "ignored": found.ignored_objects,
         "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco},
         "defended": {"ap50": defended.ap50, "clean_recall": defended.clean_recall},
         "per_class": [
@@ -179,7 +177,7 @@ def report_data(source: ReportSource) -> ReportData:
                 "ap50": float(defended.curve.ap50[c]),
                 "clean_recall": defended.recall(c),
             }
-            for c in totals.objects.nonzero()[0].tolist()
+            for c in found.classes
         ],
     }
     caveats = [] if caveat is None else [f"{caveat[0].upper()}{caveat[1:]}."]
@@ -265,7 +263,7 @@ def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
         "locations": PATCH_LOCATIONS,
         "start": {"area": threat.area, "aspect": threat.aspect, "threshold": threshold, "location": "over"},
         "size_bins": SIZE_BINS,
-        "min_slice_objects": FEW,
+        "min_slice_objects": MIN_SLICE_OBJECTS,
     }
 
 
@@ -322,7 +320,7 @@ def rule_constants(rule: AnyRule) -> dict[str, Any]:
     }
 
 
-def tag_columns(tags: Tags, images: int) -> list[dict[str, Any]]:
+def tag_columns(tags: ImageTags, images: int) -> list[dict[str, Any]]:
     """Return, per tag, its values and which of them each image has (-1 for none); tags without values are omitted."""
     columns = []
     for name, values in tags.columns.items():

@@ -194,6 +194,24 @@ class Run:
         """
         return self.bind_defense(run_defense(self.manifest, rule, threshold_schedule, self.folder))
 
+    def require_base_scores(self, lowest: float) -> None:
+        """Reject base boxes with scores below those that the run stores."""
+        floor = self.manifest.observation_settings.base_floor
+        if lowest < floor:
+            raise ObjectSeekerError(
+                f"base_threshold {lowest} is below {floor}, the lowest score of a base box in the run: raise it, lower "
+                "the clean recall, or observe with a lower --base-floor"
+            )
+
+    def require_masked_scores(self, lowest: float) -> None:
+        """Reject masked boxes with scores below those that the run stores."""
+        floor = self.manifest.observation_settings.mask_floor
+        if lowest < floor:
+            raise ObjectSeekerError(
+                f"masked boxes with scores of at least {lowest} are needed, but the run stores none below {floor}: "
+                "raise the mask thresholds, or observe with a lower --mask-floor"
+            )
+
     def bind_defense(self, defense: Defense) -> Defense:
         """Return `defense` with the fingerprint of the detector that was observed.
 

@@ -195,7 +195,7 @@ function showSlices() {
   byId("worst-slices").replaceChildren(...data.tags.map(({ name }) => make("li", {}, ...worstSlice(name))));
 }
 
-// As metrics.slice_metrics.worst_slices: lowest share certified anywhere, among the slices with enough objects.
+// As metrics.slices.worst_slices: lowest share certified anywhere, among the slices with enough objects.
 function worstSlice(column) {
   const limit = data.controls.min_slice_objects;
   const own = slices.filter((one) => one.column === column);

@@ -24,7 +24,7 @@ from evaluation_cases import (
 from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate
+from objectseeker.metrics import EvaluationSettings, ImageSet, ThreatModel, evaluate_images
 from objectseeker.metrics.average_precision import coco_ap50
 from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
@@ -41,17 +41,18 @@ def test_the_table_is_what_its_parts_say(settings):
     assert result["objects"] + result["ignored_objects"] == sum(len(one.truth) for one in images)
     assert result["undefended"]["ap50"] == undefended_curve(scene).mean_ap50
     assert result["undefended"]["ap50_coco"] == pytest.approx(np.nanmean(coco_ap50(scene)))
-    ours = result["objectseeker"]
-    for classwise, at, suffix in ((True, ours, ""), (False, ours["class_agnostic"], "_class_agnostic")):
-        ap50, certified = ours[f"ap50{suffix}"], ours[f"certified_recall{suffix}"]
+    for classwise in (True, False):
         chosen = settings.with_rule(classwise=classwise)
+        defended = evaluated(images, chosen)["defended"]
         curve = DefendedImageSet.of(scene, chosen).curve(chosen)
-        assert ap50 == curve.mean_ap50
-        row = np.flatnonzero(curve.base_thresholds == at["base_threshold"])[0]
-        assert at["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
+        assert defended["ap50"] == curve.mean_ap50
+        assert defended["ap50_loss"] == result["undefended"]["ap50"] - defended["ap50"]
+        row = np.flatnonzero(curve.base_thresholds == defended["base_threshold"])[0]
+        assert defended["clean_recall"] == curve.clean_recall[row] >= 100 * settings.clean_recall
         assert (curve.clean_recall[row + 1 :] < 100 * settings.clean_recall).all()
-        rule = settings.on_curve(at["base_threshold"])
-        assert (at["mask_threshold"], at["evidence_threshold"]) == (rule.mask_threshold, rule.evidence_threshold)
+        rule = chosen.on_curve(defended["base_threshold"])
+        thresholds = (defended["mask_threshold"], defended["evidence_threshold"])
+        assert thresholds == (rule.mask_threshold, rule.evidence_threshold)
         verdicts = [
             certify(
                 one.observation,
@@ -68,14 +69,13 @@ def test_the_table_is_what_its_parts_say(settings):
             for one in images
         ]
         shares = 100 * np.concatenate([found.certified for found in verdicts], axis=1).mean(axis=1)
-        assert list(certified.values()) == pytest.approx(shares.tolist())
-        assert list(certified) == list(PATCH_LOCATIONS)
-        assert ours["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
-        rule = chosen.on_curve(at["base_threshold"])
+        assert list(defended["certified_recall"].values()) == pytest.approx(shares.tolist())
+        assert list(defended["certified_recall"]) == list(PATCH_LOCATIONS)
+        assert defended["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
         flagged = sum(
             len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
         )
-        assert ours[f"false_alerts{suffix}"] == {"images": flagged, "rate": pytest.approx(100 * flagged / 12)}
+        assert (defended["false_alerts"], defended["false_alert_rate"]) == (flagged, pytest.approx(100 * flagged / 12))
 
 
 def test_class_agnostic_certificates_accept_any_label():
@@ -84,41 +84,39 @@ def test_class_agnostic_certificates_accept_any_label():
     view = [(40, 40, 60, 60, 0.99, 1), (70, 40, 90, 60, 0.99, 1)]
     observed = image([(*row[:4], 0.9, row[4]) for row in truth], truth, [view] * 28, lines=7)
     result = evaluated([observed], PAPER)
-    assert result["objectseeker"]["certified_recall"]["far"] == 50
-    assert result["objectseeker"]["certified_recall_class_agnostic"]["far"] == 100
+    assert result["defended"]["certified_recall"]["far"] == 50
     cat, dog = result["per_class"]
     assert (cat["certified_recall"]["far"], dog["certified_recall"]["far"]) == (0, 100)
-    assert cat["certified_recall_class_agnostic"]["far"] == dog["certified_recall_class_agnostic"]["far"] == 100
+    agnostic = evaluated([observed], PAPER.class_agnostic())
+    assert agnostic["defended"]["certified_recall"]["far"] == 100
+    assert [row["certified_recall"]["far"] for row in agnostic["per_class"]] == [100, 100]
 
 
 def test_classes_add_up_to_the_whole():
     images = run(4, 12, generous=1.0)
     result = evaluated(images, PAPER)
-    rows, ours = result["per_class"], result["objectseeker"]
+    rows, ours = result["per_class"], result["defended"]
     assert [row["class"] for row in rows] == list(NAMES)
     assert sum(row["objects"] for row in rows) == result["objects"]
     for column, whole in (
         ("ap50", ours["ap50"]),
-        ("ap50_class_agnostic", ours["ap50_class_agnostic"]),
         ("undefended_ap50", result["undefended"]["ap50"]),
         ("undefended_ap50_coco", result["undefended"]["ap50_coco"]),
         ("clean_recall", ours["clean_recall"]),
-        ("clean_recall_class_agnostic", ours["class_agnostic"]["clean_recall"]),
     ):
         assert np.mean([row[column] for row in rows]) == pytest.approx(whole)
-    for column in ("certified_recall", "certified_recall_class_agnostic"):
-        for where in PATCH_LOCATIONS:
-            certified = sum(row["objects"] * row[column][where] for row in rows)
-            assert certified / result["objects"] == pytest.approx(ours[column][where])
+    for where in PATCH_LOCATIONS:
+        certified = sum(row["objects"] * row["certified_recall"][where] for row in rows)
+        assert certified / result["objects"] == pytest.approx(ours["certified_recall"][where])
 
 
 def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
     unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
     result = evaluated([unseen], changed(PAPER, clean_recall=0.9))
-    ours = result["objectseeker"]
-    assert ours["highest_clean_recall"] == 50
+    ours = result["defended"]
+    assert ours["max_clean_recall"] == 50
     assert ours["base_threshold"] is ours["mask_threshold"] is ours["clean_recall"] is ours["vacuous_far"] is None
-    assert ours["false_alerts"] == ours["false_alerts_class_agnostic"] == {"images": None, "rate": None}
+    assert ours["false_alerts"] is ours["false_alert_rate"] is ours["spurious_per_image"] is None
     assert set(ours["certified_recall"].values()) == {None}
     assert result["per_class"][0]["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert ours["ap50"] == 50
@@ -126,7 +124,7 @@ def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
 
 
 def test_an_object_seen_only_in_the_untouched_image_is_not_certified():
-    found = evaluated([image([(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)])], PAPER)["objectseeker"]
+    found = evaluated([image([(40, 40, 60, 60, 0.9, 0)], [(40, 40, 60, 60, 0)])], PAPER)["defended"]
     assert found["clean_recall"] == 100
     assert found["base_threshold"] == 0.9
     assert set(found["certified_recall"].values()) == {0.0}
@@ -181,25 +179,25 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     curve = made(alpha=0.3, beta=0.2)
     rule = Rule(base_threshold=0.4567, mask_threshold=0.654321, filter_ioa=0.6)
     own = dataclasses.replace(curve, rule=rule, clean_recall=None)
-    found = evaluate(images, VOCABULARY, own)
-    assert found.ours.point.rule == own.rule_at(0.4567) == rule
+    found = evaluate_images(images, VOCABULARY, own)
+    assert found.defended.point.rule == own.rule_at(0.4567) == rule
     assert own.rule_at(0.4) == own.follow.rule(rule, 0.4)
-    assert found.ours.ap50 == evaluate(images, VOCABULARY, curve).ours.ap50
+    assert found.defended.ap50 == evaluate_images(images, VOCABULARY, curve).defended.ap50
     output = [rule.prune(one.observation) for one in images]
     counted = count_literally(list(zip(images, output, strict=True)))
     objects = np.bincount(np.concatenate([one.truth.label for one in images]))
-    assert found.ours.clean_recall == pytest.approx(100 * np.mean([counted.right[c] / objects[c] for c in (0, 1)]))
+    assert found.defended.clean_recall == pytest.approx(100 * np.mean([counted.right[c] / objects[c] for c in (0, 1)]))
     verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
-    assert list(found.ours.certified_recall().values()) == pytest.approx(shares.tolist())
-    assert 0 < found.ours.certified_recall()["far"] < 100
+    assert list(found.defended.certified_recall().values()) == pytest.approx(shares.tolist())
+    assert 0 < found.defended.certified_recall()["far"] < 100
     content = found.to_dict()
-    assert content["operating_point"]["asked"] == "rule"
-    assert (content["objectseeker"]["base_threshold"], content["objectseeker"]["mask_threshold"]) == (0.4567, 0.654321)
+    assert content["operating_point"]["selected_by"] == "rule"
+    assert (content["defended"]["base_threshold"], content["defended"]["mask_threshold"]) == (0.4567, 0.654321)
 
-    asked = evaluate(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
-    assert asked.ours.point.rule == own.follow.rule(rule, 0.333)
-    assert asked.to_dict()["operating_point"]["asked"] == "base_threshold"
+    asked = evaluate_images(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
+    assert asked.defended.point.rule == own.follow.rule(rule, 0.333)
+    assert asked.to_dict()["operating_point"]["selected_by"] == "base_threshold"
     with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_threshold=0\.3"):
         dataclasses.replace(own, base_threshold=0.3, clean_recall=0.8)
 
@@ -208,44 +206,44 @@ def test_the_iou_variant_can_be_what_is_deployed():
     images = noisy(5, 12)
     rule = IouRule(ioa=Rule(base_threshold=0.3, mask_threshold=0.5), filter_iou=0.7)
     own = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule), threat=ThreatModel(area=0.005))
-    found = evaluate(images, VOCABULARY, own)
+    found = evaluate_images(images, VOCABULARY, own)
     verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
     content = found.to_dict()
-    assert list(content["objectseeker"]["certified_recall"].values()) == pytest.approx(shares.tolist())
-    assert content["objectseeker"]["certified_recall"]["far"] > 0
-    assert content["iou_variant"] == {"filter_iou": 0.7, "threshold": 0.5, **content["objectseeker"]}
+    assert list(content["defended"]["certified_recall"].values()) == pytest.approx(shares.tolist())
+    assert content["defended"]["certified_recall"]["far"] > 0
     assert content["settings"]["filter_iou"] == 0.7
-    strict = evaluate(images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, threshold=0.9)))
-    assert strict.ours.certified_recall()["far"] == 0
-    # Beside another rule the variant keeps its own threshold, whatever that rule's is.
-    beside = evaluate(images, VOCABULARY, changed(PAPER, threshold=0.1))
-    assert beside.iou_threshold == 0.5
+    strict = evaluate_images(
+        images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, threshold=0.9))
+    )
+    assert strict.defended.certified_recall()["far"] == 0
+    assert content["protocol"] == "standard-1 with patch_area=0.005, threshold=0.5"
+    assert evaluated(images, changed(PAPER, clean_recall=None))["protocol"] == "standard-1"
 
 
 def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
     unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
     default = changed(PAPER, clean_recall=0.9, clean_recall_is_default=True)
-    found = evaluate([unseen], VOCABULARY, default)
-    assert (found.ours.clean_recall, found.ours.base_threshold) == (50, 0.9)
-    assert found.remarks == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
-    asked = evaluate([unseen], VOCABULARY, changed(PAPER, clean_recall=0.9))
-    assert asked.ours.point is None
-    assert asked.remarks == ["clean recall 90% is not reached, at most 50.0 %: ask for less with --clean-recall"]
-    assert evaluate([unseen], VOCABULARY, changed(default, clean_recall=0.5)).remarks == []
+    found = evaluate_images([unseen], VOCABULARY, default)
+    assert (found.defended.clean_recall, found.defended.base_threshold) == (50, 0.9)
+    assert found.caveats == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
+    asked = evaluate_images([unseen], VOCABULARY, changed(PAPER, clean_recall=0.9))
+    assert asked.defended.point is None
+    assert asked.caveats == ["clean recall 90% is not reached, at most 50.0 %: lower --clean-recall"]
+    assert evaluate_images([unseen], VOCABULARY, changed(default, clean_recall=0.5)).caveats == []
 
 
 def test_a_result_names_the_defense_that_it_is_about():
     defense = Defense.default("builtin")
     own = EvaluationSettings(rule=defense.rule, follow=defense.curve)
-    found = evaluate(noisy(5, 4), VOCABULARY, own, defense=defense)
+    found = evaluate_images(noisy(5, 4), VOCABULARY, own, defense=defense)
     assert Defense.from_dict(found.to_dict()["defense"]) == defense
     assert found.to_dict()["defense"]["sha256"] == defense.sha256
-    there = evaluate(noisy(5, 4), VOCABULARY, replace(own, base_threshold=0.3), defense=defense)
+    there = evaluate_images(noisy(5, 4), VOCABULARY, replace(own, base_threshold=0.3), defense=defense)
     named = Defense.from_dict(there.to_dict()["defense"])  # at another point of its curve it is another defense
     assert named.rule == own.rule_at(0.3) != defense.rule
     assert there.to_dict()["defense"]["sha256"] == named.sha256 != defense.sha256
-    assert evaluate(noisy(5, 4), VOCABULARY, PAPER).to_dict()["defense"] is None
+    assert evaluate_images(noisy(5, 4), VOCABULARY, PAPER).to_dict()["defense"] is None
 
 
 @pytest.mark.parametrize("evidence_alpha", [None, 0.2])
@@ -256,8 +254,8 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
     )
     images = noisy(3, 5) + run(5, 5)
     settings = EvaluationSettings.along(follow, Rule(base_threshold=0.3), clean_recall=clean_recall)
-    found = evaluate(images, VOCABULARY, settings)
-    point = found.ours.point
+    found = evaluate_images(images, VOCABULARY, settings)
+    point = found.defended.point
     expected = sum(
         point.rule.remaining(
             image.observation, image.truth[~image.ignore], Patch(0.01, where="anywhere"), threshold=0.0
@@ -265,9 +263,11 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
         for image in images
     )
     assert point.remaining == expected
-    assert found.to_dict()["objectseeker"]["joint_certified_recall"] == pytest.approx(100 * expected / found.objects)
-    assert found.ours.joint_certified_recall >= found.ours.certified_recall()["anywhere"]
-    assert found.class_agnostic.joint_certified_recall is None  # of what is deployed alone
+    assert found.to_dict()["defended"]["joint_certified_recall"] == pytest.approx(100 * expected / found.objects)
+    assert found.defended.joint_certified_recall >= found.defended.certified_recall()["anywhere"]
     assert (
-        evaluate(images, VOCABULARY, replace(settings, threat=ThreatModel(count=2))).ours.joint_certified_recall is None
+        evaluate_images(
+            images, VOCABULARY, replace(settings, threat=ThreatModel(count=2))
+        ).defended.joint_certified_recall
+        is None
     )

@@ -1,0 +1,487 @@
+"""One run, one defense: what the defense costs on clean images and what it certifies, with confidence intervals.
+
+The images are read once, or twice where the operating point is a clean recall or an FPPI: only the curves of the first
+time tell which rule that is. Every number is a function of the tally (`objectseeker.metrics.tally`), but COCO's AP50.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from objectseeker.core.boxes import Floats, Ints
+from objectseeker.core.label_map import LabelMap
+from objectseeker.core.observation import ObservedImage
+from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
+from objectseeker.defense import Defense
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.metrics import metric
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval
+from objectseeker.metrics.curves import Curve
+from objectseeker.metrics.defended_images import OperatingPoint, operating_row_of
+from objectseeker.metrics.image_set import nothing_counts
+from objectseeker.metrics.metric import Metric
+from objectseeker.metrics.parallel import OnImage, usual_processes
+from objectseeker.metrics.settings import (
+    BASE_THRESHOLDS,
+    OPERATING_POINT_KEYS,
+    EvaluationSettings,
+    ThreatModel,
+    describe_fppi,
+)
+from objectseeker.metrics.tally import RunTally, Tally, TallyRequest, tally_images
+from objectseeker.runs.run import Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UndefendedOutcome:
+    """The undefended detector: its curve by the paper's protocol, COCO's AP50 per class, and its operating point.
+
+    `row` is where on its curve it reaches the requested clean recall or FPPI itself, or has the same base threshold.
+    """
+
+    curve: Curve
+    coco: Floats
+    point: Curve | None  # the curve at its operating point only
+    row: int | None = None
+
+    @property
+    def ap50(self) -> float:
+        return self.curve.mean_ap50
+
+    @property
+    def ap50_coco(self) -> float:
+        return float(self.coco[self.curve.objects > 0].mean())
+
+    def at_point(self) -> dict[str, float | None]:
+        """The base threshold, clean recall and FPPI at its operating point."""
+        names = ("base_threshold", "clean_recall", "fppi")
+        if self.point is None:
+            return dict.fromkeys(names)
+        curve = self.point
+        return {
+            name: float(values[0])
+            for name, values in zip(names, (curve.base_thresholds, curve.clean_recall, curve.fppi), strict=True)
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DefendedOutcome:
+    """What a defense costs and certifies: the AP of its curve, and its operating point.
+
+    The point, and everything that depends on it, is None if the curve does not reach what was requested.
+    """
+
+    settings: EvaluationSettings
+    curve: Curve
+    point: OperatingPoint | None
+    alerts: int | None = None  # clean images to whose base boxes masks add a box there, where counted
+
+    @property
+    def ap50(self) -> float:
+        return self.curve.mean_ap50
+
+    @property
+    def max_clean_recall(self) -> float:
+        return self.curve.max_clean_recall
+
+    @property
+    def base_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.base_threshold
+
+    @property
+    def mask_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.mask_threshold
+
+    @property
+    def evidence_threshold(self) -> float | None:
+        return None if self.point is None else self.point.ioa.evidence_threshold
+
+    @property
+    def clean_recall(self) -> float | None:
+        return None if self.point is None else self.point.clean_recall
+
+    @property
+    def fppi(self) -> float | None:
+        return None if self.point is None else self.point.fppi
+
+    @property
+    def vacuous_far(self) -> int | None:
+        return None if self.point is None else self.point.vacuous_far()
+
+    @property
+    def joint_certified_recall(self) -> float | None:
+        return None if self.point is None else self.point.joint_certified_recall
+
+    def certified_recall(self, c: int | None = None) -> dict[PatchLocation, float | None]:
+        """Certified recall of all objects, or of those of class `c`, per patch location."""
+        return dict.fromkeys(PATCH_LOCATIONS) if self.point is None else self.point.certified_recall(c)
+
+    def recall(self, c: int) -> float | None:
+        """The clean recall of one class."""
+        return None if self.point is None else float(self.point.recall_per_class[c])
+
+    def caveat(self) -> str | None:
+        """Say why there is no operating point, or why it is at another clean recall than the default."""
+        if self.settings.fppi is not None and self.point is None:
+            return (
+                f"{describe_fppi(self.settings.fppi)} cannot be reached: there are {float(self.curve.fppi[-1]):.3g} "
+                f"even at the highest base_threshold, {self.curve.base_thresholds[-1]:g}; allow more with --fppi"
+            )
+        requested, reached = self.settings.clean_recall, self.max_clean_recall
+        if requested is None or (self.point is not None and not self.settings.clean_recall_is_default):
+            return None
+        if self.point is None:
+            return f"clean recall {requested:.0%} is not reached, at most {reached:.1f} %: lower --clean-recall"
+        if self.curve.row_at_recall(requested) is None:
+            return f"clean recall {requested:.0%} is not reached: measured at the highest that is, {reached:.1f} %"
+        return None
+
+    def at_point(self) -> dict[str, float | None]:
+        """The thresholds, clean recall and FPPI at the operating point."""
+        names = ("base_threshold", "mask_threshold", "evidence_threshold", "clean_recall", "max_clean_recall", "fppi")
+        return {name: getattr(self, name) for name in names}
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the columns that every sweep has."""
+        certified = {f"certified_{location}": share for location, share in self.certified_recall().items()}
+        return {"ap50": self.ap50, **self.at_point(), **certified, "vacuous_far": self.vacuous_far}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """The metrics of a run under one rule. APs, recalls and rates are percentages; thresholds are not.
+
+    Attributes:
+        names: The classes of the dataset.
+        images: How many images.
+        ignored_objects: Objects that do not count (difficult, crowd).
+        objects_per_class: Objects that count.
+        settings: What was evaluated.
+        undefended: The detector without a defense, by the same protocol.
+        defended: The defended detector.
+        intervals: Per metric its 95 % confidence interval over images; empty for runs of too many images.
+        tally: The counts that all metrics are functions of.
+        defense: What the settings' rule is deployed as, where given.
+    """
+
+    names: tuple[str, ...]
+    images: int
+    ignored_objects: int
+    objects_per_class: Ints
+    settings: EvaluationSettings
+    undefended: UndefendedOutcome
+    defended: DefendedOutcome
+    intervals: Mapping[str, ConfidenceInterval]
+    tally: Tally
+    defense: Defense | None = None
+
+    @property
+    def deployed(self) -> Defense | None:
+        """The defense with the rule of the operating point."""
+        point = self.defended.point
+        if self.defense is None or point is None or point.rule == self.defense.rule:
+            return self.defense
+        return replace(self.defense, rule=point.rule, follow=self.settings.follow)
+
+    @property
+    def objects(self) -> int:
+        return int(self.objects_per_class.sum())
+
+    @property
+    def classes(self) -> list[int]:
+        """The classes that have objects."""
+        return [int(c) for c in np.flatnonzero(self.objects_per_class)]
+
+    @property
+    def false_alert_rate(self) -> float | None:
+        return None if self.defended.alerts is None else 100 * self.defended.alerts / self.images
+
+    @property
+    def spurious_per_image(self) -> float | None:
+        return None if self.defended.point is None else metric.spurious_per_image.value(self.tally)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What a reader of the metrics must know."""
+        caveat = self.defended.caveat()
+        return [] if caveat is None else [caveat]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain values, ready for JSON."""
+        undefended, defended, settings = self.undefended, self.defended, self.settings
+        return {
+            "images": self.images,
+            "objects": self.objects,
+            "ignored_objects": self.ignored_objects,
+            "classes": len(self.classes),
+            "protocol": settings.protocol(),
+            "defense": None if self.deployed is None else self.deployed.described(),
+            "settings": settings.to_dict(),
+            "operating_point": {
+                "selected_by": settings.selected_by,
+                **{name: getattr(settings, name) for name in OPERATING_POINT_KEYS},
+                "caveats": self.caveats,
+            },
+            "undefended": {"ap50": undefended.ap50, "ap50_coco": undefended.ap50_coco, **undefended.at_point()},
+            "defended": {
+                "ap50": defended.ap50,
+                "ap50_loss": undefended.ap50 - defended.ap50,
+                **defended.at_point(),
+                "certified_recall": defended.certified_recall(),
+                "joint_certified_recall": defended.joint_certified_recall,
+                "vacuous_far": defended.vacuous_far,
+                "spurious_per_image": self.spurious_per_image,
+                "false_alerts": defended.alerts,
+                "false_alert_rate": self.false_alert_rate,
+            },
+            "intervals": {name: [one.low, one.high] for name, one in self.intervals.items() if one.known},
+            "per_class": [self._class_row(c) for c in self.classes],
+        }
+
+    def _class_row(self, c: int) -> dict[str, Any]:
+        undefended, defended = self.undefended, self.defended
+        return {
+            "class": self.names[c],
+            "objects": int(self.objects_per_class[c]),
+            "undefended_ap50": float(undefended.curve.ap50[c]),
+            "undefended_ap50_coco": float(undefended.coco[c]),
+            "ap50": float(defended.curve.ap50[c]),
+            "clean_recall": defended.recall(c),
+            "certified_recall": defended.certified_recall(c),
+            "vacuous_far": None if defended.point is None else defended.point.vacuous_far(c),
+        }
+
+
+def evaluate(
+    run: Run,
+    defense: Defense | None = None,
+    *,
+    threat: ThreatModel | None = None,
+    clean_recall: float | None = None,
+    base_threshold: float | None = None,
+    fppi: float | None = None,
+    intervals: bool = True,
+    processes: int | None = None,
+    on_image: OnImage = lambda: None,
+) -> Evaluation:
+    """Measure a defense on a run: clean AP, certified recall, false positives, with 95 % confidence intervals.
+
+    Without an operating point (at most one of `clean_recall`, `base_threshold` and `fppi`) everything is measured at
+    the defense's own base threshold, as `detect` applies it.
+
+    Args:
+        run: What `observe` or `open_run` returned.
+        defense: The defense to measure; it must have the run's detector and masks. Default: the run's own.
+        threat: The patch to certify against. Default: one square patch of 1 % of the image.
+        clean_recall: Measure at the highest base threshold that reaches this clean recall, a fraction.
+        base_threshold: Measure at this base threshold.
+        fppi: Measure at the lowest base threshold with at most this many false positives per image.
+        intervals: Whether to compute confidence intervals.
+        processes: How many processes share the images. Default: as many as there are cores, if that pays.
+        on_image: Called whenever an image is done.
+
+    Returns:
+        The metrics; `to_dict()` has them as plain values, and a notebook shows them as a table.
+
+    Raises:
+        ObjectSeekerError: The defense is not that of the run, or scores are needed that the run does not store.
+
+    Example:
+        >>> from objectseeker import evaluate, open_run
+        >>> evaluate(open_run("runs/voc")).defended.ap50  # doctest: +SKIP
+        71.0
+    """
+    defense = run.bind_defense(run.defense() if defense is None else defense)
+    settings = settings_for(
+        run, defense, threat=threat, clean_recall=clean_recall, base_threshold=base_threshold, fppi=fppi
+    )
+    evaluation = evaluate_images(
+        run.images(),
+        run.vocabulary,
+        settings,
+        defense=defense,
+        intervals=intervals,
+        processes=usual_processes(len(run.parts)) if processes is None else processes,
+        on_image=on_image,
+    )
+    if evaluation.defended.base_threshold is not None:
+        run.require_base_scores(evaluation.defended.base_threshold)
+    return evaluation
+
+
+def settings_for(
+    run: Run, defense: Defense, *, threat: ThreatModel | None = None, **operating_point: Any
+) -> EvaluationSettings:
+    """Return how to measure a defense of a run; reject scores that the run does not store."""
+    settings = EvaluationSettings(
+        rule=defense.rule,
+        follow=defense.curve,
+        threat=ThreatModel() if threat is None else threat,
+        base_floor=run.manifest.observation_settings.base_floor,
+        **operating_point,
+    )
+    run.require_masked_scores(settings.floor)
+    if settings.base_threshold is not None:
+        run.require_base_scores(settings.base_threshold)
+    return settings
+
+
+def evaluate_images(
+    images: Sequence[ObservedImage],
+    label_map: LabelMap,
+    settings: EvaluationSettings,
+    *,
+    defense: Defense | None = None,
+    intervals: bool = True,
+    processes: int = 1,
+    on_image: OnImage = lambda: None,
+) -> Evaluation:
+    """Measure a defense on observed images: clean AP, certified recall, false positives, and their intervals.
+
+    - ap50: the paper's protocol, mean over the classes that have objects; the undefended detector gets the same
+      protocol, and next to it its ordinary COCO AP50.
+    - base_threshold, mask_threshold, evidence_threshold, clean_recall, fppi: the operating point that `settings`
+      request. The clean recall is the mean over classes; a false positive matches no object. The undefended detector
+      is measured where it reaches the same clean recall or FPPI itself, or at the same base threshold.
+    - certified_recall: the certified share of all objects there. `vacuous_far` of them count as certified against far
+      patches because no position is far from them.
+    - joint_certified_recall: the share of all objects that are guaranteed to remain, per image and all in one output,
+      under any single patch of that size at any position. Never below the certified recall for anywhere.
+    - false_alert_rate: clean images that are flagged because masks add a box to the base boxes; as when deployed, of
+      whatever class.
+
+    Everything that depends on the operating point is None if no base threshold reaches what was requested. Intervals
+    are those of the rule at the operating point: it is found once, on all images.
+
+    Args:
+        images: The observations; a stored run may be larger than memory, so they are read and not kept.
+        label_map: Maps the detector's labels to those of the dataset.
+        settings: The rule, how its thresholds follow the base threshold, the threat and the operating point.
+        defense: What the rule is deployed as; the result names it.
+        intervals: Whether to compute confidence intervals.
+        processes: How many processes share the images, with the same result.
+        on_image: Called whenever an image is done; images are read twice where only the curve tells the rule.
+
+    Raises:
+        ObjectSeekerError: There is no image, or no object that counts.
+    """
+    rule = settings.fixed_rule
+    request = TallyRequest(settings=settings, rule=rule, curves=True, **_threats(settings))
+    if len(images) and not label_map.dataset_names:  # the images are not annotated
+        raise ObjectSeekerError(nothing_counts(len(images)))
+    run = tally_images(images, label_map, request, processes=processes, on_image=on_image)
+    if not run.tally.objects.any():
+        raise ObjectSeekerError(nothing_counts(len(images)))
+    defended, undefended = (_total(run.tally, name) for name in ("defended", "undefended"))
+    rows = {name: _row(settings, curve) for name, curve in (("defended", defended), ("undefended", undefended))}
+    if rule is None and rows["defended"] is not None:
+        rule = settings.on_curve(float(BASE_THRESHOLDS[rows["defended"]]))
+        again = tally_images(
+            images, label_map, replace(request, rule=rule, curves=False), processes=processes, on_image=on_image
+        )
+        tally = replace(again.tally, undefended=run.tally.undefended, defended=run.tally.defended)
+        run = replace(run, tally=tally)
+    evaluation = Evaluation(
+        names=label_map.dataset_names,
+        images=int(run.tally.images.sum()),
+        ignored_objects=run.ignored_objects,
+        objects_per_class=np.asarray(defended.objects),
+        settings=settings,
+        undefended=_undefended(run, undefended, rows["undefended"]),
+        defended=_defended(settings, run.tally, defended, rows["defended"], rule),
+        intervals={},
+        tally=run.tally,
+        defense=defense,
+    )
+    if not intervals or not run.per_image:
+        return evaluation
+    known = {name: one.interval(run.tally) for name, one in evaluation_metrics(evaluation).items()}
+    return replace(evaluation, intervals=known)
+
+
+def _threats(settings: EvaluationSettings) -> dict[str, tuple[ThreatModel, ...]]:
+    """What to certify against; a joint certificate is about a single patch."""
+    threat = settings.threat
+    return {"threats": (threat,), "joint_threats": (threat,) if threat.count == 1 else ()}
+
+
+def _total(tally: Tally, name: str) -> Curve:
+    curves = getattr(tally, name)
+    assert curves is not None
+    total: Curve = curves.total()
+    return total
+
+
+def _row(settings: EvaluationSettings, curve: Curve) -> int | None:
+    """The row of the operating point; a fixed rule has the last one, after those of the protocol."""
+    if settings.fixed_rule is not None:
+        return len(BASE_THRESHOLDS)
+    return operating_row_of(settings, curve)
+
+
+def _protocol(curve: Curve) -> Curve:
+    return curve.rows(slice(len(BASE_THRESHOLDS)))
+
+
+def _undefended(run: RunTally, curve: Curve, row: int | None) -> UndefendedOutcome:
+    assert run.scored is not None
+    point = None if row is None else curve.rows(slice(row, row + 1))
+    return UndefendedOutcome(_protocol(curve), run.scored.ap50(np.asarray(curve.objects)), point, row)
+
+
+def _defended(settings: EvaluationSettings, tally: Tally, curve: Curve, row: int | None, rule: Any) -> DefendedOutcome:
+    if row is None:
+        return DefendedOutcome(settings, _protocol(curve), None)
+    there, threat = curve.rows(slice(row, row + 1)), settings.threat
+    guaranteed = tally.guaranteed.get(threat)
+    point = OperatingPoint(
+        rule=rule,
+        clean_recall=float(there.clean_recall[0]),
+        recall_per_class=there.recall[0],
+        objects=np.asarray(curve.objects),
+        certified=_per_class(tally, tally.certified[threat]),
+        vacuous=_per_class(tally, tally.vacuous[threat]),
+        fppi=float(there.fppi[0]),
+        remaining=None if guaranteed is None else int(guaranteed.sum()),
+    )
+    return DefendedOutcome(settings, _protocol(curve), point, int(tally.flagged.sum()))
+
+
+def _per_class(tally: Tally, verdicts: Any) -> Ints:
+    """Verdicts (locations, objects) as counts (locations, classes)."""
+    classes = len(tally.names)
+    return np.stack(
+        [
+            np.bincount(tally.label[holds], tally.objects[holds], minlength=classes).astype(np.int64)
+            for holds in verdicts
+        ]
+    )
+
+
+def evaluation_metrics(evaluation: Evaluation) -> dict[str, Metric]:
+    """Return every metric of an evaluation by its name, as functions of a tally."""
+    threat, tally = evaluation.settings.threat, evaluation.tally
+    metrics: dict[str, Metric] = {
+        "undefended.ap50": metric.undefended_ap50,
+        "defended.ap50": metric.ap50,
+        "defended.ap50_loss": metric.ap50_loss,
+    }
+    row = evaluation.undefended.row
+    if row is not None:
+        metrics["undefended.clean_recall"] = metric.undefended_clean_recall(row)
+        metrics["undefended.fppi"] = metric.undefended_fppi(row)
+    if evaluation.defended.point is not None:
+        metrics |= {"defended.clean_recall": metric.clean_recall, "defended.fppi": metric.fppi}
+        metrics["defended.spurious_per_image"] = metric.spurious_per_image
+        metrics |= {
+            f"defended.certified_recall.{location}": metric.certified_recall(threat, location)
+            for location in PATCH_LOCATIONS
+        }
+        if threat in tally.guaranteed:
+            metrics["defended.joint_certified_recall"] = metric.joint_certified_recall(threat)
+        metrics["defended.false_alert_rate"] = metric.false_alert_rate
+    return metrics

@@ -1,0 +1,185 @@
+"""Every metric, defined once: a function of a `Tally` and of weights over its images.
+
+| metric | definition |
+|---|---|
+| `certified_recall(threat, location)` | certified objects / objects, in percent |
+| `joint_certified_recall(threat)` | objects guaranteed to remain under any single patch / objects, in percent |
+| `clean_recall` | mean over classes of detected objects / objects, in percent |
+| `fppi` | false positives / images |
+| `false_alert_rate` | images to whose base boxes masks add a box / images, in percent |
+| `ap50`, `undefended_ap50` | AP at IoU 0.5 by the paper's protocol, mean over classes, in percent |
+| `ap50_loss` | `undefended_ap50` - `ap50`, in points |
+| `spurious_per_image` | boxes that masks add to clean images and that overlap no object of their class / images |
+| `undefended_clean_recall(row)`, `undefended_fppi(row)` | the undefended detector at one base threshold of its curve |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from objectseeker.core.boxes import Floats
+from objectseeker.core.threats import PatchLocation
+from objectseeker.metrics.confidence_intervals import ConfidenceInterval, bootstrap_interval, exact_interval
+from objectseeker.metrics.curves import Curve, CurveTally, macro_mean, percent, ratio
+from objectseeker.metrics.settings import BASE_THRESHOLDS, ThreatModel
+from objectseeker.metrics.tally import Sample, Tally
+
+SAMPLES = 2000  # of the bootstrap
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric of a run: its values for samples of the images, and what bounds it.
+
+    Attributes:
+        values: Maps a tally and weights (samples, images) to one value per sample, NaN where it is undefined.
+        upper: The largest possible value for the images of a tally.
+        lower: The smallest possible value.
+        needs_objects: Images without objects have no part in it.
+        trials: For a share of images that each succeed or fail: successes and trials, for an exact interval.
+    """
+
+    values: Callable[[Tally, Floats], Floats]
+    upper: Callable[[Tally], float] = lambda _: 100.0
+    lower: float = 0.0
+    needs_objects: bool = False
+    trials: Callable[[Tally], tuple[int, int]] | None = None
+
+    def value(self, tally: Tally) -> float:
+        """Return the metric of all images; NaN if it is undefined."""
+        if not len(tally.images):
+            return float("nan")
+        return float(self.values(tally, np.ones((1, len(tally.images))))[0])
+
+    def interval(
+        self, tally: Tally, *, confidence: float = CONFIDENCE, samples: int = SAMPLES, seed: int = 0
+    ) -> ConfidenceInterval:
+        """Return the metric with its two-sided confidence interval over images."""
+        tally = tally.of_images_with_objects() if self.needs_objects else tally
+        if self.trials is not None:
+            return exact_interval(*self.trials(tally), confidence)
+        return bootstrap_interval(
+            lambda weights: self.values(tally, weights),
+            len(tally.images),
+            confidence=confidence,
+            samples=samples,
+            seed=seed,
+            bounds=(self.lower, self.upper(tally)),
+        )
+
+
+def difference_interval(
+    first: tuple[Metric, Tally],
+    second: tuple[Metric, Tally],
+    *,
+    confidence: float = CONFIDENCE,
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> ConfidenceInterval:
+    """Return a metric of one tally minus a metric of another tally of the same images, with a paired interval.
+
+    What the images contribute to both cancels out. The tallies must have the same images in the same order.
+    """
+    one, other = first[0], second[0]
+    tallies = [first[1], second[1]]
+    if one.needs_objects:
+        tallies = [tally.of_images_with_objects() for tally in tallies]
+    span = max(each.upper(tally) - each.lower for each, tally in zip((one, other), tallies, strict=True))
+    return bootstrap_interval(
+        lambda weights: one.values(tallies[0], weights) - other.values(tallies[1], weights),
+        len(tallies[0].images),
+        confidence=confidence,
+        samples=samples,
+        seed=seed,
+        bounds=(-span, span),
+    )
+
+
+def certified_recall(threat: ThreatModel, location: PatchLocation) -> Metric:
+    """Of all objects, those that no patch at this location can hide."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        sample = Sample(tally, weights)
+        return percent(sample.certified(threat, location), sample.objects)
+
+    return Metric(values, needs_objects=True)
+
+
+def joint_certified_recall(threat: ThreatModel) -> Metric:
+    """Of all objects, those that are guaranteed to remain under any single patch: the joint certificate per image."""
+
+    def values(tally: Tally, weights: Floats) -> Floats:
+        sample = Sample(tally, weights)
+        return percent(sample.guaranteed(threat), sample.objects)
+
+    return Metric(values, needs_objects=True)
+
+
+def _clean_recall(tally: Tally, weights: Floats) -> Floats:
+    sample = Sample(tally, weights)
+    objects = sample.objects_per_class
+    return macro_mean(percent(sample.found_per_class, objects), objects)
+
+
+def _fppi(tally: Tally, weights: Floats) -> Floats:
+    sample = Sample(tally, weights)
+    return ratio(sample.false_positives, sample.images)
+
+
+def _false_alert_rate(tally: Tally, weights: Floats) -> Floats:
+    sample = Sample(tally, weights)
+    return percent(sample.flagged, sample.images)
+
+
+def _mean_ap50(curves: CurveTally | None, weights: Floats) -> Floats:
+    assert curves is not None
+    parts = [curve.rows(slice(len(BASE_THRESHOLDS))).ap50_of_samples() for curve in curves.sampled(weights)]
+    return np.concatenate(parts)
+
+
+def _ap50(tally: Tally, weights: Floats) -> Floats:
+    return _mean_ap50(tally.defended, weights)
+
+
+def _undefended_ap50(tally: Tally, weights: Floats) -> Floats:
+    return _mean_ap50(tally.undefended, weights)
+
+
+def _spurious(tally: Tally, weights: Floats) -> Floats:
+    sample = Sample(tally, weights)
+    return ratio(sample.spurious, sample.images)
+
+
+clean_recall = Metric(_clean_recall, needs_objects=True)
+fppi = Metric(_fppi, upper=lambda tally: max(float(tally.false_positives.max(initial=0)), 1.0))
+spurious_per_image = Metric(_spurious, upper=lambda tally: max(float(tally.spurious.max(initial=0)), 1.0))
+false_alert_rate = Metric(_false_alert_rate, trials=lambda tally: (int(tally.flagged.sum()), int(tally.images.sum())))
+ap50 = Metric(_ap50)
+undefended_ap50 = Metric(_undefended_ap50)
+ap50_loss = Metric(lambda tally, weights: _undefended_ap50(tally, weights) - _ap50(tally, weights), lower=-100.0)
+
+
+def undefended_clean_recall(row: int) -> Metric:
+    """The clean recall of the undefended detector at one base threshold of its curve."""
+    return Metric(lambda tally, weights: _at_row(tally, row, weights, lambda curve: curve.clean_recall[0]))
+
+
+def undefended_fppi(row: int) -> Metric:
+    """The FPPI of the undefended detector at one base threshold of its curve."""
+
+    def upper(tally: Tally) -> float:
+        assert tally.undefended is not None
+        entries = tally.undefended.at_row(row)
+        per_image = np.bincount(entries.image, weights=entries.false_positives, minlength=1)
+        return max(float(per_image.max()), 1.0)
+
+    return Metric(lambda tally, weights: _at_row(tally, row, weights, lambda curve: curve.fppi[0]), upper=upper)
+
+
+def _at_row(tally: Tally, row: int, weights: Floats, value: Callable[[Curve], Floats]) -> Floats:
+    assert tally.undefended is not None
+    return np.concatenate([np.asarray(value(curve)) for curve in tally.undefended.at_row(row).sampled(weights)])
