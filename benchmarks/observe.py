@@ -31,7 +31,7 @@ def run(
     dataset: Dataset, detector: LoadedDetector, settings: ObservationSettings, *, images: int = 200
 ) -> dict[str, Any]:
     """Return milliseconds per image of both, and the time that new image sizes took."""
-    loaded = [image.load() for image in islice(dataset.entries, images)]
+    loaded = [image.load() for image in islice(dataset.images, images)]
     if not loaded:
         raise ObjectSeekerError(f"no images to measure: got {dataset.spec}. Name a dataset with images.")
     first = _seconds(detector, loaded, settings)

@@ -126,7 +126,7 @@ def read_images(place: Sequence[str], *, processes: int, sources: Sequence[str] 
             pack = read_pack(Path(place[0]), [Path(part) for part in place[1:]], sources=sources)
             names, gray = pack.names, pool.map(gray_of_bytes, pack.files, chunksize=16)
         else:
-            entries = list(open_dataset(place[0]).entries)
+            entries = list(open_dataset(place[0]).images)
             names, gray = [entry.id for entry in entries], pool.map(gray_of_entry, entries, chunksize=16)
     if not names:
         raise ObjectSeekerError(f"{place[0]} has no images" + (f" of {', '.join(sources)}" if sources else ""))

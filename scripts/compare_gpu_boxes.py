@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=30)
     parser.add_argument("--slack", type=float, default=0.02)
     options = parser.parse_args()
-    entries = {Path(str(entry.path)).stem: entry for entry in open_dataset(options.dataset).entries}
+    entries = {Path(str(entry.path)).stem: entry for entry in open_dataset(options.dataset).images}
     seen = {
         path.stem: observations(path, entries, options.lines) for path in sorted(options.folder.glob("*float*.npz"))
     }
@@ -53,7 +53,7 @@ def main() -> None:
         images = [name for name in seen[first] if name in seen[second]]
         a, b, nearly = [], [], []
         for name in images:
-            truth, counted = entries[name].truth, ~entries[name].ignore
+            truth, counted = entries[name].ground_truth, ~entries[name].ignore
             here, there = seen[first][name], seen[second][name]
             a.append(certified(BUILTIN_RULE, here, truth)[:, counted])
             b.append(certified(BUILTIN_RULE, there, truth)[:, counted])

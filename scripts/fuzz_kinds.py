@@ -102,10 +102,10 @@ class Annotations(Kind):
     def judge(self, made: tuple[str, bool, bool]) -> str | None:
         spec, strict, outside = made
         dataset = open_dataset(spec, strict=strict, allow_outside_paths=outside)
-        for entry in dataset.entries:
-            if not np.isfinite(entry.truth.xyxy).all():
+        for entry in dataset.images:
+            if not np.isfinite(entry.ground_truth.xyxy).all():
                 return f"{entry.id!r} has a box that is none"
-        write_image_index(dataset.entries, io.BytesIO())  # what observe would do next
+        write_image_index(dataset.images, io.BytesIO())  # what observe would do next
         warnings = [*dataset.warnings]
         if dataset.names:
             warnings += match_classes(dataset.names, ("cat", "car", "dog", *dataset.names)).warnings

@@ -58,11 +58,11 @@ def read_folder(
     """
     try:
         dataset = open_dataset(spec)
-        if not dataset.annotated:
+        if not dataset.has_ground_truth:
             raise ObjectSeekerError(f"{spec} has no annotations to train with")
         names = tuple(dataset.names if classes is None else classes)
         labels = label_of_each(dataset.names, names)
-        entries = [entry for _, entry in zip(range(limit or len(dataset)), dataset.entries, strict=False)]
+        entries = [entry for _, entry in zip(range(limit or len(dataset)), dataset.images, strict=False)]
         with get_context("fork").Pool(processes) as pool:
             shrunk = pool.map(partial(shrink, longest_side=longest_side, storage=storage), entries, chunksize=16)
     except ObjectSeekerError as error:
@@ -88,8 +88,8 @@ def label_of_each(dataset_names: Sequence[str], classes: Sequence[str]) -> npt.N
 def rows_of(entry: DatasetImage, labels: npt.NDArray[np.int64], scale: tuple[float, float]) -> npt.NDArray[np.float32]:
     """The objects of an image as rows of a pack: label, x1, y1, x2, y2, flag."""
     flag = np.where(entry.crowd, CROWD, np.where(entry.ignore, DIFFICULT, NORMAL))
-    label = labels[entry.truth.label]
-    rows = np.column_stack([label, entry.truth.xyxy * np.tile(scale, 2), flag])
+    label = labels[entry.ground_truth.label]
+    rows = np.column_stack([label, entry.ground_truth.xyxy * np.tile(scale, 2), flag])
     return rows[label >= 0].astype(np.float32)
 
 

@@ -71,7 +71,7 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
             id=f"{folder}/1",
             path=workplace / folder / "1.png",
             size=(90, 60),
-            truth=Detections([[x, 15, x + 30, 45]], [1.0], [label]),
+            ground_truth=Detections([[x, 15, x + 30, 45]], [1.0], [label]),
             ignore=np.zeros(1, np.bool_),
             crowd=np.zeros(1, np.bool_),
         )

@@ -41,13 +41,13 @@ def open_content(tmp_path: Path, value: object, **options: bool) -> Dataset:
 
 def test_boxes_labels_crowd_and_empty_images(tmp_path: Path) -> None:
     dataset = open_content(tmp_path, content())
-    first, second = dataset.entries
+    first, second = dataset.images
     assert dataset.names == ("toothbrush", "car")
     assert (first.id, second.id) == ("139", "7")
-    assert first.truth.xyxy.tolist() == [[1.5, 2, 11.5, 22.25], [0, 0, 40, 30]]
-    assert first.truth.label.tolist() == [1, 0]
+    assert first.ground_truth.xyxy.tolist() == [[1.5, 2, 11.5, 22.25], [0, 0, 40, 30]]
+    assert first.ground_truth.label.tolist() == [1, 0]
     assert first.ignore.tolist() == first.crowd.tolist() == [False, True]
-    assert len(second.truth) == 0
+    assert len(second.ground_truth) == 0
     assert first.size == second.size == (40, 30)
     assert second.load().shape == (30, 40, 3)
     assert dataset.objects == 1
@@ -58,7 +58,7 @@ def test_size_is_read_from_the_image_where_the_file_does_not_state_it(tmp_path: 
     value = content()
     for image in value["images"]:
         del image["width"]
-    assert [entry.size for entry in open_content(tmp_path, value).entries] == [(40, 30), (40, 30)]
+    assert [entry.size for entry in open_content(tmp_path, value).images] == [(40, 30), (40, 30)]
 
 
 def test_annotations_may_lack_id_and_iscrowd(tmp_path: Path) -> None:

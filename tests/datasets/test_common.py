@@ -35,17 +35,17 @@ def test_folder_has_every_image_and_no_truth(tmp_path: Path) -> None:
     picture(tmp_path / "a" / "c.jpg")
     (tmp_path / "notes.txt").write_text("no image")
     dataset = open_dataset(str(tmp_path))
-    assert [entry.id for entry in dataset.entries] == ["a/c.jpg", "b.png"]
+    assert [entry.id for entry in dataset.images] == ["a/c.jpg", "b.png"]
     assert dataset.names == ()
-    assert not dataset.annotated
+    assert not dataset.has_ground_truth
     assert dataset.objects == 0
-    assert all(len(entry.truth) == len(entry.ignore) == 0 for entry in dataset.entries)
-    assert dataset.entries[0].load().shape == (30, 40, 3)
+    assert all(len(entry.ground_truth) == len(entry.ignore) == 0 for entry in dataset.images)
+    assert dataset.images[0].load().shape == (30, 40, 3)
     assert len(dataset) == 2
 
 
 def test_one_image_file_is_a_dataset(image: Path) -> None:
-    assert [entry.id for entry in open_dataset(image).entries] == ["1.png"]
+    assert [entry.id for entry in open_dataset(image).images] == ["1.png"]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_identity_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
     ) -> str:
         path = picture(tmp_path / place / "1.png")
         record = ImageRecord(name, path, (40, 30), [box or Annotation("cat", (1, 2, 3, 4), "here")])
-        return build_dataset(f"spec of {place}", names, [record]).identity
+        return build_dataset(f"spec of {place}", names, [record]).fingerprint
 
     first = identity("a")
     assert len(first) == 64
@@ -88,9 +88,9 @@ def test_identity_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
 
 
 def test_identity_changes_with_the_image_file(image: Path) -> None:
-    before = one_image(image).identity
+    before = one_image(image).fingerprint
     PIL.Image.fromarray(np.random.default_rng(0).integers(0, 255, (30, 40, 3), np.uint8)).save(image)
-    assert one_image(image).identity != before
+    assert one_image(image).fingerprint != before
 
 
 def test_truth_flags_and_counts(image: Path) -> None:
@@ -100,9 +100,9 @@ def test_truth_flags_and_counts(image: Path) -> None:
         Annotation("cat", (1, 1, 5, 5), "b", ignore=True),
         Annotation("cat", (2, 2, 6, 6), "c", crowd=True),
     )
-    (entry,) = dataset.entries
-    assert entry.truth.label.tolist() == [1, 0, 0]
-    assert entry.truth.score.tolist() == [1, 1, 1]
+    (entry,) = dataset.images
+    assert entry.ground_truth.label.tolist() == [1, 0, 0]
+    assert entry.ground_truth.score.tolist() == [1, 1, 1]
     assert entry.ignore.tolist() == [False, True, True]
     assert entry.crowd.tolist() == [False, False, True]
     assert dataset.objects == 1
@@ -135,7 +135,7 @@ def test_box_that_reaches_outside_is_kept_and_named(image: Path) -> None:
     near, far = Annotation("cat", (-1, 0, 41, 31), "near"), Annotation("cat", (5, 5, 47, 20), "far")
     assert one_image(image, near).warnings == ()
     dataset = one_image(image, near, far)
-    assert dataset.entries[0].truth.xyxy.tolist() == [[-1, 0, 41, 31], [5, 5, 47, 20]]
+    assert dataset.images[0].ground_truth.xyxy.tolist() == [[-1, 0, 41, 31], [5, 5, 47, 20]]
     (warning,) = dataset.warnings
     assert "kept as annotated: 1, " in warning
     assert "7.0 pixels (far)" in warning
@@ -156,9 +156,9 @@ def test_missing_image_repeated_id_repeated_name_and_nothing(image: Path, tmp_pa
 
 
 def test_image_of_another_size_than_annotated_is_refused_on_loading(image: Path) -> None:
-    assert one_image(image).entries[0].load().shape == (30, 40, 3)
+    assert one_image(image).images[0].load().shape == (30, 40, 3)
     with pytest.raises(ObjectSeekerError, match=r"1\.png is 40x30 pixels .* says 30x40"):
-        one_image(image, size=(30, 40)).entries[0].load()
+        one_image(image, size=(30, 40)).images[0].load()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no file name may hold a colon there")

@@ -30,34 +30,34 @@ def open_lines(root: Path, *lines: str, strict: bool = False) -> Dataset:
 def test_types_are_merged_to_three_classes(tmp_path: Path) -> None:
     kinds = ["Car", "Van", "Truck", "Tram", "Pedestrian", "Person_sitting", "Cyclist", "car", "pedestrian", "cyclist"]
     dataset = open_lines(tmp_path, *(line(kind) for kind in kinds), "")
-    first, second = dataset.entries
+    first, second = dataset.images
     assert dataset.names == ("car", "pedestrian", "cyclist")
-    assert first.truth.label.tolist() == [0, 0, 0, 0, 1, 1, 2, 0, 1, 2]
-    assert first.truth.xyxy[0].tolist() == [1.5, 2, 20, 10.25]
+    assert first.ground_truth.label.tolist() == [0, 0, 0, 0, 1, 1, 2, 0, 1, 2]
+    assert first.ground_truth.xyxy[0].tolist() == [1.5, 2, 20, 10.25]
     assert not first.ignore.any()
     assert (first.id, second.id) == ("000001", "000002")
     assert first.size == (60, 20)
-    assert len(second.truth) == 0
+    assert len(second.ground_truth) == 0
     assert dataset.warnings == ()
 
 
 def test_dont_care_is_ignored_for_every_class(tmp_path: Path) -> None:
     dataset = open_lines(tmp_path, line("DontCare"), line("Cyclist"))
-    entry = dataset.entries[0]
-    assert entry.truth.label.tolist() == [0, 1, 2, 2]
+    entry = dataset.images[0]
+    assert entry.ground_truth.label.tolist() == [0, 1, 2, 2]
     assert entry.ignore.tolist() == entry.crowd.tolist() == [True, True, True, False]
     assert dataset.objects == 1
 
 
 def test_misc_is_left_out_and_said_so(tmp_path: Path) -> None:
     dataset = open_lines(tmp_path, line("Misc"), line("Car"))
-    assert len(dataset.entries[0].truth) == 1
+    assert len(dataset.images[0].ground_truth) == 1
     assert dataset.warnings == ("objects of type Misc skipped: 1",)
 
 
 def test_training_folder_is_found(tmp_path: Path) -> None:
     inside = open_lines(tmp_path / "training", line("Car"))
-    assert open_dataset(f"kitti:{tmp_path}").identity == inside.identity
+    assert open_dataset(f"kitti:{tmp_path}").fingerprint == inside.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -33,8 +33,8 @@ def yaml(root: Path, text: str, name: str = "data.yaml") -> Path:
 
 def ids(dataset: Dataset) -> list[str]:
     assert dataset.names == ("cat", "dog")
-    assert all(entry.truth.xyxy.tolist() == [[30, 5, 50, 15]] for entry in dataset.entries)
-    return [entry.id for entry in dataset.entries]
+    assert all(entry.ground_truth.xyxy.tolist() == [[30, 5, 50, 15]] for entry in dataset.images)
+    return [entry.id for entry in dataset.images]
 
 
 @pytest.fixture
@@ -147,10 +147,10 @@ def test_labels_beside_images(tmp_path: Path) -> None:
 def test_voc_without_a_split(tmp_path: Path, image: str, xml: str) -> None:
     add(tmp_path, image, xml)
     dataset = open_dataset(f"voc:{tmp_path}")
-    assert [entry.id for entry in dataset.entries] == ["a"]
+    assert [entry.id for entry in dataset.images] == ["a"]
     assert dataset.names == ("crane",)
-    assert dataset.entries[0].truth.xyxy.tolist() == [[0, 0, 9, 9]]
-    assert dataset.entries[0].path == tmp_path / image
+    assert dataset.images[0].ground_truth.xyxy.tolist() == [[0, 0, 9, 9]]
+    assert dataset.images[0].path == tmp_path / image
     assert dataset.warnings == ()
     extra = (tmp_path / image).with_stem("b")
     PIL.Image.new("RGB", (80, 20)).save(extra)

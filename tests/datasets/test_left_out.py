@@ -49,8 +49,8 @@ def test_coco_boxes_that_cannot_be_used(tmp_path: Path) -> None:
         f"1 box entirely outside its image skipped, in {file}, annotations[3] (id 20)",
         f"2 boxes with impossible coordinates skipped, the first in {file}, annotations[4] (id 21)",
     )
-    assert [entry.truth.xyxy.tolist() for entry in dataset.entries] == [[[1, 2, 4, 6]], []]
-    assert dataset.identity == open_dataset(coco(tmp_path, good)).identity
+    assert [entry.ground_truth.xyxy.tolist() for entry in dataset.images] == [[[1, 2, 4, 6]], []]
+    assert dataset.fingerprint == open_dataset(coco(tmp_path, good)).fingerprint
     assert open_dataset(coco(tmp_path, good), strict=True).warnings == ()
     with pytest.raises(ObjectSeekerError, match=r"annotations\[1\] \(id 18\) has a box of 5 x 0 pixels"):
         open_dataset(coco(tmp_path, good, [4, 4, 5, 0], [4, 4, 0, 0]), strict=True)
@@ -58,9 +58,9 @@ def test_coco_boxes_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_image_whose_objects_are_all_left_out_stays(tmp_path: Path) -> None:
     dataset = open_dataset(coco(tmp_path, [4, 4, 5, 0]))
-    assert [entry.id for entry in dataset.entries] == ["1", "2"]
+    assert [entry.id for entry in dataset.images] == ["1", "2"]
     assert dataset.objects == 0
-    assert dataset.annotated
+    assert dataset.has_ground_truth
 
 
 def yolo(folder: Path, *lines: str) -> str:
@@ -88,7 +88,7 @@ def test_yolo_polygons_are_read_as_their_bounding_boxes(tmp_path: Path) -> None:
     assert dataset.warnings == (
         f"2 polygons read as their bounding boxes, the first in {tmp_path / 'labels' / 'a.txt'} line 1",
     )
-    first = dataset.entries[0].truth
+    first = dataset.images[0].ground_truth
     assert first.xyxy[0].tolist() == pytest.approx([10, 3, 30, 27])
     assert first.xyxy[2].tolist() == pytest.approx([4, 3, 8, 6])
     assert first.label.tolist() == [1, 0, 0]
@@ -140,8 +140,8 @@ def test_a_file_name_that_is_not_utf8_is_left_out_alone(tmp_path: Path) -> None:
     picture(tmp_path / "plain" / "a.png")
     spoil(tmp_path / "plain" / "b.png")
     dataset = open_dataset(tmp_path / "plain")
-    assert [entry.id for entry in dataset.entries] == ["a.png"]
-    assert [entry.id for entry in dataset.entries] == ["a.png"]
+    assert [entry.id for entry in dataset.images] == ["a.png"]
+    assert [entry.id for entry in dataset.images] == ["a.png"]
     assert dataset.warnings == said
     with pytest.raises(ObjectSeekerError, match=r"is not UTF-8\. Rename the file"):
         open_dataset(tmp_path / "plain", strict=True)

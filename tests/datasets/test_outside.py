@@ -39,13 +39,13 @@ def test_names_that_lead_out_are_refused_and_can_be_allowed(root: Path) -> None:
         with pytest.raises(ObjectSeekerError, match=r"\(id 1\) names .*, which is outside .*images") as caught:
             coco(root, name)
         assert "allow outside paths" in str(caught.value)
-        assert coco(root, name, allow_outside_paths=True).entries[0].load().shape == (30, 40, 3)
+        assert coco(root, name, allow_outside_paths=True).images[0].load().shape == (30, 40, 3)
 
 
 def test_detours_and_absolute_names_inside_the_folder_are_allowed(root: Path) -> None:
     for name in ("../images/in.png", "sub/../in.png", "./in.png", str(root / "images/in.png")):
-        assert coco(root, name).entries[0].path == root / "images" / "in.png"
-    assert coco(root, "sub/deep.png").entries[0].path == root / "images" / "sub" / "deep.png"
+        assert coco(root, name).images[0].path == root / "images" / "in.png"
+    assert coco(root, "sub/deep.png").images[0].path == root / "images" / "sub" / "deep.png"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -54,7 +54,7 @@ def test_links(root: Path) -> None:
     (root / "images" / "own").symlink_to(root / "secret")
     for name in (root / "images/in.png", root / "link/in.png"):
         for images in (root / "images", root / "link"):
-            assert coco(root, str(name), images).entries[0].load().shape == (30, 40, 3)
+            assert coco(root, str(name), images).images[0].load().shape == (30, 40, 3)
     assert coco(root, "own/out.png").objects == 0  # the user's own link
     picture(root / "other.png")
     with pytest.raises(ObjectSeekerError, match="has no file"):  # not beside what the link leads to
@@ -63,13 +63,13 @@ def test_links(root: Path) -> None:
 
 def test_a_relative_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root / "images")
-    assert str(coco(root, "in.png", ".").entries[0].path) == "in.png"
+    assert str(coco(root, "in.png", ".").images[0].path) == "in.png"
     with pytest.raises(ObjectSeekerError, match="is outside"):
         coco(root, "../secret/out.png", ".")
 
 
 def test_addresses(root: Path) -> None:
-    assert coco(root, "sub/a.png", "s3://bucket/val").entries[0].path == Url("s3://bucket/val/sub/a.png")
+    assert coco(root, "sub/a.png", "s3://bucket/val").images[0].path == Url("s3://bucket/val/sub/a.png")
     for name in ("../private/a.png", "a/../../b.png", "a.png::file:///etc"):
         with pytest.raises(ObjectSeekerError, match="is outside s3://bucket/val"):
             coco(root, name, "s3://bucket/val")
@@ -85,4 +85,4 @@ def test_voc_lists_stay_inside(root: Path) -> None:
 
 def test_lists_name_files_on_purpose(root: Path) -> None:
     (root / "images" / "list.txt").write_text("../secret/out.png\n")
-    assert open_dataset(f"list:{root / 'images' / 'list.txt'}").entries[0].load().shape == (30, 40, 3)
+    assert open_dataset(f"list:{root / 'images' / 'list.txt'}").images[0].load().shape == (30, 40, 3)

@@ -36,7 +36,7 @@ def mot(
 
 
 def tracks(dataset: Dataset) -> list[list[int]]:
-    return [entry.track.tolist() for entry in dataset.entries]
+    return [entry.track.tolist() for entry in dataset.images]
 
 
 # --- MOTChallenge ---------------------------------------------------------------------------------------------------
@@ -45,12 +45,12 @@ def tracks(dataset: Dataset) -> list[list[int]]:
 def test_mot_has_frames_tracks_and_boxes_counted_from_one(tmp_path: Path) -> None:
     spec = mot(tmp_path / "street", "1,7,2,3,10,20,1,1,0.9", "3,7,4,3,10,20,1,1,1", "2,9,1,1,5,5,1,3,1")
     dataset = open_dataset(spec, strict=True)
-    first, second, third = dataset.entries
+    first, second, third = dataset.images
     assert dataset.names == ("pedestrian", "car")
-    assert [entry.frame for entry in dataset.entries] == [FrameIndex("street", number, 25.0) for number in range(3)]
-    assert [entry.id for entry in dataset.entries] == ["street/000001", "street/000002", "street/000003"]
-    assert first.truth.xyxy.tolist() == [[1, 2, 11, 22]]
-    assert second.truth.label.tolist() == [1]
+    assert [entry.frame for entry in dataset.images] == [FrameIndex("street", number, 25.0) for number in range(3)]
+    assert [entry.id for entry in dataset.images] == ["street/000001", "street/000002", "street/000003"]
+    assert first.ground_truth.xyxy.tolist() == [[1, 2, 11, 22]]
+    assert second.ground_truth.label.tolist() == [1]
     assert tracks(dataset) == [[7], [9], [7]]
     assert third.size == (40, 30)
     assert dataset.warnings == ()
@@ -59,15 +59,15 @@ def test_mot_has_frames_tracks_and_boxes_counted_from_one(tmp_path: Path) -> Non
 def test_mot_2015_has_no_classes_and_ten_columns(tmp_path: Path) -> None:
     dataset = open_dataset(mot(tmp_path, "1,7,2,3,10,20,1,-1,-1,-1", "2,8,2,3,10,20,0,-1,-1,-1", "3,7,2,3,10,20"))
     assert dataset.names == ("pedestrian",)
-    assert [entry.ignore.tolist() for entry in dataset.entries] == [[False], [True], [False]]
+    assert [entry.ignore.tolist() for entry in dataset.images] == [[False], [True], [False]]
 
 
 def test_mot_forgives_what_the_challenge_forgives(tmp_path: Path) -> None:
     kinds = {2: (True, False), 7: (True, False), 8: (True, False), 12: (True, False), 13: (True, True), 1: (False,) * 2}
     dataset = open_dataset(mot(tmp_path, *(f"1,{kind},2,3,10,20,1,{kind},1" for kind in (*kinds, 9, 10, 11))))
-    entry = dataset.entries[0]
+    entry = dataset.images[0]
     assert list(zip(entry.ignore.tolist(), entry.crowd.tolist(), strict=True)) == list(kinds.values())
-    assert set(entry.truth.label.tolist()) == {0}
+    assert set(entry.ground_truth.label.tolist()) == {0}
     assert dataset.warnings == (f"3 occluders skipped, the first in {tmp_path / 'gt' / 'gt.txt'} line 7",)
 
 
@@ -84,7 +84,7 @@ def test_mot_counts_and_names_what_is_odd(tmp_path: Path) -> None:
     frames(tmp_path / "img1", "cover.png", "000000.png")
     dataset = open_dataset(spec)
     assert tracks(dataset) == [[7, NO_TRACK], [], []]
-    assert dataset.entries[0].frame == FrameIndex(tmp_path.name, 0, None)
+    assert dataset.images[0].frame == FrameIndex(tmp_path.name, 0, None)
     for said in (
         f"1 sequence with an unreadable frame rate, in {tmp_path / 'seqinfo.ini'}",
         f"2 images whose names are not frame numbers skipped, the first at {tmp_path / 'img1' / '000000.png'}",
@@ -101,7 +101,7 @@ def test_mot_without_its_side_files(tmp_path: Path) -> None:
     spec = mot(tmp_path, ini=None, images=("3", "10", "9"))
     (tmp_path / "gt" / "gt.txt").unlink()
     dataset = open_dataset(spec)
-    assert [entry.frame_number for entry in dataset.entries] == [2, 8, 9]
+    assert [entry.frame_number for entry in dataset.images] == [2, 8, 9]
     assert dataset.warnings == (f"1 sequence without gt/gt.txt read without objects, in {tmp_path}",)
     (tmp_path / "seqinfo.ini").write_text("no section")
     assert any("unreadable seqinfo.ini" in said for said in open_dataset(spec).warnings)
@@ -111,8 +111,8 @@ def test_mot_reads_a_folder_of_sequences(tmp_path: Path) -> None:
     mot(tmp_path / "train" / "b", "1,1,2,3,10,20,1,1,1")
     mot(tmp_path / "train" / "a", "1,1,2,3,10,20,1,1,1")
     dataset = open_dataset(f"mot:{tmp_path}")
-    assert [entry.frame.sequence for entry in dataset.entries if entry.frame] == ["train/a"] * 3 + ["train/b"] * 3
-    assert open_dataset(f"mot:{tmp_path / 'train'}").entries[0].id == "a/000001"
+    assert [entry.frame.sequence for entry in dataset.images if entry.frame] == ["train/a"] * 3 + ["train/b"] * 3
+    assert open_dataset(f"mot:{tmp_path / 'train'}").images[0].id == "a/000001"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_boxes_json(tmp_path: Path) -> None:
     dataset = open_dataset(spec, strict=True)
     assert dataset.names == ("ant", "cat")
     assert tracks(dataset) == [[4], [4, 5]]
-    assert dataset.entries[1].frame == FrameIndex("one", 1, 10.0)
-    assert dataset.entries[0].truth.xyxy.tolist() == [[1, 2, 3.5, 4]]
+    assert dataset.images[1].frame == FrameIndex("one", 1, 10.0)
+    assert dataset.images[0].ground_truth.xyxy.tolist() == [[1, 2, 3.5, 4]]
     boxes_json(tmp_path / "two", [0, None, "cat", 1, 2, 3.5, 4], [1, None, "cat", 1, 2, 3.5, 4])
     both = open_dataset(f"boxes:{tmp_path}")
     assert tracks(both) == [[4], [4, 5], [0], [0]]
@@ -191,8 +191,8 @@ def test_two_sequences_differ_if_only_their_tracks_do(tmp_path: Path) -> None:
     one = open_dataset(boxes_json(tmp_path / "a", *boxes))
     same = open_dataset(boxes_json(tmp_path / "b" / "a", *boxes))
     other = open_dataset(boxes_json(tmp_path / "c" / "a", boxes[0], [1, 5, *boxes[1][2:]]))
-    assert one.identity == same.identity
-    assert one.identity != other.identity
+    assert one.fingerprint == same.fingerprint
+    assert one.fingerprint != other.fingerprint
 
 
 # --- CVAT -----------------------------------------------------------------------------------------------------------
@@ -214,15 +214,15 @@ def test_cvat_tracks(tmp_path: Path) -> None:
     dataset = open_dataset(cvat(tmp_path, f'{first}<track id="5" label="bus">{shape(1)}</track>'), strict=True)
     assert dataset.names == ("bus", "car")
     assert tracks(dataset) == [[3], [5], [3]]
-    assert [entry.frame_number for entry in dataset.entries] == [0, 1, 3]
-    assert dataset.entries[0].truth.xyxy.tolist() == [[1.5, 2, 10, 12]]
+    assert [entry.frame_number for entry in dataset.images] == [0, 1, 3]
+    assert dataset.images[0].ground_truth.xyxy.tolist() == [[1.5, 2, 10, 12]]
 
 
 def test_cvat_numbers_other_images_by_their_order(tmp_path: Path) -> None:
     dataset = open_dataset(
         cvat(tmp_path, f'<track id="3" label="car">{shape(2)}</track>', "s9.png", "s10.png", "s100.png")
     )
-    assert [entry.id for entry in dataset.entries] == ["s9", "s10", "s100"]
+    assert [entry.id for entry in dataset.images] == ["s9", "s10", "s100"]
     assert tracks(dataset) == [[], [], [3]]
 
 
@@ -261,22 +261,22 @@ def test_a_folder_of_frames_in_the_order_of_numbers(tmp_path: Path) -> None:
     frames(tmp_path / "cam" / "left", "f10.png", "f9.png")
     frames(tmp_path / "cam" / "right", "f1.png")
     dataset = open_dataset(f"frames:{tmp_path / 'cam'}")
-    assert [entry.id for entry in dataset.entries] == ["left/f9.png", "left/f10.png", "right/f1.png"]
-    assert [entry.frame for entry in dataset.entries] == [
+    assert [entry.id for entry in dataset.images] == ["left/f9.png", "left/f10.png", "right/f1.png"]
+    assert [entry.frame for entry in dataset.images] == [
         FrameIndex("left", 0),
         FrameIndex("left", 1),
         FrameIndex("right", 0),
     ]
-    assert not dataset.annotated
+    assert not dataset.has_ground_truth
     alone = open_dataset(f"frames:{tmp_path / 'cam' / 'left'}")
-    assert alone.entries[0].frame == FrameIndex("left", 0)
+    assert alone.images[0].frame == FrameIndex("left", 0)
 
 
 def test_a_folder_in_a_folder_of_its_name_is_another_sequence(tmp_path: Path) -> None:
     frames(tmp_path / "cam", "a.png", "b.png")
     frames(tmp_path / "cam" / "cam", "a.png")
     dataset = open_dataset(f"frames:{tmp_path / 'cam'}")
-    found = {entry.id: entry.frame for entry in dataset.entries}
+    found = {entry.id: entry.frame for entry in dataset.images}
     assert found == {"a.png": FrameIndex(".", 0), "b.png": FrameIndex(".", 1), "cam/a.png": FrameIndex("cam", 0)}
 
 
@@ -293,7 +293,7 @@ def test_other_formats_are_linked(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_text("cat\n")
     dataset = open_dataset(f"frames:yolo:{tmp_path}")
     assert tracks(dataset) == [[0], [0]]
-    assert open_dataset(f"yolo:{tmp_path}").entries[0].frame is None
+    assert open_dataset(f"yolo:{tmp_path}").images[0].frame is None
 
 
 # --- linking --------------------------------------------------------------------------------------------------------

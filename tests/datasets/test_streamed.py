@@ -59,7 +59,7 @@ def test_a_folder_is_walked_in_the_order_of_its_paths(folder):
     found = list(walk_images(folder))
     assert [file.relative_to(folder).as_posix() for file in found] == ORDER
     assert found == sorted(found) == expand_image_paths([folder])
-    entries = open_dataset(folder).entries
+    entries = open_dataset(folder).images
     assert isinstance(entries, LazySequence)
     assert [entry.id for entry in entries] == ORDER
     assert [entry.id for entry in entries] == ORDER  # and again
@@ -71,14 +71,14 @@ def test_a_folder_is_walked_in_the_order_of_its_paths(folder):
 
 def test_the_same_folder_at_an_address_is_the_same_dataset(folder, in_memory):
     here, there = open_dataset(folder), open_dataset(in_memory)
-    assert [entry.id for entry in there.entries] == ORDER
-    assert there.identity == here.identity
-    for one, other in zip(here.entries, there.entries, strict=True):
+    assert [entry.id for entry in there.images] == ORDER
+    assert there.fingerprint == here.fingerprint
+    for one, other in zip(here.images, there.images, strict=True):
         assert isinstance(other.path, Url)
         assert other.path.name == one.path.name
         assert np.array_equal(one.load(), other.load())
         assert image_size(other.path) == (30, 20)
-    assert open_dataset(f"file://{folder}").identity == here.identity
+    assert open_dataset(f"file://{folder}").fingerprint == here.fingerprint
 
 
 def test_the_store_of_images_at_an_address_is_that_of_the_same_files(folder, in_memory, tmp_path):
@@ -96,26 +96,26 @@ def test_an_image_in_an_archive(folder, tmp_path):
         for name in NAMES:
             archive.write(folder / name, name)
     dataset = open_dataset(f"zip://::file://{tmp_path}/photos.zip")
-    assert [entry.id for entry in dataset.entries] == ORDER
-    assert dataset.identity == open_dataset(folder).identity
-    assert np.array_equal(dataset.entries[0].load(), load_image(folder / "a/1.png"))
+    assert [entry.id for entry in dataset.images] == ORDER
+    assert dataset.fingerprint == open_dataset(folder).fingerprint
+    assert np.array_equal(dataset.images[0].load(), load_image(folder / "a/1.png"))
 
 
 def test_a_list_of_paths_and_addresses(folder, in_memory, tmp_path):
     lines = ["photos/b.png", str(folder / "a/1.png"), "memory://photos/a/2.png", "", "  photos/a.b/x.PNG  "]
     (tmp_path / "list.txt").write_text("\n".join(lines) + "\n")
     dataset = open_dataset(f"list:{tmp_path / 'list.txt'}")
-    assert [entry.id for entry in dataset.entries] == [line.strip() for line in lines if line]
-    for entry, name in zip(dataset.entries, ["b.png", "a/1.png", "a/2.png", "a.b/x.PNG"], strict=True):
+    assert [entry.id for entry in dataset.images] == [line.strip() for line in lines if line]
+    for entry, name in zip(dataset.images, ["b.png", "a/1.png", "a/2.png", "a.b/x.PNG"], strict=True):
         assert np.array_equal(entry.load(), load_image(folder / name))
     table = pa.table({"path": [line.strip() for line in lines if line]})
     pq.write_table(table, tmp_path / "list.parquet")
-    assert open_dataset(f"list:{tmp_path / 'list.parquet'}").identity == dataset.identity
+    assert open_dataset(f"list:{tmp_path / 'list.parquet'}").fingerprint == dataset.fingerprint
     pq.write_table(table.append_column("id", pa.array([4, 3, 2, 1])), tmp_path / "ids.parquet")
-    assert [entry.id for entry in open_dataset(f"list:{tmp_path / 'ids.parquet'}").entries] == ["4", "3", "2", "1"]
+    assert [entry.id for entry in open_dataset(f"list:{tmp_path / 'ids.parquet'}").images] == ["4", "3", "2", "1"]
     fsspec.filesystem("memory").pipe("/photos/list.txt", b"a/1.png\nb.png\n")
     remote_list = open_dataset("list:memory://photos/list.txt")
-    assert [str(entry.path) for entry in remote_list.entries] == ["memory://photos/a/1.png", "memory://photos/b.png"]
+    assert [str(entry.path) for entry in remote_list.images] == ["memory://photos/a/1.png", "memory://photos/b.png"]
     run = run_here(f"list:{tmp_path / 'list.txt'}", tmp_path / "run")
     assert run.complete
     assert len(run.images()) == 4
@@ -128,13 +128,13 @@ def test_annotations_here_and_images_at_an_address(folder, in_memory, tmp_path):
     (tmp_path / "truth.json").write_text(json.dumps(content))
     here = open_dataset(f"coco:{tmp_path}/truth.json:{folder}")
     there = open_dataset(f"coco:{tmp_path}/truth.json:{in_memory}/")
-    for one, other in zip(here.entries, there.entries, strict=True):
-        assert (one.id, one.truth) == (other.id, other.truth)
+    for one, other in zip(here.images, there.images, strict=True):
+        assert (one.id, one.ground_truth) == (other.id, other.ground_truth)
         assert np.array_equal(one.load(), other.load())
-    assert str(there.entries[1].path) == "memory://photos/a/2.png"
+    assert str(there.images[1].path) == "memory://photos/a/2.png"
     run = run_here(there.spec, tmp_path / "run")
     assert run.complete
-    assert run.images()[1].truth == here.entries[1].truth
+    assert run.images()[1].truth == here.images[1].ground_truth
 
 
 def test_lists_that_cannot_be_used(tmp_path):
@@ -154,7 +154,7 @@ def test_lists_that_cannot_be_used(tmp_path):
     pq.write_table(pa.table({"image": ["a"]}), tmp_path / "other.parquet")
     (tmp_path / "torn.parquet").write_bytes(b"PAR1")
     for name in ("other.parquet", "torn.parquet"):
-        with pytest.raises(ObjectSeekerError, match="is no Parquet file with a column path"):
+        with pytest.raises(ObjectSeekerError, match="is not a Parquet file with a text column path"):
             open_dataset(f"list:{tmp_path / name}")
 
 
@@ -171,9 +171,9 @@ def test_lists_that_cannot_be_used(tmp_path):
         ({"path": ["a.png"], "id": [1.5]}, "row 1 has the id 1.5"),
         ({"path": ["x" * 9999], "id": [b"y" * 9999]}, "row 1 has the id b'yyy"),
         ({"path": ["x" * 9999] * 2}, r"lists the image 'x{79}\.\.\. \(10001 characters\) twice"),
-        ({"path": pa.array([280922266305830136], pa.timestamp("ns"))}, "no Parquet file with a column path of text"),
-        ({"path": pa.array([4466431480812464300], pa.duration("ns"))}, "no Parquet file with a column path of text"),
-        ({"path": pa.array([2**62], pa.duration("s"))}, "no Parquet file with a column path of text"),
+        ({"path": pa.array([280922266305830136], pa.timestamp("ns"))}, "not a Parquet file with a text column path"),
+        ({"path": pa.array([4466431480812464300], pa.duration("ns"))}, "not a Parquet file with a text column path"),
+        ({"path": pa.array([2**62], pa.duration("s"))}, "not a Parquet file with a text column path"),
     ],
 )
 def test_parquet_cells_that_name_no_file(tmp_path, columns, words):

@@ -38,22 +38,22 @@ def test_boxes_become_half_open_and_difficult_is_ignored(year: Path) -> None:
     add(year, "000012", SIZE + obj() + obj("person", frame, hand) + obj("cat", more="<difficult>1</difficult>"))
     add(year, "000001", SIZE)
     dataset = open_dataset(f"voc:{year}:val")
-    first, second = dataset.entries
+    first, second = dataset.images
     assert (first.id, second.id) == ("000012", "000001")
-    assert first.truth.xyxy.tolist() == [[0, 0, 40, 30], [2, 3, 8.5, 9], [0, 0, 40, 30]]
-    assert [dataset.names[label] for label in first.truth.label] == ["dog", "person", "cat"]
+    assert first.ground_truth.xyxy.tolist() == [[0, 0, 40, 30], [2, 3, 8.5, 9], [0, 0, 40, 30]]
+    assert [dataset.names[label] for label in first.ground_truth.label] == ["dog", "person", "cat"]
     assert first.ignore.tolist() == [False, False, True]
     assert not first.crowd.any()
     assert len(dataset.names) == 20
     assert list(dataset.names) == sorted(dataset.names)
     assert dataset.objects == 2
-    assert len(second.truth) == 0
+    assert len(second.ground_truth) == 0
     assert first.size == (40, 30)
 
 
 def test_devkit_its_parent_and_the_year_itself_are_the_same_dataset(tmp_path: Path, year: Path) -> None:
     add(year, "000001", SIZE + obj())
-    identities = {open_dataset(f"voc:{place}:val").identity for place in (tmp_path, year.parent, year)}
+    identities = {open_dataset(f"voc:{place}:val").fingerprint for place in (tmp_path, year.parent, year)}
     assert len(identities) == 1
 
 
@@ -61,7 +61,7 @@ def test_several_years_are_joined_and_only_where_they_have_the_split(year: Path)
     add(year, "000001", SIZE + obj())
     add(year.parent / "VOC2012", "2007_000027", SIZE + obj("cat"))
     add(year.parent / "VOC2011", "2008_000001", SIZE, split="train")
-    assert [entry.id for entry in open_dataset(f"voc:{year.parent}:val").entries] == ["000001", "2007_000027"]
+    assert [entry.id for entry in open_dataset(f"voc:{year.parent}:val").images] == ["000001", "2007_000027"]
     add(year.parent / "VOC2012", "000001", SIZE)
     with pytest.raises(ObjectSeekerError, match="lists the image '000001' twice"):
         open_dataset(f"voc:{year.parent}:val")
@@ -74,7 +74,7 @@ def test_other_classes_give_the_sorted_names_found(year: Path) -> None:
 
 def test_size_and_suffix_may_differ(year: Path) -> None:
     add(year, "1", obj(), suffix=".png")
-    (entry,) = open_dataset(f"voc:{year}:val").entries
+    (entry,) = open_dataset(f"voc:{year}:val").images
     assert entry.size == (40, 30)
     assert entry.path.name == "1.png"
 

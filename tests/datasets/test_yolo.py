@@ -37,11 +37,11 @@ def test_boxes_in_pixels_and_images_without_objects(root: Path) -> None:
     add(root, "c", None)
     dataset = open_dataset(f"yolo:{root}")
     assert dataset.names == ("cat", "red panda")
-    assert [entry.id for entry in dataset.entries] == ["a", "b", "c"]
-    assert dataset.entries[0].truth.xyxy.tolist() == [[30, 5, 50, 15], [-4, -2, 4, 2]]
-    assert dataset.entries[0].truth.label.tolist() == [1, 0]
-    assert dataset.entries[0].size == (80, 20)
-    assert [len(entry.truth) for entry in dataset.entries] == [2, 0, 0]
+    assert [entry.id for entry in dataset.images] == ["a", "b", "c"]
+    assert dataset.images[0].ground_truth.xyxy.tolist() == [[30, 5, 50, 15], [-4, -2, 4, 2]]
+    assert dataset.images[0].ground_truth.label.tolist() == [1, 0]
+    assert dataset.images[0].size == (80, 20)
+    assert [len(entry.ground_truth) for entry in dataset.images] == [2, 0, 0]
     assert "kept as annotated: 1, " in dataset.warnings[0]
 
 
@@ -49,10 +49,10 @@ def test_splits(root: Path) -> None:
     add(root, "train/a")
     add(root, "val/b")
     dataset = open_dataset(f"yolo:{root}:val")
-    assert [entry.id for entry in dataset.entries] == ["b"]
+    assert [entry.id for entry in dataset.images] == ["b"]
     assert dataset.warnings == ()
     both = open_dataset(f"yolo:{root}")
-    assert [entry.id for entry in both.entries] == ["train/a", "val/b"]
+    assert [entry.id for entry in both.images] == ["train/a", "val/b"]
     assert both.warnings == (f"all of train, val are read; yolo:{root}:val would read one of them",)
 
 

@@ -88,7 +88,7 @@ def numbers_of_video(folder):
 
 
 def numbers_of_dataset(spec):
-    return {image.path.name: image.frame_number for image in open_dataset(spec).entries}
+    return {image.path.name: image.frame_number for image in open_dataset(spec).images}
 
 
 def mot(root, image_folder="img1", seqinfo=None):

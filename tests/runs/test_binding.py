@@ -46,7 +46,7 @@ def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
     defense.save(tmp_path / "defense.json")
     loaded = Defense.load(tmp_path / "defense.json")
     assert run.bind_defense(loaded) == defense
-    entries = open_dataset(run.manifest.dataset).entries
+    entries = open_dataset(run.manifest.dataset).images
     for image, entry in zip(run.images(), entries, strict=True):
         (seen,) = loaded.seeker().observe([entry.load()])
         assert seen == image.observation

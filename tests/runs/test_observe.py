@@ -64,14 +64,14 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
     images = run.images()
     assert run.complete
     assert len(images) == len(dataset)
-    for image, entry in zip(images, dataset.entries, strict=True):
+    for image, entry in zip(images, dataset.images, strict=True):
         (seen,) = ObjectSeeker(Spots(), Rule(), masks=Halves(LINES), fill=9).observe([entry.load()])
         assert image.observation.masks == seen.masks
         assert image.observation.base == seen.base.at_least(0.3)
         assert list(image.observation.masked) == [view.at_least(0.2) for view in seen.masked]
         assert len(image.observation.boxes)
-        known = match.known[entry.truth.label]
-        assert image.truth == entry.truth[known]
+        known = match.known[entry.ground_truth.label]
+        assert image.truth == entry.ground_truth[known]
         assert image.ignore.tolist() == entry.ignore[known].tolist()
         assert image.crowd.tolist() == entry.crowd[known].tolist()
         assert (image.id, image.path) == (entry.id, entry.path)
@@ -89,11 +89,11 @@ def test_the_manifest_records_the_job(spec, tmp_path):
         Halves(LINES), fill=9, batch_size=8, base_floor=0.3, mask_floor=0.2
     )
     assert manifest.limit == 2
-    assert (manifest.dataset, manifest.dataset_fingerprint) == (dataset.spec, dataset.identity)
+    assert (manifest.dataset, manifest.dataset_fingerprint) == (dataset.spec, dataset.fingerprint)
     assert manifest.dataset_names == ("thing", "gadget", "rarity")
     assert (manifest.dataset_labels, manifest.unmatched_classes) == ((1, 0, -1), ("rarity",))
     assert {"python", "objectseeker", "numpy", "pillow", "pyarrow"} <= manifest.software.keys()
-    assert [image.size for image in manifest.images] == [entry.size for entry in dataset.entries[:2]]
+    assert [image.size for image in manifest.images] == [entry.size for entry in dataset.images[:2]]
 
 
 def test_progress_starts_with_what_is_done_already(spec, tmp_path):
@@ -254,9 +254,9 @@ def test_images_that_cannot_be_read_are_recorded_and_skipped(tmp_path):
     assert [(image.id, image.path) for image in run.broken] == [("2", torn), ("4", torn.with_name("4.png"))]
     assert "damaged or incomplete" in run.broken[0].reason
     assert "99x3" in run.broken[1].reason
-    entries = open_dataset(spec).entries
+    entries = open_dataset(spec).images
     for image in run.broken:
-        truth, ignore = entries[int(image.id)].truth, entries[int(image.id)].ignore
+        truth, ignore = entries[int(image.id)].ground_truth, entries[int(image.id)].ignore
         assert image.objects == int(((truth.label != 2) & ~ignore).sum())  # the detector does not know label 2
         assert f"image skipped (objects lost: {image.objects}): {image.reason}" in warnings
     assert detector.calls == 4 * BATCHES
@@ -285,7 +285,7 @@ def test_classes_the_detector_does_not_know(spec, tmp_path):
     run = run_here(spec, tmp_path / "run", on_warning=warnings.append)
     assert warnings[0] == "dataset classes skipped because the detector does not know them: rarity"
     assert run.manifest.unmatched_classes == ("rarity",)
-    assert any((entry.truth.label == 2).any() for entry in open_dataset(spec).entries)
+    assert any((entry.ground_truth.label == 2).any() for entry in open_dataset(spec).images)
     assert not any((image.truth.label == 2).any() for image in run.images())
     with pytest.raises(ObjectSeekerError, match="knows none of the dataset's classes"):
         run_here(spec, tmp_path / "none", Spots(names=("a", "b", "c")))

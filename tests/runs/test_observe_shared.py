@@ -228,7 +228,7 @@ def test_a_failure_while_one_image_ahead_names_the_one(photos, tmp_path):
 @pytest.mark.parametrize("kind", [Mean, Ahead])
 def test_an_image_on_which_the_detector_fails_altogether_is_left_out_and_named(photos, tmp_path, kind):
     dataset = open_dataset(photos)
-    hostile = [dataset.entries[number].load() for number in (2, 4)]  # 3 is no image at all
+    hostile = [dataset.images[number].load() for number in (2, 4)]  # 3 is no image at all
 
     class Fails(kind):
         def detect_views(self, image, removed, value):

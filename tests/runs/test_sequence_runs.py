@@ -41,7 +41,7 @@ def test_a_frame_shows_its_share_and_the_run_knows_frames_and_tracks(tmp_path):
     spec = sequence(tmp_path / "clip")
     run = run_here(spec, tmp_path / "run", masks=ROLLING, base_floor=0.0, mask_floor=0.0)
     assert run.manifest.observation_settings.masks == ROLLING
-    for entry, image in zip(open_dataset(spec).entries, open_run(tmp_path / "run").images(), strict=True):
+    for entry, image in zip(open_dataset(spec).images, open_run(tmp_path / "run").images(), strict=True):
         assert image.frame == entry.frame == FrameIndex("clip", image.frame.number, 10.0)
         assert image.track.tolist() == entry.track.tolist() == ([3] if image.frame.number < 2 else [3, 8])
         masks = ROLLING.of_frame(image.frame.number).masks(24, 20)

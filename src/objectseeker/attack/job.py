@@ -284,7 +284,7 @@ def targets_of_run(pipeline: Pipeline, run: Run, max_objects: int, seed: int) ->
         if index in run.unreadable:
             continue
         entry = images[index]
-        rows, numbers = label_map.map_to_detector(entry.truth, classwise=pipeline.rule.classwise)
+        rows, numbers = label_map.map_to_detector(entry.ground_truth, classwise=pipeline.rule.classwise)
         selected = [n for n in np.unique(numbers).tolist() if not entry.ignore[n]]
         if not selected:
             continue
@@ -293,9 +293,9 @@ def targets_of_run(pipeline: Pipeline, run: Run, max_objects: int, seed: int) ->
         for n in selected:
             if count == max_objects:
                 return
-            labels, dataset_label = tuple(rows.label[numbers == n].tolist()), int(entry.truth.label[n])
+            labels, dataset_label = tuple(rows.label[numbers == n].tolist()), int(entry.ground_truth.label[n])
             name = _class_name(label_map.dataset_names, dataset_label)
-            yield Target(entry.id, n, image, observation, entry.truth.xyxy[n], labels, name)
+            yield Target(entry.id, n, image, observation, entry.ground_truth.xyxy[n], labels, name)
             count += 1
     if not count:
         raise ObjectSeekerError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from objectseeker.datasets import boxes_json, coco, cvat, folder, image_list, kitti, mot, voc, yolo
+from objectseeker.datasets import boxes_json, coco, cvat, kitti, mot, unlabeled, voc, yolo
 from objectseeker.datasets.class_matching import ClassMatch, match_classes
 from objectseeker.datasets.dataset import Dataset, DatasetImage
 from objectseeker.datasets.parsing import SkipLog
@@ -23,7 +23,7 @@ READERS = {
     "voc": voc.read,
     "kitti": kitti.read,
     "yolo": yolo.read,
-    "list": image_list.read,
+    "list": unlabeled.read_list,
     "mot": mot.read,
     "cvat": cvat.read,
     "boxes": boxes_json.read,
@@ -71,7 +71,7 @@ def open_dataset(spec: str | Path, *, strict: bool = False, allow_outside_paths:
         if path_spec and kind in READERS:
             return READERS[kind](text, path_spec, skip_log)
         if is_url(text) or (text and Path(text).expanduser().exists()):
-            return folder.read(text, text, skip_log)
+            return unlabeled.read_folder(text, text, skip_log)
     except (OSError, RuntimeError) as error:  # no permission, a name too long, an unknown ~user
         reason = getattr(error, "strerror", None) or error
         raise ObjectSeekerError(f"cannot open the dataset {text!r}: {reason}") from None

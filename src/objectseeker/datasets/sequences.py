@@ -148,12 +148,12 @@ def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, 
 def as_sequences(spec: str, dataset: Dataset, skip_log: SkipLog) -> Dataset:
     """Return the dataset with the images of each folder as the frames of a sequence, objects linked by overlap."""
     folders: dict[str, list[ImageRecord]] = {}
-    for image in sorted(dataset.entries, key=lambda image: natural_sort_key(image.id)):
+    for image in sorted(dataset.images, key=lambda image: natural_sort_key(image.id)):
         boxes = [
             Annotation(dataset.names[label], tuple(xyxy), f"image {image.id}", ignore, crowd)
             for xyxy, label, ignore, crowd in zip(
-                image.truth.xyxy.tolist(),
-                np.asarray(image.truth.label).tolist(),
+                image.ground_truth.xyxy.tolist(),
+                np.asarray(image.ground_truth.label).tolist(),
                 image.ignore.tolist(),
                 image.crowd.tolist(),
                 strict=True,

@@ -105,12 +105,12 @@ def _last(path: Path, parts: int) -> str:
 def sources_of_dataset(data: Dataset) -> tuple[list[Source], tuple[Id, ...]]:
     """The images of a dataset and the ids of its categories: those of a COCO file, else numbered from 1."""
     if not data.spec.startswith("coco:"):
-        sources = [Source(number, entry.id, entry.path, entry.size) for number, entry in enumerate(data.entries, 1)]
+        sources = [Source(number, entry.id, entry.path, entry.size) for number, entry in enumerate(data.images, 1)]
         return sources, tuple(range(1, len(data.names) + 1))
     content = _coco_file(data.spec)
     sources = [
         Source(image["id"], image["file_name"], entry.path, entry.size)
-        for image, entry in zip(content["images"], data.entries, strict=True)
+        for image, entry in zip(content["images"], data.images, strict=True)
     ]
     return sources, tuple(category["id"] for category in content["categories"])
 
@@ -119,7 +119,7 @@ def categories_of_dataset(
     data: Dataset, ids: tuple[Id, ...], detector_names: Sequence[str], class_map: Mapping[str, str] | None = None
 ) -> tuple[Categories, tuple[str, ...]]:
     """The categories of a dataset's results, and sentences for the user on classes that do not match."""
-    if not data.annotated:
+    if not data.has_ground_truth:
         if class_map:
             raise ObjectSeekerError(f"{data.spec} has no classes: leave out --class-map")
         return Categories.of_detector(detector_names), ()

@@ -178,7 +178,7 @@ def plan_run(
     dataset: Dataset, settings: ObservationSettings = DEFAULT_SETTINGS, *, limit: int | None = None
 ) -> RunPlan:
     """Return the size of the job without doing anything; reject rolling masks for images that are not frames."""
-    if isinstance(settings.masks, Rolling) and next(iter(dataset.entries)).frame is None:
+    if isinstance(settings.masks, Rolling) and next(iter(dataset.images)).frame is None:
         raise ObjectSeekerError(
             f"{settings.masks} is for sequences, and {dataset.spec} has none: use {settings.masks.recipe}, or put "
             "frames: before it if its images are the frames of a sequence in order"
@@ -227,7 +227,7 @@ def make_manifest(
     images_per_part: int | None = None,
 ) -> Manifest:
     """Return what the run will be, before anything is computed; reject what cannot work."""
-    match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.annotated else None
+    match = match_classes(dataset.names, detector.names, class_map=class_map) if dataset.has_ground_truth else None
     count = plan_run(dataset, settings, limit=limit).images
     return Manifest(
         detector_fingerprint=detector.fingerprint,
@@ -238,7 +238,7 @@ def make_manifest(
             settings, batch_size=None if detector.own_batches else settings.batch_size or BATCH
         ),
         dataset=dataset.spec,
-        dataset_fingerprint=dataset.identity,
+        dataset_fingerprint=dataset.fingerprint,
         dataset_names=dataset.names,
         limit=count if count < len(dataset) else None,
         dataset_labels=None if match is None else tuple(match.to_dataset.tolist()),
@@ -335,12 +335,12 @@ def _count(dataset: Dataset, limit: int | None) -> int:
 def _select_images(dataset: Dataset, count: int, seed: int | None) -> Iterator[DatasetImage]:
     """Return the first `count` images in the run's order, which does not depend on `count`."""
     if seed is None:
-        return islice(dataset.entries, count if count < len(dataset) else None)
+        return islice(dataset.images, count if count < len(dataset) else None)
 
     def draw(entry: DatasetImage) -> bytes:
         return hashlib.blake2b(f"{seed} {entry.id}".encode()).digest()
 
-    return iter(heapq.nsmallest(count, dataset.entries, key=draw))
+    return iter(heapq.nsmallest(count, dataset.images, key=draw))
 
 
 def _first_images(dataset: Dataset, limit: int | None, seed: int | None, count: int) -> list[Image]:

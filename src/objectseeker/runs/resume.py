@@ -180,7 +180,7 @@ def _dataset_differences(run: Run, requested: Manifest) -> Iterator[str]:
 
 def _same_objects(first: DatasetImage, second: DatasetImage) -> bool:
     return (
-        first.truth == second.truth
+        first.ground_truth == second.ground_truth
         and first.ignore.tolist() == second.ignore.tolist()
         and first.crowd.tolist() == second.crowd.tolist()
         and first.size == second.size

@@ -169,7 +169,7 @@ class Run:
                 entry.id,
                 cast(Path, entry.path),
                 reason,
-                int((~entry.ignore & ~np.isin(entry.truth.label, unmatched)).sum()),
+                int((~entry.ignore & ~np.isin(entry.ground_truth.label, unmatched)).sum()),
             )
             for entry, reason in entries
         )
@@ -338,12 +338,12 @@ class StoredImages(Sequence[ObservedImage]):
         masks = recipe_for_frame(manifest.observation_settings.masks, entry.frame_number).masks(*size)
         ends = np.searchsorted(mask, np.arange(-1, len(masks)), side="right").tolist()
         base, *masked = (boxes[start:end] for start, end in zip([0, *ends], ends, strict=False))
-        known = ~np.isin(entry.truth.label, manifest.unmatched_labels)
+        known = ~np.isin(entry.ground_truth.label, manifest.unmatched_labels)
         return ObservedImage(
             id=entry.id,
             path=cast(Path, entry.path),  # a Url has what is needed: a name, and it can be loaded
             observation=Observation(*size, masks, base, masked),
-            truth=entry.truth[known],
+            truth=entry.ground_truth[known],
             ignore=entry.ignore[known],
             crowd=entry.crowd[known],
             frame=entry.frame,

@@ -29,4 +29,6 @@ def samples() -> list[Sample]:
     """The bundled photographs, always in the same order."""
     folder = Path(str(resources.files(__package__)))
     dataset = open_dataset(f"coco:{folder / 'annotations.json'}:{folder}")
-    return [Sample(path := Path(str(entry.path)), path.stem, entry.truth, entry.crowd) for entry in dataset.entries]
+    return [
+        Sample(path := Path(str(image.path)), path.stem, image.ground_truth, image.crowd) for image in dataset.images
+    ]
