@@ -143,7 +143,7 @@ def test_the_example_is_a_policy(workplace):
     assert parse_policy(text).confidence == 0.95
 
 
-def attack_json(folder, survived):
+def attack_json(folder, survived, **changes):
     """An attack file on the tuned defense, of the first object."""
     run = open_run(folder / "run")
     defense = run.bind_defense(Defense.load(folder / "tuned" / "defense.json"))
@@ -161,6 +161,7 @@ def attack_json(folder, survived):
         "defended_survived": survived,
         "guarantee_broken": not survived,
         "effects": {"undefended": None, "defended": None},
+        **changes,
     }
     content = {
         "defense": defense.to_dict() | {"sha256": defense.sha256},
@@ -180,6 +181,26 @@ def test_a_refuted_certificate_exits_with_3(workplace):
     assert "refuted" in printed
     assert 'errors="1"' in (workplace / "refuted" / "junit.xml").read_text()
     assert "The verdict is refuted" in call("verify", "refuted.zip")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("defended_survived", 0, "must be true or false or null, got 0"),
+        ("defended_survived", "false", "must be true or false or null, got 'false'"),
+        ("guarantee_broken", None, "must be true or false, got None"),
+        ("guarantee_broken", 0.0, "must be true or false, got 0.0"),
+        ("found_defended", 1, "must be true or false, got 1"),
+        ("box", [1, 2, True, 4], "must be a number, got True"),
+        ("object", 0.5, "must be a whole number, got 0.5"),
+    ],
+)
+def test_a_flag_that_is_neither_true_nor_false_is_no_survival(workplace, key, value, message):
+    attack_json(workplace, False, **{key: value})
+    with pytest.raises(
+        ObjectSeekerError, match=rf"attack\.json: objects\[0\]\.{key}.* {message}: name an attack\.json"
+    ):
+        call("gate", "run", "--policy", "easy.toml", *GATE, "--attack-results", "attack.json")
 
 
 def test_bad_input_is_refused_before_anything_is_judged(workplace):

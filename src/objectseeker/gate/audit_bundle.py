@@ -18,13 +18,14 @@ import platform
 import re
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
 
-from objectseeker import __version__
+from objectseeker import __version__, codec
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
@@ -205,16 +206,15 @@ def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
     return sorted(stated)
 
 
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """manifest.json: the SHA-256 of every other member."""
+
+    members: dict[str, str]
+
+
 def _read_manifest(content: bytes, file: Path) -> dict[str, str]:
-    try:
-        values = json.loads(content)
-        members = {str(name): str(value) for name, value in values["members"].items()}
-        written_as = values["format"]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ObjectSeekerError(f"{readable(file)} has a {MANIFEST} that cannot be read") from None
-    if written_as != FORMAT:
-        raise ObjectSeekerError(f"{readable(file)} has format {written_as!r}, this objectseeker reads {FORMAT}")
-    return members
+    return codec.read_json(content, _Manifest, f"{MANIFEST} of {readable(file)}", format=FORMAT).members
 
 
 def _read_release(folder: Path, names: list[str]) -> ReleaseFiles:

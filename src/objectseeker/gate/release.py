@@ -6,12 +6,12 @@ Everything that a verdict depends on is in these files, so a copy of them gives 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from objectseeker import codec
 from objectseeker.core.threats import Patch
 from objectseeker.defense import Defense, spec_without_path
 from objectseeker.errors import ObjectSeekerError
@@ -218,34 +218,50 @@ def _require_curve(run: Run, settings: EvaluationSettings) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AttackedObject:
+    """What the gate reads of a row of attack.json."""
+
+    image: str
+    object: int
+    class_name: str
+    box: tuple[float, float, float, float]
+    guarantee_broken: bool
+    found_defended: bool
+    defended_survived: bool | None  # None: the defended detector was not attacked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attack:
+    """What the gate reads of attack.json."""
+
+    patch: Patch
+    certification_threshold: float
+    objects: tuple[_AttackedObject, ...]
+
+
 def _read_attack(path: Path, number: int, defense: Defense) -> AttackResults:
+    """Read attack.json; a flag that is neither true nor false is an error, never a survival."""
     from objectseeker.attack.metrics import read_recall
 
-    content = _read_json(path, "an attack.json: name the one that objectseeker attack wrote")
+    expected = "an attack.json: name the one that objectseeker attack wrote"
+    content = _read_json(path, expected)
     try:
-        patch, threshold, rows = (
-            Patch(**content["patch"]),
-            float(content["certification_threshold"]),
-            list(content["objects"]),
-        )
-        for row in rows:
-            _ = [
-                row[key]
-                for key in ("image", "object", "class", "guarantee_broken", "found_defended", "defended_survived")
-            ]
-            _ = [float(value) for value in row["box"]]
-    except ObjectSeekerError:
-        raise
+        rows = [dict(row) for row in content["objects"]]
+        names = [item.name for item in fields(_AttackedObject)]
+        read = [{name: row["class" if name == "class_name" else name] for name in names} for row in rows]
+        stated = {name: content[name] for name in ("patch", "certification_threshold")} | {"objects": read}
     except (KeyError, TypeError, ValueError):
-        raise ObjectSeekerError(f"{path} is not an attack.json: name the one that objectseeker attack wrote") from None
-    read_recall(path, defense, patch, certification_threshold=threshold)  # rejects one on another defense
-    return AttackResults(ATTACK_NAME.format(number), patch, threshold, rows)
+        raise ObjectSeekerError(f"{path} is not {expected}") from None
+    attack = codec.from_plain(stated, _Attack, str(path), fix="name an attack.json that objectseeker attack wrote")
+    threshold = attack.certification_threshold
+    read_recall(path, defense, attack.patch, certification_threshold=threshold)  # rejects one on another defense
+    return AttackResults(ATTACK_NAME.format(number), attack.patch, threshold, rows)
 
 
 def _read_json(path: Path, expected: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise ObjectSeekerError(f"cannot read {path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise ObjectSeekerError(f"{path} is not {expected}") from None
+    return codec.parse_json(content, str(path), fix=f"it is not {expected}")
