@@ -52,7 +52,7 @@ def main() -> None:
         train(trainer, log, folder, arguments, partial(measure, trainer, data.held_out, log))
         (folder / "finished").touch()
         if options.observe:
-            watchers.append(start_observing(folder, options, mask_mode=settings.masking.by))
+            watchers.append(start_observing(folder, options, mask_mode=settings.masking.mask_mode))
     for watcher in watchers:
         watcher.wait()
     log("end of the plan")

@@ -19,7 +19,7 @@ from torch import Tensor
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.training.masked_batches import draw_strips, kept_parts, mask_and_move, visible_targets
-from objectseeker.training.masking import Masking, area_of, inside, still_target
+from objectseeker.training.masking import Masking, area_of, intersect_boxes, keeps_target
 from train_builtin.packs import CROWD, DOUBTFUL, Pack, Pixels
 
 TILES = 4  # of a mosaic: top left, top right, bottom left, bottom right
@@ -36,8 +36,8 @@ class SampleMasking(Masking):
 
     `through` is the share of the masks of which a line is drawn through an object instead of anywhere. With `paired`,
     half of a batch are whole samples and the other half the same ones masked. Of `worst` masks drawn for a sample the
-    one is taken under which its loss is largest. All samples have one size, so by="crop" moves the cut of a half mask
-    to the border of the sample, as a detector sees it that is given the kept half alone.
+    one is taken under which its loss is largest. All samples have one size, so mask_mode="crop" moves the cut of a half
+    mask to the border of the sample, as a detector sees it that is given the kept half only.
     """
 
     through: float = 0.0
@@ -203,8 +203,8 @@ class Augmentation:
     def _masked(self, sample: Batch, strips: Strips, masking: SampleMasking) -> Batch:
         """Samples with their masks applied, to the pixels and to the targets."""
         kept = kept_parts(*strips, self.size, self.size)
-        boxes, present = visible_targets(sample.boxes, sample.present, kept, masking.visible)
-        shift = cut_to_border(kept, self.size) if masking.by == "crop" else torch.zeros_like(kept[:, 0, :2])
+        boxes, present = visible_targets(sample.boxes, sample.present, kept, masking.min_visible)
+        shift = cut_to_border(kept, self.size) if masking.mask_mode == "crop" else torch.zeros_like(kept[:, 0, :2])
         corners = torch.cat([shift, shift], 1)[:, None]
         boxes = (boxes - corners) * present[..., None]
         images = self._finish(sample.images, kept, shift, masking.fill)
@@ -312,7 +312,7 @@ class Augmentation:
             self.size,
             self.generator,
             probability=masking.probability,
-            bands=masking.bands,
+            band_fraction=masking.band_fraction,
             band_widths=masking.band_widths,
         )
         aim = (self._uniform(present.shape) * present).argmax(1)  # some object, where there is one
@@ -362,9 +362,9 @@ def tile_boxes(boxes: Tensor, labels: Tensor, tiles: Tensor, placement: Placemen
     x1, x2 = x1 * scale_x, x2 * scale_x
     x1, x2 = torch.where(flipped, width - x2, x1) + left, torch.where(flipped, width - x1, x2) + left
     placed = torch.stack([x1, y1 * scale_y + top, x2, y2 * scale_y + top], -1)
-    cut = inside(placed, tiles[:, :, None])
+    cut = intersect_boxes(placed, tiles[:, :, None])
     large = (cut[..., 2:] - cut[..., :2] > LEAST_VISIBLE_SIDE).all(-1)
-    present = (labels >= 0) & still_target(area_of(cut), area_of(placed), LEAST_VISIBLE_SHARE) & large
+    present = (labels >= 0) & keeps_target(area_of(cut), area_of(placed), LEAST_VISIBLE_SHARE) & large
     return cut.flatten(1, 2), labels.flatten(1), present.flatten(1)
 
 

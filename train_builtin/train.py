@@ -28,7 +28,7 @@ from objectseeker.detectors.builtin.model import CLASSES
 from objectseeker.detectors.torch_module import torch_detector
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import shown
-from objectseeker.training.masking import BAND_WIDTHS
+from objectseeker.training.masking import DEFAULT_BAND_WIDTHS
 from train_builtin.augmentation import Bank, SampleMasking
 from train_builtin.evaluate import LAYOUT, average_precisions
 from train_builtin.folders import read_folder
@@ -129,10 +129,10 @@ def settings_of(arguments: argparse.Namespace, data: Data) -> Settings:
 def masking_of(arguments: argparse.Namespace) -> SampleMasking:
     return SampleMasking(
         probability=arguments.mask_probability,
-        bands=arguments.mask_bands,
+        band_fraction=arguments.mask_band_fraction,
         band_widths=arguments.mask_band_widths,
-        visible=arguments.mask_visible,
-        by="crop" if arguments.mask_crop else "fill",
+        min_visible=arguments.mask_min_visible,
+        mask_mode="crop" if arguments.mask_crop else "fill",
         through=arguments.mask_through,
         paired=arguments.mask_paired,
         worst=arguments.mask_worst,
@@ -372,16 +372,18 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     masks.add_argument(
         "--mask-early-share", type=float, default=EARLY_MASK_SHARE, help="of that probability, before (default: 0.6)"
     )
-    masks.add_argument("--mask-bands", type=float, default=0.0, metavar="SHARE", help="of masks that are bands")
+    masks.add_argument("--mask-band-fraction", type=float, default=0.0, metavar="SHARE", help="of masks that are bands")
     masks.add_argument(
         "--mask-band-widths",
         type=float,
         nargs=2,
-        default=BAND_WIDTHS,
+        default=DEFAULT_BAND_WIDTHS,
         metavar=("NARROWEST", "WIDEST"),
         help="of bands, as shares of the axis",
     )
-    masks.add_argument("--mask-visible", type=float, default=0.2, help="share of a box that must remain of a target")
+    masks.add_argument(
+        "--mask-min-visible", type=float, default=0.2, help="share of a box that must remain of a target"
+    )
     masks.add_argument("--mask-through", type=float, default=0.0, help="share of masks with a line through an object")
     masks.add_argument(
         "--mask-worst", type=int, default=1, metavar="K", help="take the one of K masks with the largest loss"

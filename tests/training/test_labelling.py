@@ -114,7 +114,7 @@ def test_no_anchor_point_learns_from_doubt():
     assert (less < loss).all()
 
 
-@pytest.mark.parametrize("masking", [NO_MASKS, SampleMasking(probability=1.0, by="crop", visible=0.5)])
+@pytest.mark.parametrize("masking", [NO_MASKS, SampleMasking(probability=1.0, mask_mode="crop", min_visible=0.5)])
 def test_doubtful_boxes_go_where_their_images_go(masking):
     pack = noise_pack(8)
     for number, rows in enumerate(pack.boxes):

@@ -27,9 +27,9 @@ class Given(np.random.Generator):
         return np.array(self.numbers)
 
 
-def drawn(width, height, *, bands=0.5, seed=0):
+def drawn(width, height, *, band_fraction=0.5, seed=0):
     """What is kept of every sample, and the same masks drawn one by one."""
-    options = {"probability": 0.8, "bands": bands, "band_widths": (0.1, 0.6)}
+    options = {"probability": 0.8, "band_fraction": band_fraction, "band_widths": (0.1, 0.6)}
     generator = torch.Generator().manual_seed(seed)
     numbers = torch.rand(4, COUNT, generator=generator)
     generator.manual_seed(seed)
@@ -53,7 +53,7 @@ def some_images(width, height, kind, seed=0):
 @pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("bands", [0, 0.5, 1])
 def test_masks_are_those_drawn_one_by_one_and_lines_lie_inside(width, height, bands):
-    kept, strips = drawn(width, height, bands=bands)
+    kept, strips = drawn(width, height, band_fraction=bands)
     whole = ((0, 0, width, height), (width, 0, width, height))
     assert kept.tolist() == [list(map(list, strip.kept(width, height) if strip else whole)) for strip in strips]
     assert (kept[..., :2] < kept[..., 2:]).all(2).any(1).all()  # something is left
@@ -77,7 +77,7 @@ def test_targets_are_those_of_single_images(width, height, visible):
     compared = 0
     for number, strip in enumerate(strips):
         if strip is not None:  # a single image without a mask is left alone, empty boxes included
-            masked = apply_strip(np.zeros((height, width)), boxes[number], strip, visible=visible)
+            masked = apply_strip(np.zeros((height, width)), boxes[number], strip, min_visible=visible)
             assert (still[number] == (torch.from_numpy(masked.keep) & present[number])).all()
             assert torch.equal(seen[number][torch.from_numpy(masked.keep)], masked.boxes)
             compared += 1
@@ -102,7 +102,7 @@ def test_samples_moved_to_their_corner_begin_with_the_crop_of_single_images():
     moved = mask_and_move(images, kept, shift)
     seen, _ = visible_targets(boxes, torch.ones(boxes.shape[:2], dtype=torch.bool), kept, 0.2)
     for number, strip in enumerate(strips):
-        crop = apply_strip(images[number], boxes[number], strip, by="crop")
+        crop = apply_strip(images[number], boxes[number], strip, mask_mode="crop")
         rows, columns = crop.image.shape[-2:]
         assert torch.equal(moved[number, :, :rows, :columns], crop.image)
         assert (moved[number, :, rows:] == 114).all()

@@ -11,7 +11,7 @@ from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Bands
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import Strip, apply_strip, draw_strip, mask_strip
-from objectseeker.training.masking import BAND_WIDTHS, from_corners, require_format, to_corners
+from objectseeker.training.masking import DEFAULT_BAND_WIDTHS, from_corners, require_format, to_corners
 
 HEIGHT, WIDTH = 17, 23
 NOTHING = np.zeros((0, 4))
@@ -86,7 +86,7 @@ def rasterised(boxes: np.ndarray, strip: Strip, visible: Fraction) -> tuple[list
 def test_targets_are_those_of_a_bitmap(visible):
     boxes = some_boxes()
     for strip in every_mask():
-        masked = apply_strip(noise(), boxes, strip, visible=float(visible))
+        masked = apply_strip(noise(), boxes, strip, min_visible=float(visible))
         targets, keep = rasterised(boxes, strip, visible)
         assert masked.keep.tolist() == keep
         np.testing.assert_array_equal(masked.boxes, np.reshape(targets, (-1, 4)))
@@ -96,7 +96,7 @@ def test_visible_shares_are_those_of_a_bitmap():
     boxes = some_boxes(10, seed=1)
     for strip in every_mask():
         shares = [(painted(box) & ~removed_pixels(strip)).sum() / painted(box).sum() for box in boxes]
-        np.testing.assert_allclose(apply_strip(noise(), boxes, strip).share, shares)
+        np.testing.assert_allclose(apply_strip(noise(), boxes, strip).visible_fraction, shares)
 
 
 def test_pixels_are_those_of_a_bitmap_and_the_input_is_not_changed():
@@ -111,7 +111,7 @@ def test_a_crop_is_what_is_left_and_boxes_lie_where_their_pixels_do():
     image, boxes = noise(), some_boxes(12, seed=2)
     for strip in half_masks():
         filled = apply_strip(image, boxes, strip)
-        cropped = apply_strip(image, boxes, strip, by="crop")
+        cropped = apply_strip(image, boxes, strip, mask_mode="crop")
         x, y, right, bottom = strip.window(WIDTH, HEIGHT)
         np.testing.assert_array_equal(cropped.image, image[~removed_pixels(strip)].reshape(bottom - y, right - x, 3))
         np.testing.assert_array_equal(cropped.keep, filled.keep)
@@ -124,27 +124,27 @@ def test_a_crop_is_what_is_left_and_boxes_lie_where_their_pixels_do():
 def test_a_band_is_filled_by_crop_too():
     image, boxes = noise(), some_boxes(12, seed=2)
     for strip in every_band()[::19]:
-        filled, cropped = (apply_strip(image, boxes, strip, by=by) for by in ("fill", "crop"))
-        for name in ("image", "boxes", "keep", "share"):
+        filled, cropped = (apply_strip(image, boxes, strip, mask_mode=mask_mode) for mask_mode in ("fill", "crop"))
+        for name in ("image", "boxes", "keep", "visible_fraction"):
             np.testing.assert_array_equal(getattr(cropped, name), getattr(filled, name))
 
 
 def test_a_band_through_an_object_leaves_its_box_and_one_over_its_end_shortens_it():
     boxes = [[4.0, 2, 12, 10]]
     assert apply_strip(noise(), boxes, Strip(0, 6, 9)).boxes.tolist() == boxes
-    assert apply_strip(noise(), boxes, Strip(0, 6, 9)).share == 5 / 8
+    assert apply_strip(noise(), boxes, Strip(0, 6, 9)).visible_fraction == 5 / 8
     assert apply_strip(noise(), boxes, Strip(0, 2, 6)).boxes.tolist() == [[6, 2, 12, 10]]
     assert apply_strip(noise(), boxes, Strip(1, 6, 14)).boxes.tolist() == [[4, 2, 12, 6]]
-    assert apply_strip(noise(), boxes, Strip(0, 5, 11)).share == 2 / 8  # both of its ends are left
+    assert apply_strip(noise(), boxes, Strip(0, 5, 11)).visible_fraction == 2 / 8  # both of its ends are left
     least = [[4.0, 2, 12.01, 3]]  # of its last column a hundredth is left
     assert apply_strip(noise(), least, Strip(0, 6, 12)).boxes.tolist() == least
-    assert not apply_strip(noise(), boxes, Strip(0, 5, 11), visible=0.26).keep.any()
-    assert not apply_strip(noise(), boxes, Strip(0, 4, 12), visible=0).keep.any()
+    assert not apply_strip(noise(), boxes, Strip(0, 5, 11), min_visible=0.26).keep.any()
+    assert not apply_strip(noise(), boxes, Strip(0, 4, 12), min_visible=0).keep.any()
 
 
 def test_a_crop_is_a_copy():
     image = noise()
-    apply_strip(image, NOTHING, Strip(0, 0, 3), by="crop").image[:] = 7
+    apply_strip(image, NOTHING, Strip(0, 0, 3), mask_mode="crop").image[:] = 7
     np.testing.assert_array_equal(image, noise())
 
 
@@ -154,7 +154,7 @@ def test_no_mask_leaves_everything_alone():
     assert masked.image is image
     assert masked.boxes is boxes
     assert masked.keep.all()
-    assert (masked.share == 1).all()
+    assert (masked.visible_fraction == 1).all()
 
 
 def test_labels_keep_step_with_boxes():
@@ -210,19 +210,21 @@ def test_the_same_numbers_are_drawn_whatever_comes_of_them():
     draw_strip(9, 9, masked, probability=1)
     draw_strip(1, 1, unmasked, probability=0)
     assert masked.random() == unmasked.random()
-    draw_strip(9, 9, masked, probability=1, bands=1)
-    draw_strip(9, 9, unmasked, probability=1, bands=0)
+    draw_strip(9, 9, masked, probability=1, band_fraction=1)
+    draw_strip(9, 9, unmasked, probability=1, band_fraction=0)
     assert masked.random() == unmasked.random()
 
 
 @pytest.mark.parametrize("bands", [0, 1])
 def test_an_image_of_one_pixel_has_no_line(bands):
-    assert all(draw_strip(1, 1, np.random.default_rng(seed), probability=1, bands=bands) is None for seed in range(20))
+    assert all(
+        draw_strip(1, 1, np.random.default_rng(seed), probability=1, band_fraction=bands) is None for seed in range(20)
+    )
 
 
 def test_of_every_width_and_at_every_place_bands_are_drawn_equally_often():
     rng = np.random.default_rng(0)
-    drawn = [draw_strip(12, 12, rng, probability=1, bands=1, band_widths=(0.2, 0.5)) for _ in range(6000)]
+    drawn = [draw_strip(12, 12, rng, probability=1, band_fraction=1, band_widths=(0.2, 0.5)) for _ in range(6000)]
     assert 2800 < sum(strip.axis for strip in drawn) < 3200
     widths = [strip.end - strip.start for strip in drawn]
     assert set(widths) == {3, 4, 5, 6}  # 0.2 and 0.5 of eleven pixels, rounded down, and one
@@ -237,7 +239,7 @@ def test_of_every_width_and_at_every_place_bands_are_drawn_equally_often():
 
 def test_the_share_of_bands():
     rng = np.random.default_rng(1)
-    drawn = [draw_strip(100, 100, rng, probability=0.5, bands=0.3) for _ in range(4000)]
+    drawn = [draw_strip(100, 100, rng, probability=0.5, band_fraction=0.3) for _ in range(4000)]
     masks = [strip for strip in drawn if strip is not None]
     assert 1850 < len(masks) < 2150
     inside = [strip for strip in masks if strip.start > 0 and strip.end < 100]
@@ -264,8 +266,8 @@ def test_the_bands_of_a_recipe_for_one_percent_are_among_those_drawn(size, spaci
     masks = Bands(0.01, spacing=spacing).masks(*size)
     inside = (masks.start > 0) & (masks.end < masks.limit[masks.axis])
     shares = ((masks.end - masks.start) / masks.limit[masks.axis])[inside]
-    assert shares.min() > BAND_WIDTHS[0]
-    assert shares.max() < BAND_WIDTHS[1]
+    assert shares.min() > DEFAULT_BAND_WIDTHS[0]
+    assert shares.max() < DEFAULT_BAND_WIDTHS[1]
 
 
 def test_gray_is_in_the_range_of_the_image():
@@ -287,7 +289,7 @@ def test_a_picture_stays_a_picture():
         shown = np.asarray(masked.image)
         assert (shown[:5] == DEFAULT_FILL).all()
         np.testing.assert_array_equal(shown[5:], np.asarray(picture.convert(masked.image.mode))[5:])
-        assert apply_strip(picture, NOTHING, strip, by="crop").image.size == (WIDTH, HEIGHT - 5)
+        assert apply_strip(picture, NOTHING, strip, mask_mode="crop").image.size == (WIDTH, HEIGHT - 5)
 
 
 def test_an_empty_box_is_no_target():
@@ -317,14 +319,14 @@ def test_formats_as_their_makers_describe_them():
         ({"image": np.zeros(5)}, r"\(5,\)"),
         ({"image": [[1, 2], [3, 4]]}, "list"),
         ({"probability": 1.5}, r"1\.5"),
-        ({"visible": -1}, "-1"),
-        ({"bands": 2}, "bands.*2"),
+        ({"min_visible": -1}, "-1"),
+        ({"band_fraction": 2}, "band_fraction.*2"),
         ({"band_widths": (0.3, 0.1)}, r"\(0\.3, 0\.1\)"),
         ({"band_widths": (0.3, 1)}, "below 1"),
-        ({"band_widths": 0.2}, "two shares"),
+        ({"band_widths": 0.2}, "two ascending fractions"),
         ({"band_widths": (0.1, "wide")}, "'wide'"),
-        ({"by": "blur"}, "blur"),
-        ({"labels": [1]}, "one label per box"),
+        ({"mask_mode": "blur"}, "blur"),
+        ({"labels": [1]}, "labels must be one per box"),
     ],
 )
 def test_bad_input_is_named(arguments, message):
@@ -342,9 +344,9 @@ def test_bad_masks_and_formats_are_named():
         Strip(1, 5, 3)
     with pytest.raises(ObjectSeekerError, match=r"whole number, got 2\.5"):
         Strip(1, 0.5, 3)
-    with pytest.raises(ObjectSeekerError, match="at least 0, got -1"):
+    with pytest.raises(ObjectSeekerError, match="at least 0: got -1"):
         Strip(0, -1, 3)
-    with pytest.raises(ObjectSeekerError, match="up to 18 does not fit an image of 23x17"):
+    with pytest.raises(ObjectSeekerError, match="does not fit 23x17 pixels: got an end of 18"):
         apply_strip(noise(), NOTHING, Strip(1, 3, HEIGHT + 1))
     with pytest.raises(ObjectSeekerError, match="23"):
         apply_strip(noise(), NOTHING, Strip(0, 0, WIDTH))
@@ -359,9 +361,9 @@ class TestTensors:
     def torch(self):
         return pytest.importorskip("torch")
 
-    @pytest.mark.parametrize("by", ["fill", "crop"])
+    @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
     @pytest.mark.parametrize("kind", ["uint8", "float32", "float64", "bfloat16"])
-    def test_agree_with_arrays(self, torch, kind, by):
+    def test_agree_with_arrays(self, torch, kind, mask_mode):
         dtype = getattr(torch, kind)
         boxes = some_boxes(seed=6) + np.random.default_rng(6).uniform(0, 1, (30, 4)).astype(np.float32)
         array = noise() if kind == "uint8" else (noise() / 256).astype(np.float32)
@@ -370,8 +372,8 @@ class TestTensors:
         array = array.astype(np.uint8) if kind == "uint8" else array
         given = torch.from_numpy(boxes).float()
         for strip in every_mask()[::3]:
-            ours = apply_strip(tensor, given, strip, by=by)
-            theirs = apply_strip(array, given.double().numpy(), strip, by=by)
+            ours = apply_strip(tensor, given, strip, mask_mode=mask_mode)
+            theirs = apply_strip(array, given.double().numpy(), strip, mask_mode=mask_mode)
             assert ours.image.dtype == dtype
             assert ours.boxes.dtype == torch.float32
             np.testing.assert_array_equal(ours.keep, theirs.keep)
@@ -392,8 +394,8 @@ class TestTensors:
     def test_input_is_not_changed(self, torch):
         tensor = torch.from_numpy(noise()).permute(2, 0, 1)
         before = tensor.clone()
-        for by in ("fill", "crop"):
-            apply_strip(tensor, torch.zeros(0, 4), Strip(0, 0, 5), by=by).image.zero_()
+        for mask_mode in ("fill", "crop"):
+            apply_strip(tensor, torch.zeros(0, 4), Strip(0, 0, 5), mask_mode=mask_mode).image.zero_()
         assert torch.equal(tensor, before)
 
     def test_a_torch_generator_decides(self, torch):

@@ -99,7 +99,7 @@ def test_lines_through_objects_cut_one(bank, bands):
     boxes = torch.tensor([[[0.0, 0, 9, 9], [40, 20, 64, 30]]]).repeat(200, 1, 1)
     present = torch.tensor([[True, True], [False, True]]).repeat(100, 1)
 
-    masking = SampleMasking(probability=1.0, bands=bands, band_widths=(0.1, 0.2), through=1.0)
+    masking = SampleMasking(probability=1.0, band_fraction=bands, band_widths=(0.1, 0.2), through=1.0)
     masked, axis, start, end = augmentation._strips(boxes, present, masking)
 
     for number in range(200):
@@ -114,31 +114,31 @@ def test_lines_through_objects_cut_one(bank, bands):
 
 
 def test_masks_that_are_aimed_at_nothing_are_those_drawn(bank):
-    masking = SampleMasking(probability=1.0, bands=0.5, through=1.0)
+    masking = SampleMasking(probability=1.0, band_fraction=0.5, through=1.0)
     augmentation = Augmentation(bank, SIZE, seed=3, compiled=False)
     boxes, nothing = torch.zeros(50, 2, 4), torch.zeros(50, 2, dtype=torch.bool)
 
     ours = augmentation._strips(boxes, nothing, masking)
 
     generator = torch.Generator().manual_seed(3)
-    theirs = draw_strips(50, SIZE, SIZE, generator, probability=1.0, bands=0.5)
+    theirs = draw_strips(50, SIZE, SIZE, generator, probability=1.0, band_fraction=0.5)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
 def test_what_bands_are_comes_from_the_command_line_and_from_a_plan():
-    given = ["--check", "--out", "runs", "--mask-bands", "0.5", "--mask-band-widths", "0.1", "0.2"]
+    given = ["--check", "--out", "runs", "--mask-band-fraction", "0.5", "--mask-band-widths", "0.1", "0.2"]
     options = detector_parser(None).parse_args(given)
     data = argparse.Namespace(settings={"images": 12, "digest": ""}, names=("a",))
     masking = settings_of(options, data).masking
-    assert (masking.bands, masking.band_widths) == (0.5, (0.1, 0.2))
-    plan = {"name": "bands", "mask_bands": 1, "mask_band_widths": [0.15, 0.25]}
+    assert (masking.band_fraction, masking.band_widths) == (0.5, (0.1, 0.2))
+    plan = {"name": "bands", "mask_band_fraction": 1, "mask_band_widths": [0.15, 0.25]}
     masking = settings_of(changed(options, plan), data).masking
-    assert (masking.bands, masking.band_widths) == (1, (0.15, 0.25))
+    assert (masking.band_fraction, masking.band_widths) == (1, (0.15, 0.25))
     assert settings_of(detector_parser(None).parse_args(given[:3]), data).masking == SampleMasking()
 
 
 def test_paired_batches_show_every_sample_whole_and_masked(bank):
-    batch = draw(bank, SampleMasking(probability=1.0, bands=0.5, paired=True), count=8)
+    batch = draw(bank, SampleMasking(probability=1.0, band_fraction=0.5, paired=True), count=8)
     whole, masked = batch.images[:4], batch.images[4:]
 
     same = torch.isclose(whole, masked).all(1)
@@ -190,7 +190,7 @@ def settings(**changes):
                 "steps": 3,
                 "images": 12,
                 "digest": "these",
-                "masking": SampleMasking(probability=0.5, bands=0.5),
+                "masking": SampleMasking(probability=0.5, band_fraction=0.5),
                 "batch": 4,
                 "size": SIZE,
             }
@@ -207,7 +207,7 @@ def piece(trainer, folder, seconds=float("inf")):
 @pytest.mark.slow
 def test_a_run_in_pieces_ends_with_the_same_bits_as_one_left_alone(bank, tmp_path):
     cpu = torch.device("cpu")
-    chosen = settings(masking=SampleMasking(probability=0.9, bands=0.5, worst=2), mask_worst_every=2)
+    chosen = settings(masking=SampleMasking(probability=0.9, band_fraction=0.5, worst=2), mask_worst_every=2)
     alone = Trainer(chosen, bank, cpu, compiled=False)
     piece(alone, tmp_path / "alone")
     for _ in range(3):  # no time at all: one step a piece

@@ -40,7 +40,7 @@ def hidden(batch):
 
 
 def draw(bank, worst, judge):
-    masking = SampleMasking(probability=0.6, bands=0.5, through=0.5, visible=0.5, worst=worst)
+    masking = SampleMasking(probability=0.6, band_fraction=0.5, through=0.5, min_visible=0.5, worst=worst)
     augmentation = Augmentation(bank, SIZE, seed=0, compiled=False)
     return augmentation.batch(16, Strength(0.0, 0.0, 1.3, 1.4, masking), judge)
 
@@ -77,13 +77,16 @@ def test_the_loss_of_a_sample_is_that_of_a_batch_of_its_own():
 
 def test_when_masks_are_many_and_when_the_worst_is_taken():
     chosen = settings(
-        *("--mask-probability", "0.9", "--mask-early-share", "1", "--mask-bands", "0.5", "--mask-through", "0.3"),
-        *("--mask-visible", "0.5", "--mask-worst", "2", "--mask-worst-from", "0.5", "--mask-worst-every", "2"),
+        *("--mask-probability", "0.9", "--mask-early-share", "1", "--mask-band-fraction", "0.5"),
+        *("--mask-through", "0.3"),
+        *("--mask-min-visible", "0.5", "--mask-worst", "2", "--mask-worst-from", "0.5", "--mask-worst-every", "2"),
     )
     drawn = [strength(Progress(step), chosen).masking for step in range(10)]
     assert [masking.worst for masking in drawn] == [1, 1, 1, 1, 1, 1, 2, 1, 2, 1]
     expected = {(0.9, 0.5, 0.3, 0.5)}
-    assert {(masking.probability, masking.bands, masking.through, masking.visible) for masking in drawn} == expected
+    assert {
+        (masking.probability, masking.band_fraction, masking.through, masking.min_visible) for masking in drawn
+    } == expected
     usual = [strength(Progress(step), settings()).masking.probability for step in range(10)]
     assert usual == [0.3] * 7 + [0.5] * 3
 

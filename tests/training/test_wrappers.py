@@ -13,14 +13,14 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.training import (
     AlbumentationsMask,
     MaskedDataset,
-    MaskedDetection,
+    MaskedDetectionDataset,
     Strip,
     TorchvisionMask,
     apply_strip,
     draw_strip,
 )
 from objectseeker.training.masking import from_corners
-from objectseeker.training.torchvision_transform import PER_OBJECT
+from objectseeker.training.transforms import PER_OBJECT
 
 HEIGHT, WIDTH = 24, 32
 SIZE = WIDTH, HEIGHT
@@ -34,19 +34,21 @@ def noise(seed: int = 0) -> np.ndarray:
 
 def expected(seed: int, bands: float = 0, **options) -> tuple[Strip | None, object]:
     """What a wrapper whose generator starts from `seed` must give."""
-    strip = draw_strip(*SIZE, np.random.default_rng(seed), probability=1, bands=bands)
+    strip = draw_strip(*SIZE, np.random.default_rng(seed), probability=1, band_fraction=bands)
     return strip, apply_strip(noise(), BOXES, strip, **options)
 
 
 class TestAlbumentations:
     @pytest.mark.parametrize("form", ["pascal_voc", "albumentations", "coco", "yolo"])
-    @pytest.mark.parametrize(("by", "bands"), [("fill", 0), ("crop", 0), ("crop", 0.5)])
-    def test_boxes_in_every_format(self, form, by, bands):
+    @pytest.mark.parametrize(("mask_mode", "bands"), [("fill", 0), ("crop", 0), ("crop", 0.5)])
+    def test_boxes_in_every_format(self, form, mask_mode, bands):
         lost = 0
         for seed in range(12):
-            _, masked = expected(seed, bands, by=by)
+            _, masked = expected(seed, bands, mask_mode=mask_mode)
             rng = np.random.default_rng(seed)
-            transform = AlbumentationsMask(probability=1, bands=bands, by=by, format=form, rng=rng)
+            transform = AlbumentationsMask(
+                probability=1, band_fraction=bands, mask_mode=mask_mode, format=form, rng=rng
+            )
             given = from_corners(BOXES, form, SIZE)
             sample = transform(image=noise(), bboxes=given.tolist(), class_labels=LABELS.tolist())
             np.testing.assert_array_equal(sample["image"], masked.image)
@@ -161,13 +163,13 @@ def plain_target(torch) -> dict:
 
 
 class TestTorchvision:
-    @pytest.mark.parametrize("by", ["fill", "crop"])
-    def test_everything_about_an_object_keeps_step(self, torch, by):
+    @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+    def test_everything_about_an_object_keeps_step(self, torch, mask_mode):
         image, target = torch.from_numpy(noise()).permute(2, 0, 1), plain_target(torch)
         for seed in range(20):
             strip = draw_strip(*SIZE, np.random.default_rng(seed), probability=1)
-            masked = apply_strip(image, target["boxes"], strip, by=by)
-            got, changed = TorchvisionMask(by=by).mask(image, target, strip)
+            masked = apply_strip(image, target["boxes"], strip, mask_mode=mask_mode)
+            got, changed = TorchvisionMask(mask_mode=mask_mode).mask(image, target, strip)
             assert torch.equal(got, masked.image)
             assert torch.equal(changed["boxes"], masked.boxes)
             keep = torch.from_numpy(masked.keep)
@@ -183,12 +185,12 @@ class TestTorchvision:
         assert torch.equal(target["boxes"], torch.tensor(BOXES).float())  # the given target is not changed
         assert target["masks"].sum() == target["area"].sum()
 
-    @pytest.mark.parametrize("by", ["fill", "crop"])
-    def test_boxes_lie_around_what_a_band_leaves_of_their_masks(self, torch, by):
+    @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+    def test_boxes_lie_around_what_a_band_leaves_of_their_masks(self, torch, mask_mode):
         image, target = noise_tensor(torch), plain_target(torch)
         through = 0
         for start in range(1, WIDTH - 6, 2):
-            got, changed = TorchvisionMask(by=by).mask(image, target, Strip(0, start, start + 5))
+            got, changed = TorchvisionMask(mask_mode=mask_mode).mask(image, target, Strip(0, start, start + 5))
             assert got.shape == image.shape
             assert (got[..., start : start + 5] == DEFAULT_FILL).all()
             for box, mask, area in zip(changed["boxes"].int(), changed["masks"], changed["area"], strict=True):
@@ -211,7 +213,7 @@ class TestTorchvision:
 
     def test_an_image_without_objects(self, torch):
         target = {name: values[:0] for name, values in plain_target(torch).items() if name in PER_OBJECT}
-        _, changed = TorchvisionMask(by="crop").mask(
+        _, changed = TorchvisionMask(mask_mode="crop").mask(
             noise_tensor(torch), {**target, "boxes": torch.zeros(0, 4)}, Strip(0, 0, 10)
         )
         assert changed["boxes"].shape == (0, 4)
@@ -219,8 +221,8 @@ class TestTorchvision:
         assert len(changed["labels"]) == len(changed["area"]) == 0
 
     @pytest.mark.parametrize("form", list(Format))
-    @pytest.mark.parametrize("by", ["fill", "crop"])
-    def test_tensors_of_torchvision(self, torch, kinds, form, by):
+    @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
+    def test_tensors_of_torchvision(self, torch, kinds, form, mask_mode):
         ours = {"XYXY": "pascal_voc", "XYWH": "coco", "CXCYWH": "cxcywh"}[form.value]
         given = from_corners(BOXES, ours, SIZE)
         image = kinds["image"](noise_tensor(torch))
@@ -228,8 +230,8 @@ class TestTorchvision:
         target["boxes"] = kinds["boxes"](torch.tensor(given), format=form, canvas_size=(HEIGHT, WIDTH))
         target["masks"] = kinds["mask"](target["masks"])
         strip = Strip(1, 0, 11)
-        masked = apply_strip(noise(), BOXES, strip, by=by)
-        got, changed = TorchvisionMask(by=by).mask(image, target, strip)
+        masked = apply_strip(noise(), BOXES, strip, mask_mode=mask_mode)
+        got, changed = TorchvisionMask(mask_mode=mask_mode).mask(image, target, strip)
         assert type(got) is kinds["image"]
         assert type(changed["masks"]) is kinds["mask"]
         assert type(changed["boxes"]) is kinds["boxes"]
@@ -241,7 +243,7 @@ class TestTorchvision:
         from PIL.Image import fromarray
 
         target = {"boxes": kinds["boxes"](torch.tensor(BOXES), format=Format.XYXY, canvas_size=(HEIGHT, WIDTH))}
-        got, changed = TorchvisionMask(by="crop").mask(fromarray(noise()), target, Strip(0, 0, 10))
+        got, changed = TorchvisionMask(mask_mode="crop").mask(fromarray(noise()), target, Strip(0, 0, 10))
         assert got.size == (WIDTH - 10, HEIGHT)
         assert tuple(changed["boxes"].canvas_size) == (HEIGHT, WIDTH - 10)
 
@@ -293,10 +295,10 @@ def removed(images) -> list[tuple[int, ...]]:
 class TestPlainDataset:
     @pytest.mark.parametrize("bands", [0, 1])
     def test_items_are_masked(self, torch, bands):
-        dataset = MaskedDataset(Pairs(torch), probability=1, bands=bands, seed=4)
+        dataset = MaskedDataset(Pairs(torch), probability=1, band_fraction=bands, seed=4)
         assert len(dataset) == 12
         for index, (image, target) in enumerate(dataset):
-            strip = draw_strip(*SIZE, np.random.default_rng((4, 0, index)), probability=1, bands=bands)
+            strip = draw_strip(*SIZE, np.random.default_rng((4, 0, index)), probability=1, band_fraction=bands)
             assert torch.equal(image, apply_strip(noise_tensor(torch), BOXES, strip).image)
             assert target["image_id"] == index
             assert len(target["boxes"]) == len(target["labels"])
@@ -365,17 +367,17 @@ class Coco:
 
 
 class TestTransformersDataset:
-    @pytest.mark.parametrize("by", ["fill", "crop"])
+    @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
     @pytest.mark.parametrize("as_picture", [False, True])
     @pytest.mark.parametrize("bands", [0, 1])
-    def test_annotations(self, torch, by, as_picture, bands):
+    def test_annotations(self, torch, mask_mode, as_picture, bands):
         from PIL.Image import fromarray
 
         image = fromarray(noise()) if as_picture else noise()
-        dataset = MaskedDetection(Coco(image), probability=1, bands=bands, seed=1, by=by)
+        dataset = MaskedDetectionDataset(Coco(image), probability=1, band_fraction=bands, seed=1, mask_mode=mask_mode)
         for index, item in enumerate(dataset):
-            strip = draw_strip(*SIZE, np.random.default_rng((1, 0, index)), probability=1, bands=bands)
-            masked = apply_strip(noise(), BOXES, strip, by=by)
+            strip = draw_strip(*SIZE, np.random.default_rng((1, 0, index)), probability=1, band_fraction=bands)
+            masked = apply_strip(noise(), BOXES, strip, mask_mode=mask_mode)
             np.testing.assert_array_equal(np.asarray(item["image"]), masked.image)
             assert item["annotations"]["image_id"] == 9
             rows = item["annotations"]["annotations"]
@@ -385,7 +387,7 @@ class TestTransformersDataset:
             np.testing.assert_allclose(
                 np.reshape([row["bbox"] for row in rows], (-1, 4)), from_corners(masked.boxes, "coco", SIZE)
             )
-            seen = (BOXES[:, 2:] - BOXES[:, :2]).prod(axis=1) * masked.share
+            seen = (BOXES[:, 2:] - BOXES[:, :2]).prod(axis=1) * masked.visible_fraction
             np.testing.assert_allclose([row["area"] for row in rows], seen[kept] / 2)
             if not bands:
                 sides = from_corners(masked.boxes, "coco", SIZE)[:, 2:]
@@ -393,26 +395,26 @@ class TestTransformersDataset:
             assert all(row["iscrowd"] == 0 and row["image_id"] == 9 for row in rows)
 
     def test_what_may_be_missing(self, torch):
-        item = MaskedDetection(Coco(noise(), ("bbox", "category_id")), probability=0, seed=1)[3]
+        item = MaskedDetectionDataset(Coco(noise(), ("bbox", "category_id")), probability=0, seed=1)[3]
         first = item["annotations"]["annotations"][0]
         assert first == {"image_id": 9, "bbox": [1, 1, 8, 8], "area": 64, "category_id": 10, "iscrowd": 0}
         with pytest.raises(ObjectSeekerError, match="category"):
-            MaskedDetection(Coco(noise(), ("bbox", "area")))[0]
+            MaskedDetectionDataset(Coco(noise(), ("bbox", "area")))[0]
 
     def test_objects_as_a_list(self, torch):
         dataset = Coco(noise(), ("bbox", "category_id"))
         objects = dataset.item["objects"]
         rows = [dict(zip(objects, values, strict=True)) for values in zip(*objects.values(), strict=True)]
-        by_column = MaskedDetection(dataset, probability=1, seed=2)[0]["annotations"]
+        by_column = MaskedDetectionDataset(dataset, probability=1, seed=2)[0]["annotations"]
         dataset.item = {**dataset.item, "objects": rows}
-        assert MaskedDetection(dataset, probability=1, seed=2)[0]["annotations"] == by_column
+        assert MaskedDetectionDataset(dataset, probability=1, seed=2)[0]["annotations"] == by_column
         dataset.item = {**dataset.item, "objects": []}
-        assert MaskedDetection(dataset, probability=1, seed=2)[0]["annotations"]["annotations"] == []
+        assert MaskedDetectionDataset(dataset, probability=1, seed=2)[0]["annotations"]["annotations"] == []
 
     def test_an_image_processor_takes_it(self, torch):
         transformers = pytest.importorskip("transformers")
         processor = transformers.DetrImageProcessor(size={"height": 48, "width": 64})
-        items = [MaskedDetection(Coco(noise()), probability=1, seed=1)[index] for index in range(4)]
+        items = [MaskedDetectionDataset(Coco(noise()), probability=1, seed=1)[index] for index in range(4)]
         batch = processor(
             images=[item["image"] for item in items],
             annotations=[item["annotations"] for item in items],

@@ -1,11 +1,13 @@
-"""The augmentation: apply a mask to an image and to the boxes in it.
+"""The augmentation: draw a mask, and apply it to an image and its boxes.
 
-Drawing a mask (`strips`) and applying it are apart, so that one mask can be applied to an array, to a tensor and to
-everything else that belongs to the image. Images are NumPy arrays (H, W) or (H, W, channels), torch tensors (..., H, W)
-on any device, or Pillow images.
+Drawing and applying are separate, so that one mask can be applied to an array, to a tensor and to everything else that
+belongs to the image. Images are NumPy arrays (H, W) or (H, W, channels), torch tensors (..., H, W) on any device, or
+Pillow images.
 
-What is seen of a box and whether it is a target still (`visible_part`, `still_target`) are written once, with
-operations that arrays and tensors share: `masked_batches` calls them for whole batches.
+A mask is a strip: everything between two columns or two rows. A strip that reaches a border is a half mask, one that
+reaches none is a band, as in `core.masks`. How a strip is drawn (`strip_from_numbers`), which part of a box is visible
+(`visible_part`) and whether it remains a target (`keeps_target`) are each written once, with operations that numbers,
+arrays and tensors share: `masked_batches` calls them for whole batches.
 """
 
 from __future__ import annotations
@@ -19,23 +21,18 @@ from objectseeker.core.boxes import Bools, Floats
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction, require_number
 
-# Drawing a mask: a strip of the image, all between two columns or between two rows.
-#
-# A strip that reaches a border is a half mask, one that reaches none a band, as in `core.masks`. How a strip is drawn
-# from random numbers (`strip_of`) is written once, with operations that plain numbers, arrays and tensors share:
-# `masked_batches` calls it for whole batches.
-
-
-PROBABILITY = 0.5
-BANDS = 0.0
-BAND_WIDTHS = 0.1, 0.3  # bands for a square patch of 1 %: a fifth of the axis, 15 % at half the spacing
+DEFAULT_PROBABILITY = 0.5
+DEFAULT_BAND_FRACTION = 0.0
+DEFAULT_BAND_WIDTHS = 0.1, 0.3  # for a square patch of 1 %, bands are a fifth of the axis, 15 % at half the spacing
+DEFAULT_MIN_VISIBLE = 0.2
 
 Rectangle = tuple[int, int, int, int]
+MaskMode = Literal["fill", "crop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """The columns (`axis` 0) or the rows (`axis` 1) from `start` up to `end`, which are removed."""
+    """A mask: the columns (`axis` 0) or rows (`axis` 1) from `start` up to, not including, `end` are removed."""
 
     axis: int
     start: int
@@ -43,30 +40,30 @@ class Strip:
 
     def __post_init__(self) -> None:
         if self.axis not in (0, 1):
-            raise ObjectSeekerError(f"axis must be 0 for columns or 1 for rows, got {self.axis!r}")
+            raise ObjectSeekerError(f"axis must be 0 (columns) or 1 (rows): got {self.axis!r}.")
         require_count(self.end, "the end of a strip")
         require_count(self.end - self.start, "the width of a strip")
         if self.start < 0:
-            raise ObjectSeekerError(f"the start of a strip must be at least 0, got {self.start!r}")
+            raise ObjectSeekerError(f"the start of a strip must be at least 0: got {self.start!r}.")
 
     def removed(self, width: int, height: int) -> Rectangle:
-        """What is removed from an image, as x1, y1, x2, y2."""
+        """Return the removed rectangle of an image: x1, y1, x2, y2."""
         length = (width, height)[self.axis]
         if self.end > length:
-            raise ObjectSeekerError(f"a strip up to {self.end} does not fit an image of {width}x{height} pixels")
+            raise ObjectSeekerError(f"the strip does not fit {width}x{height} pixels: got an end of {self.end}.")
         if self.end - self.start == length:
-            raise ObjectSeekerError(f"a strip of {length} leaves nothing of an image of {width}x{height} pixels")
+            raise ObjectSeekerError(f"the strip removes all of {width}x{height} pixels: got a width of {length}.")
         return (self.start, 0, self.end, height) if self.axis == 0 else (0, self.start, width, self.end)
 
     def kept(self, width: int, height: int) -> tuple[Rectangle, Rectangle]:
-        """What is left of an image before and behind the strip; at a border one of them has no area."""
+        """Return the rectangles kept before and behind the strip; at a border one of them is empty."""
         x1, y1, x2, y2 = self.removed(width, height)
         if self.axis == 0:
             return (0, 0, x1, height), (x2, 0, width, height)
         return (0, 0, width, y1), (0, y2, width, height)
 
     def window(self, width: int, height: int) -> Rectangle:
-        """What is shown by crop: what is left, where that is one rectangle; around a band the whole image."""
+        """Return what crop keeps: the kept rectangle of a half mask, or the whole image around a band."""
         before, behind = self.kept(width, height)
         if self.start == 0:
             return behind
@@ -78,57 +75,67 @@ def draw_strip(
     height: int,
     rng: Any,
     *,
-    probability: float = PROBABILITY,
-    bands: float = BANDS,
-    band_widths: tuple[float, float] = BAND_WIDTHS,
+    probability: float = DEFAULT_PROBABILITY,
+    band_fraction: float = DEFAULT_BAND_FRACTION,
+    band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS,
 ) -> Strip | None:
-    """With this probability a mask of an image: of the masks, the share `bands` are bands and the others half masks.
+    """Draw a random mask for an image, or None.
 
-    Both axes are as likely. Of half masks both sides are as likely, and so is every line inside the image. The width of
-    bands is drawn from `band_widths`, the narrowest and the widest as shares of the axis; every place is as likely.
+    Both axes are equally likely. For half masks both sides are equally likely, and so is every line inside the image;
+    for bands every position is. Every call draws exactly four numbers, so an image's mask does not depend on the masks
+    of the images before it.
 
-    `rng` is a NumPy generator, a torch generator on any device, or None for torch's global one. Four numbers are drawn
-    from it whatever comes of them, so an image's mask does not depend on what happened to the images before it.
+    Args:
+        width: Of the image, in pixels.
+        height: Of the image, in pixels.
+        rng: A NumPy generator, a torch generator on any device, or None for torch's global one.
+        probability: Of a mask.
+        band_fraction: Fraction of the masks that are bands; the others are half masks.
+        band_widths: The narrowest and the widest band, as fractions of the axis.
+
+    Example:
+        >>> draw_strip(640, 480, np.random.default_rng(0), probability=1.0)
+        Strip(axis=0, start=0, end=27)
     """
-    masked, axis, start, end = strip_of(
-        _uniform(rng), width, height, probability=probability, bands=bands, band_widths=band_widths
+    masked, axis, start, end = strip_from_numbers(
+        _uniform(rng), width, height, probability=probability, band_fraction=band_fraction, band_widths=band_widths
     )
     return Strip(int(axis), int(start), int(end)) if masked else None
 
 
-def strip_of(
-    numbers: Any, width: int, height: int, *, probability: float, bands: float, band_widths: tuple[float, float]
+def strip_from_numbers(
+    numbers: Any, width: int, height: int, *, probability: float, band_fraction: float, band_widths: tuple[float, float]
 ) -> tuple[Any, Any, Any, Any]:
-    """What four random numbers from [0, 1) stand for: is there a mask, its axis, its start and its end.
+    """Map four random numbers from [0, 1) to a mask: whether there is one, its axis, its start and its end.
 
-    The numbers are single ones, or four arrays or tensors, and so is what is returned.
+    Takes numbers, or four arrays or tensors, and returns the same.
     """
     require_fraction(probability, "probability")
-    require_fraction(bands, "bands")
+    require_fraction(band_fraction, "band_fraction")
     narrowest, widest = require_band_widths(band_widths)
-    chance, direction, place, kind = numbers
+    chance, direction, position, kind = numbers
     axis = direction >= 0.5
     length = width + (height - width) * axis
-    masked = (chance < probability) & (length > 1)  # something is left: of a single row or column nothing would be
-    # The first number also says whether it is a band; the last one which side of its line a half mask removes, or how
-    # wide a band is. So four numbers do for both, and half masks are the same ones with bands among them.
-    band, half = chance < probability * bands, chance >= probability * bands
-    line, behind = 1 + place * (length - 1) // 1, kind >= 0.5
+    masked = (chance < probability) & (length > 1)  # masking a single row or column would leave nothing
+    # The first number also decides whether it is a band; the last one which side a half mask removes, or how wide a
+    # band is. So four numbers suffice for both, and half masks stay the same with and without bands.
+    band, half = chance < probability * band_fraction, chance >= probability * band_fraction
+    line, behind = 1 + position * (length - 1) // 1, kind >= 0.5
     wide = 1 + (narrowest + (widest - narrowest) * kind) * (length - 1) // 1
-    first = place * (length - wide + 1) // 1
+    first = position * (length - wide + 1) // 1
     start = line * behind * half + first * band
     end = (line + (length - line) * behind) * half + (first + wide) * band
     return masked, axis, start, end
 
 
 def require_band_widths(widths: Any) -> tuple[float, float]:
-    """The narrowest and the widest band, as shares of the axis."""
+    """Check the narrowest and the widest band, as fractions of the axis."""
     try:
-        narrowest, widest = (require_number(width, "a width of bands") for width in widths)
+        narrowest, widest = (require_number(width, "a band width") for width in widths)
     except (TypeError, ValueError):
         narrowest, widest = 1.0, 0.0
     if not 0 <= narrowest <= widest < 1:
-        raise ObjectSeekerError(f"band_widths must be two shares of the axis, ascending and below 1, got {widths!r}")
+        raise ObjectSeekerError(f"band_widths must be two ascending fractions of the axis, below 1: got {widths!r}.")
     return narrowest, widest
 
 
@@ -141,45 +148,49 @@ def _uniform(rng: Any) -> list[float]:
     return [float(number) for number in torch.rand(4, generator=rng, device=device, dtype=torch.float32).tolist()]
 
 
-By = Literal["fill", "crop"]
-VISIBLE = 0.2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masking:
-    """How training images are masked: what `draw_strip` and `apply_strip` are called with."""
+    """Settings of the augmentation: the arguments of `draw_strip` and `apply_strip`."""
 
-    probability: float = PROBABILITY
-    bands: float = BANDS
-    band_widths: tuple[float, float] = BAND_WIDTHS
-    visible: float = VISIBLE
+    probability: float = DEFAULT_PROBABILITY
+    band_fraction: float = DEFAULT_BAND_FRACTION
+    band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS
+    min_visible: float = DEFAULT_MIN_VISIBLE
     fill: float | None = None
-    by: By = "fill"
+    mask_mode: MaskMode = "fill"
 
     def __post_init__(self) -> None:
-        for name in ("probability", "bands", "visible"):
+        for name in ("probability", "band_fraction", "min_visible"):
             require_fraction(getattr(self, name), name)
-        object.__setattr__(self, "band_widths", require_band_widths(self.band_widths))  # a list will do, too
-        _require_by(self.by)
+        object.__setattr__(self, "band_widths", require_band_widths(self.band_widths))  # also from a list
+        _require_mask_mode(self.mask_mode)
 
     def draw(self, image: Any, rng: Any) -> Strip | None:
         width, height = size_of(image)
         return draw_strip(
-            width, height, rng, probability=self.probability, bands=self.bands, band_widths=self.band_widths
+            width,
+            height,
+            rng,
+            probability=self.probability,
+            band_fraction=self.band_fraction,
+            band_widths=self.band_widths,
         )
 
     def apply(self, image: Any, boxes: Any, strip: Strip | None) -> Masked:
-        return apply_strip(image, boxes, strip, visible=self.visible, fill=self.fill, by=self.by)
+        return apply_strip(image, boxes, strip, min_visible=self.min_visible, fill=self.fill, mask_mode=self.mask_mode)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masked:
-    """A masked image and the boxes that are still targets; of all given boxes, which those are and what is visible."""
+    """A masked image with the boxes that remain targets.
+
+    `keep` marks these among all boxes; `visible_fraction` is the visible fraction of every box.
+    """
 
     image: Any
     boxes: Any
     keep: Bools
-    share: Floats
+    visible_fraction: Floats
 
 
 def mask_strip(
@@ -188,22 +199,37 @@ def mask_strip(
     labels: Any,
     *,
     rng: Any,
-    probability: float = PROBABILITY,
-    bands: float = BANDS,
-    band_widths: tuple[float, float] = BAND_WIDTHS,
-    visible: float = VISIBLE,
+    probability: float = DEFAULT_PROBABILITY,
+    band_fraction: float = DEFAULT_BAND_FRACTION,
+    band_widths: tuple[float, float] = DEFAULT_BAND_WIDTHS,
+    min_visible: float = DEFAULT_MIN_VISIBLE,
     fill: float | None = None,
-    by: By = "fill",
+    mask_mode: MaskMode = "fill",
 ) -> tuple[Any, Any, Any]:
-    """Remove, with this probability, one side of a random line, or a band between two, from a training image.
+    """Mask a training image at random: remove one side of a line, or a band between two lines.
 
-    Returns the image and the boxes and labels that are still targets; nothing that was given is changed. How masks are
-    drawn is as in `draw_strip`, where `rng` is a NumPy or a torch generator; the rest is as in `apply_strip`.
+    Args:
+        image: An array, tensor or Pillow image; it is not changed.
+        boxes: (N, 4), x1, y1, x2, y2 in pixels.
+        labels: One per box.
+        rng: A NumPy or torch generator.
+        probability: As in `draw_strip`, like `band_fraction` and `band_widths`.
+        min_visible: As in `apply_strip`, like `fill` and `mask_mode`.
+
+    Returns:
+        The masked image, and the boxes and labels that remain targets.
     """
-    masking = Masking(probability=probability, bands=bands, band_widths=band_widths, visible=visible, fill=fill, by=by)
+    masking = Masking(
+        probability=probability,
+        band_fraction=band_fraction,
+        band_widths=band_widths,
+        min_visible=min_visible,
+        fill=fill,
+        mask_mode=mask_mode,
+    )
     masked = masking.apply(image, boxes, masking.draw(image, rng))
     if len(labels) != len(masked.keep):
-        raise ObjectSeekerError(f"there must be one label per box, got {len(labels)} for {len(masked.keep)} boxes")
+        raise ObjectSeekerError(f"labels must be one per box: got {len(labels)} for {len(masked.keep)} boxes.")
     return masked.image, masked.boxes, select(labels, masked.keep)
 
 
@@ -212,55 +238,61 @@ def apply_strip(
     boxes: Any,
     strip: Strip | None,
     *,
-    visible: float = VISIBLE,
+    min_visible: float = DEFAULT_MIN_VISIBLE,
     fill: float | None = None,
-    by: By = "fill",
+    mask_mode: MaskMode = "fill",
 ) -> Masked:
-    """Mask an image and its boxes (N, 4: x1, y1, x2, y2 in pixels), both arrays or both tensors. None masks nothing.
+    """Mask an image and its boxes.
 
-    The target rule: an object of whose box less than the share `visible` remains is no target any more, since nothing
-    is left to recognize. Of the others the target is the box around what is visible, as the masked views of the defense
-    show nothing else: a mask over the end of an object shortens its box, a band across its middle leaves it as it is.
+    The target rule: an object with less than `min_visible` of its box visible is no longer a target, since too little
+    remains to recognize. For the others, the target is the box around the visible part, because the defense's masked
+    views show nothing else: a mask over the end of an object shortens its box, a band across its middle does not.
 
-    Removed pixels get the value `fill`: by default gray, 114 where pixels are whole numbers and 114 / 255 where they
-    are not. Images in another range need a `fill` of their own. With by="crop" only what is left is returned, and
-    boxes count from its corner: for a defense that cuts masked pixels away. A band leaves no single rectangle: it is
-    filled, as that defense fills it.
+    Args:
+        image: An array, tensor or Pillow image; it is not changed.
+        boxes: (N, 4), x1, y1, x2, y2 in pixels.
+        strip: The mask; None masks nothing.
+        min_visible: Fraction of a box that must be visible.
+        fill: Value of removed pixels. Default: gray, 114 for integers and 114 / 255 for floats. Images in another range
+            need their own value.
+        mask_mode: "fill" fills removed pixels. "crop" returns only the kept rectangle, with boxes relative to it, for a
+            defense that crops. A band keeps no single rectangle and is filled, as that defense fills it.
     """
-    require_fraction(visible, "visible")
-    _require_by(by)
+    require_fraction(min_visible, "min_visible")
+    _require_mask_mode(mask_mode)
     targets = as_boxes(boxes)
     if strip is None:
         return Masked(image, boxes, np.ones(len(targets), np.bool_), np.ones(len(targets)))
     size = size_of(image)
-    seen, seen_area = visible_part(targets, np.array(strip.kept(*size)))
-    whole_area = area_of(inside(targets, np.array((0, 0, *size))))  # what lies outside the image is hidden by no mask
-    keep = still_target(seen_area, whole_area, visible)
-    share = np.divide(seen_area, whole_area, out=np.zeros(len(seen)), where=whole_area > 0)
-    if by == "crop":
-        seen = seen - np.tile(strip.window(*size)[:2], 2)
-    return Masked(mask_pixels(image, strip, fill=fill, by=by), like(seen[keep], boxes), keep, share)
+    visible, visible_area = visible_part(targets, np.array(strip.kept(*size)))
+    box_area = area_of(intersect_boxes(targets, np.array((0, 0, *size))))  # no mask hides what is outside the image
+    keep = keeps_target(visible_area, box_area, min_visible)
+    fraction = np.divide(visible_area, box_area, out=np.zeros(len(visible)), where=box_area > 0)
+    if mask_mode == "crop":
+        visible = visible - np.tile(strip.window(*size)[:2], 2)
+    pixels = mask_pixels(image, strip, fill=fill, mask_mode=mask_mode)
+    return Masked(pixels, as_type_of(visible[keep], boxes), keep, fraction)
 
 
-def mask_pixels(image: Any, strip: Strip, *, fill: float | None = None, by: By = "fill") -> Any:
-    """What `apply_strip` makes of the image: always a copy."""
-    if is_picture(image):
+def mask_pixels(image: Any, strip: Strip, *, fill: float | None = None, mask_mode: MaskMode = "fill") -> Any:
+    """Return a masked copy of the image, as `apply_strip` does."""
+    if is_pil_image(image):
         from PIL.Image import fromarray
 
-        picture = image if image.mode in ("RGB", "L") else image.convert("RGB")
-        return fromarray(mask_pixels(np.asarray(picture), strip, fill=fill, by=by))
+        converted = image if image.mode in ("RGB", "L") else image.convert("RGB")
+        return fromarray(mask_pixels(np.asarray(converted), strip, fill=fill, mask_mode=mask_mode))
     size = size_of(image)
     window = strip.window(*size)
-    if by == "crop" and window != (0, 0, *size):
+    if mask_mode == "crop" and window != (0, 0, *size):
         return _copy(_part(image, window))
-    masked = _copy(image)  # of a tensor's subclass, the same subclass
-    fractions = np.issubdtype(image.dtype, np.inexact) if isinstance(image, np.ndarray) else image.is_floating_point()
-    _part(masked, strip.removed(*size))[...] = gray(fractions, fill)
+    masked = _copy(image)  # keeps a tensor's subclass
+    is_float = np.issubdtype(image.dtype, np.inexact) if isinstance(image, np.ndarray) else image.is_floating_point()
+    _part(masked, strip.removed(*size))[...] = fill_value(is_float, fill)
     return masked
 
 
 def _part(image: Any, rectangle: Rectangle) -> Any:
-    """A view of a part of an array or a tensor."""
+    """Return a view of a part of an array or a tensor."""
     x1, y1, x2, y2 = rectangle
     return image[y1:y2, x1:x2] if isinstance(image, np.ndarray) else image[..., y1:y2, x1:x2]
 
@@ -269,30 +301,31 @@ def _copy(image: Any) -> Any:
     return image.copy() if isinstance(image, np.ndarray) else image.clone()
 
 
-def _require_by(by: str) -> None:
-    if by not in get_args(By):
-        raise ObjectSeekerError(f"by must be one of {', '.join(get_args(By))}, got {by!r}")
+def _require_mask_mode(mask_mode: str) -> None:
+    if mask_mode not in get_args(MaskMode):
+        raise ObjectSeekerError(f"mask_mode must be one of {', '.join(get_args(MaskMode))}: got {mask_mode!r}.")
 
 
-def gray(fractions: bool, fill: float | None) -> float:
-    """The value of removed pixels, unless `fill` is one: gray in the range of the image."""
-    return (DEFAULT_FILL / 255 if fractions else DEFAULT_FILL) if fill is None else fill
+def fill_value(is_float: bool, fill: float | None) -> float:
+    """Return the value of removed pixels: `fill`, or gray in the image's range."""
+    return (DEFAULT_FILL / 255 if is_float else DEFAULT_FILL) if fill is None else fill
 
 
-def inside(boxes: Any, rectangles: Any) -> Any:
-    """The part of every box (..., 4) that lies within its rectangle (..., 4); of no area where nothing does."""
+def intersect_boxes(boxes: Any, rectangles: Any) -> Any:
+    """Return the part of every box (..., 4) within its rectangle (..., 4), with zero area if they are disjoint."""
     corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
     return corners.clip(rectangles[..., None, :2], rectangles[..., None, 2:]).reshape(boxes.shape)
 
 
 def visible_part(boxes: Any, kept: Any) -> tuple[Any, Any]:
-    """The box around what is seen of every box (..., 4), of no area where nothing is; and the area that is seen.
+    """Return the box around the visible part of every box (..., 4), and the visible area.
 
-    `kept` (..., 2, 4) is what a mask leaves before and behind its strip. Arrays or tensors, best in float64.
+    `kept` (..., 2, 4) are the rectangles that a mask keeps before and behind its strip. Arrays or tensors, best in
+    float64. A box of which nothing is visible gets zero area.
     """
-    before, behind = inside(boxes, kept[..., 0, :]), inside(boxes, kept[..., 1, :])
+    before, behind = intersect_boxes(boxes, kept[..., 0, :]), intersect_boxes(boxes, kept[..., 1, :])
     before_area, behind_area = area_of(before), area_of(behind)
-    # The first corner lies before the strip if anything does, the last one behind it if anything does.
+    # The first corner is before the strip if any part is, the last one behind it if any part is.
     first = (before_area > 0)[..., None]
     last = first & (behind_area <= 0)[..., None]
     around = behind
@@ -301,82 +334,80 @@ def visible_part(boxes: Any, kept: Any) -> tuple[Any, Any]:
     return around, before_area + behind_area
 
 
-def still_target(seen_area: Any, whole_area: Any, visible: float) -> Any:
-    """The target rule: whether enough of every box is seen."""
-    return (seen_area > 0) & (seen_area >= visible * whole_area)
+def keeps_target(visible_area: Any, box_area: Any, min_visible: float) -> Any:
+    """Return whether enough of every box is visible: the target rule."""
+    return (visible_area > 0) & (visible_area >= min_visible * box_area)
 
 
 def area_of(boxes: Any) -> Any:
-    """The area of every box (..., 4), as arrays or tensors."""
+    """Return the area of every box (..., 4), an array or a tensor."""
     return (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
 
 
 def size_of(image: Any) -> tuple[int, int]:
-    """Width and height of an array, a tensor or a picture."""
-    if is_picture(image):
+    """Return width and height of an array, a tensor or a Pillow image."""
+    if is_pil_image(image):
         return int(image.width), int(image.height)
     if not hasattr(image, "shape"):
-        raise ObjectSeekerError(f"an image must be an array, a tensor or a Pillow image, got {type(image).__name__}")
+        raise ObjectSeekerError(f"an image must be an array, a tensor or a Pillow image: got {type(image).__name__}.")
     shape = tuple(image.shape)
     if isinstance(image, np.ndarray):
         if len(shape) not in (2, 3) or min(shape[:2]) < 1:
-            raise ObjectSeekerError(f"an image array must have shape (H, W) or (H, W, channels), got {shape}")
+            raise ObjectSeekerError(f"an image array must have shape (H, W) or (H, W, channels): got {shape}.")
         return shape[1], shape[0]
     if len(shape) < 2 or min(shape[-2:]) < 1:
-        raise ObjectSeekerError(f"an image tensor must have shape (..., H, W), got {shape}")
+        raise ObjectSeekerError(f"an image tensor must have shape (..., H, W): got {shape}.")
     return int(shape[-1]), int(shape[-2])
 
 
 def select(entries: Any, keep: Bools) -> Any:
-    """The entries of an array, a tensor or any other sequence that are kept, as the same kind of thing."""
+    """Select the entries to keep of an array, a tensor or another sequence; return the same type."""
     if isinstance(entries, np.ndarray):
         return entries[keep]
     if is_tensor(entries):
         return entries[np.flatnonzero(keep).tolist()]
-    kept = [entry for entry, wanted in zip(entries, keep.tolist(), strict=True) if wanted]
+    kept = [entry for entry, is_kept in zip(entries, keep.tolist(), strict=True) if is_kept]
     return tuple(kept) if isinstance(entries, tuple) else kept
 
 
-def is_picture(thing: Any) -> bool:
-    """Whether it is a Pillow image."""
-    return hasattr(thing, "convert") and hasattr(thing, "width")
+def is_pil_image(value: Any) -> bool:
+    return hasattr(value, "convert") and hasattr(value, "width")
 
 
-def is_tensor(thing: Any) -> bool:
-    """Whether it is a torch tensor; torch is not imported to find out."""
-    return hasattr(thing, "is_floating_point")
+def is_tensor(value: Any) -> bool:
+    """Return whether a value is a torch tensor, without importing torch."""
+    return hasattr(value, "is_floating_point")
 
 
 def as_floats(values: Any) -> Floats:
-    """Numbers in float64, wherever they live, so that arrays and tensors are decided alike."""
+    """Return numbers in float64 on the CPU, so that arrays and tensors get the same decisions."""
     return np.array(values.detach().cpu().double().numpy() if is_tensor(values) else values, dtype=np.float64)
 
 
 def as_boxes(boxes: Any) -> Floats:
-    """The boxes in float64."""
+    """Return boxes in float64, checked to be (N, 4)."""
     rows = as_floats(boxes)
     rows = rows.reshape(0, 4) if rows.size == 0 else rows
     if rows.ndim != 2 or rows.shape[1] != 4:
-        raise ObjectSeekerError(f"boxes must have shape (N, 4), got {rows.shape}")
+        raise ObjectSeekerError(f"boxes must have shape (N, 4): got {rows.shape}.")
     return rows
 
 
-def like(numbers: Floats, given: Any) -> Any:
-    """The numbers as a tensor such as `given`, if that is one."""
-    if not is_tensor(given):
+def as_type_of(numbers: Floats, template: Any) -> Any:
+    """Return numbers as a tensor of the same dtype and device as `template`, if that is a tensor."""
+    if not is_tensor(template):
         return numbers
     import torch
 
-    return torch.from_numpy(numbers).to(dtype=given.dtype, device=given.device)
+    return torch.from_numpy(numbers).to(dtype=template.dtype, device=template.device)
 
 
-# How pipelines write a box down: corners in pixels;
-# corners, corner and size, center and size as shares of the image; corner and size; center and size.
+# Corners; corners as fractions of the image; corner and size; center and size as fractions; center and size.
 Format = Literal["pascal_voc", "albumentations", "coco", "yolo", "cxcywh"]
 
 
 def to_corners(boxes: Floats, form: Format, size: tuple[int, int]) -> Floats:
-    """Boxes (N, 4) as x1, y1, x2, y2 in pixels of an image of `size`, its width and height."""
+    """Convert boxes (N, 4) to x1, y1, x2, y2 in pixels of an image of `size` (width, height)."""
     first, second = boxes[:, :2], boxes[:, 2:]
     if form in ("yolo", "albumentations"):
         first, second = first * size, second * size
@@ -388,7 +419,7 @@ def to_corners(boxes: Floats, form: Format, size: tuple[int, int]) -> Floats:
 
 
 def from_corners(boxes: Floats, form: Format, size: tuple[int, int]) -> Floats:
-    """The reverse of `to_corners`."""
+    """Invert `to_corners`."""
     first, second = boxes[:, :2], boxes[:, 2:]
     if form == "coco":
         second = second - first
@@ -403,4 +434,4 @@ def require_format(form: str) -> Format:
     for known in get_args(Format):
         if form == known:
             return known  # type: ignore[no-any-return]
-    raise ObjectSeekerError(f"box format must be one of {', '.join(get_args(Format))}, got {form!r}")
+    raise ObjectSeekerError(f"box format must be one of {', '.join(get_args(Format))}: got {form!r}.")
