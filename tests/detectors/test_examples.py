@@ -131,6 +131,6 @@ def test_a_client_of_the_server(said, tmp_path):
             said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "mine.py")
     assert lines == [
         f"python:mine:detect under halves:6, sha256:{defense.sha256[:12]}",
-        "bright 0.90 at 5, 8, 24 x 22: certified; the largest square that cannot hide it has 18 pixels a side",
+        "bright 0.90 at 5, 8, 24 x 22: certified; the largest square that cannot hide it has 18 pixels per side",
         "no alert",
     ]
