@@ -118,8 +118,7 @@ def run(
         if strategy.name.startswith("ours")
     ]
     if detectorguard:
-        from objectseeker.detectorguard.features import NETWORK, ObjectnessFeatures
-        from objectseeker.detectorguard.guard import DetectorGuard
+        from objectseeker.detectorguard.features import NETWORK, DetectorGuard, ObjectnessFeatures
 
         guard = DetectorGuard(
             single, ObjectnessFeatures(NETWORK, input_size=(416, 416)), base_threshold=0.3, threshold=256

@@ -9,6 +9,7 @@ author = "The objectseeker authors"
 version = release = objectseeker.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]  # the last reads Args: and Returns:
+napoleon_use_ivar = True  # Attributes: of a dataclass, which autodoc lists, too
 html_theme = "furo"
 html_title = f"objectseeker {version}"
 highlight_language = "none"  # of blocks that name none: mostly commands

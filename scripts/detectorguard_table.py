@@ -1,4 +1,4 @@
-"""Compare DetectorGuard with ObjectSeeker on a run with features: the table, and certified recall by cost.
+"""Compare DetectorGuard with ObjectSeeker on a run: the table, and certified recall by cost.
 
 python scripts/detectorguard_table.py runs/voc --clean-recall 0.8 --out tables/voc
 """
@@ -12,7 +12,14 @@ from typing import Any
 from objectseeker import Halves
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import DEFAULT_RULE, GENERAL_FOLLOW
-from objectseeker.detectorguard.overview import EVERY_NTH_LINE, SideBySide, cost_rows, measured_images, side_by_side
+from objectseeker.detectorguard.comparison import (
+    LINE_SUBSET_NOTE,
+    DetectorGuardComparison,
+    compare_with_detectorguard,
+    cost_rows,
+    measured_images,
+)
+from objectseeker.detectorguard.features import DEFAULT_INPUT, NETWORK, ObjectnessFeatures
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import ORANGE, VERMILION
@@ -25,49 +32,58 @@ LINES = (1, 2, 3, 5, 8, 10, 15, 20, 30)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run that observe --baseline detectorguard has been through")
+    parser.add_argument("run", type=Path, help="a run; missing features are computed")
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     parser.add_argument("--clean-recall", type=float, default=0.8)
-    parser.add_argument("--patch", type=float, default=0.01)
-    parser.add_argument("--false-alerts", type=float, default=0.05)
-    parser.add_argument("--no-cost", action="store_true", help="leave out certified recall against cost")
+    parser.add_argument("--patch-area", type=float, default=0.01)
+    parser.add_argument("--max-false-alert-rate", type=float, default=0.05)
+    parser.add_argument("--network", type=Path, help="ONNX file of the objectness network")
+    parser.add_argument("--input-size", type=int, nargs=2, help="width and height of its input; KITTI: 744 224")
+    parser.add_argument("--no-cost", action="store_true", help="omit certified recall by cost")
     arguments = parser.parse_args()
     run = open_run(arguments.run)
     settings = EvaluationSettings(  # the same rule for every detector
         rule=DEFAULT_RULE,
         follow=GENERAL_FOLLOW,
-        threat=ThreatModel(area=arguments.patch),
+        threat=ThreatModel(area=arguments.patch_area),
         clean_recall=arguments.clean_recall,
     )
-    beside = side_by_side(run, settings, false_alerts=arguments.false_alerts)
+    network = None
+    if arguments.network or arguments.input_size:
+        network = ObjectnessFeatures(
+            arguments.network or NETWORK, input_size=tuple(arguments.input_size or DEFAULT_INPUT)
+        )
+    comparison = compare_with_detectorguard(
+        run, settings, network=network, max_false_alert_rate=arguments.max_false_alert_rate
+    )
     arguments.out.mkdir(parents=True, exist_ok=True)
-    text = to_markdown(transpose(beside.table_rows())) + "\n\n" + "\n".join(beside.remarks()) + "\n"
-    save_json(arguments.out / "detectorguard.json", beside.to_dict())
+    text = to_markdown(transpose(comparison.table_rows())) + "\n\n" + "\n".join(comparison.caveats()) + "\n"
+    save_json(arguments.out / "detectorguard.json", comparison.to_dict())
     save_text(arguments.out / "detectorguard.md", text)
     print(text)
     if not arguments.no_cost:
-        save_cost(run, beside, arguments.out)
+        save_cost(run, comparison, arguments.out)
 
 
-def save_cost(run: Run, beside: SideBySide, out: Path) -> None:
+def save_cost(run: Run, comparison: DetectorGuardComparison, out: Path) -> None:
     masks = run.manifest.observation_settings.masks
     if not isinstance(masks, Halves):
         raise SystemExit(f"cost is told by the number of lines, and {run.folder} was observed with {masks}: --no-cost")
     images = run.images()
-    scene = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
-    cost = cost_rows(scene, beside, [k for k in LINES if k <= masks.lines])
+    image_set = ImageSet.of([images[i] for i in measured_images(run).tolist()], run.vocabulary)
+    cost = cost_rows(image_set, comparison, [k for k in LINES if k <= masks.lines])
     shown = [
         {key: "" if value is None else value if isinstance(value, str) else f"{value:g}" for key, value in row.items()}
         for row in cost
     ]
     save_text(out / "cost.csv", to_csv(shown))
-    save_text(out / "cost.md", f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}\n")
-    print(f"{to_markdown(shown)}\n\n{EVERY_NTH_LINE}")
+    save_text(out / "cost.md", f"{to_markdown(shown)}\n\n{LINE_SUBSET_NOTE}\n")
+    print(f"{to_markdown(shown)}\n\n{LINE_SUBSET_NOTE}")
     if plots.unavailable_reason() is None:
-        plots.save(cost_plot(cost, beside), out / "cost")
+        plots.save(cost_plot(cost, comparison), out / "cost")
 
 
-def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
+def cost_plot(rows: list[dict[str, Any]], comparison: DetectorGuardComparison) -> plots.Plot:
     """One panel for each `where`: lines for ObjectSeeker, a marker for each DetectorGuard."""
     looks = (plots.LineStyle(VERMILION, "s"), plots.LineStyle(ORANGE, "^"))
     panels = []
@@ -93,8 +109,8 @@ def cost_plot(rows: list[dict[str, Any]], beside: SideBySide) -> plots.Plot:
             )
         )
     note = (
-        f"{beside.images} images, {beside.objects} objects, clean recall {beside.settings.clean_recall:g}, evidence "
-        f"rule label by label; {EVERY_NTH_LINE}."
+        f"{comparison.images} images, {comparison.objects} objects, clean recall "
+        f"{comparison.settings.clean_recall:g}, evidence rule per class; {LINE_SUBSET_NOTE}."
     )
     return plots.Plot("Certified recall against cost", panels, note, legend_columns=3)
 

@@ -13,7 +13,7 @@ import oracle_detectorguard as oracle
 from oracle_detectorguard import Case
 
 from objectseeker import Detections
-from objectseeker.detectorguard.objectness import alert, objectness
+from objectseeker.detectorguard.objectness import has_alert, objectness_map
 
 LARGEST = 2**16 - 1
 
@@ -33,10 +33,10 @@ def wins(case: Case, patch, n: int, rng: np.random.Generator, *, tries: int = 8)
         return False
     bases = list(hiding(case, box, rng))
     for x, y in best_positions(case, positions, size, box, rng, tries):
-        rows, columns = (sorted(oracle.reached(case, a, (x, y)[a], (x, y)[a] + size[a])) for a in (1, 0))
+        rows, columns = (sorted(oracle.reached_positions(case, a, (x, y)[a], (x, y)[a] + size[a])) for a in (1, 0))
         for features in attacked(case.features, np.ix_(rows, columns), rng):
-            found = objectness(features, case.threshold)
-            if any(not alert(grid, found, base) for base in bases):
+            found = objectness_map(features, case.threshold)
+            if any(not has_alert(grid, found, base) for base in bases):
                 return True
     return False
 
@@ -47,12 +47,12 @@ def best_positions(case: Case, positions, size, box, rng, tries) -> Iterator[tup
         yield positions[i]
     strength = case.features.astype(float).max(axis=2)
     own = np.zeros_like(strength)
-    for r, c in oracle.owned(case.grid, box):
+    for r, c in oracle.object_positions(case.grid, box):
         own[r, c] = 1
     by_axis: list[dict] = [{}, {}]
     for axis in (0, 1):
         for start in {position[axis] for position in positions}:
-            by_axis[axis][start] = sorted(oracle.reached(case, axis, start, start + size[axis]))
+            by_axis[axis][start] = sorted(oracle.reached_positions(case, axis, start, start + size[axis]))
 
     def gain(position):
         return (strength * own)[np.ix_(by_axis[1][position[1]], by_axis[0][position[0]])].sum()

@@ -23,7 +23,7 @@ class Case:
 
     @property
     def grid(self) -> Grid:
-        return Grid.of(self.image, self.network)
+        return Grid.for_image(self.image, self.network)
 
 
 def generate(seed: int) -> Case:
@@ -32,14 +32,14 @@ def generate(seed: int) -> Case:
     width, height = rng.integers(24, 60, 2).tolist()
     across, down = rng.integers(120, 180, 2).tolist()
     image, network = (width, height), (across, down)
-    grid = Grid.of(image, network)
+    grid = Grid.for_image(image, network)
     features = rng.integers(0, 6, (*grid.shape, 3))
     boxes = []
     for _ in range(3):
         corner = rng.uniform(-0.2, 0.4, 2) * image
         box = np.concatenate([corner, corner + rng.uniform(0.4, 0.9, 2) * image])
         boxes.append(box)
-        inside = [(grid.middle[a] > box[a] - 2) & (grid.middle[a] < box[a + 2] + 2) for a in (0, 1)]
+        inside = [(grid.centers[a] > box[a] - 2) & (grid.centers[a] < box[a + 2] + 2) for a in (0, 1)]
         for label in rng.permutation(3)[: rng.integers(1, 3)]:
             strength = rng.integers(10, 60)
             features[..., label] += np.outer(inside[1], inside[0]) * rng.integers(0, strength, grid.shape)
@@ -75,22 +75,22 @@ def explained(grid, box):
         (r, c)
         for r in range(grid.shape[0])
         for c in range(grid.shape[1])
-        if x1 < grid.middle[0][c] < x2 and y1 < grid.middle[1][r] < y2
+        if x1 < grid.centers[0][c] < x2 and y1 < grid.centers[1][r] < y2
     }
 
 
-def owned(grid, box):
+def object_positions(grid, box):
     """The positions whose middle lies in the box or on its edge."""
     x1, y1, x2, y2 = box
     return {
         (r, c)
         for r in range(grid.shape[0])
         for c in range(grid.shape[1])
-        if x1 <= grid.middle[0][c] <= x2 and y1 <= grid.middle[1][r] <= y2
+        if x1 <= grid.centers[0][c] <= x2 and y1 <= grid.centers[1][r] <= y2
     }
 
 
-def alert(grid, found, base):
+def has_alert(grid, found, base):
     unexplained = {tuple(p) for p in np.argwhere(found).tolist()}
     for box in base.xyxy.tolist():
         unexplained -= explained(grid, box)
@@ -100,7 +100,7 @@ def alert(grid, found, base):
 @cache
 def seen_by(image, network, axis):
     """For every position along an axis the raw pixels that were blended into a pixel of its view."""
-    placement = Grid.of(image, network).placement
+    placement = Grid.for_image(image, network).placement
     along = (placement.x, placement.y)[axis]
     table = along.resampling
     blended = [
@@ -111,7 +111,7 @@ def seen_by(image, network, axis):
     return [set().union(*by_pixel[start : start + 33]) for start in range(0, along.length - 32, 8)]
 
 
-def reached(case, axis, start, stop):
+def reached_positions(case, axis, start, stop):
     """The positions along an axis that see some of the raw pixels [start, stop)."""
     wanted = set(range(start, stop))
     return frozenset(i for i, pixels in enumerate(seen_by(case.image, case.network, axis)) if pixels & wanted)
@@ -136,17 +136,17 @@ def certified(case: Case, patches):
         features[np.ix_(sorted(rows), sorted(columns))] = 0
         return frozenset(map(tuple, np.argwhere(says_object(features, case.threshold)).tolist()))
 
-    clustered = cache(has_cluster)
+    is_clustered = cache(has_cluster)
 
     @cache
     def along(axis, start, length):
-        return reached(case, axis, start, start + length)
+        return reached_positions(case, axis, start, start + length)
 
     def holds(patch, box):
         size = patch.size(*case.image)
-        own = frozenset(owned(grid, box))
+        own = frozenset(object_positions(grid, box))
         return all(
-            clustered(own & left(along(0, x, size[0]), along(1, y, size[1])))
+            is_clustered(own & left(along(0, x, size[0]), along(1, y, size[1])))
             for x in range(1 - size[0], case.image[0])
             for y in range(1 - size[1], case.image[1])
             if allowed(patch, case.image, box, x, y, size)

@@ -22,11 +22,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from objectseeker.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused
 from objectseeker.detectorguard.objectness import STRIDE, VIEW, WINDOW
 from objectseeker.detectors.builtin.model import CLASSES
 from train_builtin.augmentation import Augmentation, Bank, Strength
 from train_builtin.learner import Learner, RunSettings
+from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork, fused
 from train_builtin.train import Log, checked, load_data, make_bank, resume, run_parser, settings_from, train
 
 LEARNING_RATE = 2e-3
@@ -85,7 +85,7 @@ def position_targets(boxes: Tensor, present: Tensor, count: int) -> tuple[Tensor
     return (inside(0.0) & large).any(1).view(shape), ~inside(NEAR).any(1).view(shape)
 
 
-def votes_of(windows: Tensor) -> Tensor:
+def window_votes(windows: Tensor) -> Tensor:
     """The mean, at every position, of the windows that cover it: N,C,n,n -> N,C,n+7,n+7."""
 
     def spread(x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def objectness_loss(logits: Tensor, boxes: Tensor, labels: Tensor, present: Tens
     windows = F.avg_pool2d(logits.float(), WINDOW, 1)
     label = window_labels(boxes, labels, present, windows.shape[-1])
     wrong = F.cross_entropy(windows, label, ignore_index=IGNORED, reduction="none")
-    level = votes_of(windows[:, :BACKGROUND]).amax(1) - LEVEL
+    level = window_votes(windows[:, :BACKGROUND]).amax(1) - LEVEL
     on, off = position_targets(boxes, present, logits.shape[-1])
     parts = torch.stack(
         [
@@ -160,7 +160,7 @@ def separation(trainer: Trainer, batches: int = 8) -> tuple[float, float]:
     for _ in range(batches):
         batch = trainer.augmentation.batch(trainer.settings.batch, plain)
         logits = torch.cat([trainer.average(part) for part in batch.images.split(16)])
-        votes = votes_of(F.avg_pool2d(logits[:, :BACKGROUND], WINDOW, 1)).amax(1)
+        votes = window_votes(F.avg_pool2d(logits[:, :BACKGROUND], WINDOW, 1)).amax(1)
         inside, outside = position_targets(batch.boxes, batch.present, votes.shape[-1])
         on.append(votes[inside].cpu())
         off.append(votes[outside].cpu())

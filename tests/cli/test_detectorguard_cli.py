@@ -1,4 +1,4 @@
-"""The baseline on the command line: observe adds its features to a run, evaluate shows it."""
+"""DetectorGuard on the command line: evaluate compares it with ours."""
 
 import json
 
@@ -6,39 +6,29 @@ import pytest
 from command import photographs, run
 from detectorguard_network import write_network
 
+from objectseeker.detectorguard.features import ObjectnessFeatures, add_features
+from objectseeker.runs.run import open_run
+
 
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory):
-    """Eight photographs with one bright object each, observed with a small objectness network that sees brightness."""
+    """Eight images with one bright object each, with features of a small network that sees brightness."""
     boxes = [(6 * number, 20, 90, 96) for number in range(8)]
-    folder = photographs(tmp_path_factory.mktemp("baseline"), boxes, (152, 136), dark=20)
-    write_network(folder / "network.onnx")
-    run(folder, *observe())
+    folder = photographs(tmp_path_factory.mktemp("guard"), boxes, (152, 136), dark=20)
+    run(folder, "observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:4")
+    network = ObjectnessFeatures(write_network(folder / "network.onnx"), input_size=(152, 136))
+    add_features(open_run(folder / "run"), network)
     return folder
 
 
-def observe(*more):
-    arguments = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:4"]
-    baseline = ["--baseline", "detectorguard", "--baseline-network", "network.onnx", "--baseline-size", "152x136"]
-    return [*arguments, *baseline, *more]
-
-
-def test_observe_adds_the_features_once(workplace):
-    files = {file: file.stat().st_mtime_ns for file in (workplace / "run" / "detectorguard").iterdir()}
-    assert len(files) > 1
-    run(workplace, *observe())
-    assert files == {file: file.stat().st_mtime_ns for file in (workplace / "run" / "detectorguard").iterdir()}
-
-
-def test_evaluate_shows_it_beside_ours(workplace):
-    answer = json.loads(run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--json").stdout)
+def test_evaluate_compares_it_with_ours(workplace):
+    answer = json.loads(run(workplace, "evaluate", "run", "--detectorguard", "--json").stdout)
     assert [row["defense"] for row in answer["rows"]][:2] == ["undefended", "DetectorGuard"]
-    run(workplace, "evaluate", "run", "--baseline", "detectorguard", "--out", "tables")
+    assert answer["network"]["network"] == "network.onnx"  # the stored features count
+    run(workplace, "evaluate", "run", "--detectorguard", "--out", "tables")
     assert (workplace / "tables" / "detectorguard.csv").read_text().count("\n") > 3
 
 
-def test_an_unknown_baseline_and_a_missing_network_are_one_sentence(workplace):
-    done = run(workplace, *observe("--baseline", "magic"), code=2)
-    assert "baseline must be one of detectorguard, got 'magic'" in done.stderr
-    done = run(workplace, *observe("--baseline-network", "nowhere.onnx"), code=2)
-    assert "nowhere.onnx" in done.stderr
+def test_it_is_compared_at_a_clean_recall(workplace):
+    done = run(workplace, "evaluate", "run", "--detectorguard", "--fppi", 1, code=2)
+    assert "Omit --fppi" in done.stderr

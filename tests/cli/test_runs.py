@@ -183,7 +183,7 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--fppi", "-1"], "fppi must be at least 0, got -1.0"),
         (["evaluate", "run", "--fppi", "1", "--clean-recall", "0.8"], "one of them: got clean_recall=0.8, fppi=1.0"),
         (["evaluate", "run", "--slice", "weather"], "no tags are called 'weather': give --tags FILE"),
-        (["evaluate", "run", "--baseline", "detectorguard", "--fppi", "1"], "at a clean recall"),
+        (["evaluate", "run", "--detectorguard", "--fppi", "1"], "at a clean recall"),
         (["tune", "run", "--passes", "9", "--slice", "class"], "leave out --passes"),
         (["tune", "run", "--where", "near"], "near"),
         (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),

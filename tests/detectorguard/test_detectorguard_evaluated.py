@@ -11,15 +11,14 @@ import pytest
 from evaluation_cases import VOCABULARY, image
 
 from objectseeker import Detections, ObjectSeekerError, Patch
-from objectseeker.cli._baseline import evaluate_baseline
+from objectseeker.cli.evaluate import print_detectorguard
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.detectorguard import overview
-from objectseeker.detectorguard.guard_metrics import Guarded, Maps, certify_scene, tune_thresholds
-from objectseeker.detectorguard.objectness import Grid, objectness
-from objectseeker.detectorguard.overview import cost_rows, side_by_side
-from objectseeker.detectorguard.proof import certify_guarded
-from objectseeker.detectorguard.published import allowed_squares, in_view, patch_side
+from objectseeker.detectorguard import comparison
+from objectseeker.detectorguard.certification import allowed_squares, certify_guarded, patch_side, positions_in_view
+from objectseeker.detectorguard.comparison import compare_with_detectorguard, cost_rows
+from objectseeker.detectorguard.metrics import GuardedDetector, ObjectnessMaps, certify_images, tune_thresholds
+from objectseeker.detectorguard.objectness import Grid, objectness_map
 from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ImageSet, ThreatModel
 from objectseeker.metrics.curves import undefended_curve
 
@@ -29,10 +28,10 @@ SIZE = 100
 
 def features_of(boxes, strengths, rng) -> np.ndarray:
     """Features of class 0 where the boxes are, on an image of SIZE x SIZE."""
-    grid = Grid.of((SIZE, SIZE), NETWORK)
+    grid = Grid.for_image((SIZE, SIZE), NETWORK)
     features = rng.integers(0, 20, (*grid.shape, 2))
     for box, strength in zip(boxes, strengths, strict=True):
-        inside = [(grid.middle[a] >= box[a]) & (grid.middle[a] <= box[a + 2]) for a in (0, 1)]
+        inside = [(grid.centers[a] >= box[a]) & (grid.centers[a] <= box[a + 2]) for a in (0, 1)]
         features[..., 0] += np.outer(inside[1], inside[0]) * strength
     return features.astype(np.uint16)
 
@@ -54,71 +53,74 @@ def make(seed: int, count: int = 10) -> tuple[ImageSet, list[np.ndarray]]:
 
 
 def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplained():
-    scene, features = make(0)
-    maps = Maps.of(scene, features, NETWORK)
+    image_set, features = make(0)
+    maps = ObjectnessMaps.from_images(image_set, features, NETWORK)
     thresholds = np.array([20, 60, 150])
     first = maps.first_alert(thresholds)
     assert len(np.unique(first)) > 5
     for t, threshold in enumerate(thresholds.tolist()):
-        for n, (one, own) in enumerate(zip(scene.images, features, strict=True)):
-            found = objectness(own, threshold)
+        for n, (one, own) in enumerate(zip(image_set.images, features, strict=True)):
+            found = objectness_map(own, threshold)
             alerts = [
-                oracle.alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
+                oracle.has_alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
                 for score in BASE_THRESHOLDS[::7]
             ]
             assert alerts == (np.arange(100)[::7] >= first[t, n]).tolist()
 
 
 def test_without_alerts_the_curve_is_that_of_the_undefended_detector():
-    scene, features = make(1)
-    maps = Maps.of(scene, [np.zeros_like(own) for own in features], NETWORK)
-    guarded = Guarded.measure(maps, 10)
-    expected = undefended_curve(scene)
+    image_set, features = make(1)
+    maps = ObjectnessMaps.from_images(image_set, [np.zeros_like(own) for own in features], NETWORK)
+    guarded = GuardedDetector.measure(maps, 10)
+    expected = undefended_curve(image_set)
     assert (guarded.curve.true_positives == expected.true_positives).all()
     assert (guarded.curve.false_positives == expected.false_positives).all()
     assert guarded.false_alerts(99) == 0
 
 
 def test_an_image_that_alerts_has_no_boxes_and_its_objects_are_missed():
-    scene, features = make(2)
-    maps = Maps.of(scene, features, NETWORK)
-    guarded = Guarded.measure(maps, 60)
+    image_set, features = make(2)
+    maps = ObjectnessMaps.from_images(image_set, features, NETWORK)
+    guarded = GuardedDetector.measure(maps, 60)
     for row in (5, 40, 60, 80):
         quiet = np.flatnonzero(guarded.first_alert > row)
-        assert guarded.false_alerts(row) == len(scene.images) - len(quiet)
+        assert guarded.false_alerts(row) == len(image_set.images) - len(quiet)
         right = wrong = 0
         for n in quiet.tolist():
-            part = undefended_curve(scene.subset([n]))
+            part = undefended_curve(image_set.subset([n]))
             right, wrong = right + part.true_positives[row], wrong + part.false_positives[row]
         assert (guarded.curve.true_positives[row] == right).all()
         assert (guarded.curve.false_positives[row] == wrong).all()
         assert guarded.found(row).sum() == guarded.curve.true_positives[row].sum()
-    assert 0 < guarded.false_alerts(60) < len(scene.images)
+    assert 0 < guarded.false_alerts(60) < len(image_set.images)
 
 
 def test_the_threshold_is_the_lowest_that_alerts_seldom_enough():
-    scene, features = make(3, 30)
-    maps = Maps.of(scene, features, NETWORK)
+    image_set, features = make(3, 30)
+    maps = ObjectnessMaps.from_images(image_set, features, NETWORK)
     thresholds = np.arange(10, 320, 10)
-    options = {"losses": (np.inf, 0.5), "thresholds": thresholds}
-    chosen, dearer = tune_thresholds(maps, 0.5, false_alerts=0.3, **options)
+    options = {"max_ap_losses": (np.inf, 0.5), "thresholds": thresholds}
+    chosen, dearer = tune_thresholds(maps, 0.5, max_false_alert_rate=0.3, **options)
     assert 10 < chosen < dearer < 310
     for threshold in thresholds[thresholds <= chosen].tolist():
-        guarded = Guarded.measure(maps, threshold)
+        guarded = GuardedDetector.measure(maps, threshold)
         row = guarded.curve.row_at_recall(0.5)
         seldom = row is not None and guarded.false_alerts(row) <= 9
         assert seldom == (threshold == chosen)
-    lost = [undefended_curve(scene).mean_ap50 - Guarded.measure(maps, t).curve.mean_ap50 for t in (dearer - 10, dearer)]
+    lost = [
+        undefended_curve(image_set).mean_ap50 - GuardedDetector.measure(maps, t).curve.mean_ap50
+        for t in (dearer - 10, dearer)
+    ]
     assert lost[0] > 0.5 >= lost[1]
-    assert tune_thresholds(maps, 1.0, false_alerts=0.0, **options) == [None, None]
+    assert tune_thresholds(maps, 1.0, max_false_alert_rate=0.0, **options) == [None, None]
 
 
 def test_a_scene_is_certified_image_by_image():
-    scene, features = make(4)
-    maps = Maps.of(scene, features, NETWORK)
+    image_set, features = make(4)
+    maps = ObjectnessMaps.from_images(image_set, features, NETWORK)
     patches = ThreatModel(area=0.02).patches()
-    found = certify_scene(maps, features, 60, patches)
-    for n, one in enumerate(scene.images):
+    found = certify_images(maps, features, 60, patches)
+    for n, one in enumerate(image_set.images):
         alone = certify_guarded(maps.grids[n], features[n], one.truth, patches, threshold=60)
         assert (found.certified[:, [n]] == alone.certified).all()
         assert (found.vacuous[:, [n]] == alone.vacuous).all()
@@ -131,42 +133,46 @@ def test_a_scene_is_certified_image_by_image():
 LABELS = LabelMap(("tabby", "dog", "lion", "tree"), ("cat", "dog"), np.array([0, 1, 0, -1]))
 
 
-def with_labels(scene: ImageSet, label) -> ImageSet:
-    """The scene as a detector with four classes has seen it: `label` gives the detector's label for each of ours."""
+def with_labels(image_set: ImageSet, label) -> ImageSet:
+    """The image set of a detector with four classes: `label` maps each of our labels to the detector's."""
 
     def seen(one):
         old = one.observation.base
         base = Detections(old.xyxy, old.score, [label(c) for c in old.label.tolist()])
         return replace(one, observation=replace(one.observation, base=base))
 
-    return ImageSet.of([seen(one) for one in scene.images], LABELS)
+    return ImageSet.of([seen(one) for one in image_set.images], LABELS)
 
 
 def test_two_detector_classes_that_stand_for_one_count_as_that_one():
-    scene, features = make(6)
+    image_set, features = make(6)
     rng = np.random.default_rng(0)
-    many = with_labels(scene, lambda c: 1 if c else int(rng.choice([0, 2])))
-    ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, many))
+    many = with_labels(image_set, lambda c: 1 if c else int(rng.choice([0, 2])))
+    ours, theirs = (
+        GuardedDetector.measure(ObjectnessMaps.from_images(one, features, NETWORK), 60) for one in (image_set, many)
+    )
     assert (ours.first_alert == theirs.first_alert).all()
     assert (ours.curve.true_positives == theirs.curve.true_positives).all()
     assert (ours.curve.false_positives == theirs.curve.false_positives).all()
-    verdicts = [certify_scene(one.maps, features, 60, ThreatModel(area=0.02).patches()) for one in (ours, theirs)]
+    verdicts = [certify_images(one.maps, features, 60, ThreatModel(area=0.02).patches()) for one in (ours, theirs)]
     assert (verdicts[0].certified == verdicts[1].certified).all()
     assert verdicts[0].certified.any()
 
 
 def test_boxes_of_classes_that_the_data_set_lacks_explain_as_they_do_when_deployed():
-    scene, features = make(7)
-    trees = with_labels(scene, lambda c: 1 if c else 3)
-    ours, theirs = (Guarded.measure(Maps.of(one, features, NETWORK), 60) for one in (scene, trees))
+    image_set, features = make(7)
+    trees = with_labels(image_set, lambda c: 1 if c else 3)
+    ours, theirs = (
+        GuardedDetector.measure(ObjectnessMaps.from_images(one, features, NETWORK), 60) for one in (image_set, trees)
+    )
     assert (ours.first_alert == theirs.first_alert).all()
     assert ours.first_alert.max() > ours.first_alert.min()
     assert ours.curve.true_positives.sum() > theirs.curve.true_positives.sum() == 0  # they find nothing that counts
     for n, (one, own) in enumerate(zip(trees.images, features, strict=True)):
-        says_object = objectness(own, 60)
+        says_object = objectness_map(own, 60)
         for row in (0, 30, 70):
             base = one.observation.base.at_least(float(BASE_THRESHOLDS[row]))
-            assert oracle.alert(theirs.maps.grids[n], says_object, base) == (row >= theirs.first_alert[n])
+            assert oracle.has_alert(theirs.maps.grids[n], says_object, base) == (row >= theirs.first_alert[n])
 
 
 # --- the published model of where -----------------------------------------------------------------------------------
@@ -195,8 +201,8 @@ def test_where_a_patch_may_lie_as_published(where):
 
 
 def test_positions_whose_view_meets_an_object():
-    grid = Grid.of((416, 416), (416, 416))
-    ((left, top, right, bottom),) = in_view(grid, np.array([[100.0, 50.0, 101.0, 60.0]])).tolist()
+    grid = Grid.for_image((416, 416), (416, 416))
+    ((left, top, right, bottom),) = positions_in_view(grid, np.array([[100.0, 50.0, 101.0, 60.0]])).tolist()
     assert [i for i in range(48) if 8 * i < 101 and 8 * i + 33 > 100] == list(range(left, right))
     assert [i for i in range(48) if 8 * i < 60 and 8 * i + 33 > 50] == list(range(top, bottom))
     assert patch_side(grid, Patch(32 * 32 / 416**2)) == 8
@@ -208,18 +214,19 @@ def test_positions_whose_view_meets_an_object():
 @pytest.fixture
 def run(monkeypatch):
     """A run with features, without its files: those have tests of their own."""
-    scene, features = make(5, 40)
+    image_set, features = make(5, 40)
 
     class Stored:
         vocabulary = VOCABULARY
         parts = dict.fromkeys(range(40))
 
         def images(self):
-            return scene.images
+            return image_set.images
 
+    monkeypatch.setattr(comparison, "add_missing_features", lambda run, network, on_progress: None)
     described = {"network": "n.onnx", "sha256": "0" * 64, "input": list(NETWORK)}
-    monkeypatch.setattr(overview, "describe", lambda run: described)
-    monkeypatch.setattr(overview, "read_features", lambda run, index=range(40): iter([features[i] for i in index]))
+    monkeypatch.setattr(comparison, "describe", lambda run: described)
+    monkeypatch.setattr(comparison, "read_features", lambda run, index=range(40): iter([features[i] for i in index]))
     return Stored()
 
 
@@ -231,10 +238,10 @@ SETTINGS = EvaluationSettings.along(
 
 
 def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
-    beside = side_by_side(run, SETTINGS, false_alerts=0.2)
+    beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
     found = beside.to_dict()
     assert found["images"] == found["tuning"]["images"] == 20
-    assert found["tuning"]["false_alert_rate"] == 20
+    assert found["tuning"]["max_false_alert_rate"] == 20
     rows = {row["defense"]: row for row in found["rows"]}
     assert list(rows)[:3] == ["undefended", "DetectorGuard", "DetectorGuard, AP loss <= 1"]
     assert len(rows) == 7
@@ -246,52 +253,56 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
         assert share <= guarded["certified_recall"][where]
     anywhere = guarded["certified_recall"]["anywhere"]
     assert all(anywhere <= share for share in guarded["certified_recall"].values())
-    fixed = side_by_side(run, SETTINGS, threshold=int(guarded["threshold"] * 64)).to_dict()
+    fixed = compare_with_detectorguard(run, SETTINGS, threshold=int(guarded["threshold"] * 64)).to_dict()
     assert fixed["images"] == 40
     assert fixed["tuning"] is None
     assert len(fixed["rows"]) == 6
     assert len(beside.table_rows()) == 7
-    assert any("tuned on 20 other images" in line for line in beside.remarks())
+    assert any("tuned on 20 other images" in line for line in beside.caveats())
 
 
 def test_without_a_clean_recall_it_is_08_or_the_highest_that_is_reached(run):
     settings = replace(SETTINGS, clean_recall=None)
     highest = undefended_curve(ImageSet.of(run.images(), VOCABULARY)).max_clean_recall / 100
     assert highest >= 0.8
-    beside = side_by_side(run, settings, threshold=2000)
+    beside = compare_with_detectorguard(run, settings, threshold=2000)
     assert beside.settings.clean_recall == 0.8
-    assert beside.rows == side_by_side(run, SETTINGS.at_clean_recall(0.8), threshold=2000).rows
-    assert any("no clean recall was asked for" in line and line.endswith(": 0.8") for line in beside.remarks())
-    beside = side_by_side(run, replace(settings, clean_recall=1.0, clean_recall_is_default=True), threshold=2000)
+    assert beside.rows == compare_with_detectorguard(run, SETTINGS.at_clean_recall(0.8), threshold=2000).rows
+    assert any("no clean recall was requested" in line and line.endswith(": 0.8") for line in beside.caveats())
+    beside = compare_with_detectorguard(
+        run, replace(settings, clean_recall=1.0, clean_recall_is_default=True), threshold=2000
+    )
     assert beside.settings.clean_recall == highest
     assert all(row.clean_recall is not None for row in beside.rows[1:])
-    assert any("the highest that is reached, since 1 is not" in line for line in beside.remarks())
-    asked = side_by_side(run, SETTINGS, threshold=2000)
-    assert not any("asked for" in line for line in asked.remarks())
+    assert any("the highest that is reached, since 1 is not" in line for line in beside.caveats())
+    requested = compare_with_detectorguard(run, SETTINGS, threshold=2000)
+    assert not any("requested" in line for line in requested.caveats())
 
 
 def test_a_rule_that_promises_more_says_so(run):
-    beside = side_by_side(run, SETTINGS.by_iou(), threshold=100)
+    beside = compare_with_detectorguard(run, SETTINGS.by_iou(), threshold=100)
     assert [row.defense for row in beside.rows[-2:]] == [
         "ObjectSeeker IoU variant",
         "ObjectSeeker IoU variant, class-agnostic",
     ]
-    assert any("an IoU with the object above 0.5" in line for line in beside.remarks())
-    assert not any("paper promises more" in line for line in beside.remarks())
+    assert any("an IoU with the object above 0.5" in line for line in beside.caveats())
+    assert not any("paper guarantees more" in line for line in beside.caveats())
 
 
 def test_the_table_says_so_where_the_clean_recall_is_out_of_reach(run):
     settings = EvaluationSettings.along(ThresholdSchedule(), clean_recall=1.0)
-    beside = side_by_side(run, settings, false_alerts=0.0, seed=1)  # a missed object in either half
+    beside = compare_with_detectorguard(
+        run, settings, max_false_alert_rate=0.0, seed=1
+    )  # a missed object in either half
     found = beside.to_dict()
     assert "threshold" not in found["rows"][1]
     assert "ap50" not in found["rows"][1]
-    assert any("no threshold does that" in line for line in beside.remarks())
+    assert any("no threshold reaches that" in line for line in beside.caveats())
     assert beside.table_rows()[1]["certified far"] == "-"
 
 
 def test_cost_against_certified_recall(run):
-    beside = side_by_side(run, SETTINGS, false_alerts=0.2)
+    beside = compare_with_detectorguard(run, SETTINGS, max_false_alert_rate=0.2)
     rows = cost_rows(ImageSet.of(run.images(), VOCABULARY), beside, [1])
     assert [(row["defense"], row["forward_passes"]) for row in rows] == [
         ("DetectorGuard", 2),
@@ -303,27 +314,25 @@ def test_cost_against_certified_recall(run):
 
 
 def test_the_command_prints_and_saves_the_table(run, tmp_path, capsys):
-    evaluate_baseline("detectorguard", run, SETTINGS, out=tmp_path / "out", as_json=True)
+    print_detectorguard(run, SETTINGS, tmp_path / "out", as_json=True)
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "detectorguard.json").read_text())
     assert [row["defense"] for row in printed["rows"]][:2] == ["undefended", "DetectorGuard"]
     lines = (tmp_path / "out" / "detectorguard.csv").read_text().splitlines()
     assert len(lines) == 1 + len(printed["rows"])
-    evaluate_baseline("detectorguard", run, SETTINGS, out=None, as_json=False)
+    print_detectorguard(run, SETTINGS, None, as_json=False)
     shown = capsys.readouterr().out
     for row in printed["rows"]:
         assert row["defense"] in shown
     assert "certified and found" in shown
-    with pytest.raises(ObjectSeekerError, match="baseline must be one of detectorguard, got 'other'"):
-        evaluate_baseline("other", run, SETTINGS, out=None, as_json=False)
 
 
 def test_two_patches_are_refused(run):
     with pytest.raises(ObjectSeekerError, match="one patch at a time"):
-        side_by_side(run, EvaluationSettings.along(ThresholdSchedule(), threat=ThreatModel(count=2)))
+        compare_with_detectorguard(run, EvaluationSettings.along(ThresholdSchedule(), threat=ThreatModel(count=2)))
 
 
 def test_features_that_do_not_fit_are_told():
-    scene, features = make(0, 2)
+    image_set, features = make(0, 2)
     with pytest.raises(ObjectSeekerError, match="features of shape"):
-        Maps.of(scene, features, (416, 416))
+        ObjectnessMaps.from_images(image_set, features, (416, 416))

@@ -7,18 +7,18 @@ import pytest
 from detectorguard_network import write_network
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Patch
-from objectseeker.cli._baseline import observe_baseline, open_network
+from objectseeker.detectorguard.certification import certify_guarded
 from objectseeker.detectorguard.features import (
     FOLDER,
     NETWORK,
+    DetectorGuard,
     ObjectnessFeatures,
     add_features,
+    add_missing_features,
     describe,
     read_features,
 )
-from objectseeker.detectorguard.guard import DetectorGuard
 from objectseeker.detectorguard.objectness import Grid
-from objectseeker.detectorguard.proof import certify_guarded
 
 onnx = pytest.importorskip("onnx")
 
@@ -47,7 +47,7 @@ def test_a_patch_changes_only_the_features_it_reaches(tmp_path):
     for network in available_networks(tmp_path):
         for size in ((200, 150), (61, 90)):
             image = rng.integers(0, 256, (size[1], size[0], 3), np.uint8)
-            grid = Grid.of(size, SIZE)
+            grid = Grid.for_image(size, SIZE)
             before = network(image)
             assert before.shape[:2] == grid.shape
             for _ in range(6):
@@ -57,7 +57,7 @@ def test_a_patch_changes_only_the_features_it_reaches(tmp_path):
                 patched[y : y + h, x : x + w] = rng.integers(0, 256, patched[y : y + h, x : x + w].shape)
                 changed = (network(patched) != before).any(axis=2)
                 (left, right), (top, bottom) = (
-                    grid.reached(axis, np.array([start]), np.array([start + length]))[0]
+                    grid.reached_positions(axis, np.array([start]), np.array([start + length]))[0]
                     for axis, start, length in ((0, x, w), (1, y, h))
                 )
                 assert changed[top:bottom, left:right].any() == (top < bottom and left < right)
@@ -71,7 +71,7 @@ def test_a_certified_object_survives_real_patches(network):
     image = np.full((120, 160, 3), 40, np.uint8)
     image[20:100, 30:140] = 220
     truth = Detections([[30, 20, 140, 100]], [1], [0])
-    grid = Grid.of(size, SIZE)
+    grid = Grid.for_image(size, SIZE)
     rng = np.random.default_rng(0)
     verdicts = set()
     for threshold in (64 * 30, 64 * 60, 64 * 90, 64 * 150):
@@ -105,7 +105,7 @@ def test_boxes_are_output_unless_there_is_an_alert(network):
     blind = DetectorGuard(guard.detector, network, base_threshold=0.7, threshold=64 * 60)
     assert blind([image])[0].alert
     assert len(blind([image])[0].detections) == 0
-    with pytest.raises(ObjectSeekerError, match="whole number"):
+    with pytest.raises(ObjectSeekerError, match="must be an integer"):
         DetectorGuard(guard.detector, network, base_threshold=0.5, threshold=1.5)
 
 
@@ -134,16 +134,14 @@ def test_features_are_added_once_and_read_back(run, network):
         assert (network(load_image(image.path)) == features).all()
 
 
-def test_the_commands_open_a_network_and_add_its_features(run, tmp_path):
-    file = write_network(tmp_path / "network.onnx")
-    network = open_network("detectorguard", file, "152x136")
-    assert observe_baseline(run, network) == 4
-    assert observe_baseline(run, network) == 0
-    assert len(list(read_features(run))) == 4
-    with pytest.raises(ObjectSeekerError, match="WIDTHxHEIGHT"):
-        open_network("detectorguard", file, "416")
-    with pytest.raises(ObjectSeekerError, match="baseline must be one of"):
-        open_network("objectseeker", file, "416x416")
+def test_missing_features_are_added(run, network):
+    add_missing_features(run, network)
+    stored = [features.tolist() for features in read_features(run)]
+    assert len(stored) == 4
+    add_missing_features(run)  # complete, so that no network is needed
+    (run.folder / FOLDER / "000002.features").unlink()
+    add_missing_features(run, network)
+    assert [features.tolist() for features in read_features(run)] == stored
 
 
 def test_features_of_another_network_are_refused(run, network, tmp_path):
@@ -158,7 +156,7 @@ def test_features_of_another_network_are_refused(run, network, tmp_path):
 
 
 def test_missing_damaged_and_foreign_features_are_told(run, network):
-    with pytest.raises(ObjectSeekerError, match="no features"):
+    with pytest.raises(ObjectSeekerError, match="no DetectorGuard features"):
         list(read_features(run))
     add_features(run, network)
     folder = run.folder / FOLDER
@@ -169,7 +167,7 @@ def test_missing_damaged_and_foreign_features_are_told(run, network):
         with pytest.raises(ObjectSeekerError, match=r"000001\.features is damaged or belongs to another image"):
             list(read_features(run))
     one.unlink()
-    with pytest.raises(ObjectSeekerError, match=r"000001\.features .*run observe --baseline detectorguard again"):
+    with pytest.raises(ObjectSeekerError, match=r"000001\.features .*run evaluate --detectorguard again"):
         list(read_features(run))
     one.write_bytes(content)
     before = [features.tolist() for features in read_features(run)]
@@ -214,7 +212,7 @@ def test_features_of_another_run_or_image_are_refused(run, network, tmp_path):
 
 def test_a_network_with_another_view_is_refused(tmp_path):
     network = ObjectnessFeatures(write_network(tmp_path / "wide.onnx", kernel=65), input_size=SIZE)
-    with pytest.raises(ObjectSeekerError, match="no objectness network"):
+    with pytest.raises(ObjectSeekerError, match="not an objectness network"):
         network(np.zeros((50, 50, 3), np.uint8))
     with pytest.raises(ObjectSeekerError, match="at least 89"):
         ObjectnessFeatures(tmp_path / "wide.onnx", input_size=(64, 416))

@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from objectseeker.detectorguard.backbone import FeatureExtractor, ObjectnessNetwork, fused
-from objectseeker.detectorguard.objectness import positions
+from objectseeker.detectorguard.objectness import position_count
 from objectseeker.detectors.builtin.model import CLASSES
+from train_builtin.objectness_network import FeatureExtractor, ObjectnessNetwork, fused
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def test_a_position_sees_33_pixels_and_no_more(network):
     image = torch.rand(1, 3, 121, 129)
     with torch.no_grad():
         before = network.body(image)
-        assert before.shape[2:] == (positions(121), positions(129))
+        assert before.shape[2:] == (position_count(121), position_count(129))
         for y, x in ((0, 0), (32, 40), (33, 39), (64, 65), (96, 95), (120, 128)):
             changed = image.clone()
             changed[:, :, y, x] += 0.5
@@ -76,7 +76,7 @@ def program():
 
 
 def targets(program, boxes, size=192):
-    count = positions(size)
+    count = position_count(size)
     given = torch.tensor(boxes, dtype=torch.float).view(1, -1, 5)
     present = torch.ones(given.shape[:2], dtype=torch.bool)
     labels = given[..., 4].long()
@@ -111,12 +111,12 @@ def test_an_object_too_small_to_teach_is_neither_object_nor_background(program):
 
 
 def test_votes_are_means_over_the_windows_that_cover_a_position(program):
-    from objectseeker.detectorguard.objectness import votes_of
+    from objectseeker.detectorguard.objectness import window_votes
 
     features = np.random.default_rng(0).integers(0, 999, (12, 15, 3)).astype(np.uint16)
     windows = torch.nn.functional.avg_pool2d(torch.from_numpy(features.astype(np.float32)).permute(2, 0, 1)[None], 8, 1)
-    expected = votes_of(features) / votes_of(np.ones((12, 15, 1), np.uint16))
-    np.testing.assert_allclose(program.votes_of(windows)[0].numpy(), expected, rtol=1e-5)
+    expected = window_votes(features) / window_votes(np.ones((12, 15, 1), np.uint16))
+    np.testing.assert_allclose(program.window_votes(windows)[0].numpy(), expected, rtol=1e-5)
 
 
 @pytest.mark.slow

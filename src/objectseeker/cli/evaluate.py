@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import app
-from objectseeker.cli._baseline import Baseline, evaluate_baseline
 from objectseeker.cli._console import escape, print_json, printed, progress, terminal_table
 from objectseeker.cli._options import (
     CleanRecall,
@@ -27,6 +26,10 @@ from objectseeker.cli._options import (
     tags_and_slices,
 )
 from objectseeker.cli._tracks import TrackOptions, certified_tracks
+
+if TYPE_CHECKING:
+    from objectseeker.metrics import EvaluationSettings
+    from objectseeker.runs.run import Run
 
 
 @app.command()
@@ -61,7 +64,9 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", help="attack.json of this defense: adds recall under attack, and what it did."),
     ] = None,
-    baseline: Baseline = None,
+    detectorguard: Annotated[
+        bool, typer.Option("--detectorguard", help="Compare with DetectorGuard (prior work) instead.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure clean AP and certified recall of a run, with 95 % confidence intervals; compare several runs.
@@ -76,7 +81,7 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --tags tags.csv --slice weather --slice class
     Example:  objectseeker evaluate runs/plain runs/masked --cross-tune 1 --clean-recall 0.8
     Example:  objectseeker evaluate runs/mot --window 8 --moves 2 --moves any
-    Example:  objectseeker evaluate runs/voc --baseline detectorguard --clean-recall 0.8
+    Example:  objectseeker evaluate runs/voc --detectorguard --clean-recall 0.8
     """
     from objectseeker import metrics
     from objectseeker.cli import _evaluation_tables as evaluation_tables
@@ -98,11 +103,13 @@ def evaluate(
         "base_threshold": rule.base_threshold if rule.defense is not None else None,
         "fppi": fppi,
     }
-    if baseline is not None:
+    if detectorguard:
         if fppi is not None or requested:
-            raise ObjectSeekerError("--baseline is measured at a clean recall, without slices: omit --fppi and --slice")
+            raise ObjectSeekerError(
+                "--detectorguard compares at a clean recall, on all images. Omit --fppi and --slice."
+            )
         settings = settings_for(stored, defense, threat=threat.threat(), **point)
-        evaluate_baseline(baseline, stored, settings, out=out, as_json=as_json)
+        print_detectorguard(stored, settings, out, as_json=as_json)
         return
     times = 1 if clean_recall is None and fppi is None else 2  # that the images are read
     with progress("evaluating", times * len(stored.parts)) as bar:
@@ -183,3 +190,26 @@ def _compare(
 def _print(parts: list[Any]) -> None:
     for part in parts:
         printed.print(escape(part) if isinstance(part, str) else part)
+
+
+def print_detectorguard(run: Run, settings: EvaluationSettings, out: Path | None, *, as_json: bool) -> None:
+    """Print the comparison with DetectorGuard, and save it."""
+    from objectseeker.detectorguard import compare_with_detectorguard
+    from objectseeker.files.atomic import save_json, save_text
+    from objectseeker.files.tables import to_csv, to_markdown
+
+    with progress("computing objectness", 0) as bar:
+        comparison = compare_with_detectorguard(run, settings, on_progress=bar.update)
+    rows, caveats = comparison.table_rows(), comparison.caveats()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        save_json(out / "detectorguard.json", comparison.to_dict())
+        save_text(out / "detectorguard.csv", to_csv(rows))
+        save_text(out / "detectorguard.md", "\n\n".join([to_markdown(rows), *(f"- {line}" for line in caveats)]) + "\n")
+    if as_json:
+        print_json(comparison.to_dict())
+        return
+    title = "AP50, clean recall, false alerts and certified recall, in percent"
+    printed.print(terminal_table(title, comparison.terminal_rows()))
+    for line in caveats:
+        printed.print(escape(line))

@@ -9,14 +9,6 @@ import typer
 
 from objectseeker import detectors
 from objectseeker.cli._app import app
-from objectseeker.cli._baseline import (
-    DEFAULT_SIZE,
-    Baseline,
-    BaselineNetwork,
-    BaselineSize,
-    observe_baseline,
-    open_network,
-)
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     DATASETS,
@@ -77,9 +69,6 @@ def observe(
     gpus_per_worker: Annotated[
         float | None, typer.Option(help="Ray: GPUs of a worker. Default: 1 with --device cuda, else 0.")
     ] = None,
-    baseline: Baseline = None,
-    baseline_network: BaselineNetwork = None,
-    baseline_size: BaselineSize = DEFAULT_SIZE,
     estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take, and exit.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -95,7 +84,6 @@ def observe(
     Example:  objectseeker observe voc:VOCdevkit:val --defense tuned/defense.json --out runs/voc
     Example:  objectseeker observe mot:MOT17/train --masks rolling:8:halves:30 --out runs/mot
     Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
-    Example:  objectseeker observe voc:VOCdevkit:val --baseline detectorguard --out runs/voc
     """
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines import ClusterRequest
@@ -130,7 +118,6 @@ def observe(
             each = f"{expected.seconds_per_view * 1000:.1f} ms each here"
             printed.print(f"{cost}, {each}: about {_duration(expected.seconds)}")
         return
-    guard = None if baseline is None else open_network(baseline, baseline_network, baseline_size)
     notes.print(f"{plan.reason}: {cost}")
     for warning in data.warnings:
         warn(warning)
@@ -161,8 +148,6 @@ def observe(
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_how_far(steps)) from None
-    if guard is not None:
-        observe_baseline(run, guard)
     if as_json:
         print_json(run.to_dict())
     else:

@@ -1,1 +1,15 @@
-"""DetectorGuard (Xiang and Mittal, CCS 2021), a certified defense that raises an alert: docs/detectorguard.md."""
+"""DetectorGuard (Xiang and Mittal, CCS 2021), prior work, compared with ObjectSeeker on the same images.
+
+objectness       the objectness map, its votes and alerts
+features         the deployed guard, its network, and features stored in a run
+certification    certificates, in our threat model and in the published one
+metrics          AP, false alerts and certified recall
+comparison       the call that compares, and its table
+"""
+
+from __future__ import annotations
+
+from objectseeker.detectorguard.comparison import DetectorGuardComparison, compare_with_detectorguard
+from objectseeker.detectorguard.features import DetectorGuard, ObjectnessFeatures
+
+__all__ = ["DetectorGuard", "DetectorGuardComparison", "ObjectnessFeatures", "compare_with_detectorguard"]

@@ -1,4 +1,4 @@
-"""DetectorGuard beside the undefended detector and ObjectSeeker, on the same images: one table."""
+"""Compare DetectorGuard with the undefended detector and ObjectSeeker on the same images, in one table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.rule import Rule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.detectorguard.features import describe, read_features
-from objectseeker.detectorguard.guard_metrics import FALSE_ALERTS, Guarded, Maps, certify_scene, tune_thresholds
+from objectseeker.detectorguard.features import ObjectnessFeatures, add_missing_features, describe, read_features
+from objectseeker.detectorguard.metrics import (
+    MAX_FALSE_ALERT_RATE,
+    GuardedDetector,
+    ObjectnessMaps,
+    certify_images,
+    tune_thresholds,
+)
 from objectseeker.detectorguard.objectness import FEATURE_STEP, Features
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.files.tables import percent
@@ -23,28 +29,29 @@ from objectseeker.metrics.defended_images import DefendedImageSet, shares
 from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import EvaluationSettings, threshold_of
 from objectseeker.metrics.sweeps import by_lines, split
+from objectseeker.runs.observe import Progress
 from objectseeker.runs.run import Run
 
 Shares = Mapping[PatchLocation, float | None]
 
-CLEAN_RECALL = 0.8  # where nobody says otherwise
-PUBLISHED_FOLLOW = ThresholdSchedule(alpha=0.8, beta=0.5)  # ObjectSeeker's published rule at its published values
-ALLOWED_LOSSES = (np.inf, 1.0)  # points of AP that tuning may cost: any, and as much as ObjectSeeker's default rule
-PASSES = 2  # one of the detector, one of the objectness network
-EVERY_NTH_LINE = (
-    "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: the "
-    "trend counts"
+DEFAULT_CLEAN_RECALL = 0.8
+PUBLISHED_SCHEDULE = ThresholdSchedule(alpha=0.8, beta=0.5)  # of ObjectSeeker's paper
+MAX_AP_LOSSES = (np.inf, 1.0)  # points that tuning may cost: any, and as many as ObjectSeeker's default rule
+FORWARD_PASSES = 2  # one of the detector, one of the objectness network
+LINE_SUBSET_NOTE = (
+    "ObjectSeeker's k lines are every n-th of the stored ones, not those of a detector deployed with k lines: read the "
+    "trend"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseRow:
-    """One defense. APs, recalls and rates are percentages, scores are not; None is what it does not have.
+    """The metrics of one defense. APs, recalls and rates are percentages; None means that it does not apply.
 
     - certified_recall: the share of objects that no patch hides; with DetectorGuard, without an alert.
     - certified_and_found: the share of objects that are certified and in the output of the clean image (found by the
-      base detector, no false alert). This is how the published figures are counted.
-    - certified_published: certified under the published model of where a patch may lie.
+      base detector, no false alert), as the published metrics are counted.
+    - certified_published: certified under the published threat model.
     """
 
     defense: str
@@ -66,7 +73,7 @@ class DefenseRow:
         return self.defense.startswith("DetectorGuard")
 
     def to_dict(self) -> dict[str, Any]:
-        """What the defense has."""
+        """Return the metrics that apply."""
         row = {field.name: getattr(self, field.name) for field in fields(self)}
         images, rate = row.pop("false_alerts"), row.pop("alert_rate")
         row["false_alerts"] = None if images is None else {"images": images, "rate": rate}
@@ -92,37 +99,37 @@ class DefenseRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SideBySide:
-    """The figures of a run with features: all rows are about the same images, at the clean recall of `settings`."""
+class DetectorGuardComparison:
+    """The metrics of all defenses on the same images of a run, at the clean recall of `settings`."""
 
     images: int
     objects: int
     settings: EvaluationSettings
     network: Mapping[str, Any]
-    tuned_on: int  # images; 0 if the threshold was given
-    false_alert_rate: float  # at most, in percent, where tuned
+    tuned_on: int  # images; 0 if the threshold was fixed
+    max_false_alert_rate: float  # of tuned thresholds, in percent
     rows: tuple[DefenseRow, ...]
-    why_this_recall: str | None  # if nobody asked for it
+    recall_note: str | None  # if the clean recall is a default
 
     def to_dict(self) -> dict[str, Any]:
-        tuning = {"images": self.tuned_on, "false_alert_rate": self.false_alert_rate} if self.tuned_on else None
+        tuning = {"images": self.tuned_on, "max_false_alert_rate": self.max_false_alert_rate} if self.tuned_on else None
         return {
-            "baseline": "detectorguard",
+            "compared_with": "detectorguard",
             "images": self.images,
             "objects": self.objects,
             "settings": self.settings.to_dict(),
             "network": dict(self.network),
             "tuning": tuning,
             "rows": [row.to_dict() for row in self.rows],
-            "remarks": self.remarks(),
+            "caveats": self.caveats(),
         }
 
     def table_rows(self) -> list[dict[str, str]]:
-        """The table to print: one row per defense."""
+        """Return the table: one row per defense."""
         return [row.to_table() for row in self.rows]
 
     def terminal_rows(self) -> list[dict[str, str]]:
-        """As much as fits a terminal; other ways to count DetectorGuard's certificates stand below it."""
+        """Return the columns that fit a terminal, with DetectorGuard's other counts as rows of their own."""
         rows = []
         for row in self.rows:
             full = row.to_table()
@@ -131,7 +138,7 @@ class SideBySide:
             rows.append(shown | {where: full[f"certified {where}"] for where in PATCH_LOCATIONS[:3]})
             for name, prefix in (
                 ("  certified and found", "and found"),
-                ("  published model of where", "published model"),
+                ("  published threat model", "published model"),
             ):
                 if row.guarded:
                     rows.append(
@@ -139,8 +146,8 @@ class SideBySide:
                     )
         return rows
 
-    def remarks(self) -> list[str]:
-        """What a reader of the table must know."""
+    def caveats(self) -> list[str]:
+        """Return the conditions under which the table holds."""
         threat, network, recall = self.settings.threat, self.network, f"clean recall {self.settings.clean_recall:g}"
         patch = f"patch of {threat.area:.2%}, aspect {threat.aspect:g}"
         lines = [
@@ -148,105 +155,124 @@ class SideBySide:
             f"objectness network {network['network']} (sha256 {network['sha256'][:12]}) at "
             f"{network['input'][0]}x{network['input'][1]}",
         ]
-        lines += [] if self.why_this_recall is None else [self.why_this_recall]
+        lines += [] if self.recall_note is None else [self.recall_note]
         if self.tuned_on:
-            rate = f"{self.false_alert_rate:g} % false alerts"
+            rate = f"{self.max_false_alert_rate:g} % false alerts"
             lines.append(f"thresholds tuned on {self.tuned_on} other images to at most {rate}")
             if any(row.guarded and row.threshold is None for row in self.rows):
-                lines.append(
-                    f"where there are dashes, no threshold does that at {recall}: ask for less with --clean-recall"
-                )
+                lines.append(f"dashes: no threshold reaches that at {recall}; use a lower --clean-recall")
         lines.append(
-            "certified: an alert or a base box that overlaps the object (T = 0, no promise about labels); and found: "
-            "of these the objects in the output of the clean image, as the published figures are counted"
+            "certified: an alert or a base box that overlaps the object (T = 0, class-agnostic); and found: the "
+            "certified objects in the output of the clean image, as the published metrics are counted"
         )
         for name, rule in (("paper", Rule()), (_rule_name(self.settings), self.settings.rule)):
             if more := threshold_of(rule, threat.threshold):
                 what = "an IoU with" if isinstance(rule, IouRule) else "a share of"
-                lines.append(f"ObjectSeeker {name} promises more than an overlap: {what} the object above {more:g}")
+                lines.append(f"ObjectSeeker {name} guarantees more than an overlap: {what} the object above {more:g}")
         return lines
 
 
-def side_by_side(
+def compare_with_detectorguard(
     run: Run,
     settings: EvaluationSettings,
     *,
+    network: ObjectnessFeatures | None = None,
     threshold: int | None = None,
-    false_alerts: float = FALSE_ALERTS,
+    max_false_alert_rate: float = MAX_FALSE_ALERT_RATE,
     seed: int = 0,
-) -> SideBySide:
-    """DetectorGuard, and ObjectSeeker by its published rule and by that of `settings`, on a run with features.
+    on_progress: Progress = lambda done, total: None,
+) -> DetectorGuardComparison:
+    """Compare DetectorGuard with ObjectSeeker, by its published rule and by that of `settings`, on a run.
 
-    Thresholds are tuned on one half of the images (`tune_thresholds`): to a rate of false alerts of at most
-    `false_alerts` where the clean recall is `settings.clean_recall`, and, in a second row, to an AP loss of at most one
-    point besides. Everything is measured on the other half. With a `threshold` (a whole number of steps) nothing is
-    tuned, and everything is measured on all images. DetectorGuard's certificates do not depend on base_threshold.
+    Thresholds are tuned on one half of the images (`tune_thresholds`), and everything is measured on the other half. A
+    second row of DetectorGuard also limits the AP loss to one point. DetectorGuard's certificates do not depend on the
+    base threshold.
+
+    Args:
+        run: A finished run; features that are missing are computed from its images and stored with it.
+        settings: The rule, the threat model and the clean recall of the comparison.
+        network: The objectness network. Default: the stored features, or the network of the package.
+        threshold: An objectness threshold in steps: nothing is tuned, and all images are measured.
+        max_false_alert_rate: The highest false alert rate of a tuned threshold, at the clean recall.
+        seed: Seed of the split into halves.
+        on_progress: Called with the images that have features and their number.
+
+    Returns:
+        A `DetectorGuardComparison`: `rows` has one entry per defense.
+
+    Raises:
+        ObjectSeekerError: The threat model has several patches, or the features belong to another network.
     """
-    require_fraction(false_alerts, "false_alerts")
+    require_fraction(max_false_alert_rate, "max_false_alert_rate")
     if settings.threat.count != 1:
-        raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {settings.threat.count}")
+        raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time: got {settings.threat.count}")
+    add_missing_features(run, network, on_progress=on_progress)
     description = describe(run)
     width, height = description["input"]
-    maps = Maps.of(ImageSet.of(run.images(), run.vocabulary), read_features(run), (width, height))
+    maps = ObjectnessMaps.from_images(ImageSet.of(run.images(), run.vocabulary), read_features(run), (width, height))
     if threshold is None:
         tuning, measured = split(len(maps.grids), 2, seed)
         parts = [maps.subset(tuning), maps.subset(measured)]
-        settings, why = _at_some_recall(settings, [part.scene for part in parts])
+        settings, note = _at_some_recall(settings, [part.image_set for part in parts])
         assert settings.clean_recall is not None
-        thresholds = tune_thresholds(parts[0], settings.clean_recall, losses=ALLOWED_LOSSES, false_alerts=false_alerts)
+        thresholds = tune_thresholds(
+            parts[0], settings.clean_recall, max_ap_losses=MAX_AP_LOSSES, max_false_alert_rate=max_false_alert_rate
+        )
         tuned_on, maps = len(tuning), parts[1]
     else:
         measured, tuned_on, thresholds = np.arange(len(maps.grids)), 0, [threshold]
-        settings, why = _at_some_recall(settings, [maps.scene])
-    scene = maps.scene
-    names = ("DetectorGuard", f"DetectorGuard, AP loss <= {ALLOWED_LOSSES[1]:g}")
-    published = EvaluationSettings.along(PUBLISHED_FOLLOW, threat=settings.threat, clean_recall=settings.clean_recall)
-    return SideBySide(
-        images=len(scene.images),
-        objects=len(scene.counted),
+        settings, note = _at_some_recall(settings, [maps.image_set])
+    image_set = maps.image_set
+    names = ("DetectorGuard", f"DetectorGuard, AP loss <= {MAX_AP_LOSSES[1]:g}")
+    published = EvaluationSettings.along(PUBLISHED_SCHEDULE, threat=settings.threat, clean_recall=settings.clean_recall)
+    return DetectorGuardComparison(
+        images=len(image_set.images),
+        objects=len(image_set.counted),
         settings=settings,
         network=description,
         tuned_on=tuned_on,
-        false_alert_rate=100 * false_alerts,
+        max_false_alert_rate=100 * max_false_alert_rate,
         rows=(
-            DefenseRow(defense="undefended", forward_passes=1, ap50=undefended_curve(scene).mean_ap50),
+            DefenseRow(defense="undefended", forward_passes=1, ap50=undefended_curve(image_set).mean_ap50),
             *(
                 _guarded_row(name, maps, read_features(run, measured), settings, each)
                 for name, each in zip(names, thresholds, strict=False)
             ),
-            *_objectseeker_rows("paper", scene, published),
-            *_objectseeker_rows(_rule_name(settings), scene, settings),
+            *_objectseeker_rows("paper", image_set, published),
+            *_objectseeker_rows(_rule_name(settings), image_set, settings),
         ),
-        why_this_recall=why,
+        recall_note=note,
     )
 
 
-def _at_some_recall(settings: EvaluationSettings, scenes: Sequence[ImageSet]) -> tuple[EvaluationSettings, str | None]:
-    """The settings at a clean recall, and why at that one if nobody asked for it."""
-    asked = settings.clean_recall
-    if asked is not None and not settings.clean_recall_is_default:
+def _at_some_recall(
+    settings: EvaluationSettings, image_sets: Sequence[ImageSet]
+) -> tuple[EvaluationSettings, str | None]:
+    """Return the settings at a clean recall, and a note if that one is a default."""
+    requested = settings.clean_recall
+    if requested is not None and not settings.clean_recall_is_default:
         return settings, None
-    usual = CLEAN_RECALL if asked is None else asked
-    reached = min(undefended_curve(scene).max_clean_recall for scene in scenes) / 100
-    why = "no clean recall was asked for, and defenses are compared at one: "
-    if reached < usual:
-        return settings.at_clean_recall(reached), f"{why}the highest that is reached, since {usual:g} is not"
-    return settings.at_clean_recall(usual), f"{why}{usual:g}"
+    default = DEFAULT_CLEAN_RECALL if requested is None else requested
+    reached = min(undefended_curve(image_set).max_clean_recall for image_set in image_sets) / 100
+    note = "no clean recall was requested, and defenses are compared at one: "
+    if reached < default:
+        return settings.at_clean_recall(reached), f"{note}the highest that is reached, since {default:g} is not"
+    return settings.at_clean_recall(default), f"{note}{default:g}"
 
 
 def _guarded_row(
-    name: str, maps: Maps, features: Iterable[Features], settings: EvaluationSettings, threshold: int | None
+    name: str, maps: ObjectnessMaps, features: Iterable[Features], settings: EvaluationSettings, threshold: int | None
 ) -> DefenseRow:
-    if threshold is None:  # none was found
-        return DefenseRow(defense=name, forward_passes=PASSES)
+    if threshold is None:  # no threshold reaches the rate
+        return DefenseRow(defense=name, forward_passes=FORWARD_PASSES)
     assert settings.clean_recall is not None
-    guarded = Guarded.measure(maps, threshold)
+    guarded = GuardedDetector.measure(maps, threshold)
     curve = guarded.curve
-    verdicts = certify_scene(maps, features, threshold, settings.threat.patches())
-    there: dict[str, Any] = {}
+    verdicts = certify_images(maps, features, threshold, settings.threat.patches())
+    at_point: dict[str, Any] = {}
     at = curve.row_at_recall(settings.clean_recall)
     if at is not None:
-        there = {
+        at_point = {
             "base_threshold": float(curve.base_thresholds[at]),
             "clean_recall": float(curve.clean_recall[at]),
             "false_alerts": guarded.false_alerts(at),
@@ -255,37 +281,37 @@ def _guarded_row(
         }
     return DefenseRow(
         defense=name,
-        forward_passes=PASSES,
+        forward_passes=FORWARD_PASSES,
         threshold=threshold * FEATURE_STEP,
         ap50=curve.mean_ap50,
         max_clean_recall=curve.max_clean_recall,
         certified_recall=_shares(verdicts.certified),
         certified_published=_shares(verdicts.published),
         vacuous_far=int(verdicts.vacuous[PATCH_LOCATIONS.index("far")].sum()),
-        **there,
+        **at_point,
     )
 
 
-def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings) -> list[DefenseRow]:
-    """Label by label and without labels: DetectorGuard promises nothing about labels."""
+def _objectseeker_rows(rule: str, image_set: ImageSet, settings: EvaluationSettings) -> list[DefenseRow]:
+    """Return the rows per class and class-agnostic, as DetectorGuard guarantees nothing about labels."""
     rows = []
-    masks = max(len(image.observation.masks) for image in scene.images)
+    masks = max(len(image.observation.masks) for image in image_set.images)
     for classwise, suffix in ((True, ""), (False, ", class-agnostic")):
-        way = settings.with_rule(classwise=classwise)
-        replayed = DefendedImageSet.of(scene, way)
-        curve = replayed.curve(way)
-        point = replayed.at_operating_point(way, curve)
-        there: dict[str, Any] = {}
+        variant = settings.with_rule(classwise=classwise)
+        replayed = DefendedImageSet.of(image_set, variant)
+        curve = replayed.curve(variant)
+        point = replayed.at_operating_point(variant, curve)
+        at_point: dict[str, Any] = {}
         if point is not None:
             (added,) = replayed.added([point.rule])
             alerts = len(np.unique(added.image))
-            there = {
+            at_point = {
                 "base_threshold": point.rule.base_threshold,
                 "clean_recall": point.clean_recall,
                 "certified_recall": point.certified_recall(),
                 "vacuous_far": point.vacuous_far(),
                 "false_alerts": alerts,
-                "alert_rate": 100 * alerts / len(scene.images),
+                "alert_rate": 100 * alerts / len(image_set.images),
             }
         rows.append(
             DefenseRow(
@@ -293,7 +319,7 @@ def _objectseeker_rows(rule: str, scene: ImageSet, settings: EvaluationSettings)
                 forward_passes=1 + masks,
                 ap50=curve.mean_ap50,
                 max_clean_recall=curve.max_clean_recall,
-                **there,
+                **at_point,
             )
         )
     return rows
@@ -305,17 +331,17 @@ def _rule_name(settings: EvaluationSettings) -> str:
     return "as given" if settings.rule.evidence_threshold is None else "evidence"
 
 
-def cost_rows(scene: ImageSet, beside: SideBySide, ks: Iterable[int]) -> list[dict[str, Any]]:
-    """Certified recall against cost: DetectorGuard as in `beside`, ObjectSeeker with k lines per axis.
+def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iterable[int]) -> list[dict[str, Any]]:
+    """Return certified recall by forward passes: DetectorGuard as compared, ObjectSeeker with k lines per axis.
 
-    The lines are every n-th of the stored ones: `EVERY_NTH_LINE` is to stand beside these rows.
+    The lines are every n-th of the stored ones: show `LINE_SUBSET_NOTE` with these rows.
     """
     rows = [
-        _cost_row(row.defense, None, PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
-        for row in beside.rows
+        _cost_row(row.defense, None, FORWARD_PASSES, row.certified_recall or dict.fromkeys(PATCH_LOCATIONS))
+        for row in comparison.rows
         if row.guarded
     ]
-    for step in by_lines(scene, beside.settings, ks):
+    for step in by_lines(image_set, comparison.settings, ks):
         assert step.forward_passes is not None
         rows.append(_cost_row("ObjectSeeker", int(step.value), step.forward_passes, step.outcome.certified_recall()))
     return rows
@@ -328,7 +354,7 @@ def _cost_row(defense: str, k: int | None, passes: int, certified: Shares) -> di
 
 
 def measured_images(run: Run, *, seed: int = 0) -> Ints:
-    """Which images `side_by_side` measures on when it tunes the threshold."""
+    """Return the images on which `compare_with_detectorguard` measures when it tunes the thresholds."""
     return split(len(run.parts), 2, seed)[1]
 
 
