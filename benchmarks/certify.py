@@ -74,7 +74,8 @@ def _prune(boxes: int, rng: np.random.Generator) -> dict[str, Any]:
     )
     ours = sorted([*box, label] for box, label in zip(output.xyxy.tolist(), output.label.tolist(), strict=True))
     return {
-        "job": f"prune {len(observation.masked) + 1} views, {len(observation.boxes) + len(observation.base):,} boxes",
+        "job": f"prune {len(observation.masked) + 1} views, "
+        f"{len(observation.all_masked) + len(observation.base):,} boxes",
         "seconds": seconds,
         "naive_seconds": naive_seconds,
         "naive_sample": "the whole job",

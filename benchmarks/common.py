@@ -36,7 +36,7 @@ def add_defense_arguments(parser: argparse.ArgumentParser) -> None:
 def defense_of(arguments: argparse.Namespace) -> Defense:
     """Return the detector and masks that the arguments name, with the default rule."""
     options = {name: getattr(arguments, name) for name in DETECTOR_OPTIONS if getattr(arguments, name) is not None}
-    return Defense.default(arguments.detector, masks=parse_recipe(arguments.masks), **options)
+    return Defense.for_detector(arguments.detector, masks=parse_recipe(arguments.masks), **options)
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, str]]) -> None:

@@ -188,7 +188,7 @@ def _strategies(defense: Defense, device: str | None) -> list[Strategy]:
     spec, options = defense.detector, defense.options | {"device": device}
     is_network = spec.partition(":")[0] in ("builtin", "onnx")
     single = load_detector(
-        spec, **options | {"batch": 1, "workers": 1 if is_network and device in (None, "cpu") else None}
+        spec, **options | {"batch_size": 1, "workers": 1 if is_network and device in (None, "cpu") else None}
     )
 
     def plain(image: Image, masks: Masks) -> list[Detections]:
@@ -222,11 +222,13 @@ def _forward_passes(strategy: Strategy, images: Sequence[Image]) -> int:
     """Return the forward passes per image, at most."""
     if strategy.name in (PLAIN, GUARD):
         return PLAIN_PASSES if strategy.name == PLAIN else 1
-    return max(strategy.masks.passes(image.shape[1], image.shape[0]) for image in images)
+    return max(strategy.masks.forward_passes(image.shape[1], image.shape[0]) for image in images)
 
 
 def _views_of(detector: LoadedDetector, defense: Defense) -> DetectViews:
-    return lambda image, masks: detect_views(detector, image, masks, value=defense.fill, batch=defense.batch or BATCH)
+    return lambda image, masks: detect_views(
+        detector, image, masks, value=defense.fill, batch_size=defense.batch_size or BATCH
+    )
 
 
 def _is_pipelined(detector: Any) -> bool:

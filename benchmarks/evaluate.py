@@ -38,11 +38,11 @@ def run(images: int = 700, lines: int = 30, seed: int = 0) -> list[dict[str, Any
     three images and scaled up.
     """
     image_set = [synthetic_image(number, lines, seed) for number in range(images)]
-    boxes = sum(len(image.observation.boxes) + len(image.observation.base) for image in image_set)
+    boxes = sum(len(image.observation.all_masked) + len(image.observation.base) for image in image_set)
     rows = []
     for name, settings in RULES.items():
         started = time.perf_counter()
-        evaluate_images(image_set, LabelMap.same(NAMES), settings)
+        evaluate_images(image_set, LabelMap.from_names(NAMES), settings)
         seconds = time.perf_counter() - started
         rows.append(
             {

@@ -24,7 +24,7 @@ def certified(safe: Bools, masks: Masks, g: Floats, patch: Patch) -> bool:
     over = over_y[:, None] & over_x[None]
     gap_x, gap_y = np.maximum(g[0] - (xs + w), xs - g[2]), np.maximum(g[1] - (ys + h), ys - g[3])
     far = (gap_y > height / FAR)[:, None] | (gap_x > width / FAR)[None]
-    allowed = {"over": over, "far": far, "close": ~far & ~over, "anywhere": np.ones_like(over)}[patch.where]
+    allowed = {"over": over, "far": far, "close": ~far & ~over, "anywhere": np.ones_like(over)}[patch.location]
     return bool((removed | ~allowed).all())
 
 

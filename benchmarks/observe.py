@@ -71,7 +71,7 @@ def _seconds(detector: LoadedDetector, images: Sequence[Image], settings: Observ
             yield image, settings.masks.masks(image.shape[1], image.shape[0])
 
     seconds, begin = [], time.perf_counter()
-    for _ in detect_all_views(detector, with_masks(), value=settings.fill, batch=settings.batch_size or BATCH):
+    for _ in detect_all_views(detector, with_masks(), value=settings.fill, batch_size=settings.batch_size or BATCH):
         seconds.append(time.perf_counter() - begin)
         begin = time.perf_counter()
     return seconds

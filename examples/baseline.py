@@ -7,7 +7,7 @@ The rule is searched on the first images, all figures are about the second. It g
 your benchmark, these three lines:
 
     from objectseeker import Defense
-    seeker = Defense.load("baseline/tuned/defense.json").seeker(device="cuda")
+    seeker = Defense.load("baseline/tuned/defense.json").build(device="cuda")
     detections = seeker(images)
 """
 
@@ -57,7 +57,7 @@ settings = {
     ],  # what runs: its base_threshold is that of the searched images
 }
 figures = {name: objectseeker("evaluate", run, *options) for name, options in settings.items()}
-seeker = Defense.load(tuned).seeker(*device[1:])
+seeker = Defense.load(tuned).build(*device[1:])
 images = [load_image(sample.path) for sample in samples()[:3]]
 
 
@@ -93,7 +93,7 @@ for name in ("undefended", "defended"):
     print(f"{name:12}at least {proven:.0f}, at most {left:.0f}: {became['disappeared']['count']} disappeared", end=", ")
     print(f"{became['misclassified']['count']} misclassified; {became['fabricated_boxes']} boxes fabricated")
 
-passes = seeker.masks.passes(*images[0].shape[1::-1])
+passes = seeker.masks.forward_passes(*images[0].shape[1::-1])
 print(f"\nSeconds per image, {seeker.masks}")
 for name, count, call in (("undefended", 1, seeker.detector), ("defended", passes, seeker)):
     print(f"{name:22}{count:4} passes{seconds(call):10.3f}")

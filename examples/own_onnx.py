@@ -9,18 +9,20 @@ from objectseeker import Defense, Patch, load_image
 from objectseeker.detectors.check import check
 
 model, photograph = sys.argv[1:]
-defense = Defense.default(f"onnx:{model}")  # settings for any detector, until `objectseeker tune` finds better ones
-seeker = defense.seeker()
+defense = Defense.for_detector(
+    f"onnx:{model}"
+)  # settings for any detector, until `objectseeker tune` finds better ones
+seeker = defense.build()
 image = load_image(photograph)
 
 print(check(seeker.detector, image, deployed_masks=defense.masks))
 
 defended = seeker.defend(image)
 found = defended.detections
-threats = [Patch(area=0.01, where=where) for where in ("far", "close", "over")]  # 1 % of the image
+threats = [Patch(area=0.01, location=where) for where in ("far", "close", "over")]  # 1 % of the image
 certificates = seeker.certify(defended.observation, found, threats)
 for number, label in enumerate(found.label):
-    proven = [patch.where for patch, row in zip(threats, certificates.certified, strict=True) if row[number]]
+    proven = [patch.location for patch, row in zip(threats, certificates.certified, strict=True) if row[number]]
     verdict = f"certified {', '.join(proven)}" if proven else "not certified"
     print(f"{seeker.detector.names[label]} {found.score[number]:.2f}: {verdict};", end=" ")
     print(f"the largest square that cannot hide it anywhere has {certificates.largest_square[number]} pixels a side")

@@ -19,8 +19,8 @@ from objectseeker.inference.frame_sources import Choice, Frame, frames_of
 MOVES = 2  # pixels that the patch moves from one frame to the next, at most
 clip, file = sys.argv[1:]
 defense = Defense.load(file)
-seeker = replace(defense, masks=Rolling(defense.masks, 8)).seeker()
-patch = Patch(area=0.01, where="anywhere")
+seeker = replace(defense, masks=Rolling(defense.masks, 8)).build()
+patch = Patch(area=0.01, location="anywhere")
 turns = []
 
 
@@ -33,7 +33,7 @@ def frames():
 
 
 followed, track = None, []  # the first object, by a tracker of two lines: use your own
-for number, seen in enumerate(seeker.watch(frames())):
+for number, seen in enumerate(seeker.defend_stream(frames())):
     found = seen.detections  # robust boxes: this is what you build on
     print(f"frame {number}: {1 + len(seen.observation.masks)} passes, {len(found)} boxes", end="")
     print(f", {len(seen.recovered)} of them by masking only" if seen.alert else "")
@@ -43,7 +43,7 @@ for number, seen in enumerate(seeker.watch(frames())):
         followed = near[[near.score.argmax()]]
         track += frame_positions(seeker.rule, seen.observation, followed, patch)
     else:  # nothing is proven of this frame
-        track.append(FramePositions.blind(seen.observation.width, seen.observation.height, patch))
+        track.append(FramePositions.unobserved(seen.observation.width, seen.observation.height, patch))
 
 if followed is not None:
     name = seeker.detector.names[int(followed.label[0])]

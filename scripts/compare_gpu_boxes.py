@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker import Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.boxes import iou
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
@@ -117,7 +117,7 @@ def observations(path: Path, entries: dict[str, DatasetImage], lines: int) -> di
         size = entries[name].size
         assert size is not None  # annotated datasets know it
         width, height = size
-        masks = halves(width, height, lines)
+        masks = Halves(lines).masks(width, height)
         mine = stored["image"] == number
         boxes = Detections(*(stored[key][mine] for key in ("xyxy", "score", "label")))
         view_of = stored["view"][mine]

@@ -69,13 +69,13 @@ def main() -> None:
 
 def by_notion(observation: Observation, truth: Detections, rule: Rule, patch: Patch) -> tuple[bool, bool]:
     """Is the one object certified by components, by greedy cliques? Every position class on its own."""
-    evidence = rule.evidence(rule.scores(observation))
+    evidence = rule.evidence(rule.discounted_scores(observation))
     members = np.flatnonzero(proving_pairs(rule, observation, truth, 0.0, "exact")[:, 0] & (evidence > 0))
-    weight, mask = certified_weights(evidence[members]), observation.mask_of[members]
-    boxes = observation.boxes.xyxy[members]
+    weight, mask = certified_weights(evidence[members]), observation.mask_index[members]
+    boxes = observation.all_masked.xyxy[members]
     joined = certain_neighbors(boxes, boxes, rule.cluster_distance)
     size = patch_sizes(patch, observation.width, observation.height, 1)
-    allowed = PatchPositions.of(truth.xyxy, observation.width, observation.height).allowed(patch.where, size)[0]
+    allowed = PatchPositions.of(truth.xyxy, observation.width, observation.height).allowed(patch.location, size)[0]
     present = classes_of(observation.masks, allowed, (int(size[0, 0]), int(size[0, 1])))[:, mask]
     answers = [True, True]
     for row in np.unique(present, axis=0):

@@ -54,7 +54,7 @@ def main() -> int:
     different = int((ours != literal).sum())
     print(f"{len(chosen)} objects x {len(threats)} threats: {different} verdicts differ")
     for p, patch in enumerate(threats):
-        print(f"  certified {patch.where}: {ours[:, p].mean():.1%}, oracle {literal[:, p].mean():.1%}")
+        print(f"  certified {patch.location}: {ours[:, p].mean():.1%}, oracle {literal[:, p].mean():.1%}")
     print(f"  {seconds[0]:.1f} s, oracle {seconds[1]:.1f} s")
     return 1 if different else 0
 

@@ -44,7 +44,7 @@ def main() -> None:
     run = open_run(arguments.run)
     settings = EvaluationSettings(  # the same rule for every detector
         rule=DEFAULT_RULE,
-        follow=GENERAL_FOLLOW,
+        threshold_schedule=GENERAL_FOLLOW,
         threat=ThreatModel(area=arguments.patch_area),
         clean_recall=arguments.clean_recall,
     )

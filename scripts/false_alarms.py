@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--defense", type=Defense.load, default="builtin", help="a file, builtin or builtin-fast")
     options = parser.parse_args()
     defense = options.defense
-    settings = EvaluationSettings.along(defense.curve, defense.rule)
+    settings = EvaluationSettings.along(defense.resolved_schedule, defense.rule)
     for folder in options.runs:
         run = open_run(folder)
         scene = ImageSet.of(under(run.images(), defense.masks), run.vocabulary)

@@ -121,9 +121,9 @@ def play(masks: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "defense.json"
         Defense(detector="python:flood:detect", rule=Rule(), masks=parse_recipe(masks)).save(file)
-        seeker = Defense.load(file).seeker()
+        seeker = Defense.load(file).build()
     truth = Detections([OBJECT], [1.0], [0])
-    patches = [Patch(area=0.01, where=where) for where in ("far", "close", "over")]
+    patches = [Patch(area=0.01, location=where) for where in ("far", "close", "over")]
     (observation,) = seeker.observe([scene()])
     certified = seeker.certify(observation, truth, patches).certified[:, 0].tolist()
     rounds = []

@@ -41,7 +41,7 @@ USUAL: dict[str, tuple[str, ...]] = {
     "masks": ("halves:2", "pairs:2", "bands:4%", "halves:1+bands:4%"),
     "names": ("names.txt",),
     "class_map": ("bright=bright", "names.txt"),
-    "where": ("far", "over"),
+    "location": ("far", "over"),
     "patch": ("1%", "0.02"),
     "layout": ("yolox",),
     "precision": ("float32",),
@@ -71,7 +71,7 @@ class Commands(Kind):
         status, _, told = _call(["observe", "coco:truth.json:photos", *DETECTOR, "--masks", "halves:2", "--out", "run"])
         if status:
             raise RuntimeError(f"the run to spoil was not made: {told}")
-        Defense.default("python:mine:detect", masks=Halves(2)).save(self.folder / "defense.json")
+        Defense.for_detector("python:mine:detect", masks=Halves(2)).save(self.folder / "defense.json")
         self._files = read_tree(self.folder)
         self._verbs = {
             name: command

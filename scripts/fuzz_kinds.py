@@ -229,7 +229,7 @@ class Defenses(Kind):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self._file = folder / "defense.json"
-        Defense.default("onnx:model.onnx", masks=Halves(3), class_names=("cat", "dog")).save(self._file)
+        Defense.for_detector("onnx:model.onnx", masks=Halves(3), class_names=("cat", "dog")).save(self._file)
         self._content = self._file.read_bytes()
         self._whole = Defense.load(self._file)
 

@@ -131,7 +131,7 @@ def boxes(images: list[np.ndarray], names: list[str], rig: Rig, options: argpars
 
 def save(path: Path, found: list[list[Detections]], names: list[str]) -> None:
     """Boxes as a run stores them: of the untouched view from a score of .01 on, of the others from .1."""
-    rows = [(i, v, d.at_least(0.1 if v else 0.01)) for i, views in enumerate(found) for v, d in enumerate(views)]
+    rows = [(i, v, d.with_min_score(0.1 if v else 0.01)) for i, views in enumerate(found) for v, d in enumerate(views)]
     np.savez_compressed(
         path,
         names=np.array(names[: len(found)]),

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.utils.flop_counter import FlopCounterMode
 
-from objectseeker import halves
+from objectseeker import Halves
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
 from objectseeker.detectors.gpu.device_views import DeviceViews
@@ -39,7 +39,7 @@ class Rig:
         return self.device.startswith("cuda")
 
     def removed(self, width: int, height: int) -> np.ndarray:
-        return np.concatenate([np.zeros((1, 1, 4), np.int64), halves(width, height, self.lines).removed[:, None]])
+        return np.concatenate([np.zeros((1, 1, 4), np.int64), Halves(self.lines).masks(width, height).removed[:, None]])
 
     def sync(self) -> None:
         if self.cuda:

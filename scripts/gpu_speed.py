@@ -17,7 +17,7 @@ import PIL.Image
 import torch
 from gpu_rig import Rig, copy_rate, detector_of, engine, gigaflops, matmul_peak, naive_loop, wide_predictor
 
-from objectseeker import Halves, Observation, Rule, halves
+from objectseeker import Halves, Observation, Rule
 from objectseeker.detectors.builtin.model import Predictor
 from objectseeker.detectors.check import NoProgress, check_views
 from objectseeker.detectors.gpu.batch_plan import BatchPlan, levels, plan_batches, split
@@ -123,12 +123,12 @@ def measure(
         engines[way.share] = detector_of(predictor, rig, compiled=rig.cuda, share=way.share)
     detector = replace(engines[way.share], mask_mode=way.mask_mode)
     views = engine(detector)
-    views.batch = way.batch or detector.batch
+    views.batch_size = way.batch or detector.batch_size
     begin = time.perf_counter()
     found = detector.detect_views(images[0], removed, 114)
     first = time.perf_counter() - begin
     placement, shown = detector.plan(images[0], removed)
-    program, *_ = plan_batches(shown, placement, views._reaches if views.share else (), views.batch)
+    program, *_ = plan_batches(shown, placement, views._reaches if views.share else (), views.batch_size)
     row: dict[str, Any] = {
         "way": way.name,
         "first_s": first,
@@ -176,7 +176,7 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     placement, shown = detector.plan(image, removed)
 
     def planned() -> Any:
-        return plan_batches(detector.plan(image, removed)[1], placement, views._reaches, views.batch)
+        return plan_batches(detector.plan(image, removed)[1], placement, views._reaches, views.batch_size)
 
     program, table, order = planned()
     found = {"plan (host)": rig.timed(planned)}
@@ -204,7 +204,7 @@ def stages(detector: NetworkDetector, image: np.ndarray, removed: np.ndarray, ri
     found["to Detections (host)"] = rig.timed(lambda: to_detections(boxes, shown.window[:, :2], placement))
     base, *masked = to_detections(boxes, shown.window[:, :2], placement)
     height, width = image.shape[:2]
-    observation = Observation(width, height, halves(width, height, rig.lines), base, masked)
+    observation = Observation(width, height, Halves(rig.lines).masks(width, height), base, masked)
     rule = Rule(base_threshold=0.05, mask_threshold=0.1)
     found["prune (host)"] = rig.timed(lambda: rule.prune(observation), repeats=5)
     for name, milliseconds in found.items():
@@ -233,7 +233,7 @@ def blind(detector: Any, image: np.ndarray, rig: Rig) -> str:
     masks = Halves(rig.lines if rig.cuda else 1)
     try:
         rng = np.random.default_rng(0)
-        verdict = check_views(detector, image, masks, batch=1, fill=114, rng=rng, bar=NoProgress())
+        verdict = check_views(detector, image, masks, batch_size=1, fill=114, rng=rng, bar=NoProgress())
     except Exception as error:
         verdict = f"FAILED: {error}"
     print(f"    contract: {verdict} ({time.perf_counter() - begin:.0f} s)", flush=True)

@@ -28,7 +28,9 @@ def main() -> None:
     run = open_run(options.run)
     defense = options.defense or run.defense()
     images = run.images() if options.defense is None else under(run.images(), defense.masks)
-    found = evaluate_images(images, run.vocabulary, EvaluationSettings(rule=defense.rule, follow=defense.curve))
+    found = evaluate_images(
+        images, run.vocabulary, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
+    )
     print(f"{title_of(found)}\n\n{to_markdown(overview(found))}\n\n{to_markdown(class_rows(found))}\n")
     for line in caveats(found):
         print(f"- {line}")

@@ -115,15 +115,15 @@ def main() -> None:
     browser_file = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser_file is None:
         parser.error("no Chromium found: install it with the system's packages")
-    vocabulary = LabelMap.same(tuple(f"class {number}" for number in range(CLASSES)))
+    vocabulary = LabelMap.from_names(tuple(f"class {number}" for number in range(CLASSES)))
     with tempfile.TemporaryDirectory() as made, sync_playwright() as playwright:
         folder = Path(made)
         images = synthetic(folder, chosen.images, chosen.masks)
-        seen = sum(len(image.observation.boxes) for image in images) / len(images)
+        seen = sum(len(image.observation.all_masked) for image in images) / len(images)
         print(f"{len(images)} images, {sum(len(i.truth) for i in images)} objects, {seen:.0f} masked boxes an image")
         browser = playwright.chromium.launch(executable_path=browser_file, args=FLAGS)
         for rule, follow in FOLLOWS.items():
-            settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), follow=follow, clean_recall=0.5)
+            settings = EvaluationSettings(rule=follow.rule(Rule(), 0.5), threshold_schedule=follow, clean_recall=0.5)
             for embed_images in (True, False):
                 how = "embedded" if embed_images else "in a folder"
                 out = folder / f"{rule}-{how}.html"

@@ -69,7 +69,9 @@ def measure(folder: str, times: int) -> None:
     images = Repeated(run.images(), times)
     begin = time.perf_counter()
     evaluate_images(
-        images, run.vocabulary, EvaluationSettings(rule=DEFAULT_RULE, follow=GENERAL_FOLLOW, clean_recall=0.6)
+        images,
+        run.vocabulary,
+        EvaluationSettings(rule=DEFAULT_RULE, threshold_schedule=GENERAL_FOLLOW, clean_recall=0.6),
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{len(images)} images {time.perf_counter() - begin:.1f} seconds {peak:.1f} MB")

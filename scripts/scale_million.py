@@ -85,7 +85,7 @@ def observe_all(spec: str, out: Path, options: argparse.Namespace) -> None:
     each = size / options.images
     say(f"store: {size:,} bytes in {count:,} files, {each:.1f} bytes an image ({listing:,} are the listing)")
     if options.read:
-        read = sum(len(image.observation.boxes) for image in run.images())
+        read = sum(len(image.observation.all_masked) for image in run.images())
         say(f"read through: {read:,} masked boxes")
 
 

@@ -139,7 +139,7 @@ def sampled_positions(observation: Observation, box: np.ndarray, patch: Patch) -
     size = patch_sizes(patch, width, height, 1)
     w, h = size[0]
     ok = np.zeros((height + h - 1, width + w - 1), dtype=bool)
-    for x1, y1, x2, y2 in PatchPositions.of(box[None], width, height).allowed(patch.where, size)[0]:
+    for x1, y1, x2, y2 in PatchPositions.of(box[None], width, height).allowed(patch.location, size)[0]:
         if x1 <= x2 and y1 <= y2:
             ok[y1 + h - 1 : y2 + h, x1 + w - 1 : x2 + w] = True
     y, x = np.nonzero(ok)

@@ -32,7 +32,7 @@ class Target:
     fixed: list[int]  # masks that remove the patch
     free: list[int]
     filter_ioa: float
-    threshold: float
+    certification_threshold: float
     classwise: bool
 
     @cached_property
@@ -92,7 +92,7 @@ def every_harmless_box(target: Target, rng: np.random.Generator) -> Move:
     ).astype(float)
     covered = np.clip(np.minimum(boxes[:, 2:], target.g[2:]) - np.maximum(boxes[:, :2], target.g[:2]), 0, None)
     whole = np.prod(target.g[2:] - target.g[:2])
-    harmless = boxes[np.prod(covered, axis=1) <= target.threshold * whole * (1 - 1e-9)]
+    harmless = boxes[np.prod(covered, axis=1) <= target.certification_threshold * whole * (1 - 1e-9)]
     return Move(base=list(harmless))
 
 
@@ -163,7 +163,7 @@ def play(target: Target, move: Move, defense: Callable[[Observation], Detections
     attacked = Observation(target.observation.width, target.observation.height, target.observation.masks, base, masked)
     output = defense(attacked)
     g = oracle.box_of(target.g)
-    limit = Fraction(target.threshold) * oracle.size(g)
+    limit = Fraction(target.certification_threshold) * oracle.size(g)
     return not any(
         oracle.shared(g, box) > limit
         for box, label in zip(oracle.boxes_of(output), output.label.tolist(), strict=True)
@@ -182,15 +182,17 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
         "filter_ioa",
         "classwise",
         "evidence_threshold",
-        "power",
+        "evidence_power",
         "edge_factor",
         "cluster_distance",
     )
     shared = {key: options[key] for key in keys if key in options}
-    certificates = certify(observation, truth, [patch], threshold=options["threshold"], bound=bound, **shared)
+    certificates = certify(
+        observation, truth, [patch], certification_threshold=options["certification_threshold"], bound=bound, **shared
+    )
     width, height = observation.width, observation.height
     size = patch_sizes(patch, width, height, len(truth))
-    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.where, size)
+    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.location, size)
     for n in range(len(truth)):
         g = truth.xyxy[n]
         usable = [r for r in allowed[n] if (r[:2] <= r[2:]).all()]
@@ -200,7 +202,7 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
         certified = bool(certificates.certified[0, n])
         rectangle = usable[rng.integers(len(usable))]
         if not certified:
-            left, top, right, bottom = certificates.vulnerable[n]
+            left, top, right, bottom = certificates.safe_lines[n]
             escape = np.array([left - size[n, 0] + 1, top - size[n, 1] + 1, right - 1, bottom - 1])
             escaping = [np.concatenate([np.maximum(r[:2], escape[:2]), np.minimum(r[2:], escape[2:])]) for r in usable]
             escaping = [r for r in escaping if (r[:2] <= r[2:]).all()]
@@ -225,7 +227,7 @@ def targets(case: Case, rng: np.random.Generator, options: dict, patch: Patch, b
                 np.flatnonzero(gone).tolist(),
                 np.flatnonzero(~gone).tolist(),
                 options["filter_ioa"],
-                options["threshold"],
+                options["certification_threshold"],
                 options["classwise"],
             ),
         )
@@ -286,19 +288,19 @@ def campaign(
             "base_threshold": 0.5,
             "mask_threshold": float(rng.choice([0.5, 0.75])),
             "filter_ioa": float(rng.choice([0.6, 0.5, 0.75])),
-            "threshold": float(rng.choice([0.0, 0.0, 0.25])),
+            "certification_threshold": float(rng.choice([0.0, 0.0, 0.25])),
             "classwise": bool(rng.random() < 0.7),
             "edge_factor": float(rng.choice([1.0, 0.8])),
         }
         if evidence if evidence is not None else rng.random() < 0.5:
-            options |= {"evidence_threshold": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            options |= {"evidence_threshold": 0.1, "evidence_power": float(rng.choice([1.0, 2.0]))}
             options["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3, 0.5]))
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
             cast(PatchLocation, str(rng.choice(PATCH_LOCATIONS))),
         )
-        settings = {key: value for key, value in options.items() if key != "threshold"}
+        settings = {key: value for key, value in options.items() if key != "certification_threshold"}
         defend = (defense or honest)(settings)
         bound = str(rng.choice(["exact", "paper"]))
         for certified, target in targets(case, rng, options, patch, bound):
@@ -318,7 +320,7 @@ def with_extra_nms(settings: dict) -> Callable[[Observation], Detections]:
     from objectseeker.core.boxes import iou
 
     def defend(observation: Observation) -> Detections:
-        boxes = observation.boxes
+        boxes = observation.all_masked
         order = np.argsort(-boxes.score, kind="stable")
         overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
         keep: list[int] = []
@@ -334,7 +336,7 @@ def with_class_maximum(settings: dict) -> Callable[[Observation], Detections]:
     """Unsound: a masked box counts only against the best score of its class anywhere in the image."""
 
     def defend(observation: Observation) -> Detections:
-        boxes = observation.boxes
+        boxes = observation.all_masked
         best = {label: boxes.score[boxes.label == label].max() for label in set(boxes.label.tolist())}
         keep = np.array([s >= best[c] for s, c in zip(boxes.score, boxes.label.tolist(), strict=True)], dtype=bool)
         return prune(_only(observation, keep), **settings)
@@ -343,7 +345,7 @@ def with_class_maximum(settings: dict) -> Callable[[Observation], Detections]:
 
 
 def _only(observation: Observation, keep: np.ndarray) -> Observation:
-    masked = [observation.boxes[keep & (observation.mask_of == m)] for m in range(len(observation.masks))]
+    masked = [observation.all_masked[keep & (observation.mask_index == m)] for m in range(len(observation.masks))]
     return Observation(observation.width, observation.height, observation.masks, observation.base, masked)
 
 
@@ -358,7 +360,7 @@ def _best_slice(target: Target, m: np.ndarray) -> np.ndarray | None:
     c = min(target.filter_ioa * SLIGHTLY, 1.0) * wide * tall
     margins = [target.g[0] - m[0], m[2] - target.g[2], wide - (target.g[0] - m[0]), wide - (m[2] - target.g[2])]
     heights = [target.g[1] - m[1], m[3] - target.g[3], tall - (target.g[1] - m[1]), tall - (m[3] - target.g[3])]
-    best, least = None, target.threshold * np.prod(target.g[2:] - target.g[:2]) * (1 - 1e-9)
+    best, least = None, target.certification_threshold * np.prod(target.g[2:] - target.g[:2]) * (1 - 1e-9)
     for u in (c / tall, wide, *margins, *(c / v for v in heights if v > 0)):
         if not c / tall <= u <= wide:
             continue

@@ -19,7 +19,7 @@ import oracle
 import oracle_iou
 from cases import SCORES, Case
 
-from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker import Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.bounds import Bound
 from objectseeker.core.boxes import ioa, iou
 from objectseeker.core.iou_rule import IouRule, nms_survivors, non_overlapping, select_masked
@@ -42,13 +42,13 @@ class Target:
     label: int
     fixed: list[int]  # masks that remove the patch
     free: list[int]
-    threshold: float
+    certification_threshold: float
 
     @cached_property
     def survivors(self) -> np.ndarray:
         """The unchangeable boxes that could reveal the object: clear, confident, of its label."""
-        boxes, mask_of = self.observation.boxes, self.observation.mask_of
-        usable = np.isin(mask_of, self.fixed) & (boxes.score >= self.rule.ioa.mask_threshold)
+        boxes, mask_of = self.observation.all_masked, self.observation.mask_index
+        usable = np.isin(mask_of, self.fixed) & (boxes.score >= self.rule.ioa_rule.mask_threshold)
         usable &= non_overlapping(boxes.xyxy, mask_of, self.observation.masks)
         return np.unique(boxes.xyxy[usable & ((boxes.label == self.label) | (not self.rule.classwise))], axis=0)
 
@@ -63,7 +63,7 @@ class Target:
         links, fitting = [self.worst], np.ones(len(self.worst), dtype=bool)
         lists = [[b] for b in self.worst]
         for _ in range(8):
-            fitting &= iou(links[-1], self.g[None])[:, 0] > self.threshold
+            fitting &= iou(links[-1], self.g[None])[:, 0] > self.certification_threshold
             links.append(worst_boxes(links[-1], self.g, self.rule.filter_iou * (1 + SLIGHTLY)))
             for n in np.flatnonzero(fitting):
                 lists[n].append(links[-1][n])
@@ -81,7 +81,7 @@ class Move:
     def with_blanket(cls, target: Target) -> Move:
         """A base box of the whole image explains every box that is not clear; it hardly fits a small object."""
         everything = np.array([0.0, 0.0, target.observation.width, target.observation.height])
-        fits = iou(everything[None], target.g[None])[0, 0] > target.threshold
+        fits = iou(everything[None], target.g[None])[0, 0] > target.certification_threshold
         return cls() if fits else cls(base=[(everything, 1.0, target.label)])
 
     def add(self, target: Target, rng: np.random.Generator, row: Row) -> None:
@@ -200,15 +200,17 @@ def play(target: Target, move: Move, defense: Defense) -> bool:
     attacked = Observation(original.width, original.height, original.masks, _detections(move.base), masked)
     output = defense(target.rule, attacked)
     seen = output[(output.label == target.label) | (not target.rule.classwise)]
-    near = seen[iou(seen.xyxy, target.g[None])[:, 0] > target.threshold - SLIGHTLY]  # the others are too far off to ask
+    near = seen[
+        iou(seen.xyxy, target.g[None])[:, 0] > target.certification_threshold - SLIGHTLY
+    ]  # the others are too far off to ask
     g = oracle.box_of(target.g)
-    return not any(oracle_iou.iou(g, box) > Fraction(target.threshold) for box in oracle.boxes_of(near))
+    return not any(oracle_iou.iou(g, box) > Fraction(target.certification_threshold) for box in oracle.boxes_of(near))
 
 
 def generate(rng: np.random.Generator) -> Case:
     """An image whose objects most views show well: boxes a little off, now and then of another class, and clutter."""
     width, height = (int(v) for v in rng.integers(60, 121, 2))
-    masks = halves(width, height, int(rng.integers(18, 26)))  # fewer leave no line between a far patch and a clear box
+    masks = Halves(int(rng.integers(18, 26))).masks(width, height)  # fewer: no line between far patch and clear box
     image = np.array([width, height])
     count = int(rng.integers(1, 3))
     side = rng.uniform(0.15, 0.4, (count, 2)) * image
@@ -236,16 +238,20 @@ def generate(rng: np.random.Generator) -> Case:
     return Case(Observation(width, height, masks, view(0.9), masked), Detections(objects, np.ones(count), label))
 
 
-def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, threshold: float, bound: Bound):
+def targets(
+    case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, certification_threshold: float, bound: Bound
+):
     """(certified?, Target) for every visible object, at positions the attacker may use (if there are any).
 
     Positions that escape all safe masks are preferred: on a certified object there are none, and any will do.
     """
     observation, truth = case.observation, case.truth
-    certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
+    certificates = rule.certify(
+        observation, truth, [patch], certification_threshold=certification_threshold, bound=bound
+    )
     width, height = observation.width, observation.height
     size = patch_sizes(patch, width, height, len(truth))
-    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.where, size)
+    allowed = PatchPositions.of(truth.xyxy, width, height).allowed(patch.location, size)
     for n in range(len(truth)):
         g = truth.xyxy[n]
         usable = [r for r in allowed[n] if (r[:2] <= r[2:]).all()]
@@ -254,13 +260,13 @@ def targets(case: Case, rng: np.random.Generator, rule: IouRule, patch: Patch, t
             continue
         certified = bool(certificates.certified[0, n])
         if not certified:
-            left, top, right, bottom = certificates.vulnerable[n]
+            left, top, right, bottom = certificates.safe_lines[n]
             escape = np.array([left - size[n, 0] + 1, top - size[n, 1] + 1, right - 1, bottom - 1])
             escaping = [np.concatenate([np.maximum(r[:2], escape[:2]), np.minimum(r[2:], escape[2:])]) for r in usable]
             usable = [r for r in escaping if (r[:2] <= r[2:]).all()]
         for _ in range(POSITIONS):
             fixed, free = _choose_position(observation, usable[rng.integers(len(usable))], size[n], rng)
-            yield certified, Target(observation, rule, g, int(truth.label[n]), fixed, free, threshold)
+            yield certified, Target(observation, rule, g, int(truth.label[n]), fixed, free, certification_threshold)
 
 
 def _choose_position(
@@ -293,15 +299,15 @@ def campaign(
     while played < trials:
         case = generate(rng)
         ioa_rule = Rule(mask_threshold=float(rng.choice([0.25, 0.5, 0.75])), classwise=bool(rng.random() < 0.7))
-        rule = IouRule(ioa=ioa_rule, filter_iou=float(rng.choice([0.8, 0.7, 0.9])))
+        rule = IouRule(ioa_rule=ioa_rule, filter_iou=float(rng.choice([0.8, 0.7, 0.9])))
         patch = Patch(
             float(rng.choice([0.004, 0.02, 0.1])),
             float(rng.choice([0.25, 1.0, 4.0])),
             cast(PatchLocation, str(rng.choice(["far", "far", "far", "far", "close", "anywhere"]))),
         )
-        threshold = float(rng.choice([0.5, 0.5, 0.4, 0.6, 0.7]))
+        certification_threshold = float(rng.choice([0.5, 0.5, 0.4, 0.6, 0.7]))
         bound = cast(Bound, str(rng.choice(["exact", "exact", "paper"])))
-        for certified, target in targets(case, rng, rule, patch, threshold, bound):
+        for certified, target in targets(case, rng, rule, patch, certification_threshold, bound):
             for name in score:
                 hidden = play(target, STRATEGIES[name](target, rng), defense)
                 score[name]["certified" if certified else "open"] += 1
@@ -319,7 +325,7 @@ def suppressed_boxes_suppress(rule: IouRule, observation: Observation) -> Detect
     def louder_wins(boxes: Detections, base: Detections) -> np.ndarray:
         everything = Detections.concatenate([base, boxes])
         score = np.concatenate([np.full(len(base), 2.0), boxes.score])
-        beaten = rule.same(boxes, everything) & (score[None] > boxes.score[:, None])
+        beaten = rule.are_duplicates(boxes, everything) & (score[None] > boxes.score[:, None])
         return np.flatnonzero(~beaten.any(axis=1))
 
     return _pruned(rule, observation, louder_wins)
@@ -329,8 +335,8 @@ def suppression_before_the_filter(rule: IouRule, observation: Observation) -> De
     """Non-maximum suppression first: what suppressed a box may then be dropped by a base box."""
 
     def reversed_order(boxes: Detections, base: Detections) -> np.ndarray:
-        kept = nms_survivors(boxes.score, rule.same(boxes, boxes).__getitem__)
-        return kept[~rule.same(boxes[kept], base).any(axis=1)]
+        kept = nms_survivors(boxes.score, rule.are_duplicates(boxes, boxes).__getitem__)
+        return kept[~rule.are_duplicates(boxes[kept], base).any(axis=1)]
 
     return _pruned(rule, observation, reversed_order)
 
@@ -339,7 +345,7 @@ def suppression_across_labels(rule: IouRule, observation: Observation) -> Detect
     """Suppression that does not look at labels, although certificates do."""
 
     def any_label(boxes: Detections, base: Detections) -> np.ndarray:
-        left = np.flatnonzero(~rule.same(boxes, base).any(axis=1))
+        left = np.flatnonzero(~rule.are_duplicates(boxes, base).any(axis=1))
         return left[
             nms_survivors(boxes.score[left], (iou(boxes.xyxy[left], boxes.xyxy[left]) > rule.filter_iou).__getitem__)
         ]
@@ -355,7 +361,7 @@ def filter_by_ioa(rule: IouRule, observation: Observation) -> Detections:
         if rule.classwise:
             inside &= boxes.label[:, None] == base.label[None]
         left = np.flatnonzero(~inside.any(axis=1))
-        return left[nms_survivors(boxes.score[left], rule.same(boxes[left], boxes[left]).__getitem__)]
+        return left[nms_survivors(boxes.score[left], rule.are_duplicates(boxes[left], boxes[left]).__getitem__)]
 
     return _pruned(rule, observation, covered)
 
@@ -371,10 +377,10 @@ UNSOUND = {  # and what breaks them
 def _pruned(
     rule: IouRule, observation: Observation, choose: Callable[[Detections, Detections], np.ndarray]
 ) -> Detections:
-    base = observation.base.at_least(rule.base_threshold)
-    clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
-    boxes = observation.boxes[clear].at_least(rule.ioa.mask_threshold)
-    hulls = rule.ioa.prune(select_masked(observation, ~clear))[len(base) :]
+    base = observation.base.with_min_score(rule.base_threshold)
+    clear = non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
+    boxes = observation.all_masked[clear].with_min_score(rule.ioa_rule.mask_threshold)
+    hulls = rule.ioa_rule.prune(select_masked(observation, ~clear))[len(base) :]
     return Detections.concatenate([base, boxes[choose(boxes, base)], hulls])
 
 

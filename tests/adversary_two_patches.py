@@ -12,9 +12,9 @@ import numpy as np
 import oracle
 import oracle_two_patches
 from adversary import Target, empty_score, honest, play_all
-from cases import Case, generate, pairs
+from cases import Case, generate, halves, pairs
 
-from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker import Detections, Observation, Patch, Rule
 from objectseeker.core.bounds import Bound
 from objectseeker.core.certification import proving_pairs
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
@@ -23,23 +23,25 @@ Defense = Callable[[dict], Callable[[Observation], Detections]]
 
 
 def targets(
-    case: Case, rng: np.random.Generator, rule: Rule, threshold: float, patch: Patch, bound: Bound
+    case: Case, rng: np.random.Generator, rule: Rule, certification_threshold: float, patch: Patch, bound: Bound
 ) -> Iterator[tuple[bool, Target]]:
     """(certified?, Target) for every visible object the patches may be placed for."""
     observation, truth = case.observation, case.truth
     width, height = observation.width, observation.height
-    certificates = rule.certify(observation, truth, [patch], threshold=threshold, bound=bound)
-    proves = proving_pairs(rule, observation, truth, threshold, bound)
-    evidence = rule.evidence(rule.scores(observation))
+    certificates = rule.certify(
+        observation, truth, [patch], certification_threshold=certification_threshold, bound=bound
+    )
+    proves = proving_pairs(rule, observation, truth, certification_threshold, bound)
+    evidence = rule.evidence(rule.discounted_scores(observation))
     size = patch.size(width, height)
     gone = oracle_two_patches.removed(observation, size)
     for n, g in enumerate(oracle.boxes_of(truth)):
-        ok = oracle.allowed(patch.where, g, width, height, size)
+        ok = oracle.allowed(patch.location, g, width, height, size)
         if not ok.any() or oracle.size(g) == 0 or not oracle.seen(g, width, height):
             continue
         removes = gone[:, ok].T  # (position, view)
         strength = np.zeros(len(observation.masks))
-        np.maximum.at(strength, observation.mask_of, proves[:, n] * evidence)
+        np.maximum.at(strength, observation.mask_index, proves[:, n] * evidence)
         first, second = _positions(rng, removes, strength)
         fixed = removes[first] & removes[second]
         yield (
@@ -51,7 +53,7 @@ def targets(
                 np.flatnonzero(fixed).tolist(),
                 np.flatnonzero(~fixed).tolist(),
                 rule.filter_ioa,
-                threshold,
+                certification_threshold,
                 rule.classwise,
             ),
         )
@@ -94,7 +96,11 @@ def campaign(
             "edge_factor": float(rng.choice([1.0, 0.8])),
         }
         if rng.random() < 0.5 if evidence is None else evidence:
-            settings |= {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": float(rng.choice([1.0, 2.0]))}
+            settings |= {
+                "mask_threshold": 0.75,
+                "evidence_threshold": 0.1,
+                "evidence_power": float(rng.choice([1.0, 2.0])),
+            }
             settings["cluster_distance"] = float(rng.choice([0.1, 0.1, 0.3]))
         patch = Patch(
             float(rng.choice([0.004, 0.03, 0.1])),
@@ -103,7 +109,10 @@ def campaign(
             count=2,
         )
         defend = (defense or honest)(settings)
-        threshold, bound = float(rng.choice([0.0, 0.0, 0.25])), cast(Bound, str(rng.choice(["exact", "paper"])))
-        for certified, target in targets(case, rng, Rule(**settings), threshold, patch, bound):
+        certification_threshold, bound = (
+            float(rng.choice([0.0, 0.0, 0.25])),
+            cast(Bound, str(rng.choice(["exact", "paper"]))),
+        )
+        for certified, target in targets(case, rng, Rule(**settings), certification_threshold, patch, bound):
             played += play_all(target, defend, score, rng, certified=certified, small=small)
     return score

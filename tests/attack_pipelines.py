@@ -92,14 +92,14 @@ class SecretlyLeakyDetector(NetworkDetector):
 
 def prune_after_suppression(rule: AnyRule, observation: Observation) -> Detections:
     """Unsound: of masked boxes that overlap, whatever their label and view, only the best-scored goes on."""
-    boxes = observation.boxes
+    boxes = observation.all_masked
     overlap = iou(boxes.xyxy, boxes.xyxy) > 0.5
     keep: list[int] = []
     for i in np.argsort(-boxes.score, kind="stable"):
         if not overlap[i, keep].any():
             keep.append(int(i))
     kept = np.isin(np.arange(len(boxes)), keep)
-    masked = [boxes[kept & (observation.mask_of == m)] for m in range(len(observation.masks))]
+    masked = [boxes[kept & (observation.mask_index == m)] for m in range(len(observation.masks))]
     left = Observation(observation.width, observation.height, observation.masks, observation.base, masked)
     return rule.prune(left)
 
@@ -109,11 +109,15 @@ MASKS = Halves(LINES)
 
 
 def sound(
-    rule: AnyRule = PAPER, masks: Recipe = MASKS, threshold: float | None = None, *, cues: type[Cues] = Cues
+    rule: AnyRule = PAPER,
+    masks: Recipe = MASKS,
+    certification_threshold: float | None = None,
+    *,
+    cues: type[Cues] = Cues,
 ) -> tuple[WhiteBox, Pipeline]:
     module = cues()
-    detector = torch_detector(module, names=["object", "thing"], input_size=INPUT, batch=8)
-    return WhiteBox(predict=module, detector=detector), _pipeline(detector, rule, masks, threshold)
+    detector = torch_detector(module, names=["object", "thing"], input_size=INPUT, batch_size=8)
+    return WhiteBox(predict=module, detector=detector), _pipeline(detector, rule, masks, certification_threshold)
 
 
 def leaky(kind: type[NetworkDetector] = LeakyDetector, *, cues: type[Cues] = Cues) -> tuple[WhiteBox, Pipeline]:
@@ -141,9 +145,9 @@ def _pipeline(
     detector: NetworkDetector,
     rule: AnyRule = PAPER,
     masks: Recipe = MASKS,
-    threshold: float | None = None,
+    certification_threshold: float | None = None,
 ) -> Pipeline:
-    return Pipeline.from_seeker(ObjectSeeker(detector, rule, masks=masks), threshold)
+    return Pipeline.from_seeker(ObjectSeeker(detector, rule, masks=masks), certification_threshold)
 
 
 leaky_detector = leaky()[0].detector  # as python:attack_pipelines:leaky_detector

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule, halves
+from objectseeker import Bands, Certificates, Detections, Halves, IouRule, Observation, Pairs, Rule
 from objectseeker.core.iou_rule import FILTER_IOU
 from objectseeker.core.masks import Masks
 
@@ -103,7 +103,11 @@ def one(box, score=0.9, label=0) -> Detections:
 
 def observe(masked, base=NOTHING, size=100) -> Observation:
     """What is seen under the first of the four masks of a line each way; the others show nothing."""
-    return Observation(size, size, halves(size, size, lines=1), base, masked + [NOTHING] * (4 - len(masked)))
+    return Observation(size, size, Halves(1).masks(size, size), base, masked + [NOTHING] * (4 - len(masked)))
+
+
+def halves(width: int, height: int, lines: int = 30) -> Masks:
+    return Halves(lines).masks(width, height)
 
 
 def pairs(width: int, height: int, lines: int = 10) -> Masks:
@@ -114,12 +118,16 @@ def prune(observation: Observation, **settings) -> Detections:
     return Rule(**settings).prune(observation)
 
 
-def certify(observation: Observation, truth: Detections, patches, *, threshold=0.0, bound="exact", **settings):
-    return Rule(**settings).certify(observation, truth, patches, threshold=threshold, bound=bound)
+def certify(
+    observation: Observation, truth: Detections, patches, *, certification_threshold=0.0, bound="exact", **settings
+):
+    return Rule(**settings).certify(
+        observation, truth, patches, certification_threshold=certification_threshold, bound=bound
+    )
 
 
 def iou_rule(filter_iou: float = FILTER_IOU, **settings) -> IouRule:
-    return IouRule(ioa=Rule(**settings), filter_iou=filter_iou)
+    return IouRule(ioa_rule=Rule(**settings), filter_iou=filter_iou)
 
 
 def iou_prune(observation: Observation, **settings) -> Detections:
@@ -127,6 +135,8 @@ def iou_prune(observation: Observation, **settings) -> Detections:
 
 
 def iou_certify(
-    observation: Observation, truth: Detections, patches, *, threshold=0.5, bound="exact", **settings
+    observation: Observation, truth: Detections, patches, *, certification_threshold=0.5, bound="exact", **settings
 ) -> Certificates:
-    return iou_rule(**settings).certify(observation, truth, patches, threshold=threshold, bound=bound)
+    return iou_rule(**settings).certify(
+        observation, truth, patches, certification_threshold=certification_threshold, bound=bound
+    )

@@ -8,17 +8,22 @@ from pathlib import Path
 import numpy as np
 from cases import generate
 
-from objectseeker import Detections, Observation, Rule, halves
+from objectseeker import Detections, Halves, Observation, Rule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.metrics import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, evaluate_images
 
 NAMES = ("cat", "dog")
-VOCABULARY = LabelMap.same(NAMES)
+VOCABULARY = LabelMap.from_names(NAMES)
 
 CURVE = ("alpha", "beta", "evidence_alpha", "evidence_beta")
-THREAT = {"patch_area": "area", "patch_aspect": "aspect", "patch_count": "count", "threshold": "threshold"}
+THREAT = {
+    "patch_area": "area",
+    "patch_aspect": "aspect",
+    "patch_count": "count",
+    "certification_threshold": "certification_threshold",
+}
 THREAT |= {"bound": "bound"}
 POINT = ("clean_recall", "base_threshold", "clean_recall_is_default", "fppi")
 
@@ -48,7 +53,7 @@ def changed(settings: EvaluationSettings, **values) -> EvaluationSettings:
 
 PAPER = made(alpha=0.4, beta=0.3, clean_recall=0.5)
 EVIDENCE = made(
-    alpha=0.7, beta=0.4, evidence_alpha=0.2, evidence_beta=0.1, power=1.5, edge_factor=0.8, clean_recall=0.5
+    alpha=0.7, beta=0.4, evidence_alpha=0.2, evidence_beta=0.1, evidence_power=1.5, edge_factor=0.8, clean_recall=0.5
 )
 
 
@@ -91,7 +96,7 @@ def noisy(seed: int, count: int) -> list[ObservedImage]:
 
 def image(base, truth, masked=(), *, size=100, lines=1, ignore=None, crowd=None, number=0) -> ObservedImage:
     """An image by hand: boxes are (x1, y1, x2, y2, score, label), objects (x1, y1, x2, y2, label)."""
-    masks = halves(size, size, lines)
+    masks = Halves(lines).masks(size, size)
     views = [boxes(rows) for rows in masked]
     views += [Detections.empty()] * (len(masks) - len(views))
     objects = boxes([(*row[:4], 1.0, row[4]) for row in truth])

@@ -50,7 +50,7 @@ def prune(
     filter_ioa=0.6,
     classwise=True,
     evidence_threshold=None,
-    power=1.0,
+    evidence_power=1.0,
     cluster_distance=0.1,
 ) -> list[tuple]:
     """Robust detections as a sorted list of (x1, y1, x2, y2, score, label)."""
@@ -59,7 +59,7 @@ def prune(
     left = []
     for mask, detections in enumerate(observation.masked):
         for box, score, label in rows(detections):
-            weight = evidence_of(score, mask_threshold, evidence_threshold, power)
+            weight = evidence_of(score, mask_threshold, evidence_threshold, evidence_power)
             if weight <= 0:
                 continue
             if any(
@@ -98,12 +98,12 @@ def rows(detections: Detections) -> list[tuple[Box, float, int]]:
     return list(zip(boxes_of(detections), detections.score.tolist(), detections.label.tolist(), strict=True))
 
 
-def evidence_of(score: float, mask_threshold: float, evidence_threshold: float | None, power: float) -> float:
+def evidence_of(score: float, mask_threshold: float, evidence_threshold: float | None, evidence_power: float) -> float:
     if score >= mask_threshold:
         return 1.0
     if evidence_threshold is None or score <= evidence_threshold:
         return 0.0
-    return ((score - evidence_threshold) / (mask_threshold - evidence_threshold)) ** power
+    return ((score - evidence_threshold) / (mask_threshold - evidence_threshold)) ** evidence_power
 
 
 # --- bounds --------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def exact_bound(m: Box, g: Box, filter_ioa: float) -> Fraction:
     return min(overlaps) / size(g)
 
 
-def proving(observation: Observation, truth: Detections, n: int, filter_ioa, threshold, bound, classwise):
+def proving(observation: Observation, truth: Detections, n: int, filter_ioa, certification_threshold, bound, classwise):
     """The masked boxes that prove object n, as (mask, row, box, score)."""
     g = boxes_of(truth)[n]
     if size(g) == 0:
@@ -152,7 +152,7 @@ def proving(observation: Observation, truth: Detections, n: int, filter_ioa, thr
         (mask, row, box, score)
         for mask, detections in enumerate(observation.masked)
         for row, (box, score, label) in enumerate(rows(detections))
-        if (label == truth.label[n] or not classwise) and limit(box, g, filter_ioa) > Fraction(threshold)
+        if (label == truth.label[n] or not classwise) and limit(box, g, filter_ioa) > Fraction(certification_threshold)
     ]
 
 
@@ -214,12 +214,12 @@ def safe_masks(
     *,
     mask_threshold: float,
     filter_ioa: float = 0.6,
-    threshold: float = 0.0,
+    certification_threshold: float = 0.0,
     bound: str = "exact",
     classwise: bool = True,
 ) -> list[int]:
     """The masks under which one confident box proves object n, ascending."""
-    proofs = proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
+    proofs = proving(observation, truth, n, filter_ioa, certification_threshold, bound, classwise)
     return sorted({mask for mask, _, _, score in proofs if score >= mask_threshold})
 
 
@@ -228,7 +228,7 @@ def certify(observation: Observation, g: Box, patch: Patch, safe: list[int]) -> 
     if size(g) == 0 or not seen(g, observation.width, observation.height):
         return False, False
     pixels = patch.size(observation.width, observation.height)
-    positions_allowed = allowed(patch.where, g, observation.width, observation.height, pixels)
+    positions_allowed = allowed(patch.location, g, observation.width, observation.height, pixels)
     defeated = removed(observation, pixels, safe).any(axis=0)
     return bool((defeated | ~positions_allowed).all()), not positions_allowed.any()
 
@@ -244,9 +244,9 @@ def certify_by_evidence(
     *,
     mask_threshold,
     evidence_threshold,
-    power=1.0,
+    evidence_power=1.0,
     filter_ioa=0.6,
-    threshold=0.0,
+    certification_threshold=0.0,
     bound="exact",
     classwise=True,
     cluster_distance=0.1,
@@ -258,14 +258,14 @@ def certify_by_evidence(
         return False
     pixels = patch.size(observation.width, observation.height)
     proofs = [
-        (mask, box, evidence_of(score, mask_threshold, evidence_threshold, power))
-        for mask, _, box, score in proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
+        (mask, box, evidence_of(score, mask_threshold, evidence_threshold, evidence_power))
+        for mask, _, box, score in proving(observation, truth, n, filter_ioa, certification_threshold, bound, classwise)
     ]
     proofs = [proof for proof in proofs if proof[2] > 0]
     close = 1 - Fraction(str(cluster_distance))  # a tie does not count: inference may round it away
     linked = [[a is b or max(ioa(a[1], b[1]), ioa(b[1], a[1])) > close for b in proofs] for a in proofs]
     removing = removed(observation, pixels)
-    ok = allowed(patch.where, g, observation.width, observation.height, pixels)
+    ok = allowed(patch.location, g, observation.width, observation.height, pixels)
     decided: dict[tuple[int, ...], bool] = {}
     for y, x in zip(*np.nonzero(ok), strict=True):
         present = tuple(i for i, (mask, _, _) in enumerate(proofs) if removing[mask, y, x])

@@ -123,7 +123,7 @@ def allowed(patch: Patch, image, box, x, y, size):
     gaps = [max(x1 - (x + size[0]), x - x2), max(y1 - (y + size[1]), y - y2)]
     overlaps = max(gaps) < 0
     far = not overlaps and any(10 * max(gap, 0) > side for gap, side in zip(gaps, image, strict=True))
-    return {"anywhere": True, "over": overlaps, "far": far, "close": not overlaps and not far}[patch.where]
+    return {"anywhere": True, "over": overlaps, "far": far, "close": not overlaps and not far}[patch.location]
 
 
 def certified(case: Case, patches):

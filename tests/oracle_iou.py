@@ -96,7 +96,15 @@ def exact_bound(m: Box, g: Box, tau: Fraction) -> Fraction:
 
 
 def safe_masks(
-    observation: Observation, truth: Detections, n: int, *, mask_threshold, filter_iou, threshold, bound, classwise
+    observation: Observation,
+    truth: Detections,
+    n: int,
+    *,
+    mask_threshold,
+    filter_iou,
+    certification_threshold,
+    bound,
+    classwise,
 ) -> list[int]:
     """The masks under which one clear, confident box proves object n, ascending."""
     g = oracle.boxes_of(truth)[n]
@@ -111,7 +119,7 @@ def safe_masks(
             and (label == truth.label[n] or not classwise)
             and size(box) > 0
             and is_clear(box, mask, observation)
-            and limit(box, g, Fraction(str(filter_iou))) > Fraction(str(threshold))
+            and limit(box, g, Fraction(str(filter_iou))) > Fraction(str(certification_threshold))
             for box, score, label in rows(detections)
         )
     ]

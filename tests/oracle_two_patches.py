@@ -41,7 +41,7 @@ def certify(observation: Observation, g: oracle.Box, patch: Patch, safe: list[in
     if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
         return False, False
     pixels = patch.size(observation.width, observation.height)
-    ok = allowed(patch.where, g, observation.width, observation.height, pixels)
+    ok = allowed(patch.location, g, observation.width, observation.height, pixels)
     hides = gone[safe][:, ok]  # (safe view, allowed position)
     if patch.count == 1:
         return bool(hides.any(axis=0).all()), not ok.any()
@@ -56,17 +56,19 @@ def evidence_proofs(
     *,
     mask_threshold,
     evidence_threshold,
-    power=1.0,
+    evidence_power=1.0,
     filter_ioa=0.6,
-    threshold=0.0,
+    certification_threshold=0.0,
     bound="exact",
     classwise=True,
     cluster_distance=0.1,
 ) -> tuple[list, list]:
     """The boxes (view, box, evidence) that prove object n, and which of them are linked."""
     proofs = [
-        (mask, box, oracle.evidence_of(score, mask_threshold, evidence_threshold, power))
-        for mask, _, box, score in oracle.proving(observation, truth, n, filter_ioa, threshold, bound, classwise)
+        (mask, box, oracle.evidence_of(score, mask_threshold, evidence_threshold, evidence_power))
+        for mask, _, box, score in oracle.proving(
+            observation, truth, n, filter_ioa, certification_threshold, bound, classwise
+        )
     ]
     proofs = [proof for proof in proofs if proof[2] > 0]
     close = 1 - Fraction(str(cluster_distance))
@@ -83,7 +85,7 @@ def certify_by_evidence(
     if oracle.size(g) == 0 or not oracle.seen(g, observation.width, observation.height):
         return False
     pixels = patch.size(observation.width, observation.height)
-    ok = allowed(patch.where, g, observation.width, observation.height, pixels)
+    ok = allowed(patch.location, g, observation.width, observation.height, pixels)
     untouched = gone[[mask for mask, _, _ in proofs]][:, ok]  # (proof, allowed position)
     as_number = {sum(1 << i for i in np.flatnonzero(column).tolist()) for column in untouched.T}
     left = {a & b for a, b in product(as_number, repeat=2)} if patch.count == 2 else as_number

@@ -32,15 +32,15 @@ TYPES = {"u1": np.uint8, "u2": np.uint16, "u4": np.uint32, "i4": np.int32, "f4":
 
 def settings_of(follow: ThresholdSchedule, **rule: Any) -> EvaluationSettings:
     """The rule whose scores follow BASE_THRESHOLD, and its curve."""
-    return EvaluationSettings(rule=follow.rule(Rule(**rule), BASE_THRESHOLD), follow=follow)
+    return EvaluationSettings(rule=follow.rule(Rule(**rule), BASE_THRESHOLD), threshold_schedule=follow)
 
 
 PAPER = settings_of(ThresholdSchedule(alpha=0.65, beta=0.2))
 EVIDENCE = settings_of(
-    ThresholdSchedule(alpha=0.85, beta=0.5, evidence_alpha=0.1, evidence_beta=0.0), power=0.8, edge_factor=0.9
+    ThresholdSchedule(alpha=0.85, beta=0.5, evidence_alpha=0.1, evidence_beta=0.0), evidence_power=0.8, edge_factor=0.9
 )
 LABEL_FREE = replace(EVIDENCE, rule=replace(EVIDENCE.ioa, classwise=False))
-IOU = replace(PAPER, rule=IouRule(ioa=PAPER.ioa))
+IOU = replace(PAPER, rule=IouRule(ioa_rule=PAPER.ioa))
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Run:
     def certify(self, image: ObservedImage, patches: list[Patch], threshold: float) -> tuple[Certificates, np.ndarray]:
         """The certificates of every target, and whose targets they are."""
         targets, owner = self.vocabulary.map_to_detector(image.truth, classwise=self.rule.classwise)
-        return self.rule.certify(image.observation, targets, patches, threshold=threshold), owner
+        return self.rule.certify(image.observation, targets, patches, certification_threshold=threshold), owner
 
 
 def write_images(
@@ -129,7 +129,7 @@ def seen_under(recipe: Recipe, seed: int = 7) -> list[ObservedImage]:
 
 def hesitating(image: ObservedImage) -> ObservedImage:
     """As a detector of TWO_CATS sees it: a cat is as likely a kitten, and now and then a dog is a cow."""
-    rng = np.random.default_rng(len(image.observation.boxes))
+    rng = np.random.default_rng(len(image.observation.all_masked))
 
     def relabeled(boxes: Detections) -> Detections:
         other = rng.random(len(boxes)) < np.where(boxes.label == 0, 0.4, 0.05)

@@ -98,7 +98,7 @@ def resident(pid: int) -> float:
 
 
 def expected_of(defense: Defense, image: Any) -> list[Any]:
-    (boxes,) = defense.seeker()([image])
+    (boxes,) = defense.build()([image])
     rows = zip(boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True)
     return [[x1, y1, x2 - x1, y2 - y1, score, label + 1] for (x1, y1, x2, y2), score, label in rows]
 
@@ -166,7 +166,7 @@ def main() -> None:
 
 
 def measure(folder: Path, clients: int, seconds: float, turn: float) -> dict[str, Any]:
-    Defense.default("builtin", masks=Bands(0.01)).save(folder / "defense.json")
+    Defense.for_detector("builtin", masks=Bands(0.01)).save(folder / "defense.json")
     defense = Defense.load(folder / "defense.json")
     photographs = [(s.path.read_bytes(), expected_of(defense, load_image(s.path))) for s in samples()]
     write_photographs(folder / "photos", int(30 * seconds) // 3 + 50)

@@ -74,7 +74,7 @@ def store(folder, made, seed=0):
     every = []
     with open_writer(folder, made) as run:
         for index, entry in enumerate(made.images):
-            views = some_views(seed + index, made.observation_settings.masks.passes(*entry.size))
+            views = some_views(seed + index, made.observation_settings.masks.forward_passes(*entry.size))
             write_boxes(run, index, views[0], views[1:])
             every.append(views)
     return every

@@ -120,7 +120,6 @@ def test_what_is_public_is_there():
         "Pairs",
         "Patch",
         "Rule",
-        "halves",
         "load_image",
         "open_dataset",
     }
@@ -136,7 +135,7 @@ def test_scores_reach_certification_only_through_a_rule():
         "filter_ioa",
         "edge_factor",
         "cluster_distance",
-        "power",
+        "evidence_power",
     }
     rules = (objectseeker.Rule, objectseeker.IouRule)
     for name in objectseeker.__all__:

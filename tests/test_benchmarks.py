@@ -28,7 +28,7 @@ STRATEGIES = ["5 plain passes", "naive loop", "ours by fill"]
 
 
 def defense(spec: str, lines: int, **options) -> Defense:
-    return Defense.default(spec, masks=Halves(lines), **options)
+    return Defense.for_detector(spec, masks=Halves(lines), **options)
 
 
 def test_certifying_and_pruning_agree_with_the_naive_implementation(capsys):
@@ -53,7 +53,7 @@ def test_every_strategy_is_measured_on_every_image(tmp_path):
     rows = {row["strategy"]: row for row in result["rows"]}
     assert list(rows) == [*STRATEGIES, "ours by crop", "ours by fill, bands:0.2", "ours by crop, bands:0.2"]
     assert result["masks"] == "halves:2"
-    banded = max(Bands(0.2).passes(*load_image(sample.path).shape[1::-1]) for sample in samples()[:2])
+    banded = max(Bands(0.2).forward_passes(*load_image(sample.path).shape[1::-1]) for sample in samples()[:2])
     assert [row["forward_passes"] for row in rows.values()] == [5, 9, 9, 9, banded, banded]
     assert rows["naive loop"]["of_naive"] == 1.0
     assert all(row["seconds"] > 0 for row in rows.values())

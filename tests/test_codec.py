@@ -87,11 +87,11 @@ def test_documents_come_back_equal_and_equal_content_is_equal_bytes():
         ("{" + RULE + ', "size": [1, 2, 3]}', "it.json: size must be a list of length 2, got [1, 2, 3]: fix it"),
         ("{" + RULE + ', "rules": [{}, {"q": 3}]}', "it.json has an unknown key 'rules[1].q': fix it"),
         (
-            "{" + RULE + ', "rules": [{}, {"power": null}]}',
-            "it.json: rules[1].power must be a number, got None: fix it",
+            "{" + RULE + ', "rules": [{}, {"evidence_power": null}]}',
+            "it.json: rules[1].evidence_power must be a number, got None: fix it",
         ),
         (
-            '{"rule": {"power": 1' + 400 * "0" + "}}",
+            '{"rule": {"evidence_power": 1' + 400 * "0" + "}}",
             "it.json has the number 10000",
         ),
         ("[]", "it.json must be a group of settings, got []: fix it"),
@@ -109,7 +109,7 @@ def test_what_is_not_exactly_right_is_named(text, message):
 
 
 def test_the_format_is_the_first_thing_that_must_be_right():
-    assert codec.read_json('{"format": 2, "power": 3}', Rule, "it.json", format=2) == Rule(power=3)
+    assert codec.read_json('{"format": 2, "evidence_power": 3}', Rule, "it.json", format=2) == Rule(evidence_power=3)
     for version, shown in {"1": "1", "true": "True", '"2"': "'2'", "null": "None", "2.5": "2.5"}.items():
         with pytest.raises(ObjectSeekerError, match=rf"it\.json has format {shown}, this version .* reads format 2: "):
             codec.read_json(f'{{"format": {version}, "strange": 3}}', Rule, "it.json", format=2)
@@ -118,12 +118,14 @@ def test_the_format_is_the_first_thing_that_must_be_right():
 
 
 def test_toml_is_read_by_the_same_rules():
-    assert codec.read_toml("rule.power = 2\ncount = 3", Document, "it.toml") == Document(rule=Rule(power=2), count=3)
+    assert codec.read_toml("rule.evidence_power = 2\ncount = 3", Document, "it.toml") == Document(
+        rule=Rule(evidence_power=2), count=3
+    )
     for text, message in {
         "rule = 3": "it.toml: rule must be a group of settings, got 3",
-        "rule.power = true": "it.toml: rule.power must be a number, got True",
-        "rule.power = nan": "it.toml has the number nan: numbers must be finite",
-        "rule.power = -inf": "it.toml has the number -inf: numbers must be finite",
+        "rule.evidence_power = true": "it.toml: rule.evidence_power must be a number, got True",
+        "rule.evidence_power = nan": "it.toml has the number nan: numbers must be finite",
+        "rule.evidence_power = -inf": "it.toml has the number -inf: numbers must be finite",
         "rule = {}\ncount = 1\ncount = 2": "it.toml is not valid TOML",
     }.items():
         with pytest.raises(ObjectSeekerError) as error:

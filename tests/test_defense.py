@@ -32,10 +32,10 @@ def test_every_number_survives_the_file(
         base_threshold=base_threshold,
         mask_threshold=mask_threshold,
         evidence_threshold=evidence_threshold,
-        power=power,
+        evidence_power=power,
         classwise=classwise,
     )
-    rule = rule if filter_iou is None else IouRule(ioa=rule, filter_iou=filter_iou)
+    rule = rule if filter_iou is None else IouRule(ioa_rule=rule, filter_iou=filter_iou)
     defense = Defense(detector="builtin", rule=rule, masks=Halves(7) + Bands(0.013, spacing=0.3), fill=9)
     again = Defense.from_dict(json.loads(json.dumps(defense.to_dict())))
     assert again == defense
@@ -51,7 +51,7 @@ def test_a_file_gives_the_same_defense_back(tmp_path, masks):
         mask_mode="crop",
         input_size=(640, 384),
         class_names=("a", "b"),
-        identity="own.onnx sha256:12",
+        fingerprint="own.onnx sha256:12",
     )
     defense.save(tmp_path / "deep" / "defense.json")
     loaded = Defense.load(tmp_path / "deep" / "defense.json")
@@ -77,8 +77,8 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
         {"masks": Halves(29)},
         {"fill": 0},
         {"mask_mode": "crop"},
-        {"batch": 3},
-        {"identity": "x"},
+        {"batch_size": 3},
+        {"fingerprint": "x"},
         {"detector": "onnx:a/other.onnx"},
     ):
         assert replace(defense, **changes).sha256 != defense.sha256
@@ -86,13 +86,13 @@ def test_everything_that_decides_the_output_is_in_the_checksum_and_nothing_else(
 
 
 def test_there_is_one_default_for_all_and_one_for_the_builtin_detector():
-    assert Defense.default("onnx:x.onnx").rule == Defense.default("python:a:b").rule == DEFAULT_RULE
-    assert Defense.default("builtin").rule == BUILTIN_RULE
+    assert Defense.for_detector("onnx:x.onnx").rule == Defense.for_detector("python:a:b").rule == DEFAULT_RULE
+    assert Defense.for_detector("builtin").rule == BUILTIN_RULE
     for name, rule in {"builtin-fast": FAST_RULE, "builtin-video": VIDEO_RULE}.items():
         packaged = Defense.load(name)
-        assert Defense.default("builtin", masks=packaged.masks) == packaged
+        assert Defense.for_detector("builtin", masks=packaged.masks) == packaged
         assert packaged.rule == rule != BUILTIN_RULE
-        assert Defense.default("onnx:x.onnx", masks=packaged.masks).rule == DEFAULT_RULE
+        assert Defense.for_detector("onnx:x.onnx", masks=packaged.masks).rule == DEFAULT_RULE
     scores = {"base_threshold": 0.2, "mask_threshold": 0.48, "evidence_threshold": 0.24}
     assert Rule(**scores, edge_factor=0.8, cluster_distance=0.3, filter_ioa=0.7) == BUILTIN_RULE
     assert Rule(base_threshold=0.5, mask_threshold=0.625, evidence_threshold=0.575, edge_factor=0.7) == DEFAULT_RULE
@@ -100,16 +100,16 @@ def test_there_is_one_default_for_all_and_one_for_the_builtin_detector():
 
 def test_the_packages_own_defenses_are_loaded_by_name_unless_a_file_has_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert Defense.load("builtin") == Defense.default("builtin")
+    assert Defense.load("builtin") == Defense.for_detector("builtin")
     fast = Defense.load("builtin-fast")
-    assert (fast.detector, fast.identity) == ("builtin", None)
+    assert (fast.detector, fast.fingerprint) == ("builtin", None)
     for width, height in ((500, 375), (375, 500), (500, 334), (640, 480), (480, 480)):
         assert 1 + len(fast.masks.masks(width, height)) <= 40
     mine = Defense(detector="builtin", rule=Rule())
     mine.save("builtin-fast")
     assert Defense.load("builtin-fast") == mine
     (tmp_path / "builtin").mkdir()  # a folder is no defense
-    assert Defense.load("builtin") == Defense.default("builtin")
+    assert Defense.load("builtin") == Defense.for_detector("builtin")
     with pytest.raises(ObjectSeekerError, match="by name there are builtin, builtin-fast, builtin-video"):
         Defense.load("builtin-slow")
 
@@ -119,11 +119,11 @@ def test_another_detector_than_the_one_it_is_about_is_refused(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     defense = Defense(detector="python:mine_defended:detect", rule=Rule(), masks=Halves(3))
-    seeker = defense.seeker()
+    seeker = defense.build()
     bound = defense.with_fingerprint(seeker.detector.fingerprint)
-    assert bound.seeker().masks == Halves(3)
+    assert bound.build().masks == Halves(3)
     with pytest.raises(ObjectSeekerError, match="about the detector someone else, but python:mine_defended:detect is"):
-        defense.with_fingerprint("someone else").seeker()
+        defense.with_fingerprint("someone else").build()
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
 
 def test_scores_that_do_not_follow_as_stated_are_refused():
     with pytest.raises(ObjectSeekerError, match="scores are not those of ThresholdSchedule"):
-        Defense(detector="builtin", rule=Rule(mask_threshold=0.9), follow=ThresholdSchedule(alpha=0.5, beta=0.1))
+        Defense(
+            detector="builtin", rule=Rule(mask_threshold=0.9), threshold_schedule=ThresholdSchedule(alpha=0.5, beta=0.1)
+        )
 
 
 @given(st.integers(0, 99), st.integers(0, 100), st.integers(0, 100))
 def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
-    mask_threshold, _ = ThresholdSchedule(alpha=alpha / 100, beta=beta / 100).scores(base / 100)
+    mask_threshold, _ = ThresholdSchedule(alpha=alpha / 100, beta=beta / 100).thresholds_at(base / 100)
     assert len(str(mask_threshold)) <= len("0.1234")  # hundredths times hundredths, and no 0.24000000000000002
     assert mask_threshold == pytest.approx(max(alpha / 100, base / 100 + (1 - base / 100) * beta / 100), abs=1e-12)
 
@@ -180,11 +182,11 @@ def test_a_score_that_follows_is_what_is_shown_of_it(base, alpha, beta):
 @given(FRACTION, FRACTION, st.one_of(st.none(), FRACTION))
 def test_the_curve_through_a_rule_stays_within_bounds(base_threshold, mask_threshold, evidence_threshold):
     evidence_threshold = None if evidence_threshold is None else min(evidence_threshold, mask_threshold)
-    follow = ThresholdSchedule.through(
+    follow = ThresholdSchedule.from_rule(
         Rule(base_threshold=base_threshold, mask_threshold=mask_threshold, evidence_threshold=evidence_threshold)
     )
     for at in np.linspace(0, 1, 11):
-        mask, low = follow.scores(float(at))
+        mask, low = follow.thresholds_at(float(at))
         assert at <= mask <= 1
         assert low is None or low <= mask
 
@@ -198,8 +200,10 @@ def test_every_recipe_survives_its_file(tmp_path, masks):
 
 
 def test_equal_defenses_have_one_checksum_whatever_their_numbers_are_typed_as():
-    one = Defense(detector="builtin", rule=Rule(power=1, base_threshold=np.float32(0.5)), input_size=[416, 416])
-    other = Defense(detector="builtin", rule=Rule(power=1.0, classwise=np.bool_(True)), input_size=(416, 416))
+    one = Defense(
+        detector="builtin", rule=Rule(evidence_power=1, base_threshold=np.float32(0.5)), input_size=[416, 416]
+    )
+    other = Defense(detector="builtin", rule=Rule(evidence_power=1.0, classwise=np.bool_(True)), input_size=(416, 416))
     assert one == other
     assert one.sha256 == other.sha256
 
@@ -208,7 +212,7 @@ def test_equal_defenses_have_one_checksum_whatever_their_numbers_are_typed_as():
     ("changes", "message"),
     [
         ({"rule": "ioa"}, "settings by name"),
-        ({"batch": 10**400}, "batch"),
+        ({"batch_size": 10**400}, "batch"),
         ({"score_floor": "0.1"}, "score_floor must be a number"),
         ({"layout": 5}, "layout must be a text"),
         ({"class_names": "ab"}, "class_names must be texts"),
@@ -224,7 +228,7 @@ def test_a_setting_of_another_type_is_one_sentence(tmp_path, changes, message):
 
 
 @pytest.mark.parametrize(
-    "name", ["mask_threshold", "base_threshold", "evidence_threshold", "filter_ioa", "edge_factor", "power"]
+    "name", ["mask_threshold", "base_threshold", "evidence_threshold", "filter_ioa", "edge_factor", "evidence_power"]
 )
 def test_a_score_is_a_number_and_no_text(name):
     with pytest.raises(ObjectSeekerError, match=f"{name} must be a number, got '0.1'"):
@@ -254,7 +258,7 @@ def test_a_checksum_does_not_depend_on_what_lies_in_the_current_folder(tmp_path,
     assert [Defense(detector=spec, rule=Rule()).sha256 for spec in specs] == before
     assert before[0] == before[1]  # a folder, wherever it lies
     assert len({*before}) == 3  # the others are names on the hub
-    passed_on = Defense(detector=specs[1], rule=Rule()).described()
+    passed_on = Defense(detector=specs[1], rule=Rule()).to_public_dict()
     assert passed_on["detector"] == "transformers:./yolos"
     assert Defense.from_dict(passed_on).sha256 == before[1]
 
@@ -265,35 +269,35 @@ def test_a_transformers_folder_beside_the_file_stays_a_folder(tmp_path, monkeypa
     Defense(detector="transformers:tf/detr", rule=Rule()).save("tf/d.json")
     assert json.loads((tmp_path / "tf" / "d.json").read_text())["detector"] == "transformers:./detr"
     assert Defense.load("tf/d.json").detector == "transformers:./tf/detr"
-    assert Defense.default("transformers:tf/detr").detector == "transformers:./tf/detr"
+    assert Defense.for_detector("transformers:tf/detr").detector == "transformers:./tf/detr"
     hub = [Defense(detector=f"transformers:{owner}/detr", rule=Rule()).sha256 for owner in ("one", "other")]
     assert hub[0] != hub[1]
 
 
 def test_a_setting_changes_what_its_key_says():
-    defense = Defense.default("builtin", identity="model sha256:1")
-    schedule = defense.follow
+    defense = Defense.for_detector("builtin", fingerprint="model sha256:1")
+    schedule = defense.threshold_schedule
     moved = set_defense_value(defense, "base_threshold=0.5")
     assert moved.rule == schedule.rule(defense.rule, 0.5)
-    assert (moved.follow, moved.identity) == (schedule, "model sha256:1")
+    assert (moved.threshold_schedule, moved.fingerprint) == (schedule, "model sha256:1")
     fixed = set_defense_value(defense, "mask_threshold=0.7")
-    assert (fixed.rule, fixed.follow) == (replace(defense.rule, mask_threshold=0.7), None)
+    assert (fixed.rule, fixed.threshold_schedule) == (replace(defense.rule, mask_threshold=0.7), None)
     assert set_defense_value(fixed, "base_threshold=0.5").rule == replace(fixed.rule, base_threshold=0.5)
     assert set_defense_value(defense, "evidence_threshold=none").rule.evidence_threshold is None
     steeper = set_defense_value(defense, "alpha=0.6")
-    assert (steeper.follow, steeper.rule.mask_threshold) == (replace(schedule, alpha=0.6), 0.6)
+    assert (steeper.threshold_schedule, steeper.rule.mask_threshold) == (replace(schedule, alpha=0.6), 0.6)
     paper = set_defense_value(steeper, "evidence_beta=none")
-    assert (paper.follow.evidence_alpha, paper.rule.evidence_threshold) == (None, None)
-    assert set_defense_value(paper, "evidence_alpha=0.3").follow.evidence_beta == 0
+    assert (paper.threshold_schedule.evidence_alpha, paper.rule.evidence_threshold) == (None, None)
+    assert set_defense_value(paper, "evidence_alpha=0.3").threshold_schedule.evidence_beta == 0
     by_iou = set_defense_value(defense, "filter_iou=0.8")
-    assert by_iou.rule == IouRule(ioa=defense.rule, filter_iou=0.8)
-    assert set_defense_value(by_iou, "edge_factor=1").rule.ioa.edge_factor == 1
+    assert by_iou.rule == IouRule(ioa_rule=defense.rule, filter_iou=0.8)
+    assert set_defense_value(by_iou, "edge_factor=1").rule.ioa_rule.edge_factor == 1
     assert set_defense_value(by_iou, "filter_iou=none") == defense
     assert not set_defense_value(defense, "classwise=false").rule.classwise
     assert set_defense_value(defense, "masks=pairs:4").masks == Pairs(4)
     assert set_defense_value(defense, "fill = 0").fill == 0
     resized = set_defense_value(defense, "input_size=[320, 256]")
-    assert (resized.input_size, resized.identity) == ((320, 256), None)  # another detector
+    assert (resized.input_size, resized.fingerprint) == ((320, 256), None)  # another detector
     assert set_defense_value(defense, "class_names=cat, dog").class_names == ("cat", "dog")
     assert set_defense_value(defense, "detector=onnx:model.onnx").detector == "onnx:model.onnx"
 
@@ -302,7 +306,7 @@ def test_a_setting_changes_what_its_key_says():
     "setting",
     [
         *("", "mask_threshold", "size=3", "mask_threshold=1.5", "mask_threshold=high", "masks=3", "classwise=7"),
-        *("fill=[1]", "alpha=x", "filter_iou=[]", "identity=1", "input_size=big", "class_names=3"),
+        *("fill=[1]", "alpha=x", "filter_iou=[]", "fingerprint=1", "input_size=big", "class_names=3"),
         "base_threshold=none",
     ],
 )
@@ -312,6 +316,6 @@ def test_an_unknown_setting_or_value_is_rejected(setting):
 
 
 def test_every_setting_of_the_file_can_be_set():
-    content = Defense.default("builtin").to_dict()
-    keys = content.keys() - {"rule", "follow", "format", "identity", "sha256"} | content["rule"].keys()
-    assert keys | content["follow"].keys() | {"filter_iou"} == set(SETTINGS)
+    content = Defense.for_detector("builtin").to_dict()
+    keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"} | content["rule"].keys()
+    assert keys | content["threshold_schedule"].keys() | {"filter_iou"} == set(SETTINGS)

@@ -81,7 +81,7 @@ def test_supervision_itself(given):
     assert isinstance(theirs, supervision.Detections)
     assert theirs["class_name"].tolist() == [NAMES[label] for label in given.label]
     assert of_supervision(theirs) == given  # bit for bit
-    assert of_supervision(theirs[theirs.confidence > 0.5]) == given.at_least(0.51)
+    assert of_supervision(theirs[theirs.confidence > 0.5]) == given.with_min_score(0.51)
     before = given.xyxy.tolist()
     theirs.xyxy[:] = 0  # theirs to change: ours stay
     assert given.xyxy.tolist() == before

@@ -135,7 +135,7 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     out = observe(workplace, f"run-{name}", "--masks", masks)
     if rule:  # the IoU variant is not tuned: its file is written from Python
         tuned = workplace / f"tuned-{name}" / "defense.json"
-        file = IouRule(ioa=Rule(base_threshold=0.4, mask_threshold=0.45), filter_iou=0.8)
+        file = IouRule(ioa_rule=Rule(base_threshold=0.4, mask_threshold=0.45), filter_iou=0.8)
         with_rule = Defense(detector="python:hesitant:detect", rule=file, masks=Halves(14))
         with_rule.save(tuned)
     else:
@@ -184,13 +184,13 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
 
 def test_by_crop_certified_objects_are_output(tmp_path):
     """The built-in detector by crop, on a photograph that is attacked at the corners of what is allowed."""
-    Defense.default("builtin", masks=Halves(6), mask_mode="crop").save(tmp_path / "defense.json")
-    seeker = Defense.load(tmp_path / "defense.json").seeker()
+    Defense.for_detector("builtin", masks=Halves(6), mask_mode="crop").save(tmp_path / "defense.json")
+    seeker = Defense.load(tmp_path / "defense.json").build()
     sample = next(sample for sample in samples() if sample.name == "lunch")
     image = load_image(sample.path)
     height, width = image.shape[:2]
     (observation,) = seeker.observe([image])
-    certified = seeker.certify(observation, sample.truth, patch := Patch(0.001, where="over")).certified[0]
+    certified = seeker.certify(observation, sample.truth, patch := Patch(0.001, location="over")).certified[0]
     assert certified.any()
     rng = np.random.default_rng(0)
     size = patch.size(width, height)
@@ -283,7 +283,7 @@ def save_frames(folder, frames):
 def test_boxes_of_two_detector_classes_do_not_add_up():
     """A detector that hesitates between two names of one class: weak boxes of both names prove nothing together."""
     vocabulary = LabelMap(("person", "pedestrian"), ("person",), np.array([0, 0]))
-    g, masks, patch = [20, 20, 50, 50], Halves(4).masks(90, 60), Patch(0.01, where="far")
+    g, masks, patch = [20, 20, 50, 50], Halves(4).masks(90, 60), Patch(0.01, location="far")
     masked = [Detections([g], [0.4], [m % 2]) for m in range(len(masks))]
     observation = Observation(90, 60, masks, Detections.empty(), masked)
     truth = Detections([g], [1], [0])
@@ -291,7 +291,7 @@ def test_boxes_of_two_detector_classes_do_not_add_up():
 
     def certified(one):
         rows, which = vocabulary.map_to_detector(truth)
-        return vocabulary.any_of(one.certify(observation, rows, [patch]).certified, which, 1)[0, 0]
+        return vocabulary.any_label(one.certify(observation, rows, [patch]).certified, which, 1)[0, 0]
 
     one_name = [Detections(d.xyxy, d.score, [0]) for d in masked]
     relabeled = Observation(90, 60, masks, Detections.empty(), one_name)
@@ -317,7 +317,7 @@ def test_no_verb_takes_some_of_a_runs_lines(workplace, verb):
 
 def test_a_file_of_other_masks_than_the_runs_is_refused(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
-    Defense.default("python:hesitant:detect", masks=Halves(3)).save(workplace / "three.json")
+    Defense.for_detector("python:hesitant:detect", masks=Halves(3)).save(workplace / "three.json")
     for verb in (["evaluate"], ["certify"], ["report", "--out", "r.html"], ["figures", "--out", "f"]):
         done = run(workplace, verb[0], out.name, *verb[1:], "--defense", "three.json", code=2)
         assert "halves:6" in done.stderr
@@ -360,7 +360,7 @@ def test_in_python_a_setting_is_typed_once():
 
 def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
     out = observe(workplace, "run-lines", "--masks", "halves:6")
-    file = Defense.default("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
+    file = Defense.for_detector("python:hesitant:detect", masks=Halves(6)).with_fingerprint("another sha256:00")
     file.save(workplace / "other.json")
     run(workplace, "evaluate", out.name, "--defense", "other.json", code=2)
     done = run(workplace, "detect", "photos", "--defense", "other.json", "--out", "never", code=2)
@@ -369,7 +369,7 @@ def test_a_file_for_another_detector_is_refused_by_every_verb(workplace):
 
 
 def test_settings_beside_a_file_are_refused(workplace):
-    Defense.default("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
+    Defense.for_detector("python:hesitant:detect", masks=Halves(6)).save(workplace / "six.json")
     done = run(workplace, "detect", "photos", "--defense", "six.json", "--mask-threshold", 0.3, "--out", "x", code=2)
     assert "says it all: leave out --mask-threshold" in done.stderr
     done = run(workplace, "detect", "photos", "--defense", "six.json", "--masks", "halves:3", "--out", "x", code=2)

@@ -36,7 +36,7 @@ class Sequence:
     frames: list[Case]
     rule: Rule
     patch: Patch
-    threshold: float
+    certification_threshold: float
 
     @property
     def size(self) -> tuple[int, int]:
@@ -51,7 +51,9 @@ class Sequence:
     @cached_property
     def track(self) -> list[FramePositions]:
         return [
-            frame_positions(self.rule, f.observation, f.truth[:1], self.patch, threshold=self.threshold)[0]
+            frame_positions(
+                self.rule, f.observation, f.truth[:1], self.patch, certification_threshold=self.certification_threshold
+            )[0]
             for f in self.frames
         ]
 
@@ -77,7 +79,7 @@ def sequence(seed: int, *, largest: int = 5, frames: int | None = None) -> Seque
             int(rng.integers(2**32)),
             smallest=side,
             largest=side,
-            make=partial(_masks, rolling.of_frame(start + t)),
+            make=partial(_masks, rolling.recipe_for_frame(start + t)),
             crowd=0.9,
             generous=0.3,
             sure=0.95,
@@ -97,9 +99,11 @@ def sequence(seed: int, *, largest: int = 5, frames: int | None = None) -> Seque
 def proofs_of(case: Case, made: Sequence) -> tuple[list[tuple], Callable[[tuple[int, ...]], bool]]:
     """The masked boxes that carry evidence for the object, and whether some of them, by number, are enough."""
     rule = made.rule
-    every = oracle.proving(case.observation, case.truth, 0, rule.filter_ioa, made.threshold, "exact", rule.classwise)
+    every = oracle.proving(
+        case.observation, case.truth, 0, rule.filter_ioa, made.certification_threshold, "exact", rule.classwise
+    )
     weighed = [
-        (mask, box, oracle.evidence_of(score, rule.mask_threshold, rule.evidence_threshold, rule.power))
+        (mask, box, oracle.evidence_of(score, rule.mask_threshold, rule.evidence_threshold, rule.evidence_power))
         for mask, _, box, score in every
     ]
     proofs = [proof for proof in weighed if proof[2] > 0]
@@ -119,7 +123,7 @@ def hidden(case: Case, made: Sequence) -> tuple[np.ndarray, np.ndarray]:
     g = oracle.boxes_of(case.truth)[0]
     if oracle.size(g) == 0 or not oracle.seen(g, *made.size):
         return np.ones(made.places, bool), np.ones(made.places, bool)
-    allowed = oracle.allowed(made.patch.where, g, *made.size, pixels)
+    allowed = oracle.allowed(made.patch.location, g, *made.size, pixels)
     proofs, enough = proofs_of(case, made)
     removing = oracle.removed(case.observation, pixels)
     unproven = np.ones_like(allowed)
@@ -196,7 +200,7 @@ def compare(seed: int) -> tuple[bool, bool]:
     """One sequence against all its paths; whether it was certified once, and whether it was open."""
     made = sequence(seed)
     while (made.places[0] * made.places[1]) ** len(made.frames) > MOST_PATHS:
-        made = Sequence(made.frames[:-1], made.rule, made.patch, made.threshold)
+        made = Sequence(made.frames[:-1], made.rule, made.patch, made.certification_threshold)
     verdicts = set()
     for reach in (0, 1, 2, UNBOUNDED_MOTION):
         least = literal(made, min(reach, 99))
@@ -222,7 +226,7 @@ def hides(made: Sequence, t: int, place: tuple[int, int], rng: np.random.Generat
         np.flatnonzero(gone).tolist(),
         np.flatnonzero(~gone).tolist(),
         made.rule.filter_ioa,
-        made.threshold,
+        made.certification_threshold,
         made.rule.classwise,
     )
     return any(

@@ -63,7 +63,7 @@ def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> 
     """COCO's AP50 of each class in percent; NaN for a class of which no object is there."""
     boxes = detector([pixels.image(number) for number in range(len(pack))])
     images = [observed(*entry) for entry in zip(pack.names, boxes, pixels.sizes, pack.boxes, strict=True)]
-    return coco_ap50(ImageSet.of(images, LabelMap.same(detector.names)))
+    return coco_ap50(ImageSet.of(images, LabelMap.from_names(detector.names)))
 
 
 def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:

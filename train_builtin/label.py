@@ -76,7 +76,9 @@ def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float
     """For every image the boxes that are left (x1, y1, x2, y2, score, label), and the scale it was shown at."""
     device, layout = bank.device, parse_layout(LAYOUT)
     network = BoxesAndScores(partial(both_ways, predict), None)
-    views = DeviceViews(network=network, layout=layout, device=device, dtype=torch.float32, batch=batch, floor=floor)
+    views = DeviceViews(
+        network=network, layout=layout, device=device, dtype=torch.float32, batch_size=batch, floor=floor
+    )
     for first in range(0, len(bank.epoch), batch):
         with torch.inference_mode():
             images, scale = letterboxed(bank, bank.epoch[first : first + batch], size)

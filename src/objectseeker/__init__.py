@@ -7,7 +7,7 @@ from objectseeker.core.boxes import Detections
 from objectseeker.core.certification import Certificates
 from objectseeker.core.iou_rule import IouRule
 from objectseeker.core.observation import Observation
-from objectseeker.core.recipes import Bands, Halves, Pairs, halves
+from objectseeker.core.recipes import Bands, Halves, Pairs
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker
 from objectseeker.core.threats import Patch
@@ -38,7 +38,6 @@ __all__ = [
     "Rule",
     "Run",
     "gate",
-    "halves",
     "load_image",
     "observe",
     "open_dataset",

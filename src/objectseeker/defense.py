@@ -56,53 +56,58 @@ class Defense:
     """A detector, a mask recipe and a rule.
 
     `detector` is a SPEC, and `layout`, `input_size`, `class_names`, `score_floor`, `mask_mode`, `precision` and `batch`
-    are the options of `detectors.load_detector`; None is the detector's own default. `identity` says which detector
+    are the options of `detectors.load_detector`; None is the detector's own default. `fingerprint` says which detector
     that was (weights, settings, device): a defense that has one refuses to run with any other.
 
-    `follow` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and operating
-    points
-    other than the rule's own need it; without it they follow on the curve through the rule's own scores.
+    `threshold_schedule` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and
+    operating points other than the rule's own need it; without it they follow on the curve through the rule's own
+    scores.
     """
 
     detector: str
     rule: AnyRule
     masks: Recipe = field(default_factory=Halves)
     fill: int = DEFAULT_FILL
-    batch: int | None = None
+    batch_size: int | None = None
     layout: str | None = None
     input_size: int | tuple[int, int] | None = None
     class_names: tuple[str, ...] | None = None
     score_floor: float | None = None
     mask_mode: str | None = None
     precision: str | None = None
-    identity: str | None = None
-    follow: ThresholdSchedule | None = None
+    fingerprint: str | None = None
+    threshold_schedule: ThresholdSchedule | None = None
 
     def __post_init__(self) -> None:
         detectors.require_spec(self.detector)
         if not isinstance(self.rule, AnyRule):
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
-        for name in ("layout", "mask_mode", "precision", "identity"):
+        for name in ("layout", "mask_mode", "precision", "fingerprint"):
             if not isinstance(getattr(self, name), str | None):
                 raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
         # Stored as checked: equal defenses are then written alike, and have one checksum.
         checked: dict[str, object] = {"fill": require_gray(self.fill), "class_names": _names(self.class_names)}
-        if self.batch is not None:
-            checked["batch"] = require_count(self.batch, "batch")
-            if self.batch > MOST_VIEWS:
-                raise ObjectSeekerError(f"batch must be at most {MOST_VIEWS:,}, got {self.batch!r}")
+        if self.batch_size is not None:
+            checked["batch_size"] = require_count(self.batch_size, "batch_size")
+            if self.batch_size > MOST_VIEWS:
+                raise ObjectSeekerError(f"batch_size must be at most {MOST_VIEWS:,}, got {self.batch_size!r}")
         if self.score_floor is not None:
             checked["score_floor"] = require_fraction(self.score_floor, "score_floor")
         if self.input_size is not None:
             checked["input_size"] = _size(self.input_size)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
-        if self.follow is not None and self.follow.rule(self.rule, self.rule.base_threshold) != self.rule:
-            raise ObjectSeekerError(f"the rule's scores are not those of {self.follow} at {self.rule.base_threshold!r}")
+        if (
+            self.threshold_schedule is not None
+            and self.threshold_schedule.rule(self.rule, self.rule.base_threshold) != self.rule
+        ):
+            raise ObjectSeekerError(
+                f"the rule's scores are not those of {self.threshold_schedule} at {self.rule.base_threshold!r}"
+            )
 
     @classmethod
-    def default(cls, detector: str, **options: Any) -> Defense:
+    def for_detector(cls, detector: str, **options: Any) -> Defense:
         """What is used where nobody says otherwise: the built-in detector's own rule, or the one for all others.
 
         With the masks of `builtin-fast` or `builtin-video` it is theirs: a run observed with one is evaluated by it.
@@ -114,7 +119,7 @@ class Defense:
                 rule, follow = FAST_RULE, FAST_FOLLOW
             elif options.get("masks") == VIDEO_MASKS:
                 rule, follow = VIDEO_RULE, VIDEO_FOLLOW
-        own: dict[str, Any] = {"rule": rule, "follow": follow}
+        own: dict[str, Any] = {"rule": rule, "threshold_schedule": follow}
         return cls(detector=resolve_local_spec(detector), **own | options)
 
     @property
@@ -123,17 +128,17 @@ class Defense:
         return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
 
     @property
-    def curve(self) -> ThresholdSchedule:
+    def resolved_schedule(self) -> ThresholdSchedule:
         """How scores follow base_threshold."""
-        return self.follow or ThresholdSchedule.through(self.rule)
+        return self.threshold_schedule or ThresholdSchedule.from_rule(self.rule)
 
     @property
     def sha256(self) -> str:
         """Of everything that decides the output; where the detector's file lies does not."""
-        decides = self.to_dict() | {"detector": spec_without_path(self.detector), "follow": None}
+        decides = self.to_dict() | {"detector": spec_without_path(self.detector), "threshold_schedule": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
-    def seeker(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
+    def build(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
         """The defended detector; refuses a detector that is not the one this defense is about.
 
         `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
@@ -141,14 +146,14 @@ class Defense:
         """
         detector = detectors.load_detector(self.detector, device=device, **self.options)
         self.require_detector(detector.fingerprint, trust_detector=trust_detector)
-        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch=self.batch or BATCH)
+        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch_size=self.batch_size or BATCH)
 
     def require_detector(self, fingerprint: str, *, trust_detector: bool | None = None) -> None:
         """Reject a detector other than the one that this defense is about, if it names one.
 
         `trust_detector` accepts the same detector on another processor; None: that is not possible here.
         """
-        expected = self.identity
+        expected = self.fingerprint
         other_cpu = expected is not None and expected != fingerprint and differs_only_in_cpu(expected, fingerprint)
         if expected in (None, fingerprint) or (other_cpu and trust_detector):
             return
@@ -160,17 +165,21 @@ class Defense:
                 advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
         raise ObjectSeekerError(f"this defense is about {what}: certificates do not carry over; {advice}")
 
-    def with_fingerprint(self, identity: str) -> Defense:
-        """This defense, about the one detector that has this identity."""
-        return replace(self, identity=identity)
+    def with_fingerprint(self, fingerprint: str) -> Defense:
+        """This defense, about the one detector that has this fingerprint."""
+        return replace(self, fingerprint=fingerprint)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that `from_dict` reads back to an equal defense."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        follow = None if self.follow is None else asdict(self.follow)
-        return {"format": FORMAT} | plain | {"masks": str(self.masks), "rule": asdict(self.rule), "follow": follow}
+        follow = None if self.threshold_schedule is None else asdict(self.threshold_schedule)
+        return (
+            {"format": FORMAT}
+            | plain
+            | {"masks": str(self.masks), "rule": asdict(self.rule), "threshold_schedule": follow}
+        )
 
-    def described(self) -> dict[str, Any]:
+    def to_public_dict(self) -> dict[str, Any]:
         """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
         return self.to_dict() | {"detector": spec_without_path(self.detector), "sha256": self.sha256}
 
@@ -188,8 +197,8 @@ class Defense:
         try:
             values["masks"] = parse_recipe(values["masks"])
             values["rule"] = _rule_of(values["rule"])
-            if values.get("follow") is not None:
-                values["follow"] = ThresholdSchedule(**values["follow"])
+            if values.get("threshold_schedule") is not None:
+                values["threshold_schedule"] = ThresholdSchedule(**values["threshold_schedule"])
             for name in ("class_names", "input_size"):
                 if isinstance(values.get(name), list):
                     values[name] = tuple(values[name])
@@ -256,8 +265,8 @@ def _size(size: Any) -> int | tuple[int, int]:
 def _rule_of(values: Mapping[str, Any]) -> AnyRule:
     if not isinstance(values, Mapping):
         raise ObjectSeekerError(f"its rule must be settings by name, got {values!r}")
-    if "ioa" in values:
-        return IouRule(**dict(values) | {"ioa": Rule(**values["ioa"])})
+    if "ioa_rule" in values:
+        return IouRule(**dict(values) | {"ioa_rule": Rule(**values["ioa_rule"])})
     return Rule(**values)
 
 
@@ -344,7 +353,7 @@ def set_defense_value(defense: Defense, setting: str) -> Defense:
 
 
 def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
-    rule, schedule = defense.rule, defense.follow
+    rule, schedule = defense.rule, defense.threshold_schedule
     if key == "masks":
         return replace(defense, masks=parse_recipe(str(value)))
     if key == "fill":
@@ -354,31 +363,33 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
             value = resolve_local_spec(str(value))
         elif key == "class_names" and isinstance(value, str):
             value = tuple(name.strip() for name in value.split(","))
-        changed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value, "identity": None}
+        changed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value, "fingerprint": None}
         return replace(defense, **changed)
     if key == "filter_iou":
-        ioa_rule = rule.ioa if isinstance(rule, IouRule) else rule
-        return replace(defense, rule=ioa_rule if value is None else IouRule(ioa=ioa_rule, filter_iou=value))
+        ioa_rule = rule.ioa_rule if isinstance(rule, IouRule) else rule
+        return replace(defense, rule=ioa_rule if value is None else IouRule(ioa_rule=ioa_rule, filter_iou=value))
     if key in SCHEDULE_SETTINGS:
-        values = asdict(defense.curve) | {key: value}
+        values = asdict(defense.resolved_schedule) | {key: value}
         if key.startswith("evidence_"):  # both or none
             both = ("evidence_alpha", "evidence_beta")
             values |= {name: None if value is None else values[name] or 0.0 for name in both}
         schedule = ThresholdSchedule(**values)
-        return replace(defense, rule=schedule.rule(rule, rule.base_threshold), follow=schedule)
+        return replace(defense, rule=schedule.rule(rule, rule.base_threshold), threshold_schedule=schedule)
     if key == "base_threshold" and schedule is not None:
         return replace(defense, rule=schedule.rule(rule, value))
     if key in ("mask_threshold", "evidence_threshold"):
         schedule = None
     if isinstance(rule, IouRule):
-        return replace(defense, rule=replace(rule, ioa=replace(rule.ioa, **{key: value})), follow=schedule)
-    return replace(defense, rule=replace(rule, **{key: value}), follow=schedule)
+        return replace(
+            defense, rule=replace(rule, ioa_rule=replace(rule.ioa_rule, **{key: value})), threshold_schedule=schedule
+        )
+    return replace(defense, rule=replace(rule, **{key: value}), threshold_schedule=schedule)
 
 
 # What `Defense.load` and --defense take by name: the built-in detector's own defense, one of a quarter of its cost, and
 # one of an eighth for frames.
 BUILTIN_DEFENSES = {
-    "builtin": Defense.default("builtin"),
-    "builtin-fast": Defense.default("builtin", masks=FAST_MASKS),
-    "builtin-video": Defense.default("builtin", masks=VIDEO_MASKS),
+    "builtin": Defense.for_detector("builtin"),
+    "builtin-fast": Defense.for_detector("builtin", masks=FAST_MASKS),
+    "builtin-video": Defense.for_detector("builtin", masks=VIDEO_MASKS),
 }

@@ -119,7 +119,7 @@ def test_a_margin_one_pixel_too_small_is_found_though_the_attack_asks_the_same_c
     ("rule", "masks", "area"),
     [
         (Rule(base_threshold=0.5, mask_threshold=0.9, evidence_threshold=0.3, edge_factor=0.7), Halves(15), AREA),
-        (IouRule(ioa=Rule(base_threshold=0.5, mask_threshold=0.5)), Halves(15), 0.01),
+        (IouRule(ioa_rule=Rule(base_threshold=0.5, mask_threshold=0.5)), Halves(15), 0.01),
         (Rule(base_threshold=0.5, mask_threshold=0.7), Pairs(5), 0.01),
         (Rule(base_threshold=0.5, mask_threshold=0.7), Bands(0.04), 0.04),
     ],
@@ -152,13 +152,13 @@ def test_two_patches_are_drawn_at_two_places(masks):
 
 def test_found_is_what_the_rule_calls_found():
     boxes = Detections([[24, 24, 48, 72], [24, 24, 70, 72]], [0.9, 0.9], [0, 1])
-    for rule, threshold, finding in [
+    for rule, certification_threshold, finding in [
         (Rule(), None, [True, False]),
         (Rule(classwise=False), 0.6, [False, True]),
         (IouRule(), None, [False, False]),
         (IouRule(), 0.4, [True, False]),
     ]:
-        _, pipeline = sound(rule, threshold=threshold)
+        _, pipeline = sound(rule, certification_threshold=certification_threshold)
         assert pipeline.finding_boxes(target(pipeline), boxes).tolist() == finding
     assert pipeline.finding_boxes(target(pipeline, labels=(0, 1)), boxes).tolist() == [True, True]
 

@@ -64,7 +64,7 @@ def defense(**settings):
     return Defense(detector="python:attacked_people:detect", **{"rule": rule, "masks": Halves(6)} | settings)
 
 
-def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(0, 0)):
+def stored(workplace, *, dataset_labels=(0, 0, 1), names=("person", "car"), labels=(0, 0)):
     """What the attack asks of a run: annotated images, and which labels mean what."""
     entries = [
         DatasetImage(
@@ -77,7 +77,7 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
         )
         for folder, x, label in zip(("cam1", "cam2"), (10, 45), labels, strict=True)
     ]
-    vocabulary = LabelMap(NAMES, names, np.array(to_dataset))
+    vocabulary = LabelMap(NAMES, names, np.array(dataset_labels))
     return SimpleNamespace(
         vocabulary=vocabulary, manifest=SimpleNamespace(images=entries), unreadable={}, folder=workplace / "run"
     )
@@ -86,7 +86,7 @@ def stored(workplace, *, to_dataset=(0, 0, 1), names=("person", "car"), labels=(
 def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace):
     attacked = load_attack(defense())
     assert attacked.mode == "black-box"
-    assert attacked.defense.identity == attacked.pipeline.seeker.detector.fingerprint
+    assert attacked.defense.fingerprint == attacked.pipeline.seeker.detector.fingerprint
     targets = list(targets_of_run(attacked.pipeline, stored(workplace), 5, 0))
     assert {(target.image_id, target.labels, target.class_name) for target in targets} == {
         ("cam1/1", (0, 1), "person"),
@@ -107,10 +107,10 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
 
 def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
     pipeline = load_attack(defense()).pipeline
-    run = stored(workplace, to_dataset=(0, 0, -1), labels=(0, 1))
+    run = stored(workplace, dataset_labels=(0, 0, -1), labels=(0, 1))
     assert [target.image_id for target in targets_of_run(pipeline, run, 5, 0)] == ["cam1/1"]
     assert len(list(targets_of_run(pipeline, stored(workplace), 1, 0))) == 1
-    run = stored(workplace, to_dataset=(-1, -1, -1))
+    run = stored(workplace, dataset_labels=(-1, -1, -1))
     with pytest.raises(ObjectSeekerError, match="no annotated object"):
         list(targets_of_run(pipeline, run, 5, 0))
     blind = load_attack(defense(rule=Rule(classwise=False))).pipeline  # labels play no part there
@@ -120,10 +120,10 @@ def test_objects_of_unknown_classes_and_ignored_ones_are_left_out(workplace):
 @pytest.mark.parametrize(
     "settings",
     [
-        {"rule": IouRule(ioa=Rule(mask_threshold=0.7))},
+        {"rule": IouRule(ioa_rule=Rule(mask_threshold=0.7))},
         {"rule": Rule(mask_threshold=0.95, evidence_threshold=0.5, edge_factor=0.9)},
         {"masks": Pairs(2), "fill": 0},
-        {"masks": Bands(0.02) + Halves(2), "batch": 3},
+        {"masks": Bands(0.02) + Halves(2), "batch_size": 3},
     ],
     ids=("iou", "evidence", "pairs", "bands"),
 )
@@ -151,11 +151,11 @@ def test_every_defense_is_attacked_as_it_is(workplace, settings, count):
 def test_the_builtin_detector_is_judged_as_it_is_deployed(tmp_path, mask_mode):
     pytest.importorskip("torch")
     pytest.importorskip("onnx")
-    small = Defense.default("builtin", masks=Halves(2), input_size=128, mask_mode=mask_mode)
-    attacked = load_attack(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), follow=None))
+    small = Defense.for_detector("builtin", masks=Halves(2), input_size=128, mask_mode=mask_mode)
+    attacked = load_attack(replace(small, rule=Rule(base_threshold=0.05, mask_threshold=0.1), threshold_schedule=None))
     assert attacked.mode == "white-box"
     assert (
-        attacked.defense.identity == small.seeker().detector.fingerprint
+        attacked.defense.fingerprint == small.build().detector.fingerprint
     )  # not that of the module that shows gradients
     photograph = load_image(Path(objectseeker.__file__).parent / "demo" / "samples" / "coat.jpg")
     observation = attacked.pipeline.observe(photograph)

@@ -12,14 +12,13 @@ from objectseeker import Bands, Halves, IouRule, ObjectSeeker, Pairs, Patch, Rul
 from objectseeker.attack.pipeline import Pipeline, Target, paste, pixels_under
 from objectseeker.attack.placement import PositionCertificates, nearest_positions, removing_masks, weakest_positions
 from objectseeker.core.certification import visible_area
-from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PatchPositions
 
 RULES = (
     Rule(mask_threshold=0.5),
     Rule(mask_threshold=0.75, evidence_threshold=0.1),
     Rule(mask_threshold=0.5, classwise=False),
-    IouRule(ioa=Rule(mask_threshold=0.25), filter_iou=0.9),
+    IouRule(ioa_rule=Rule(mask_threshold=0.25), filter_iou=0.9),
 )
 RECIPES = (Halves(3), Pairs(2), Bands(0.05), Halves(2) + Bands(0.05, spacing=0.5))
 
@@ -42,7 +41,7 @@ def targets(seed, sure=0.6, masks=RECIPES[0], largest=14):
 
 def allowed_corners(target, patch):
     size = patch.size(*target.image_size)
-    rectangles = PatchPositions.of(target.box[None], *target.image_size).allowed(patch.where, np.array([size]))[0]
+    rectangles = PatchPositions.of(target.box[None], *target.image_size).allowed(patch.location, np.array([size]))[0]
     return {(x, y) for x1, y1, x2, y2 in rectangles.tolist() for x in range(x1, x2 + 1) for y in range(y1, y2 + 1)}
 
 
@@ -54,7 +53,7 @@ def test_an_object_is_certified_iff_every_position_is_proven():
                 patch = Patch(0.05, (1.0, 3.0)[seed % 2], ("over", "far", "close", "anywhere")[(seed + number) % 4])
                 pipe = pipeline(rule, threshold=0.25 * (seed % 3 == 0))
                 certificate = rule.certify(
-                    target.observation, target.ground_truth, patch, threshold=pipe.certification_threshold
+                    target.observation, target.ground_truth, patch, certification_threshold=pipe.certification_threshold
                 )
                 assert pipe.certify(target, patch)[0] == certificate.certified[0, 0]
                 proofs = PositionCertificates.from_target(pipe, target)
@@ -119,7 +118,7 @@ def test_an_object_of_two_labels_is_certified_as_one_of_them():
 
 
 def test_a_mask_removes_a_patch_iff_it_removes_its_pixels():
-    masks = halves(13, 9, 3)
+    masks = Halves(3).masks(13, 9)
     for x, y, wide, tall in [(0, 0, 3, 3), (-2, 4, 5, 2), (7, 3, 6, 6), (12, 8, 4, 4), (4, 0, 3, 9), (10, -3, 1, 4)]:
         patch = np.zeros((9, 13), bool)
         patch[max(y, 0) : y + tall, max(x, 0) : x + wide] = True

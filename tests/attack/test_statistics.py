@@ -26,7 +26,7 @@ from objectseeker.defense import DEFAULT_RULE
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.inference.drawing import color_of
 
-DEFENSE = Defense.default("onnx:weights/model.onnx", identity="model sha256:1")
+DEFENSE = Defense.for_detector("onnx:weights/model.onnx", fingerprint="model sha256:1")
 PATCH = Patch()
 
 
@@ -84,20 +84,27 @@ def test_recall_under_attack_lies_between_certified_and_clean():
         recall_bounds([])
 
 
-def written(file, defense=DEFENSE, patch=PATCH, threshold=0.0, rows=None, **more):
+def written(file, defense=DEFENSE, patch=PATCH, certification_threshold=0.0, rows=None, **more):
     rows = rows or [row(certified=True, undefended=False)] * 3 + [row(defense=False, undefended=False)]
     named = defense.to_dict() | {"sha256": defense.sha256} | more
     file.write_text(
-        json.dumps({"defense": named, "patch": asdict(patch), "certification_threshold": threshold, "objects": rows})
+        json.dumps(
+            {
+                "defense": named,
+                "patch": asdict(patch),
+                "certification_threshold": certification_threshold,
+                "objects": rows,
+            }
+        )
     )
     return file
 
 
 def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
-    file = written(tmp_path / "attack.json", patch=Patch(where="far"))
+    file = written(tmp_path / "attack.json", patch=Patch(location="far"))
     elsewhere = replace(DEFENSE, detector="onnx:model.onnx")  # where the file lies says nothing
-    recall = read_recall(file, elsewhere, [Patch(where="over"), Patch(where="far")], certification_threshold=0.0)
-    assert recall["patch"] == asdict(Patch(where="far"))
+    recall = read_recall(file, elsewhere, [Patch(location="over"), Patch(location="far")], certification_threshold=0.0)
+    assert recall["patch"] == asdict(Patch(location="far"))
     assert recall["undefended"]["recall_under_attack"]["rate"] == 0
     assert recall["defended"]["certified_recall"]["rate"] == 0.75
     assert recall["defended"]["clean_recall"]["rate"] == 1
@@ -111,18 +118,18 @@ def test_recalls_are_read_from_the_file_of_an_attack(tmp_path):
 @pytest.mark.parametrize(
     ("asked", "difference"),
     [
-        ({"identity": "model sha256:2"}, "detector model sha256:1, requested model sha256:2"),
+        ({"fingerprint": "model sha256:2"}, "detector model sha256:1, requested model sha256:2"),
         (
-            {"identity": None, "detector": "onnx:other.onnx"},
+            {"fingerprint": None, "detector": "onnx:other.onnx"},
             "detector onnx:model.onnx, requested onnx:other.onnx",
         ),
-        ({"identity": None, "mask_mode": "crop"}, "mask_mode None, requested crop"),
+        ({"fingerprint": None, "mask_mode": "crop"}, "mask_mode None, requested crop"),
         ({"masks": Bands(0.01)}, "masks halves:30, requested bands:0.01"),
         ({"fill": 0}, "fill 114, requested 0"),
-        ({"batch": 3}, "batch 8, requested 3"),
-        ({"rule": replace(DEFAULT_RULE, mask_threshold=0.9), "follow": None}, "mask_threshold "),
+        ({"batch_size": 3}, "batch_size 8, requested 3"),
+        ({"rule": replace(DEFAULT_RULE, mask_threshold=0.9), "threshold_schedule": None}, "mask_threshold "),
         ({"rule": replace(DEFAULT_RULE, edge_factor=1.0)}, "edge_factor 0.7, requested 1.0"),
-        ({"rule": IouRule(ioa=DEFAULT_RULE)}, "filter_iou None, requested 0.8"),
+        ({"rule": IouRule(ioa_rule=DEFAULT_RULE)}, "filter_iou None, requested 0.8"),
     ],
 )
 def test_an_attack_on_another_defense_is_refused(tmp_path, asked, difference):
@@ -134,19 +141,19 @@ def test_an_attack_on_another_defense_is_refused(tmp_path, asked, difference):
 
 
 @pytest.mark.parametrize(
-    ("patch", "threshold", "difference"),
+    ("patch", "certification_threshold", "difference"),
     [
         (Patch(0.02), 0.0, "patch 0.01 of the image, aspect 1, over, requested 0.02 of the image"),
-        (Patch(where="far"), 0.0, "over, requested 0.01 of the image, aspect 1, far"),
+        (Patch(location="far"), 0.0, "over, requested 0.01 of the image, aspect 1, far"),
         (Patch(count=2), 0.0, "requested two of 0.01"),
         (Patch(aspect=2.0), 0.0, "aspect 2"),
         (Patch(), 0.5, "certification_threshold 0.0, requested 0.5"),
     ],
 )
-def test_an_attack_with_another_patch_or_threshold_is_refused(tmp_path, patch, threshold, difference):
+def test_an_attack_with_another_patch_or_threshold_is_refused(tmp_path, patch, certification_threshold, difference):
     file = written(tmp_path / "attack.json")
     with pytest.raises(ObjectSeekerError) as refusal:
-        read_recall(file, DEFENSE, patch, certification_threshold=threshold)
+        read_recall(file, DEFENSE, patch, certification_threshold=certification_threshold)
     assert difference in str(refusal.value)
 
 

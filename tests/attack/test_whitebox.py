@@ -209,7 +209,9 @@ def test_lines_lie_where_the_rule_sees_them(masks):
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 def test_the_white_box_sees_in_every_view_what_the_detector_sees(mask_mode):
     pytest.importorskip("onnx")
-    detector = load_detector("builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch=4)
+    detector = load_detector(
+        "builtin", input_size=96, mask_mode=mask_mode, layout="decoded", score_floor=1e-6, batch_size=4
+    )
     box = WhiteBox.from_detector(detector, predict=load_torch())
     image = np.random.default_rng(4).integers(0, 256, (60, 90, 3), dtype=np.uint8)
     image[20:50, 20:70] = 200

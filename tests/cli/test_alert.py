@@ -40,7 +40,7 @@ def see(images):
 @pytest.mark.parametrize("classwise", [True, False])
 def test_an_attacked_image_is_flagged_and_a_clean_one_is_not(filter_iou, classwise):
     rule = Rule(classwise=classwise)
-    rule = rule if filter_iou is None else IouRule(ioa=rule, filter_iou=filter_iou)
+    rule = rule if filter_iou is None else IouRule(ioa_rule=rule, filter_iou=filter_iou)
     seeker = ObjectSeeker(see, rule, masks=Halves(20))
     clean, attacked = (seeker.defend(street(attacked)) for attacked in (False, True))
     assert clean.base.xyxy.tolist() == [OBJECT]
@@ -65,10 +65,16 @@ def test_who_hides_a_certified_object_from_the_detector_raises_an_alert():
     """All base boxes erased, and all views that see the patch."""
     rng = np.random.default_rng(8)
     patch, flagged = Patch(0.02, 1.0, "far"), {Rule: 0, IouRule: 0}
-    options = {"base_threshold": 0.5, "mask_threshold": 0.5, "filter_ioa": 0.6, "threshold": 0.0, "classwise": True}
+    options = {
+        "base_threshold": 0.5,
+        "mask_threshold": 0.5,
+        "filter_ioa": 0.6,
+        "certification_threshold": 0.0,
+        "classwise": True,
+    }
     for seed in range(60):
         case = generate(seed, largest=20, lines=3, generous=1.0, crowd=1.0)
-        rule, iou_rule = Rule(mask_threshold=0.5), IouRule(ioa=Rule(mask_threshold=0.5))
+        rule, iou_rule = Rule(mask_threshold=0.5), IouRule(ioa_rule=Rule(mask_threshold=0.5))
         games = [(rule, *game) for game in adversary.targets(case, rng, options, patch)]
         iou_case = adversary_iou.generate(rng)
         games += [(iou_rule, *game) for game in adversary_iou.targets(iou_case, rng, iou_rule, patch, 0.5, "exact")]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from cases import certify, prune
 
-from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule, halves
+from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Observation, Patch, Rule
 from objectseeker.core.masks import MaskPairs
 
 GOOD = Detections([[0, 0, 5, 5]], [0.9], [0])
-MASKS, RULE = halves(20, 20, lines=1), Rule()
+MASKS, RULE = Halves(1).masks(20, 20), Rule()
 SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
 
 
@@ -30,17 +30,17 @@ SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
         (lambda: Detections([[0, 0, 5, 5]], [1], [0.5]), "whole number.*0.5"),
         (lambda: Detections([[0, 0, 5, 5]], [1], [np.nan]), "whole number.*nan"),
         (lambda: Detections([["a", 0, 5, 5]], [1], [0]), "numbers.*'a'"),
-        (lambda: halves(0, 5), "width must be at least 1, got 0"),
-        (lambda: halves(5, -3), "height must be at least 1, got -3"),
-        (lambda: halves(5, 5, lines=0), "lines must be at least 1, got 0"),
-        (lambda: halves(5, 5, lines=2.5), "lines must be a whole number, got 2.5"),
-        (lambda: halves("wide", 5), "width must be a whole number, got 'wide'"),
+        (lambda: Halves(30).masks(0, 5), "width must be at least 1, got 0"),
+        (lambda: Halves(30).masks(5, -3), "height must be at least 1, got -3"),
+        (lambda: Halves(0).masks(5, 5), "lines must be at least 1, got 0"),
+        (lambda: Halves(2.5).masks(5, 5), "lines must be a whole number, got 2.5"),
+        (lambda: Halves(30).masks("wide", 5), "width must be a whole number, got 'wide'"),
         (lambda: Patch(area=0), "area must be above 0, got 0"),
         (lambda: Patch(area=1.2), r"area must lie within \[0, 1\], got 1.2"),
         (lambda: Patch(area=float("nan")), "area must be finite, got nan"),
         (lambda: Patch(aspect=0), "aspect.*got 0"),
         (lambda: Patch(aspect=-2), "aspect.*got -2"),
-        (lambda: Patch(where="near"), "far, close, over, anywhere, got 'near'"),
+        (lambda: Patch(location="near"), "far, close, over, anywhere, got 'near'"),
         (lambda: Patch(count=3), "count must be 1 or 2, got 3"),
         (lambda: Observation(21, 20, MASKS, GOOD, [GOOD] * 4), "20x20.*21x20"),
         (lambda: Observation(20, 20, MASKS, GOOD, [GOOD] * 3), "4, got 3"),
@@ -50,14 +50,14 @@ SEEN = Observation(20, 20, MASKS, GOOD, [GOOD] * 4)
         (lambda: prune(SEEN, mask_threshold=2), "mask_threshold.*2"),
         (lambda: prune(SEEN, filter_ioa=1.01), "filter_ioa.*1.01"),
         (lambda: prune(SEEN, evidence_threshold=0.9, mask_threshold=0.5), "evidence_threshold.*0.5.*0.9"),
-        (lambda: prune(SEEN, power=0), "power.*0"),
+        (lambda: prune(SEEN, evidence_power=0), "power.*0"),
         (lambda: prune(SEEN, edge_factor=1.5), "edge_factor.*1.5"),
-        (lambda: certify(SEEN, GOOD, Patch(), mask_threshold=0.5, threshold=-1), "threshold.*-1"),
+        (lambda: certify(SEEN, GOOD, Patch(), mask_threshold=0.5, certification_threshold=-1), "threshold.*-1"),
         (lambda: certify(SEEN, GOOD, Patch(), mask_threshold=0.5, bound="best"), "bound.*'best'"),
         (lambda: certify(SEEN, GOOD, ["over"], mask_threshold=0.5), "Patch objects, got 'over'"),
         (lambda: ObjectSeeker("detector", RULE), "callable, got 'detector'"),
         (lambda: ObjectSeeker(list, RULE, masks=Halves(0)), "lines.*0"),
-        (lambda: ObjectSeeker(list, RULE, batch=0), "batch.*0"),
+        (lambda: ObjectSeeker(list, RULE, batch_size=0), "batch.*0"),
         (lambda: ObjectSeeker(list, RULE, masks="thirds"), "masks must be a recipe such as Halves.30., got 'thirds'"),
         (lambda: ObjectSeeker(list, 0.7), "rule must be a Rule or an IouRule, got 0.7"),
         (lambda: MaskPairs(MASKS, [[0, 4]]), r"pair \[0, 4\].*below 4"),

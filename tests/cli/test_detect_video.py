@@ -66,7 +66,7 @@ def test_rolling_masks_parts_of_a_video_and_json(workplace):
     assert "with --stride 2 frames are shown other shares" in " ".join(done.stderr.split())
     written = lines(workplace / "o")
     assert [line["frame"] for line in written] == [3, 5, 7, 9]
-    shares = [str(Rolling(Halves(3), 2).of_frame(number // 2)) for number in (3, 5, 7, 9)]
+    shares = [str(Rolling(Halves(3), 2).recipe_for_frame(number // 2)) for number in (3, 5, 7, 9)]
     assert [line["masks"] for line in written] == shares
     assert sum(line["passes"] for line in written[:2]) == 1 + 13
     assert answer["passes"] == 2 * 14

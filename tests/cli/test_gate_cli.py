@@ -69,7 +69,7 @@ def workplace(tmp_path_factory):
     with contextlib.chdir(folder):
         observe = ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--masks", "halves:3"]
         call(*observe, "--out", "run")
-        few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--where", "over"]
+        few = ["--filter-ioa", 0.6, "--edge-factor", 1, "--cluster-distance", 0.1, "--location", "over"]
         call("tune", "run", "--clean-recall", 0.5, *few, "--out", "tuned")
         said = call("check", "--defense", "tuned/defense.json", "photos/0.png", "--json")
         (folder / "check.json").write_text(said)
@@ -165,7 +165,7 @@ def attack_json(folder, survived, **changes):
     }
     content = {
         "defense": defense.to_dict() | {"sha256": defense.sha256},
-        "patch": {"area": 0.02, "aspect": 1.0, "where": "over", "count": 1},
+        "patch": {"area": 0.02, "aspect": 1.0, "location": "over", "count": 1},
         "certification_threshold": 0.0,
         "objects": [row],
     }
@@ -222,9 +222,9 @@ def test_bad_input_is_refused_before_anything_is_judged(workplace):
 def test_ap_is_not_measured_on_a_curve_that_was_not_stored(workplace):
     """The rule itself looks from 0.5 on, its curve from 0.05 on: below 0.1 the run has no masked boxes."""
     follow = ThresholdSchedule(alpha=0.05, beta=0.0)
-    Defense(detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), follow=follow).save(
-        "low.json"
-    )
+    Defense(
+        detector="python:mine:detect", rule=follow.rule(Rule(), 0.5), masks=Halves(3), threshold_schedule=follow
+    ).save("low.json")
     (workplace / "ap.toml").write_text('format = 1\n[[require]]\nmetric = "clean_ap50"\nat_least = "10 %"\n')
     (workplace / "recall.toml").write_text('format = 1\n[[require]]\nmetric = "clean_recall"\nat_least = "10 %"\n')
     call("gate", "run", "--policy", "recall.toml", "--defense", "low.json")
@@ -308,7 +308,7 @@ def moved(members, column, value, *, renamed):
     content = touched(members.pop(name), column, value)
     number = int(name.split("/")[-1].split("-")[0])
     if renamed:
-        identity = json.loads(members["verdict.json"])["run"]["identity"]
+        identity = json.loads(members["verdict.json"])["run"]["run_fingerprint"]
         name = f"run/parts/{number:06d}-{checksum(identity, number, content)}.parquet"
     members[name] = content
 

@@ -72,7 +72,7 @@ def test_without_scores_the_rule_is_everybodys_and_with_them_the_papers(workplac
     assert answer["settings"]["patch_area"] == 0.05
     answer = json.loads(run(workplace, "evaluate", "run", "--json", "--alpha", 0.8).stdout)
     assert (answer["defense"]["rule"]["evidence_threshold"], answer["defense"]["rule"]["edge_factor"]) == (None, 1.0)
-    assert answer["defense"]["follow"]["alpha"] == 0.8
+    assert answer["defense"]["threshold_schedule"]["alpha"] == 0.8
 
 
 def test_evaluate_at_another_operating_point_says_which(workplace):
@@ -185,7 +185,7 @@ def test_tune_reports_both_halves_and_both_rules(workplace):
         (["evaluate", "run", "--slice", "weather"], "no tags are called 'weather': give --tags FILE"),
         (["evaluate", "run", "--detectorguard", "--fppi", "1"], "at a clean recall"),
         (["tune", "run", "--passes", "9", "--slice", "class"], "leave out --passes"),
-        (["tune", "run", "--where", "near"], "near"),
+        (["tune", "run", "--location", "near"], "near"),
         (["observe", "coco:none.json:photos", "--out", "x"], "none.json"),
         (
             ["observe", "coco:truth.json:photos", "-d", "python:mine:detect", "--out", "run", "--masks", "halves:5"],
@@ -228,7 +228,7 @@ def test_certify_lists_every_object(workplace):
 def test_an_operating_point_below_what_was_stored_is_refused(workplace):
     """Base boxes would be missing there: recall and AP would be those of another detector."""
     run(workplace, *OBSERVE, "--out", "high-floor", "--masks", "halves:4", "--base-floor", 0.4)
-    Defense.default("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
+    Defense.for_detector("python:mine:detect", masks=Halves(4)).save(workplace / "four.json")
     run(workplace, "evaluate", "high-floor", "--defense", "four.json")
     done = run(workplace, "evaluate", "high-floor", "--defense", "four.json", "--base-threshold", 0.3, code=2)
     assert "base_threshold 0.3 is below 0.4, the lowest score of a base box in the run" in done.stderr

@@ -22,7 +22,7 @@ NAMES = ("[/foo]", "=1+1 | <b>\x1b[31m\n")
 def evaluation():
     views = [[(10, 10, 50, 50, 0.9, 0)]] * 4
     one = image([(10, 10, 50, 50, 0.9, 0), (60, 60, 90, 90, 0.9, 1)], [(10, 10, 50, 50, 0), (60, 60, 90, 90, 1)], views)
-    return evaluate_images([one], LabelMap.same(NAMES), EVIDENCE)
+    return evaluate_images([one], LabelMap.from_names(NAMES), EVIDENCE)
 
 
 def shown(parts) -> str:

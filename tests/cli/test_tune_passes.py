@@ -26,7 +26,7 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     defense = Defense.load("tuned/defense.json")
     assert f"at most 13 passes: {defense.masks}, " in said
     chosen = json.loads((tmp_path / "tuned" / "frontier-passes.json").read_text())["budgets"][0]
-    assert chosen["passes"] == defense.masks.passes(90, 60) <= 13
+    assert chosen["passes"] == defense.masks.forward_passes(90, 60) <= 13
 
     _, noted = call("evaluate", "sum", "--defense", "tuned/defense.json", code=2)
     assert f"its masks are {defense.masks}, the run's halves:3+bands:0.04" in noted

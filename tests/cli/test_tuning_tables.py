@@ -39,7 +39,7 @@ def test_a_loss_that_one_rule_cannot_keep_is_a_dash(tuning):
 def test_the_best_setting_shows_what_its_rule_has(tuning):
     paper, _, evidence, _ = frontier.tuned_rows(tuning)
     assert (paper["rule, half"], evidence["rule, half"]) == ("paper, searched", "evidence, searched")
-    assert paper["low alpha"] == paper["power"] == ""
+    assert paper["low alpha"] == paper["evidence_power"] == ""
     assert evidence["low alpha"] != ""
 
 

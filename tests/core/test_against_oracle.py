@@ -39,14 +39,14 @@ def patches(rng_seed: int, width: int, height: int) -> list[Patch]:
     st.sampled_from(["exact", "paper"]),
     st.booleans(),
 )
-def test_certificates_equal_the_oracle(seed, mask_threshold, filter_ioa, threshold, bound, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, filter_ioa, certification_threshold, bound, classwise):
     case = generate(seed)
     observation, truth = case.observation, case.truth
     threats = patches(seed, observation.width, observation.height)
     settings_ = {
         "mask_threshold": mask_threshold,
         "filter_ioa": filter_ioa,
-        "threshold": threshold,
+        "certification_threshold": certification_threshold,
         "bound": bound,
         "classwise": classwise,
     }
@@ -68,7 +68,7 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
     for n in range(len(truth)):
         safe = oracle.safe_masks(observation, truth, n, mask_threshold=0.5)
         assert np.flatnonzero(fast.safe[n]).tolist() == safe
-        left, top, right, bottom = fast.vulnerable[n]
+        left, top, right, bottom = fast.safe_lines[n]
         for side in (1, 3, 5):
             removed = oracle.removed(observation, (side, side), safe)
             escapes = ~removed.any(axis=0)
@@ -93,7 +93,7 @@ def test_safe_flags_escape_lines_and_largest_square_equal_the_oracle(seed):
 def test_pruning_equals_the_oracle(seed, classwise, evidence_threshold, power, distance):
     observation = generate(seed, largest=16).observation
     options = {"base_threshold": 0.5, "mask_threshold": 0.625, "filter_ioa": 0.6, "classwise": classwise}
-    options |= {"evidence_threshold": evidence_threshold, "power": power, "cluster_distance": distance}
+    options |= {"evidence_threshold": evidence_threshold, "evidence_power": power, "cluster_distance": distance}
     fast = prune(observation, **options)
     rows = sorted((*box, s, c) for box, s, c in zip(fast.xyxy, fast.score, fast.label.tolist(), strict=True))
     assert rows == oracle.prune(observation, **options)
@@ -118,14 +118,14 @@ def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=14, lines=1 + seed % 4, crowd=0.9)
     observation, truth = case.observation, case.truth
     patch = Patch(0.05, 1.0, where)
-    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": power, "cluster_distance": distance}
+    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "evidence_power": power, "cluster_distance": distance}
     fast = certify(observation, truth, [patch], **options)
     for n in range(len(truth)):
         star = oracle.certify_by_evidence(observation, truth, patch, n, **options)
         assert fast.certified[0, n] == star
         component = oracle.certify_by_evidence(observation, truth, patch, n, **options, notion="component")
         assert component or not star
-        if len(observation.boxes) <= 24:
+        if len(observation.all_masked) <= 24:
             assert star or not oracle.certify_by_evidence(observation, truth, patch, n, **options, notion="clique")
 
 
@@ -137,7 +137,7 @@ def test_the_largest_square_under_evidence_equals_the_oracle(seed):
     fast = certify(case.observation, case.truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
-            square = SimpleNamespace(where="anywhere", size=lambda width, height, tried=tried: (tried, tried))
+            square = SimpleNamespace(location="anywhere", size=lambda width, height, tried=tried: (tried, tried))
             expected = oracle.certify_by_evidence(case.observation, case.truth, square, n, **options)
             assert expected == (tried <= side) or tried == 0
 
@@ -150,7 +150,9 @@ def test_generated_cases_cover_what_matters():
         threats = patches(seed, case.observation.width, case.observation.height)
         fast = certify(case.observation, case.truth, threats, mask_threshold=0.5)
         for p, patch in enumerate(threats):
-            seen |= {(patch.where, bool(v), bool(e)) for v, e in zip(fast.certified[p], fast.vacuous[p], strict=True)}
+            seen |= {
+                (patch.location, bool(v), bool(e)) for v, e in zip(fast.certified[p], fast.vacuous[p], strict=True)
+            }
     for where in PATCH_LOCATIONS:
         assert (where, True, False) in seen
         assert (where, False, False) in seen
@@ -161,5 +163,5 @@ def test_generated_cases_cover_what_matters():
 def test_an_observation_without_any_mask_certifies_nothing(seed):
     case = generate(seed, smallest=1, largest=1)
     assert len(case.observation.masks) == 0
-    fast = certify(case.observation, case.truth, [Patch(where="anywhere")], mask_threshold=0.1)
+    fast = certify(case.observation, case.truth, [Patch(location="anywhere")], mask_threshold=0.1)
     assert not fast.certified.any()

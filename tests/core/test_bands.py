@@ -31,11 +31,15 @@ def threats(seed, width, height):
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(SEEDS, st.sampled_from([0.5, 0.75]), st.sampled_from([0.0, 0.25]), st.booleans())
-def test_certificates_equal_the_oracle(seed, mask_threshold, threshold, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, certification_threshold, classwise):
     case = generate(seed, largest=20, make=banded(seed), sure=(0.5, 0.9, 1.0)[seed % 3])
     observation, truth = case.observation, case.truth
     patches = threats(seed, observation.width, observation.height)
-    options = {"mask_threshold": mask_threshold, "threshold": threshold, "classwise": classwise}
+    options = {
+        "mask_threshold": mask_threshold,
+        "certification_threshold": certification_threshold,
+        "classwise": classwise,
+    }
     fast = certify(observation, truth, patches, **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = oracle.safe_masks(observation, truth, n, **options)
@@ -50,7 +54,7 @@ def test_certificates_equal_the_oracle(seed, mask_threshold, threshold, classwis
 def test_evidence_certificates_equal_the_oracle(seed, where, power, distance):
     case = generate(seed, largest=13, make=banded(seed), crowd=0.9, sure=0.5)
     patch = Patch((0.01, 0.05, 0.1)[seed % 3], 1.0, where)
-    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "power": power, "cluster_distance": distance}
+    options = {"mask_threshold": 0.75, "evidence_threshold": 0.1, "evidence_power": power, "cluster_distance": distance}
     fast = certify(case.observation, case.truth, [patch], **options)
     for n in range(len(case.truth)):
         assert fast.certified[0, n] == oracle.certify_by_evidence(case.observation, case.truth, patch, n, **options)
@@ -65,7 +69,7 @@ def test_the_largest_square_equals_the_oracle(seed, evidence_threshold):
     fast = certify(case.observation, case.truth, [], **options)
     for n, side in enumerate(fast.largest_square.tolist()):
         for tried in (side, side + 1):
-            square = SimpleNamespace(where="anywhere", size=lambda width, height, tried=tried: (tried, tried))
+            square = SimpleNamespace(location="anywhere", size=lambda width, height, tried=tried: (tried, tried))
             if tried:
                 expected = oracle.certify_by_evidence(case.observation, case.truth, square, n, **options)
                 assert expected == (tried <= side)
@@ -77,8 +81,8 @@ def test_generated_cases_have_both_verdicts_and_what_half_masks_alone_do_not_pro
         case = generate(seed, largest=20, make=banded(seed), sure=0.9)
         patches = threats(seed, case.observation.width, case.observation.height)
         fast = certify(case.observation, case.truth, patches, mask_threshold=0.5)
-        verdicts |= {(p.where, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
-        beyond += int((fast.certified & (fast.vulnerable[:, 2:] - fast.vulnerable[:, :2] > 4).all(axis=1)).sum())
+        verdicts |= {(p.location, bool(v)) for p, row in zip(patches, fast.certified, strict=True) for v in row}
+        beyond += int((fast.certified & (fast.safe_lines[:, 2:] - fast.safe_lines[:, :2] > 4).all(axis=1)).sum())
     assert verdicts == {(where, verdict) for where in PATCH_LOCATIONS for verdict in (True, False)}
     assert beyond > 100
 
@@ -88,10 +92,10 @@ def test_an_object_seen_under_every_band_is_certified_against_the_patch_and_not_
     masks = Bands(0.01).masks(90, 60)
     observation = Observation(90, 60, masks, g, [g] * len(masks))
     sizes = (0.002, 0.01, 0.012, 0.05)
-    verdict = Rule().certify(observation, g, [Patch(area, where="anywhere") for area in sizes])
+    verdict = Rule().certify(observation, g, [Patch(area, location="anywhere") for area in sizes])
     assert verdict.certified[:, 0].tolist() == [True, True, False, False]
     assert verdict.largest_square.tolist() == [Patch(0.01).size(90, 60)[0]]
-    assert verdict.vulnerable.tolist() == [
+    assert verdict.safe_lines.tolist() == [
         [15, 15, 80, 48]
     ]  # by the first and last band of each axis, which are halves
 

@@ -21,7 +21,7 @@ def test_indexing_length_and_equality():
     assert boxes[1].score.tolist() == [0.5]
     assert boxes[-1] == boxes[2]
     assert boxes[boxes.label == 1] == boxes[1:]
-    assert boxes.at_least(0.5) == boxes[:2]
+    assert boxes.with_min_score(0.5) == boxes[:2]
     assert Detections.concatenate([boxes[:1], boxes[1:]]) == boxes
     assert boxes != boxes[::-1]
     assert [len(box) for box in boxes] == [1, 1, 1]
@@ -33,7 +33,7 @@ def test_empty_ones_work_everywhere():
     nothing = Detections.empty()
     assert len(nothing) == len(Detections([], [], [])) == 0
     assert Detections.concatenate([]) == nothing
-    assert nothing.at_least(0.5) == nothing
+    assert nothing.with_min_score(0.5) == nothing
     assert ioa(nothing.xyxy, some().xyxy).shape == (0, 3)
 
 

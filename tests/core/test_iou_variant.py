@@ -7,13 +7,13 @@ import oracle
 import oracle_iou
 import oracle_two_patches
 import pytest
-from cases import certify, generate, iou_certify, iou_prune, observe, one, pairs, prune
+from cases import certify, generate, halves, iou_certify, iou_prune, observe, one, pairs, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import box_of
 from strategies import SEEDS, boxes
 
-from objectseeker import Detections, ObjectSeekerError, Patch, Rule, halves
+from objectseeker import Detections, Halves, ObjectSeekerError, Patch, Rule
 from objectseeker.core.boxes import iou
 from objectseeker.core.iou_rule import IouRule, iou_lower_bound, nms_survivors, non_overlapping
 from objectseeker.core.threats import PATCH_LOCATIONS
@@ -150,7 +150,7 @@ def test_pruning_equals_the_oracle(seed, classwise, mask_threshold, filter_iou, 
     found = iou_prune(observation, **options)
     rows = sorted((*box, s, c) for box, s, c in zip(found.xyxy, found.score, found.label.tolist(), strict=True))
     assert rows == oracle_iou.prune(observation, **options)
-    base = observation.base.at_least(0.5)
+    base = observation.base.with_min_score(0.5)
     assert found[: len(base)] == base
 
 
@@ -163,7 +163,7 @@ def test_pruning_equals_the_oracle(seed, classwise, mask_threshold, filter_iou, 
     st.sampled_from(["exact", "paper"]),
     st.booleans(),
 )
-def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, threshold, bound, classwise):
+def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, certification_threshold, bound, classwise):
     case = generate(seed, largest=18, crowd=0.9, generous=1.0 if seed % 2 else None)
     observation, truth = case.observation, case.truth
     rng = np.random.default_rng(seed)
@@ -174,7 +174,7 @@ def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, thresho
     options = {
         "mask_threshold": mask_threshold,
         "filter_iou": filter_iou,
-        "threshold": threshold,
+        "certification_threshold": certification_threshold,
         "classwise": classwise,
     }
     found = iou_certify(observation, truth, threats, bound=bound, **options)
@@ -184,22 +184,27 @@ def test_certificates_equal_the_oracle(seed, mask_threshold, filter_iou, thresho
         for p, patch in enumerate(threats):
             assert (found.certified[p, n], found.vacuous[p, n]) == oracle.certify(observation, g, patch, safe)
     ioa = Rule(mask_threshold=mask_threshold, classwise=classwise)
-    again = IouRule(ioa=ioa, filter_iou=filter_iou).certify(
-        observation, truth, threats, threshold=threshold, bound=bound
+    again = IouRule(ioa_rule=ioa, filter_iou=filter_iou).certify(
+        observation, truth, threats, certification_threshold=certification_threshold, bound=bound
     )
     assert np.array_equal(again.certified, found.certified)
 
 
 @settings(max_examples=120, deadline=None)
 @given(SEEDS, st.sampled_from([0.5, 0.25]), st.booleans())
-def test_certificates_against_two_patches_equal_the_oracle(seed, threshold, classwise):
+def test_certificates_against_two_patches_equal_the_oracle(seed, certification_threshold, classwise):
     """Every pair of pixel positions, with half masks and with pairs of them."""
     make = halves if seed % 4 == 0 else pairs
     sure = (0.9, 0.97, 1.0)[seed % 3]
     case = generate(seed, smallest=6, largest=11, lines=1 + seed % 4, make=make, generous=0.3, sure=sure)
     observation, truth = case.observation, case.truth
     patches = [Patch(0.01, 1.0, where, count) for where in PATCH_LOCATIONS for count in (1, 2)]
-    options = {"mask_threshold": 0.1, "filter_iou": 0.8, "threshold": threshold, "classwise": classwise}
+    options = {
+        "mask_threshold": 0.1,
+        "filter_iou": 0.8,
+        "certification_threshold": certification_threshold,
+        "classwise": classwise,
+    }
     found = iou_certify(observation, truth, patches, **options)
     gone = oracle_two_patches.removed(observation, patches[0].size(observation.width, observation.height))
     for n, g in enumerate(oracle.boxes_of(truth)):
@@ -219,14 +224,14 @@ def test_generated_cases_cover_what_matters():
         found = iou_certify(observation, case.truth, patches, mask_threshold=0.5)
         for where, certified, vacuous in zip(PATCH_LOCATIONS, found.certified, found.vacuous, strict=True):
             seen |= {(where, bool(v), bool(e)) for v, e in zip(certified, vacuous, strict=True)}
-        rule = IouRule(ioa=Rule(mask_threshold=0.5))
-        clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
-        boxes = observation.boxes[clear].at_least(0.5)
-        left = boxes[~rule.same(boxes, observation.base.at_least(0.5)).any(axis=1)]
-        kept = nms_survivors(left.score, rule.same(left, left).__getitem__)
+        rule = IouRule(ioa_rule=Rule(mask_threshold=0.5))
+        clear = non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
+        boxes = observation.all_masked[clear].with_min_score(0.5)
+        left = boxes[~rule.are_duplicates(boxes, observation.base.with_min_score(0.5)).any(axis=1)]
+        kept = nms_survivors(left.score, rule.are_duplicates(left, left).__getitem__)
         dropped += len(boxes) - len(left)
         suppressed += len(left) - len(kept)
-        others += len(rule.prune(observation)) - len(observation.base.at_least(0.5)) - len(kept)
+        others += len(rule.prune(observation)) - len(observation.base.with_min_score(0.5)) - len(kept)
     assert {(where, False, False) for where in PATCH_LOCATIONS} <= seen
     assert {(where, True, False) for where in ("far", "close")} <= seen
     assert ("over", True, False) not in seen  # nothing clear of a patch upon the object fits the object by half
@@ -238,7 +243,7 @@ def test_generated_cases_cover_what_matters():
 
 
 def test_what_is_clear_lies_apart_from_what_its_mask_removes():
-    masks = halves(100, 200, lines=1)  # lines at x = 50 and y = 100
+    masks = Halves(1).masks(100, 200)  # lines at x = 50 and y = 100
     left, top, right, bottom = range(4)
     for box, mask, clear in (
         ([55.125, 0, 70, 9], left, True),
@@ -257,7 +262,7 @@ def test_what_is_clear_lies_apart_from_what_its_mask_removes():
 
 def test_a_box_under_a_pair_of_masks_is_clear_of_both():
     masks = pairs(100, 100, lines=1)
-    both = int(np.flatnonzero((masks.members == (0, 1)).all(axis=1))[0])  # left and top halves
+    both = int(np.flatnonzero((masks.strip_indices == (0, 1)).all(axis=1))[0])  # left and top halves
     tested = np.array([[60, 60, 90, 90], [60, 52, 90, 90], [52, 60, 90, 90]], float)
     assert non_overlapping(tested, np.full(3, both), masks).tolist() == [True, False, False]
 
@@ -300,11 +305,13 @@ def test_a_tie_is_not_certified():
     """m = g has a bound of exactly tau."""
     g = one([60, 20, 80, 40])
     observation = observe([g])
-    assert iou_certify(observation, g, [], mask_threshold=0.5, threshold=0.79).safe.tolist() == [
+    assert iou_certify(observation, g, [], mask_threshold=0.5, certification_threshold=0.79).safe.tolist() == [
         [True, False, False, False]
     ]
-    assert not iou_certify(observation, g, [], mask_threshold=0.5, threshold=0.8).safe.any()
-    assert not iou_certify(observation, g, [], mask_threshold=np.nextafter(0.9, 1), threshold=0.5).safe.any()
+    assert not iou_certify(observation, g, [], mask_threshold=0.5, certification_threshold=0.8).safe.any()
+    assert not iou_certify(
+        observation, g, [], mask_threshold=np.nextafter(0.9, 1), certification_threshold=0.5
+    ).safe.any()
     assert not iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_threshold=0.5).safe.any()
     assert iou_certify(observation, one([60, 20, 80, 40], label=1), [], mask_threshold=0.5, classwise=False).safe.any()
 
@@ -322,10 +329,10 @@ def test_each_rule_has_its_own_certificate():
     observation = observe([one([60, 10, 70, 40])])
     assert Rule().certify(observation, g, []).safe.any()
     assert not IouRule().certify(observation, g, []).safe.any()
-    assert IouRule().certify(observation, g, [], threshold=0.1).safe.any()
+    assert IouRule().certify(observation, g, [], certification_threshold=0.1).safe.any()
     assert np.array_equal(
-        Rule().certify(observation, g, [], threshold=0.3).safe,
-        certify(observation, g, [], mask_threshold=0.7, threshold=0.3).safe,
+        Rule().certify(observation, g, [], certification_threshold=0.3).safe,
+        certify(observation, g, [], mask_threshold=0.7, certification_threshold=0.3).safe,
     )
 
 
@@ -333,7 +340,10 @@ def test_each_rule_has_its_own_certificate():
     ("call", "message"),
     [
         (lambda o, g: iou_prune(o, filter_iou=1.2), "filter_iou must lie"),
-        (lambda o, g: iou_certify(o, g, [], mask_threshold=0.5, threshold=-1), "threshold must lie"),
+        (
+            lambda o, g: iou_certify(o, g, [], mask_threshold=0.5, certification_threshold=-1),
+            "certification_threshold must lie",
+        ),
         (lambda o, g: iou_certify(o, g, [], mask_threshold=0.5, bound="best"), "'best'"),
         (lambda o, g: iou_certify(o, g, ["far"], mask_threshold=0.5), "'far'"),
     ],

@@ -6,7 +6,7 @@ from adversary import total
 from adversary_iou import SLIGHTLY, UNSOUND, campaign, worst_boxes
 from cases import iou_certify, iou_prune
 
-from objectseeker import Detections, Observation, halves
+from objectseeker import Detections, Halves, Observation
 from objectseeker.core.boxes import iou
 from objectseeker.core.iou_rule import iou_lower_bound
 
@@ -48,7 +48,7 @@ def test_the_attacker_breaks_a_bound_that_is_a_little_too_high(monkeypatch):
 def test_the_exact_bound_leaves_no_room(attacker_writes):
     """One box proves the object: whatever is asked for above its bound, the attacker denies, and nothing below it."""
     rng = np.random.default_rng(5)
-    masks = halves(100, 100, lines=9)
+    masks = Halves(9).masks(100, 100)
     mask = int(np.flatnonzero((masks.side == 0) & (masks.line == 20))[0])
     seen_by_attacker = int(np.flatnonzero((masks.side == 2) & (masks.line == 90))[0])
     nothing = Detections.empty()
@@ -59,8 +59,12 @@ def test_the_exact_bound_leaves_no_room(attacker_writes):
         bound = float(iou_lower_bound(m[None], g[None], 0.8, margin=0.0)[0, 0])
         observation = Observation(100, 100, masks, nothing, [proof if i == mask else nothing for i in range(36)])
         truth = Detections([g], [1.0], [0])
-        assert iou_certify(observation, truth, [], mask_threshold=0.5, threshold=bound - 1e-6).safe[0, mask]
-        assert not iou_certify(observation, truth, [], mask_threshold=0.5, threshold=bound + 1e-9).safe.any()
+        assert iou_certify(observation, truth, [], mask_threshold=0.5, certification_threshold=bound - 1e-6).safe[
+            0, mask
+        ]
+        assert not iou_certify(
+            observation, truth, [], mask_threshold=0.5, certification_threshold=bound + 1e-9
+        ).safe.any()
         attack = Detections(worst_boxes(m[None], g, 0.8 * (1 + SLIGHTLY)), [1.0], [0])
         masked = list(observation.masked)
         if attacker_writes == "masked boxes":

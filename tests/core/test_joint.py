@@ -72,12 +72,12 @@ def test_the_fewest_over_all_pixel_positions(seed, patch, evidence_threshold):
     rule = Rule(mask_threshold=0.75, evidence_threshold=evidence_threshold)
     size = patch.size(observation.width, observation.height)
 
-    joint = rule.remaining(observation, truth, patch)
+    joint = rule.certify_jointly(observation, truth, patch)
 
     proven = proven_everywhere(observation, truth, size, 0.75, evidence_threshold)
     assert joint.count == proven.sum(axis=0).min()
     xs, ys = oracle.positions(observation.width, observation.height, size)
-    x, y = joint.place
+    x, y = joint.worst_position
     assert joint.proven.tolist() == proven[:, ys.index(y), xs.index(x)].tolist()
     certified = rule.certify(observation, truth, patch).certified[0]
     assert joint.count >= certified.sum()
@@ -91,7 +91,7 @@ def test_generated_cases_have_more_joint_than_single_certificates():
         case = generate(seed, largest=12, make=masks_of(seed), crowd=0.9, generous=1.0, sure=0.4)
         rule = Rule(mask_threshold=0.75)
         single = rule.certify(case.observation, case.truth, PATCHES[2]).certified.sum()
-        more += rule.remaining(case.observation, case.truth, PATCHES[2]).count > single
+        more += rule.certify_jointly(case.observation, case.truth, PATCHES[2]).count > single
     assert more > 10
 
 
@@ -103,10 +103,16 @@ def test_an_attacker_hides_no_more_objects_than_it_allows(seed, patch, evidence_
     case = generate(seed, largest=16, lines=3, crowd=0.9, generous=1.0, sure=0.8)
     observation, truth, rng = case.observation, case.truth, np.random.default_rng(seed)
     rule = Rule(mask_threshold=0.5, evidence_threshold=evidence_threshold)
-    joint = rule.remaining(observation, truth, patch)
+    joint = rule.certify_jointly(observation, truth, patch)
     width, height = observation.width, observation.height
-    for x, y in (joint.place, (rng.integers(1 - joint.size[0], width), rng.integers(1 - joint.size[1], height))):
-        first, last = np.maximum([x, y], 0), np.minimum([x + joint.size[0], y + joint.size[1]], [width, height])
+    for x, y in (
+        joint.worst_position,
+        (rng.integers(1 - joint.patch_size[0], width), rng.integers(1 - joint.patch_size[1], height)),
+    ):
+        first, last = (
+            np.maximum([x, y], 0),
+            np.minimum([x + joint.patch_size[0], y + joint.patch_size[1]], [width, height]),
+        )
         removed = observation.masks.removed
         gone = (removed[:, :2] <= first).all(axis=1) & (removed[:, 2:] >= last).all(axis=1)
         for strategy in (
@@ -147,7 +153,7 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     rule, proofs = Rule(mask_threshold=0.5), []
     for label in (0, 1):
         truth = Detections(box, [1.0], [label])
-        assert rule.remaining(observation, truth, Patch(0.01, where="anywhere")).count == 0
+        assert rule.certify_jointly(observation, truth, Patch(0.01, location="anywhere")).count == 0
         proofs += [
             proof for (proof,) in object_proofs(observation, truth, evidence_prover(rule, observation, 0, "exact"))
         ]
@@ -157,11 +163,11 @@ def test_an_object_may_be_proven_as_either_of_two_labels():
     assert certify_jointly(masks, [[]], (1, 1)).count == 0
 
 
-@pytest.mark.parametrize("patch", [Patch(0.01, where="far"), Patch(0.01, where="anywhere", count=2)])
+@pytest.mark.parametrize("patch", [Patch(0.01, location="far"), Patch(0.01, location="anywhere", count=2)])
 def test_only_one_patch_anywhere_can_be_asked(patch):
     case = generate(3)
     with pytest.raises(ObjectSeekerError, match="one patch anywhere"):
-        Rule().remaining(case.observation, case.truth, patch)
+        Rule().certify_jointly(case.observation, case.truth, patch)
 
 
 @settings(max_examples=60, deadline=None)
@@ -169,8 +175,8 @@ def test_only_one_patch_anywhere_can_be_asked(patch):
 def test_of_boxes_that_fit_it_is_never_below_what_is_certified(seed):
     case = generate(seed, generous=1.0, sure=0.9)
     rule = iou_rule(mask_threshold=0.5)
-    patch = Patch(0.01, where="anywhere")
-    certified = rule.certify(case.observation, case.truth, patch, threshold=0.5).certified[0]
-    joint = rule.remaining(case.observation, case.truth, patch)
+    patch = Patch(0.01, location="anywhere")
+    certified = rule.certify(case.observation, case.truth, patch, certification_threshold=0.5).certified[0]
+    joint = rule.certify_jointly(case.observation, case.truth, patch)
     assert joint.count >= certified.sum()
     assert joint.count <= len(case.truth)

@@ -5,13 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from objectseeker import ObjectSeekerError, halves
+from objectseeker import Halves, ObjectSeekerError
 from objectseeker.core.masks import SIDES, MaskSet, fill_rectangles
 
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(640, 480, 30), (31, 17, 12), (500, 375, 1), (8, 8, 7)])
 def test_lines_lie_where_the_method_puts_them(width, height, lines):
-    masks = halves(width, height, lines=lines)
+    masks = Halves(lines).masks(width, height)
     assert len(masks) == 4 * lines
     xs = [math.ceil(t * width / (lines + 1)) for t in range(1, lines + 1)]
     ys = [math.ceil(t * height / (lines + 1)) for t in range(1, lines + 1)]
@@ -22,7 +22,7 @@ def test_lines_lie_where_the_method_puts_them(width, height, lines):
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(8, 8, 12), (1, 1, 5), (2, 50, 30), (30, 30, 30)])
 def test_short_axes_give_fewer_lines_and_every_mask_removes_and_keeps_something(width, height, lines):
-    masks = halves(width, height, lines=lines)
+    masks = Halves(lines).masks(width, height)
     area = (masks.removed[:, 2] - masks.removed[:, 0]) * (masks.removed[:, 3] - masks.removed[:, 1])
     assert ((area > 0) & (area < width * height)).all()
     assert len({tuple(r) for r in masks.removed.tolist()}) == len(masks)
@@ -31,7 +31,7 @@ def test_short_axes_give_fewer_lines_and_every_mask_removes_and_keeps_something(
 
 
 def test_side_and_line_describe_the_removed_half():
-    masks = halves(10, 6, lines=1)
+    masks = Halves(1).masks(10, 6)
     assert [SIDES[s] for s in masks.side] == ["left", "top", "right", "bottom"]
     assert masks.line.tolist() == [5, 3, 5, 3]
 

@@ -34,17 +34,17 @@ def test_some_views_are_what_observing_with_their_recipe_gives(text):
     assert len({view.xyxy.tobytes() for view in everything.masked}) > 5
     for recipe in subrecipes(parse_recipe(text)):
         (alone,) = ObjectSeeker(bright_box, Rule(), masks=recipe).observe([shown])
-        part = everything.under(recipe.masks(70, 47))
+        part = everything.restricted_to(recipe.masks(70, 47))
         assert part.masks == alone.masks
         assert part == alone
-        assert np.array_equal(part.boxes.xyxy, alone.boxes.xyxy)
+        assert np.array_equal(part.all_masked.xyxy, alone.all_masked.xyxy)
 
 
 def test_masks_that_were_not_observed_are_refused():
     (seen,) = ObjectSeeker(bright_box, Rule(), masks=Halves(5)).observe([image(0)])
-    assert seen.under(Halves(2).masks(70, 47)).masks == Halves(2).masks(70, 47)
+    assert seen.restricted_to(Halves(2).masks(70, 47)).masks == Halves(2).masks(70, 47)
     for recipe in (Halves(3), Bands(0.04), Halves(5) + Bands(0.04), Pairs(2)):
         with pytest.raises(ObjectSeekerError, match=r"nothing was observed under the mask that removes \["):
-            seen.under(recipe.masks(70, 47))
+            seen.restricted_to(recipe.masks(70, 47))
     with pytest.raises(ObjectSeekerError):
-        seen.under(Halves(5).masks(71, 47))
+        seen.restricted_to(Halves(5).masks(71, 47))

@@ -6,7 +6,7 @@ from cases import certify, generate, observe, one, prune
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Detections, Rule, halves
+from objectseeker import Detections, Halves, Rule
 from objectseeker.core.pruning import cut_by_mask
 
 
@@ -27,8 +27,8 @@ def test_two_boxes_of_one_view_count_once():
 
 def test_power_makes_weak_views_weaker():
     views = [one([20, 20, 40, 40], 0.6)] * 2
-    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, power=1.0)) == 1
-    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, power=2.0)) == 0
+    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, evidence_power=1.0)) == 1
+    assert len(prune(observe(views), mask_threshold=0.8, evidence_threshold=0.2, evidence_power=2.0)) == 0
 
 
 def test_a_evidence_threshold_equal_to_the_mask_threshold_is_the_papers_rule():
@@ -37,7 +37,7 @@ def test_a_evidence_threshold_equal_to_the_mask_threshold_is_the_papers_rule():
 
 
 def test_edge_factor_lowers_boxes_cut_by_their_line():
-    masks = halves(100, 100, lines=1)  # left mask: line at 50
+    masks = Halves(1).masks(100, 100)  # left mask: line at 50
     boxes = np.array([[51.5, 0, 70, 9], [51.6, 0, 70, 9], [0, 0, 48.5, 9], [0, 0, 48.4, 9], [40, 0, 60, 9]])
     assert cut_by_mask(boxes, np.zeros(5, int), masks).tolist() == [True, False, True, False, True]
     cut = observe([one([50, 20, 70, 40], 0.8)])
@@ -70,9 +70,11 @@ def test_output_is_base_boxes_then_hulls_and_nothing_confident_is_lost(seed, cla
     observation = generate(seed).observation
     rule = Rule(mask_threshold=0.5, classwise=classwise)
     found = prune(observation, mask_threshold=0.5, classwise=classwise)
-    base = observation.base.at_least(rule.base_threshold)
+    base = observation.base.with_min_score(rule.base_threshold)
     assert found[: len(base)] == base
-    for box, score, label in zip(observation.boxes.xyxy, observation.boxes.score, observation.boxes.label, strict=True):
+    for box, score, label in zip(
+        observation.all_masked.xyxy, observation.all_masked.score, observation.all_masked.label, strict=True
+    ):
         if score < 0.5:
             continue
         same = (found.label == label) | (not classwise)

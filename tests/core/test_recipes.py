@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch, halves
+from objectseeker import Bands, Halves, ObjectSeekerError, Pairs, Patch
 from objectseeker.core.recipes import band_positions, parse_recipe, subrecipes
 
 SHARES = st.floats(0.001, 1)
@@ -68,10 +68,9 @@ def test_a_whole_number_of_any_type_is_the_same_recipe():
 
 def test_images_of_one_size_share_their_masks():
     assert Halves(30).masks(500, 375) is Halves(30).masks(500, 375)
-    assert halves(500, 375, 30) is Halves(30).masks(500, 375)
-    assert Halves(30).passes(500, 375) == 121
-    assert Pairs(10).passes(500, 375) == 531
-    assert Bands(0.01).passes(500, 375) == 20
+    assert Halves(30).forward_passes(500, 375) == 121
+    assert Pairs(10).forward_passes(500, 375) == 531
+    assert Bands(0.01).forward_passes(500, 375) == 20
 
 
 def test_bands_of_a_known_patch():

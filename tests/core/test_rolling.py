@@ -15,9 +15,9 @@ def test_a_window_shows_every_mask_once_wherever_it_begins(recipe, frames, size)
     rolling = Rolling(recipe, frames)
     whole = sorted(map(tuple, recipe.masks(*size).removed.tolist()))
     for begin in (0, 5):
-        shares = [rolling.of_frame(begin + t).masks(*size).removed.tolist() for t in range(frames)]
+        shares = [rolling.recipe_for_frame(begin + t).masks(*size).removed.tolist() for t in range(frames)]
         assert sorted(tuple(removed) for share in shares for removed in share) == whole
-    assert rolling.passes(*size) == 1 + max(map(len, shares))
+    assert rolling.forward_passes(*size) == 1 + max(map(len, shares))
 
 
 @pytest.mark.parametrize("area", [0.01, 0.04, 1 / 620**2])
@@ -34,7 +34,7 @@ def test_a_share_has_the_left_mask_of_a_line_and_the_right_mask_of_the_one_a_pat
             assert {line - apart[axis] * step for line in before} & set(lines[axis]) == {
                 line for line in after if line + apart[axis] * step in lines[axis]
             }
-    assert Rolling(recipe, 8, area).passes(620, 310) <= 17
+    assert Rolling(recipe, 8, area).forward_passes(620, 310) <= 17
 
 
 def test_what_two_masks_a_patch_apart_prove_a_frame_of_the_window_proves_alone():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cases import pairs, prune
 
-from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule, halves
+from objectseeker import Detections, Halves, ObjectSeeker, Pairs, Patch, Rule
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.seeker import detect_views
 from objectseeker.demo.samples import samples
@@ -43,8 +43,8 @@ def test_views_are_the_untouched_image_then_one_per_mask_in_fixed_batches():
 
     image, _ = scene()
     before = image.copy()
-    ObjectSeeker(record, Rule(), masks=Halves(3), batch=5).observe([image])
-    masks = halves(90, 60, lines=3)
+    ObjectSeeker(record, Rule(), masks=Halves(3), batch_size=5).observe([image])
+    masks = Halves(3).masks(90, 60)
     assert [len(batch) for batch in shown] == [5, 5, 5]
     views = [view for batch in shown for view in batch]
     assert np.array_equal(views[0], image)
@@ -67,7 +67,7 @@ def test_a_detector_that_looks_at_each_image_alone_gets_no_padding():
             return [Detections.empty() for _ in images]
 
     image = np.zeros((20, 30, 3), np.uint8)
-    assert len(detect_views(Alone(), image, halves(30, 20, 1))) == 5
+    assert len(detect_views(Alone(), image, Halves(1).masks(30, 20))) == 5
     assert shapes == [1] * 5
 
 
@@ -146,7 +146,7 @@ def test_views_of_pairs_show_what_both_halves_leave():
 @pytest.mark.parametrize("view", [23, 24])  # left and right with a gap; left and bottom
 def test_a_real_detector_does_not_see_what_a_pair_removes(view):
     detector, image = load_detector("builtin"), load_image(samples()[0].path)
-    masks = pairs(image.shape[1], image.shape[0], 3).subset(slice(view, view + 1))
+    masks = pairs(image.shape[1], image.shape[0], 3).select_masks(slice(view, view + 1))
     rng = np.random.default_rng(view)
     inside, outside = image.copy(), image.copy()
     for x1, y1, x2, y2 in masks.removed[0]:
@@ -261,7 +261,7 @@ def test_a_batch_that_raises_is_run_again_view_by_view_at_the_same_shape_and_pla
 
     image, _ = scene()
     image[0, 0] = POISON
-    (seen,) = ObjectSeeker(placed, Rule(), masks=Halves(2), batch=4).observe([image])
+    (seen,) = ObjectSeeker(placed, Rule(), masks=Halves(2), batch_size=4).observe([image])
     places = [int(view.xyxy[0, 0]) if len(view) else None for view in (seen.base, *seen.masked)]
     assert places == [
         None if (m[:2] > 0).any() or not m[2:].all() else number % 4
@@ -288,7 +288,7 @@ def test_too_little_memory_and_an_interrupt_are_not_swallowed(error):
         return bright_box(images)
 
     with pytest.raises(type(error)):
-        ObjectSeeker(fails, Rule(), masks=Halves(2), batch=1).observe([scene()[0]])
+        ObjectSeeker(fails, Rule(), masks=Halves(2), batch_size=1).observe([scene()[0]])
 
 
 def in_place(images):
@@ -314,7 +314,7 @@ def leaving(images):
 @pytest.mark.parametrize("detector", [in_place, dropping, leaving])
 def test_what_a_detector_does_to_its_input_is_no_other_views_loss(detector):
     image, _ = scene()
-    seeker = ObjectSeeker(detector, Rule(), masks=Halves(2), batch=4)
+    seeker = ObjectSeeker(detector, Rule(), masks=Halves(2), batch_size=4)
     (before,) = seeker.observe([image])
     attacked = image.copy()
     attacked[0, 0] = POISON
@@ -339,14 +339,14 @@ def test_a_detector_that_never_recovers_is_an_error():
     image, _ = scene()
     image[-1, -1] = POISON
     masks = Halves(2)
-    assert len(ObjectSeeker(bright_box, Rule(), masks=masks, batch=1).observe([image])[0].masked) == 8
+    assert len(ObjectSeeker(bright_box, Rule(), masks=masks, batch_size=1).observe([image])[0].masked) == 8
 
     def later(images):
         return dies(images) if len(shown) > 3 else (shown.append(True), bright_box(images))[1]
 
     shown: list = []
     with pytest.raises(RuntimeError, match="device lost"):
-        ObjectSeeker(later, Rule(), masks=masks, batch=1).observe([image])
+        ObjectSeeker(later, Rule(), masks=masks, batch_size=1).observe([image])
 
 
 def test_a_detector_that_fails_on_every_view_is_broken_not_empty():

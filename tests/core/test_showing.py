@@ -58,7 +58,7 @@ def test_certificates_have_a_row_for_every_object() -> None:
     _, first, second = rows(page)
     assert first[:6] == ["0", "✓", "✓", "✓", "✓", f"{proven.largest_square[0]} px"]
     assert second[1:5] == ["✗"] * 4
-    assert first[6:8] == ["36", ", ".join(map(str, proven.vulnerable[0].tolist()))]
+    assert first[6:8] == ["36", ", ".join(map(str, proven.safe_lines[0].tolist()))]
     assert len(list(page.iter("svg"))) == 2
     assert (
         shown(Rule(base_threshold=0.5, mask_threshold=0.7).certify(one.observation, one.truth, [])).findtext("b")

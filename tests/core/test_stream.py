@@ -35,7 +35,7 @@ def seen(observation):
 def test_a_stream_gives_what_each_image_alone_gives():
     frames = [*moving(4), np.full((30, 90, 3), 20, np.uint8)]
     assert list(SEEKER.stream(iter(frames))) == SEEKER(frames)
-    for frame, watched in zip(frames, SEEKER.watch(frames), strict=True):
+    for frame, watched in zip(frames, SEEKER.defend_stream(frames), strict=True):
         alone = SEEKER.defend(frame)
         assert seen(watched.observation) == seen(alone.observation)
         assert (watched.base, watched.recovered) == (alone.base, alone.recovered)
@@ -123,14 +123,14 @@ def test_a_source_may_read_every_frame_into_the_same_memory():
 def test_rolling_masks_show_every_frame_its_share():
     rolling = ObjectSeeker(bright_box, Rule(), masks=Rolling(Halves(5), 3))
     frames = moving(7)
-    watched = list(rolling.watch(frames))
+    watched = list(rolling.defend_stream(frames))
     for number, (frame, one) in enumerate(zip(frames, watched, strict=True)):
-        own = rolling.of_frame(number)
-        assert own.masks == Rolling(Halves(5), 3).of_frame(number)
+        own = rolling.for_frame(number)
+        assert own.masks == Rolling(Halves(5), 3).recipe_for_frame(number)
         assert seen(one.observation) == seen(own.defend(frame).observation)
         assert own.certify(one.observation, one.detections, Patch()).certified.shape == (1, len(one.detections))
     some = [(4, frames[4]), (6, frames[6])]  # frame 5 is lost
-    later = rolling.watch(some)
+    later = rolling.defend_stream(some)
     assert [seen(one.observation) for one in later] == [seen(watched[number].observation) for number in (4, 6)]
     assert list(rolling.stream(some)) == [watched[number].detections for number in (4, 6)]
     shown = np.concatenate([one.observation.masks.removed for one in watched[2:5]])

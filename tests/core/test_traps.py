@@ -3,7 +3,7 @@
 import numpy as np
 from cases import certify, one, prune
 
-from objectseeker import Detections, Halves, ObjectSeeker, Observation, Patch, Rule, halves
+from objectseeker import Detections, Halves, ObjectSeeker, Observation, Patch, Rule
 
 EVERYWHERE = [Patch(0.01, 1.0, where) for where in ("far", "close", "over", "anywhere")]
 
@@ -25,7 +25,7 @@ def test_a_detector_that_sees_the_object_only_in_the_untouched_image_certifies_n
 
 def test_no_suppression_between_masked_boxes():
     """Two views disagree on a box; the proof may rest on the weaker one, so both must reach the output."""
-    masks = halves(100, 100, lines=1)
+    masks = Halves(1).masks(100, 100)
     good, louder = one([40, 40, 60, 60], 0.8), one([47, 40, 67, 60], 0.99)
     masked = [good, louder, Detections.empty(), Detections.empty()]
     base = one([52.5, 40, 75, 60])  # explains the louder box by 0.72 of it, the good one by 0.38
@@ -34,7 +34,7 @@ def test_no_suppression_between_masked_boxes():
 
 
 def test_every_cluster_has_its_own_score():
-    masks = halves(100, 100, lines=1)
+    masks = Halves(1).masks(100, 100)
     masked = [one([0, 0, 20, 20], 0.75), one([60, 60, 90, 90], 0.95), Detections.empty(), Detections.empty()]
     found = prune(Observation(100, 100, masks, Detections.empty(), masked), mask_threshold=0.7)
     assert sorted(found.score.tolist()) == [0.75, 0.95]
@@ -42,7 +42,7 @@ def test_every_cluster_has_its_own_score():
 
 def test_labels_stay_apart_however_large_the_image():
     """Shifting boxes by label * 4096 would let these two meet."""
-    masks = halves(9000, 50, lines=1)
+    masks = Halves(1).masks(9000, 50)
     masked = [one([4096, 0, 4196, 40], 0.9, 0), one([0, 0, 100, 40], 0.9, 1), Detections.empty(), Detections.empty()]
     base = Detections([[0, 0, 100, 40], [4096, 0, 4196, 40]], [0.9, 0.9], [0, 1])
     observation = Observation(9000, 50, masks, base, masked)
@@ -52,7 +52,7 @@ def test_labels_stay_apart_however_large_the_image():
 
 def test_lines_do_not_leave_the_image_and_none_is_lost():
     """One rounded stride times t runs off a short axis; zipping two axes loses lines of the longer one."""
-    masks = halves(31, 200, lines=30)
+    masks = Halves(30).masks(31, 200)
     assert sum(masks.side == 0) == 30
     assert sum(masks.side == 1) == 30
     assert (masks.line[masks.side % 2 == 0] < 31).all()
@@ -60,7 +60,7 @@ def test_lines_do_not_leave_the_image_and_none_is_lost():
 
 def test_a_patch_that_straddles_the_line_is_not_removed():
     """Both halves of one line are safe: only a patch on the line itself survives, and one exists at every width > 1."""
-    masks = halves(100, 100, lines=1)
+    masks = Halves(1).masks(100, 100)
     g = one([10, 10, 90, 90])
     observation = Observation(100, 100, masks, g, [g] * 4)
     verdict = certify(
@@ -71,7 +71,7 @@ def test_a_patch_that_straddles_the_line_is_not_removed():
 
 
 def test_a_mask_threshold_tie_counts_and_less_does_not():
-    masks = halves(100, 100, lines=1)
+    masks = Halves(1).masks(100, 100)
     g = one([10, 10, 90, 90], 0.5)
     observation = Observation(100, 100, masks, g, [g] * 4)
     assert certify(observation, g, EVERYWHERE[0], mask_threshold=0.5).safe.all()
@@ -79,7 +79,7 @@ def test_a_mask_threshold_tie_counts_and_less_does_not():
 
 
 def test_objects_without_a_far_position_are_vacuous():
-    masks = halves(100, 100, lines=1)
+    masks = Halves(1).masks(100, 100)
     g = one([5, 5, 95, 95])
     observation = Observation(100, 100, masks, g, [Detections.empty()] * 4)
     verdict = certify(observation, g, EVERYWHERE, mask_threshold=0.5)
@@ -88,7 +88,7 @@ def test_objects_without_a_far_position_are_vacuous():
 
 
 def test_degenerate_objects_are_never_certified():
-    masks = halves(100, 100, lines=3)
+    masks = Halves(3).masks(100, 100)
     whole = one([0, 0, 100, 100])
     observation = Observation(100, 100, masks, whole, [whole] * len(masks))
     truth = Detections([[5, 5, 5, 50], [200, 200, 220, 220], [20, 20, 80, 80]], np.ones(3), np.zeros(3))
@@ -99,7 +99,7 @@ def test_degenerate_objects_are_never_certified():
 
 
 def test_a_class_the_detector_does_not_know_is_not_certified():
-    masks = halves(100, 100, lines=3)
+    masks = Halves(3).masks(100, 100)
     seen = one([20, 20, 80, 80], label=3)
     observation = Observation(100, 100, masks, seen, [seen] * len(masks))
     stranger = one([20, 20, 80, 80], label=77)
@@ -108,7 +108,7 @@ def test_a_class_the_detector_does_not_know_is_not_certified():
 
 
 def test_a_patch_larger_than_the_image_leaves_nothing_certified_over():
-    masks = halves(40, 40, lines=3)
+    masks = Halves(3).masks(40, 40)
     g = one([10, 10, 30, 30])
     observation = Observation(40, 40, masks, g, [g] * len(masks))
     for aspect in (1.0, 1.5, 0.5):

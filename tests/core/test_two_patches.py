@@ -6,12 +6,12 @@ import numpy as np
 import oracle
 import oracle_two_patches as twice
 import pytest
-from cases import Case, certify, generate, pairs
+from cases import Case, certify, generate, halves, pairs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import SEEDS
 
-from objectseeker import Detections, Observation, Patch, Rule, halves
+from objectseeker import Detections, Halves, Observation, Patch, Rule
 from objectseeker.core.masks import MaskPairs
 from objectseeker.core.positions import PositionClasses, minimal_sets
 from objectseeker.core.pruning import cut_by_mask
@@ -44,7 +44,7 @@ def case_of(seed: int, lines: int | None = None, torn: float = 0.0) -> Case:
 
 @pytest.mark.parametrize(("width", "height", "lines"), [(60, 40, 1), (60, 40, 4), (41, 67, 10), (5, 30, 8), (3, 3, 2)])
 def test_every_region_that_two_half_masks_remove_is_there_once(width, height, lines):
-    masks, single = pairs(width, height, lines), halves(width, height, lines)
+    masks, single = pairs(width, height, lines), Halves(lines).masks(width, height)
 
     def region(indices):
         bitmap = np.zeros((height, width), dtype=bool)
@@ -54,11 +54,11 @@ def test_every_region_that_two_half_masks_remove_is_there_once(width, height, li
 
     everything = {region((a, b)) for a in range(len(single)) for b in range(a, len(single))}
     wanted = {bitmap for bitmap, all_gone in everything if not all_gone}
-    found = [region(member)[0] for member in masks.members]
+    found = [region(member)[0] for member in masks.strip_indices]
     assert len(found) == len(set(found))
     assert set(found) == wanted
-    assert np.array_equal(masks.removed, single.removed[masks.members])
-    assert masks.subset(slice(len(single))).members.tolist() == [[i, i] for i in range(len(single))]
+    assert np.array_equal(masks.removed, single.removed[masks.strip_indices])
+    assert masks.select_masks(slice(len(single))).strip_indices.tolist() == [[i, i] for i in range(len(single))]
 
 
 @pytest.mark.parametrize("lines", [1, 2, 7, 10])
@@ -72,8 +72,8 @@ def test_how_many_there_are(lines):
 def test_equal_pairs_are_equal():
     assert pairs(30, 20, 3) == pairs(30, 20, 3)
     assert pairs(30, 20, 3) != pairs(30, 20, 2)
-    assert pairs(30, 20, 3) != halves(30, 20, 3)
-    assert pairs(1, 1, 3) == MaskPairs(halves(1, 1, 3), np.empty((0, 2)))
+    assert pairs(30, 20, 3) != Halves(3).masks(30, 20)
+    assert pairs(1, 1, 3) == MaskPairs(Halves(3).masks(1, 1), np.empty((0, 2)))
 
 
 @settings(max_examples=300, deadline=None)
@@ -97,10 +97,15 @@ def test_classes_say_which_views_remove_a_patch_at_every_position(width, height,
 @pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(SEEDS, SHAPES, st.sampled_from([0.0, 0.0, 0.25]), st.sampled_from(["exact", "paper"]), st.booleans())
-def test_certificates_equal_all_pairs_of_positions(seed, shape, threshold, bound, classwise):
+def test_certificates_equal_all_pairs_of_positions(seed, shape, certification_threshold, bound, classwise):
     case = case_of(seed)
     observation, truth = case.observation, case.truth
-    options = {"mask_threshold": 0.25, "threshold": threshold, "bound": bound, "classwise": classwise}
+    options = {
+        "mask_threshold": 0.25,
+        "certification_threshold": certification_threshold,
+        "bound": bound,
+        "classwise": classwise,
+    }
     patches = threats(shape)
     fast = certify(observation, truth, patches, **options)
     gone = twice.removed(observation, patches[0].size(observation.width, observation.height))
@@ -121,7 +126,7 @@ def test_evidence_certificates_equal_all_pairs_of_positions(seed, shape, mask_th
     options = {
         "mask_threshold": mask_threshold,
         "evidence_threshold": 0.1,
-        "power": 1.0 + seed % 2,
+        "evidence_power": 1.0 + seed % 2,
         "cluster_distance": distance,
     }
     patches = threats(shape)
@@ -143,14 +148,16 @@ def test_largest_square_and_escape_lines_are_about_one_patch(seed, evidence_thre
     fast = certify(observation, truth, [], **options)
     for n, g in enumerate(oracle.boxes_of(truth)):
         safe = np.flatnonzero(fast.safe[n]).tolist()
-        left, top, right, bottom = fast.vulnerable[n]
+        left, top, right, bottom = fast.safe_lines[n]
         for side in (1, 2, 4):
             escapes = ~twice.removed(observation, (side, side))[safe].any(axis=0)
             xs, ys = (np.array(r) for r in oracle.positions(observation.width, observation.height, (side, side)))
             inside = ((ys + side > top) & (ys < bottom))[:, None] & ((xs + side > left) & (xs < right))[None]
             assert np.array_equal(escapes, inside)
         for tried in {int(fast.largest_square[n]), int(fast.largest_square[n]) + 1} - {0}:
-            square = SimpleNamespace(where="anywhere", count=1, size=lambda width, height, tried=tried: (tried, tried))
+            square = SimpleNamespace(
+                location="anywhere", count=1, size=lambda width, height, tried=tried: (tried, tried)
+            )
             gone = twice.removed(observation, (tried, tried))
             expected = (
                 twice.certify(observation, g, square, safe, gone)[0]
@@ -176,7 +183,7 @@ def test_generated_cases_cover_what_matters():
             fast = certify(case.observation, case.truth, patches, **options)
             for p, patch in enumerate(patches):
                 rows = zip(fast.certified[p].tolist(), fast.vacuous[p].tolist(), strict=True)
-                seen |= {(kind, rule, patch.count, patch.where, v) for v, vacuous in rows if not vacuous}
+                seen |= {(kind, rule, patch.count, patch.location, v) for v, vacuous in rows if not vacuous}
     for kind in ("MaskSet", "MaskPairs"):
         for rule in ("paper", "evidence"):
             for where in PATCH_LOCATIONS:
@@ -193,7 +200,7 @@ def test_a_verdict_flips_when_one_safe_pair_is_taken_away():
     """Leave out views as long as the object stays certified: then every view that is left is needed."""
     masks = pairs(100, 80, 3)
     g = Detections([[40, 30, 60, 50]], [1.0], [0])
-    threat = Patch(0.001, where="far", count=2)
+    threat = Patch(0.001, location="far", count=2)
 
     def certified(views: set[int]) -> bool:
         shown = [g if m in views else Detections.empty() for m in range(len(masks))]
@@ -205,27 +212,29 @@ def test_a_verdict_flips_when_one_safe_pair_is_taken_away():
         if certified(needed - {view}):
             needed.remove(view)
     assert all(not certified(needed - {view}) for view in needed)
-    assert all(a != b for a, b in masks.members[sorted(needed)])  # a half mask alone does what a pair with it does
+    assert all(
+        a != b for a, b in masks.strip_indices[sorted(needed)]
+    )  # a half mask alone does what a pair with it does
 
 
 def test_a_box_is_cut_by_either_line_of_its_view():
     masks = pairs(100, 100, 1)  # lines at 50
     boxes = np.array([[10.0, 10, 20, 20], [40, 10, 49, 20], [10, 40, 20, 49], [40, 40, 49, 49], [60, 60, 70, 70]])
-    axis_of = masks.strips.side[masks.members] % 2
+    axis_of = masks.strips.side[masks.strip_indices] % 2
     for view, axes in enumerate(axis_of):
         near = [bool({"x": 0 in axes, "y": 1 in axes, "xy": True, "": False}[k]) for k in ("", "x", "y", "xy", "")]
         assert cut_by_mask(boxes, np.full(len(boxes), view), masks).tolist() == near
     seen = Observation(100, 100, masks, Detections.empty(), [Detections(boxes[1:2], [0.8], [0])] * len(masks))
-    assert Rule(edge_factor=0.5).scores(seen).tolist() == [0.4 if 0 in axes else 0.8 for axes in axis_of]
+    assert Rule(edge_factor=0.5).discounted_scores(seen).tolist() == [0.4 if 0 in axes else 0.8 for axes in axis_of]
 
 
 def test_half_masks_certify_two_patches_only_where_one_of_them_removes_both():
-    masks = halves(100, 80, 9)
+    masks = Halves(9).masks(100, 80)
     corner = Detections([[90, 70, 100, 80]], [1.0], [0])
     shown = Observation(100, 80, masks, corner, [corner] * len(masks))
-    over = certify(shown, corner, [Patch(0.001, where="over", count=c) for c in (1, 2)], mask_threshold=0.5)
+    over = certify(shown, corner, [Patch(0.001, location="over", count=c) for c in (1, 2)], mask_threshold=0.5)
     assert over.certified[:, 0].tolist() == [True, True]  # right of the line at 60, say, holds both
-    around = certify(shown, corner, [Patch(0.001, where="anywhere", count=c) for c in (1, 2)], mask_threshold=0.5)
+    around = certify(shown, corner, [Patch(0.001, location="anywhere", count=c) for c in (1, 2)], mask_threshold=0.5)
     assert around.certified[:, 0].tolist() == [True, False]
 
 

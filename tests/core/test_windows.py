@@ -101,7 +101,7 @@ def test_a_path_beyond_the_border_gains_nothing():
     more = 0
     for seed in range(60):
         made = trajectories.sequence(seed, largest=5, frames=3)
-        if made.patch.where != "anywhere":
+        if made.patch.location != "anywhere":
             continue
         around = []
         for case, (_, unproven) in zip(made.frames, made.maps, strict=True):
@@ -135,8 +135,8 @@ def test_a_frame_is_certified_alone_as_ever(rule):
     for seed in range(32):
         case = generate(seed, largest=24, lines=6, sure=1.0)
         patch = Patch(0.02, 1.0, PATCH_LOCATIONS[seed % len(PATCH_LOCATIONS)])
-        found = frame_positions(rule, case.observation, case.truth, patch, threshold=0.25)
-        expected = rule.certify(case.observation, case.truth, patch, threshold=0.25).certified[0].tolist()
+        found = frame_positions(rule, case.observation, case.truth, patch, certification_threshold=0.25)
+        expected = rule.certify(case.observation, case.truth, patch, certification_threshold=0.25).certified[0].tolist()
         assert [one.certified for one in found] == expected
         verdicts |= set(expected)
     assert verdicts == {True, False}
@@ -144,7 +144,7 @@ def test_a_frame_is_certified_alone_as_ever(rule):
 
 def test_a_patch_that_jumps_leaves_the_frames_that_are_certified_alone():
     """m of n: at least as many reports as certified frames, and no more is promised."""
-    blind, sure = FramePositions.blind(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
+    blind, sure = FramePositions.unobserved(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
     track = [sure, blind, sure, blind, blind, sure]
     assert earliest_uncertified_start(track, UNBOUNDED_MOTION) == [1, 1, 3, 3, 3, 6]
     assert earliest_uncertified_start(track, UNBOUNDED_MOTION, 2) == [0, 0, 1, 1, 1, 3]
@@ -178,7 +178,7 @@ def test_frames_that_are_not_there_are_blind_ones():
 
 def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatch):
     """Of blind frames that a sure one ends every one was a beginning: so many squared steps."""
-    blind, steps = FramePositions.blind(64, 36, Patch(0.01)), []
+    blind, steps = FramePositions.unobserved(64, 36, Patch(0.01)), []
     step = temporal._step
     monkeypatch.setattr(temporal, "_step", lambda *given: steps.append(1) or step(*given))
     track = [*[blind] * 200, FramePositions(blind.allowed, NOWHERE), blind]
@@ -189,7 +189,7 @@ def test_beginnings_that_leave_the_patch_the_same_are_followed_as_one(monkeypatc
 
 @pytest.mark.parametrize("reach", [2**62, 2**63 - 1, 2**63, 10**30])
 def test_a_reach_beyond_all_numbers_is_anywhere(reach):
-    blind, sure = FramePositions.blind(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
+    blind, sure = FramePositions.unobserved(10, 10, Patch(0.01)), FramePositions(np.array([[0, 0, 9, 9]]), NOWHERE)
     track = [blind, blind, sure, blind]
     assert (
         earliest_uncertified_start(track, reach, numbers=[0, 1, 2, 9])
@@ -222,7 +222,7 @@ def test_many_rectangles_are_cut_anew_and_stay_the_same_positions():
 def test_found_as_one_of_two_things_is_hidden_where_both_are():
     area = np.array([[0, 0, 9, 9]])
     ways = [FramePositions(area, np.array([[0, 0, 3, 9]])), FramePositions(area, np.array([[2, 0, 9, 5]]))]
-    assert intersect_alternatives(ways).hiding.tolist() == [[2, 0, 3, 5]]
+    assert intersect_alternatives(ways).uncertified.tolist() == [[2, 0, 3, 5]]
 
 
 def test_an_object_that_cannot_be_seen_is_blind():
@@ -231,7 +231,7 @@ def test_an_object_that_cannot_be_seen_is_blind():
     truth = Detections([[30, 30, 40, 40]], [1.0], [0])
     (found,) = frame_positions(Rule(), observation, truth, Patch(0.01, 1.0, "over"))
     assert not found.certified
-    assert found.hiding.tolist() == [[-1, -1, 19, 19]]
+    assert found.uncertified.tolist() == [[-1, -1, 19, 19]]
 
 
 def test_what_is_not_meant_is_refused():
@@ -240,10 +240,10 @@ def test_what_is_not_meant_is_refused():
     with pytest.raises(ObjectSeekerError, match="one patch, got a count of 2"):
         frame_positions(Rule(), observation, Detections.empty(), Patch(count=2))
     for reach in (-1, 1.5, True):
-        with pytest.raises(ObjectSeekerError, match="reach must be a whole number"):
+        with pytest.raises(ObjectSeekerError, match="max_motion must be a whole number"):
             earliest_uncertified_start([], reach)
     for numbers in ([3, 3], [1]):
         with pytest.raises(ObjectSeekerError, match="numbers of frames"):
-            earliest_uncertified_start([FramePositions.blind(9, 9, Patch())] * 2, 1, numbers=numbers)
-    with pytest.raises(ObjectSeekerError, match="times"):
+            earliest_uncertified_start([FramePositions.unobserved(9, 9, Patch())] * 2, 1, numbers=numbers)
+    with pytest.raises(ObjectSeekerError, match="min_detections"):
         earliest_uncertified_start([], 1, 0)

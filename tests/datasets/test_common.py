@@ -1,4 +1,4 @@
-"""Opening datasets by spec, plain folders, identities, and the checks every format shares."""
+"""Opening datasets by spec, plain folders, fingerprints, and the checks every format shares."""
 
 from __future__ import annotations
 
@@ -65,23 +65,23 @@ def test_folder_without_images_is_refused(tmp_path: Path) -> None:
 
 
 def test_identity_follows_the_content_and_not_the_place(tmp_path: Path) -> None:
-    def identity(
+    def fingerprint(
         place: str, name: str = "1", box: Annotation | None = None, names: tuple[str, ...] = ("cat", "dog")
     ) -> str:
         path = picture(tmp_path / place / "1.png")
         record = ImageRecord(name, path, (40, 30), [box or Annotation("cat", (1, 2, 3, 4), "here")])
         return build_dataset(f"spec of {place}", names, [record]).fingerprint
 
-    first = identity("a")
+    first = fingerprint("a")
     assert len(first) == 64
-    assert identity("b") == first
+    assert fingerprint("b") == first
     others = {
-        identity("a", name="2"),
-        identity("a", box=Annotation("dog", (1, 2, 3, 4), "here")),
-        identity("a", box=Annotation("cat", (1, 2, 3, 4.0000001), "here")),
-        identity("a", box=Annotation("cat", (1, 2, 3, 4), "here", ignore=True)),
-        identity("a", box=Annotation("cat", (1, 2, 3, 4), "here", crowd=True)),
-        identity("a", names=("cat", "dogs")),
+        fingerprint("a", name="2"),
+        fingerprint("a", box=Annotation("dog", (1, 2, 3, 4), "here")),
+        fingerprint("a", box=Annotation("cat", (1, 2, 3, 4.0000001), "here")),
+        fingerprint("a", box=Annotation("cat", (1, 2, 3, 4), "here", ignore=True)),
+        fingerprint("a", box=Annotation("cat", (1, 2, 3, 4), "here", crowd=True)),
+        fingerprint("a", names=("cat", "dogs")),
     }
     assert len(others) == 6
     assert first not in others

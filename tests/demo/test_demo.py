@@ -13,7 +13,7 @@ from objectseeker.demo import demo_run as demo
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load_detector
 
-DEFENSE = Defense.default("builtin", masks=Halves(1))
+DEFENSE = Defense.for_detector("builtin", masks=Halves(1))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_report_is_about_the_defense_of_the_table(page):
     shown = data_of(page)["settings"]
     bound = DEFENSE.with_fingerprint(load_detector("builtin").fingerprint)
     assert shown["defense"] == f"sha256:{bound.sha256}"
-    assert shown["detector fingerprint"] == bound.identity
+    assert shown["detector fingerprint"] == bound.fingerprint
     assert shown["masks"] == "halves:1"
     assert {name: float(shown[name]) for name in ("base_threshold", "mask_threshold", "evidence_threshold")} == {
         name: getattr(DEFENSE.rule, name) for name in ("base_threshold", "mask_threshold", "evidence_threshold")

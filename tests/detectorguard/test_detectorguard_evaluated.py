@@ -62,7 +62,7 @@ def test_an_image_alerts_from_the_first_score_on_that_leaves_objectness_unexplai
         for n, (one, own) in enumerate(zip(image_set.images, features, strict=True)):
             found = objectness_map(own, threshold)
             alerts = [
-                oracle.has_alert(maps.grids[n], found, one.observation.base.at_least(float(score)))
+                oracle.has_alert(maps.grids[n], found, one.observation.base.with_min_score(float(score)))
                 for score in BASE_THRESHOLDS[::7]
             ]
             assert alerts == (np.arange(100)[::7] >= first[t, n]).tolist()
@@ -171,7 +171,7 @@ def test_boxes_of_classes_that_the_data_set_lacks_explain_as_they_do_when_deploy
     for n, (one, own) in enumerate(zip(trees.images, features, strict=True)):
         says_object = objectness_map(own, 60)
         for row in (0, 30, 70):
-            base = one.observation.base.at_least(float(BASE_THRESHOLDS[row]))
+            base = one.observation.base.with_min_score(float(BASE_THRESHOLDS[row]))
             assert oracle.has_alert(theirs.maps.grids[n], says_object, base) == (row >= theirs.first_alert[n])
 
 

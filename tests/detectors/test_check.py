@@ -188,7 +188,7 @@ def test_views_of_any_masks_are_checked(masks):
     ],
 )
 def test_the_view_that_leaks_is_named(masks, view, name):
-    leak = OpenView(view % masks.passes(90, 60))
+    leak = OpenView(view % masks.forward_passes(90, 60))
     (result,) = (r for r in check(leak, scene(), masks=masks).results if r.passed is False)
     assert result.detail.startswith(f"the view without {name}, after removed pixels changed: ")
 
@@ -231,7 +231,7 @@ def test_whoever_watches_is_told_every_check_and_every_run_of_it():
         return nullcontext(bars[name][1])
 
     results = []
-    report = check(pure, scene(), masks=Halves(2), batch=3, open_progress=watch, on_result=results.append)
+    report = check(pure, scene(), masks=Halves(2), batch_size=3, open_progress=watch, on_result=results.append)
     assert report.results == tuple(results)
     assert [result.name for result in results][: len(bars)] == list(bars)
     assert "ignores removed pixels" in bars
@@ -253,7 +253,7 @@ def test_the_cost_of_an_image_is_measured_with_the_masks_of_the_defense(monkeypa
     clock = iter(np.arange(0, 1000, 0.001))
     monkeypatch.setattr("objectseeker.detectors.check.time.perf_counter", lambda: float(next(clock)))
 
-    report = check(pure, scene(), masks=Halves(1), deployed_masks=Halves(6), batch=1)
+    report = check(pure, scene(), masks=Halves(1), deployed_masks=Halves(6), batch_size=1)
 
     assert report.cost is not None
     assert (report.cost.masks, report.cost.forward_passes) == ("halves:6", 25)

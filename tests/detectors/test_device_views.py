@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections
-from objectseeker.core.recipes import Halves, halves
+from objectseeker.core.recipes import Halves
 from objectseeker.demo.samples import samples
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.builtin import load_torch
@@ -153,10 +153,10 @@ def test_a_long_chain_of_suppression_is_followed_to_its_end():
 
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
-    detector = torch_detector(module, input_size=128, score_floor=0.0, mask_mode=mask_mode, batch=4)
+    detector = torch_detector(module, input_size=128, score_floor=0.0, mask_mode=mask_mode, batch_size=4)
     on_host = detector.with_batch(4)
     assert on_host.start_views is None
-    image, removed = photograph(128, 96), halves(128, 96, 1).removed  # no resize: the same input to the last bit
+    image, removed = photograph(128, 96), Halves(1).masks(128, 96).removed  # no resize: the same input to the last bit
     pairs = np.stack([removed, removed[[1, 0, 1, 2]]], axis=1)
 
     for rectangles in (removed, pairs):
@@ -167,7 +167,7 @@ def test_views_on_the_device_are_those_of_the_host(module, mask_mode):
 def test_the_boxes_of_the_builtin_detector_are_those_of_onnx(module):
     in_torch = torch_detector(module, input_size=128, score_floor=0.0, mask_mode="crop")
     in_onnx = load_detector("builtin", layout="decoded", input_size=128, score_floor=0.0, mask_mode="crop")
-    image, removed = photograph(128, 96), halves(128, 96, 1).removed
+    image, removed = photograph(128, 96), Halves(1).masks(128, 96).removed
 
     ours, theirs = in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114)
 
@@ -187,7 +187,7 @@ def test_resizing_on_the_device_is_resizing_on_the_host(module, width, height):
 
 def test_suppression_that_has_not_settled_is_finished_by_the_host(module, monkeypatch):
     detector = torch_detector(module, input_size=96, score_floor=0.0)
-    image, removed = photograph(96, 96), halves(96, 96, 1).removed
+    image, removed = photograph(96, 96), Halves(1).masks(96, 96).removed
     before = detector.detect_views(image, removed, 114)
 
     monkeypatch.setattr("objectseeker.detectors.gpu.device_views.ROUNDS", 1)
@@ -207,7 +207,7 @@ def test_images_in_a_row_give_the_boxes_of_each(module, device):
     def one_by_one():
         for image in images:
             taken.append(image.shape)
-            yield image, halves(image.shape[1], image.shape[0], 1).removed
+            yield image, Halves(1).masks(image.shape[1], image.shape[0]).removed
 
     found = []
     for boxes in detector.detect_views_of(one_by_one(), 114):
@@ -224,8 +224,8 @@ def test_images_in_a_row_give_the_boxes_of_each(module, device):
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 @pytest.mark.parametrize("batch", [3, 64])
 def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_others(module, mask_mode, batch):
-    detector = torch_detector(module, input_size=96, score_floor=0.0, mask_mode=mask_mode, batch=batch)
-    image, removed = scene(130, 70, 2), halves(130, 70, 2).removed
+    detector = torch_detector(module, input_size=96, score_floor=0.0, mask_mode=mask_mode, batch_size=batch)
+    image, removed = scene(130, 70, 2), Halves(2).masks(130, 70).removed
     before = detector.detect_views(image, removed, 114)
 
     for number in (0, 3, 6):
@@ -239,9 +239,9 @@ def test_a_removed_pixel_changes_no_bit_of_its_view_whatever_it_does_to_the_othe
 
 
 def test_the_contract_is_kept(module):
-    detector = torch_detector(module, input_size=64, batch=2, mask_mode="crop", score_floor=0.001)
+    detector = torch_detector(module, input_size=64, batch_size=2, mask_mode="crop", score_floor=0.001)
 
-    assert check(detector, scene(90, 60, 3), masks=Halves(1), batch=2).failed == ()
+    assert check(detector, scene(90, 60, 3), masks=Halves(1), batch_size=2).failed == ()
 
 
 def test_precision_is_told_apart_and_leaves_the_module_alone(module):

@@ -125,7 +125,7 @@ def test_a_video(said, tmp_path):
 
 def test_a_client_of_the_server(said, tmp_path):
     defense = defense_for(tmp_path)
-    with serving(defense=defense, seeker=defense.seeker()) as server:
+    with serving(defense=defense, seeker=defense.build()) as server:
         lines = said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "photos" / "0.png").splitlines()
         with pytest.raises(SystemExit, match="400: "):
             said("serve.py", f"127.0.0.1:{server.port}", tmp_path / "mine.py")

@@ -1,4 +1,4 @@
-"""Weights beside an ONNX graph are part of its identity, whatever their files are called."""
+"""Weights beside an ONNX graph are part of its fingerprint, whatever their files are called."""
 
 import numpy as np
 import pytest

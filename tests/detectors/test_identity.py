@@ -1,4 +1,4 @@
-"""What an identity says of the processor, and how two identities are told apart."""
+"""What a fingerprint says of the processor, and how two fingerprints are told apart."""
 
 import pytest
 
@@ -68,8 +68,8 @@ def test_detectors_on_different_processors_are_different_and_one_may_vouch_for_t
     assert here != there
     bound = defense.with_fingerprint(here)
     with pytest.raises(ObjectSeekerError, match=r"the CPU was .* and is .*avx512bw amx_bf16 here: .*--trust-detector"):
-        bound.seeker()
-    assert bound.seeker(trust_detector=True).detector.fingerprint == there
+        bound.build()
+    assert bound.build(trust_detector=True).detector.fingerprint == there
 
 
 def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
@@ -78,7 +78,7 @@ def test_nothing_but_the_processor_is_taken_on_trust(tmp_path):
         load_detector(spec).fingerprint.replace("batch=1", "batch=2")
     )
     with pytest.raises(ObjectSeekerError, match=r"about the detector own\.onnx .*, but onnx:.* is own\.onnx"):
-        bound.seeker(trust_detector=True)
+        bound.build(trust_detector=True)
 
 
 def test_what_is_different_is_named():

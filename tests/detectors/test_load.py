@@ -12,7 +12,7 @@ from detector_images import scene
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import SPECS, load_detector, unverified_reason
 from objectseeker.detectors.network.class_names import VOC_20
@@ -23,7 +23,7 @@ from objectseeker.errors import ObjectSeekerError
 
 @pytest.fixture(scope="module")
 def builtin():
-    return load_detector("builtin", batch=2, input_size=128)
+    return load_detector("builtin", batch_size=2, input_size=128)
 
 
 def test_the_builtin_detector_is_the_packaged_file(builtin):
@@ -34,23 +34,27 @@ def test_the_builtin_detector_is_the_packaged_file(builtin):
 
 
 def test_nothing_drawn_under_a_mask_changes_a_box_of_the_builtin_detector(builtin):
-    image, removed = scene(170, 110, 1), halves(170, 110, 2).removed
-    before = load_detector("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
+    image, removed = scene(170, 110, 1), Halves(2).masks(170, 110).removed
+    before = load_detector("builtin", batch_size=2, input_size=128, score_floor=0.0).detect_views(image, removed, 114)
     assert all(len(found) for found in before)
 
     for number in (0, 3, 5):
         x1, y1, x2, y2 = removed[number]
         attacked = image.copy()
         attacked[y1:y2, x1:x2] = np.random.default_rng(number).integers(0, 256, (y2 - y1, x2 - x1, 3))
-        after = load_detector("builtin", batch=2, input_size=128, score_floor=0.0).detect_views(attacked, removed, 114)
+        after = load_detector("builtin", batch_size=2, input_size=128, score_floor=0.0).detect_views(
+            attacked, removed, 114
+        )
         assert after[number] == before[number]
         assert after != before
 
 
 def test_at_scale_one_network_masks_are_raw_masks(builtin):
     """Without a resize the support of a pixel is itself, so both ways of masking are the same input."""
-    detector = load_detector("builtin", layout="decoded", mask_mode="fill", batch=2, input_size=128, score_floor=0.0)
-    image, removed = scene(128, 96, 2), halves(128, 96, 2).removed
+    detector = load_detector(
+        "builtin", layout="decoded", mask_mode="fill", batch_size=2, input_size=128, score_floor=0.0
+    )
+    image, removed = scene(128, 96, 2), Halves(2).masks(128, 96).removed
 
     assert detector.detect_views(image, removed, 114) == detector(
         [fill_rectangles(image, mask, 114) for mask in removed]
@@ -75,7 +79,7 @@ def test_an_option_that_no_detector_has_is_refused():
 
 def test_an_option_that_is_none_is_left_out(builtin):
     assert (
-        load_detector("builtin", batch=2, input_size=128, layout=None, precision=None).fingerprint
+        load_detector("builtin", batch_size=2, input_size=128, layout=None, precision=None).fingerprint
         == builtin.fingerprint
     )
 
@@ -162,7 +166,7 @@ def test_a_python_callable_is_a_detector(own_module):
 def test_a_detector_that_makes_no_batches_takes_the_option_all_the_same(own_module):
     """It is the batch of whoever calls it then; a defense has one whatever its detector."""
     spec = "python:own_detector_module:corner"
-    assert load_detector(spec, batch=4).fingerprint == load_detector(spec).fingerprint
+    assert load_detector(spec, batch_size=4).fingerprint == load_detector(spec).fingerprint
 
 
 def test_a_python_object_may_mask_mode_itself(own_module):
@@ -170,7 +174,7 @@ def test_a_python_object_may_mask_mode_itself(own_module):
 
     assert isinstance(detector, ViewDetector)
     assert detector.names == ()
-    views = detector.detect_views(np.zeros((9, 9, 3), np.uint8), halves(9, 9, 1).removed, 114)
+    views = detector.detect_views(np.zeros((9, 9, 3), np.uint8), Halves(1).masks(9, 9).removed, 114)
     assert views == [Detections.empty()] * 4
 
 
@@ -259,7 +263,7 @@ class InMemory:
 
 
 def test_a_callable_in_memory_is_a_detector():
-    detector = load_detector(InMemory(), class_names=["other"], batch=4)
+    detector = load_detector(InMemory(), class_names=["other"], batch_size=4)
 
     assert detector([np.zeros((9, 9, 3), np.uint8)]) == [Detections([(0, 0, 5, 5)], [0.9], [0])]
     assert (detector.names, load_detector(InMemory()).names) == (("other",), ("thing",))

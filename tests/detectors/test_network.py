@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections, iou
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import LAYOUTS, normalize, parse_layout
 from objectseeker.detectors.network.preprocess import place, prepare
@@ -27,7 +27,7 @@ def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> N
         forward=forward,
         layout=parse_layout(layout),
         input_size=(64, 64),
-        batch=batch,
+        batch_size=batch,
         **options,
     )
 
@@ -90,7 +90,7 @@ def test_the_untouched_view_is_the_plain_input_and_masked_views_are_filled():
     seed=st.integers(0, 2**32),
 )
 def test_what_a_mask_removes_cannot_be_seen_by_the_network(width, height, layout, seed):
-    image, removed = noise(width, height, seed), halves(width, height, 3).removed
+    image, removed = noise(width, height, seed), Halves(3).masks(width, height).removed
     views: list[np.ndarray] = []
     recording(views, layout).detect_views(image, removed, 114)
 
@@ -111,9 +111,9 @@ def test_a_setting_is_changed_by_replacing_it():
     detector = network(both, layout="decoded", predict=predict, start_views=lambda *_: list)
     other = detector.with_batch(2)
 
-    assert (other.batch, other.start_views, other.predict) == (2, None, predict)
+    assert (other.batch_size, other.start_views, other.predict) == (2, None, predict)
     assert replace(detector, dynamic_batch=False).with_batch(2) is None
-    assert detector.detect_views(noise(64, 64, 0), halves(64, 64, 1).removed, 114) == []
+    assert detector.detect_views(noise(64, 64, 0), Halves(1).masks(64, 64).removed, 114) == []
     assert replace(detector, start_views=None, score_floor=0.95)([noise(64, 64, 0)]) == [Detections.empty()]
     assert network(both).predict is None
 
@@ -149,7 +149,9 @@ def test_what_is_no_box_is_counted_once_an_image(caplog):
         outputs = np.array([(NAN, 10, 20, 20), (20, 10, 10, 20), BOX, (5, 5, 5, 9)]), np.full((4, 3), 0.5)
         return [outputs] * len(batch)
 
-    seen = network(forward, layout="decoded,nms=none").detect_views(noise(64, 64, 0), halves(64, 64, 2).removed, 114)
+    seen = network(forward, layout="decoded,nms=none").detect_views(
+        noise(64, 64, 0), Halves(2).masks(64, 64).removed, 114
+    )
 
     assert [len(view) for view in seen] == [1] * 8
     assert [record.getMessage() for record in caplog.records] == [
@@ -166,7 +168,7 @@ def failing(fails, **options):
             raise RuntimeError("the network is broken")
         return [output] * len(batch)
 
-    return network(forward, **options).detect_views(noise(64, 64, 0), halves(64, 64, 2).removed, 114)
+    return network(forward, **options).detect_views(noise(64, 64, 0), Halves(2).masks(64, 64).removed, 114)
 
 
 def test_a_view_on_which_the_network_fails_is_empty_and_why_is_said(caplog):
@@ -181,7 +183,7 @@ def test_a_failure_that_stays_is_no_empty_image():
     """As a GPU after an assertion: an attacker would empty the views that remove the patch."""
     runs = count()
     with pytest.raises(RuntimeError, match="the network is broken"):
-        failing(lambda batch: next(runs) >= 3, batch=1)
+        failing(lambda batch: next(runs) >= 3, batch_size=1)
 
 
 def test_each_class_of_a_box_that_reaches_the_floor_may_be_a_detection():
@@ -336,7 +338,7 @@ def test_a_layout_that_cannot_be_read_is_named(text, message):
         parse_layout(text)
 
 
-@pytest.mark.parametrize("options", [{"batch": 0}, {"score_floor": 2.0}, {"max_boxes": 0}])
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"score_floor": 2.0}, {"max_boxes": 0}])
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ObjectSeekerError, match=next(iter(options))):
         network(lambda batch: [], **options)

@@ -22,7 +22,7 @@ from detector_graphs import (
 )
 from detector_images import noise
 
-from objectseeker.core.recipes import Halves, halves
+from objectseeker.core.recipes import Halves
 from objectseeker.core.rule import Rule
 from objectseeker.core.seeker import ObjectSeeker, ViewDetector
 from objectseeker.detectors import load_detector
@@ -241,7 +241,7 @@ def test_a_box_is_clipped_to_the_image_and_dropped_if_nothing_is_left(tmp_path):
 
 
 def test_images_of_all_sizes_go_through_one_call(tmp_path):
-    detector = load_detector(f"onnx:{graph_of('end2end', tmp_path)}", batch=2)
+    detector = load_detector(f"onnx:{graph_of('end2end', tmp_path)}", batch_size=2)
     images = [np.full((height, width, 3), 128, np.uint8) for height, width in ((64, 64), (1, 1), (333, 21), (14, 450))]
 
     together = detector(images)
@@ -254,8 +254,8 @@ def test_images_of_all_sizes_go_through_one_call(tmp_path):
 def test_a_graph_of_batch_one_runs_view_by_view(tmp_path):
     detector = load_detector(f"onnx:{graph_of('yolox', tmp_path, input_shape=(1, 3, SIZE, SIZE))}")
 
-    assert detector.batch == 1
-    assert len(detector.detect_views(IMAGE, halves(200, 100, 2).removed, 114)) == 8
+    assert detector.batch_size == 1
+    assert len(detector.detect_views(IMAGE, Halves(2).masks(200, 100).removed, 114)) == 8
 
 
 def test_a_graph_of_dynamic_size_takes_the_size_asked_for(tmp_path):
@@ -442,14 +442,14 @@ def test_a_graph_that_names_some_of_its_classes_has_numbers_for_the_rest(tmp_pat
 
 def test_a_batch_that_the_graph_fixes_is_said(tmp_path, caplog):
     path = graph_of("yolov8", tmp_path, input_shape=(1, 3, 64, 64))
-    assert load_detector(f"onnx:{path}", batch=8, class_names=["a", "b", "c"]).batch == 1
+    assert load_detector(f"onnx:{path}", batch_size=8, class_names=["a", "b", "c"]).batch_size == 1
     assert warnings_of(caplog) == [f"{path} takes batches of 1 only: batch 8 is not used"]
 
 
 def test_a_batch_that_no_memory_holds_is_refused(tmp_path):
     path = graph_of("yolov8", tmp_path)
     with pytest.raises(ObjectSeekerError, match=r"a batch of 100000 views of 64x64 takes 4\.6 GB, more than 4: choose"):
-        load_detector(f"onnx:{path}", batch=100_000)
+        load_detector(f"onnx:{path}", batch_size=100_000)
     with pytest.raises(ObjectSeekerError, match="a batch of 100000 views"):
         load_detector(f"onnx:{graph_of('yolov8', tmp_path, input_shape=(100_000, 3, SIZE, SIZE))}")
 

@@ -1,4 +1,4 @@
-"""How an image is resized and normalized is part of a detector's identity, as its weights are."""
+"""How an image is resized and normalized is part of a detector's fingerprint, as its weights are."""
 
 from types import SimpleNamespace
 

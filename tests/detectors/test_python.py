@@ -1,4 +1,4 @@
-"""python: detectors: what their identity covers, and what they say of themselves that cannot be used."""
+"""python: detectors: what their fingerprint covers, and what they say of themselves that cannot be used."""
 
 import sys
 from pathlib import Path
@@ -199,12 +199,12 @@ def test_a_program_that_is_an_installed_module_reads_weights_like_any_other(modu
     weigh("eager.npy", 0.5)
     weigh("lazy.npy", 0.5)
     modules.write(weighed=WEIGHED)
-    identities = []
+    fingerprints = []
     installed = str(Path(np.__file__).parent / "server.py")  # the name of a file that could have been installed
-    program = "identities.append(modules.load('weighed:eager').fingerprint)"
-    exec(compile(program, installed, "exec"), {"identities": identities, "modules": modules})
-    assert identities == [modules.load("weighed:eager").fingerprint]
-    assert "eager.npy" in identities[0]
+    program = "fingerprints.append(modules.load('weighed:eager').fingerprint)"
+    exec(compile(program, installed, "exec"), {"fingerprints": fingerprints, "modules": modules})
+    assert fingerprints == [modules.load("weighed:eager").fingerprint]
+    assert "eager.npy" in fingerprints[0]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def require_same(found: Detections, own: dict, floor: float) -> None:
     theirs = Detections(own["boxes"], own["scores"], own["labels"])
     pixels = max(PIXELS, SIDE * theirs.xyxy.max(initial=0))
     for one, other in ((found, theirs), (theirs, found)):
-        sure = one.at_least(floor + 2 * SCORE)
+        sure = one.with_min_score(floor + 2 * SCORE)
         assert len(sure)
         far = np.abs(sure.xyxy[:, None] - other.xyxy[None]).max(axis=2)
         alike = np.abs(sure.score[:, None] - other.score[None]) < SCORE
@@ -49,7 +49,7 @@ def test_an_exported_graph_is_read_as_its_own_project_reads_it(path):
     height, width = image.shape[:2]
     own["boxes"] = np.clip(own["boxes"], 0, [width, height, width, height])
 
-    require_same(detector([image])[0].at_least(floor), own, floor)
+    require_same(detector([image])[0].with_min_score(floor), own, floor)
     failed = set(check(detector, image, masks=Halves(1)).failed)
     assert failed <= {"boxes are x1, y1, x2, y2 in raw pixels"}  # boxes of random weights follow nothing
 

@@ -12,7 +12,7 @@ from detector_images import scene
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves
 from objectseeker.detectors.builtin.model import BuiltinDetector, Predictor, fused
 from objectseeker.detectors.gpu.batch_plan import ReceptiveField, levels, plan_batches, split, split_lines
 from objectseeker.detectors.gpu.device_views import DeviceViews, gather_cells
@@ -51,7 +51,7 @@ def device_views(network) -> DeviceViews:
         layout=LAYOUTS["decoded"],
         device=torch.device("cpu"),
         dtype=torch.float64,
-        batch=50,
+        batch_size=50,
         floor=0.01,
         candidates=10,
         share=True,
@@ -63,7 +63,7 @@ def scenes(draw: st.DrawFn):
     image = draw(st.integers(2, 150)), draw(st.integers(2, 150))
     network = 32 * draw(st.integers(1, 5)), 32 * draw(st.integers(1, 5))
     placement = place(image, network, draw(st.sampled_from(("top-left", "center", "stretch"))))
-    removed = np.concatenate([np.zeros((1, 4), int), halves(*image, draw(st.integers(1, 5))).removed])[:, None]
+    removed = np.concatenate([np.zeros((1, 4), int), Halves(draw(st.integers(1, 5))).masks(*image).removed])[:, None]
     return placement, plan_views(placement, removed, draw(st.sampled_from(("fill", "crop"))), stride=32, step=32)
 
 
@@ -133,7 +133,7 @@ def test_what_lies_behind_the_shared_stages_is_the_rest_of_the_network():
 
 def test_only_half_planes_are_shared():
     placement = place((60, 40), (64, 64), "top-left")
-    one = placement.leaking_extents(halves(60, 40, 2).removed[:, None])
+    one = placement.leaking_extents(Halves(2).masks(60, 40).removed[:, None])
     two = placement.leaking_extents(pairs(60, 40, 1).removed)
     corner = np.array([[[0, 0, 20, 20]]])
 
@@ -144,7 +144,7 @@ def test_only_half_planes_are_shared():
 
 def test_kernels_that_look_beyond_their_window_are_refused():
     placement = place((60, 40), (64, 64), "top-left")
-    views = plan_views(placement, halves(60, 40, 2).removed[:, None], "fill", stride=32, step=32)
+    views = plan_views(placement, Halves(2).masks(60, 40).removed[:, None], "fill", stride=32, step=32)
     filling = torch.zeros(3, dtype=torch.float64)
     for leak in (0.0, 1e-9):
         network = Toy(leak)
@@ -165,7 +165,7 @@ def module():
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_mode):
     detector = torch_detector(module, input_size=160, score_floor=0.0, mask_mode=mask_mode, share=True)
-    image, removed = scene(150, 120, 2), halves(150, 120, 3).removed
+    image, removed = scene(150, 120, 2), Halves(3).masks(150, 120).removed
     before = detector.detect_views(image, removed, 114)
     assert min(map(len, before)) > 3
 
@@ -178,7 +178,7 @@ def test_a_removed_pixel_changes_no_bit_of_its_view(module, mask_mode):
 
 
 def test_by_fill_boxes_are_those_of_views_that_share_nothing(module):
-    image, removed = scene(150, 120, 2), halves(150, 120, 3).removed
+    image, removed = scene(150, 120, 2), Halves(3).masks(150, 120).removed
     two = pairs(150, 120, 1).removed
     shared, plain = (torch_detector(module, input_size=160, score_floor=0.0, share=share) for share in (True, False))
 

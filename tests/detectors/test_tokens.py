@@ -91,7 +91,7 @@ def detector(pair):
 
 
 def contract(detector, image, recipe):
-    return check_views(detector, image, recipe, batch=1, fill=114, rng=np.random.default_rng(0), bar=NoProgress())
+    return check_views(detector, image, recipe, batch_size=1, fill=114, rng=np.random.default_rng(0), bar=NoProgress())
 
 
 def seen(detector, image, removed=CUT):

@@ -19,7 +19,7 @@ from tiny_transformers import tiny_yolos
 
 from objectseeker import Defense
 from objectseeker.core.boxes import iou
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves
 from objectseeker.core.seeker import ViewDetector
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.class_names import VOC_20
@@ -44,7 +44,7 @@ class Corner(torch.nn.Module):  # type: ignore[name-defined]
 
 
 def test_a_module_is_a_detector_that_masks_by_itself():
-    detector = torch_detector(Corner(), names=["red", "green", "blue"], input_size=64, batch=2)
+    detector = torch_detector(Corner(), names=["red", "green", "blue"], input_size=64, batch_size=2)
     image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
 
     untouched, left, right = detector.detect_views(
@@ -72,7 +72,7 @@ def test_the_output_of_a_module_may_be_decoded():
 
 
 def test_an_image_shown_whole_may_be_read_with_every_class():
-    detector = torch_detector(Corner(), layout="decoded,every_class=yes", input_size=64, batch=2)
+    detector = torch_detector(Corner(), layout="decoded,every_class=yes", input_size=64, batch_size=2)
     image = np.full((100, 200, 3), (20, 200, 40), np.uint8)
 
     untouched, right = detector.detect_views(image, np.array([(0, 0, 0, 0), (100, 0, 200, 100)]), 114)
@@ -99,13 +99,13 @@ def test_the_identity_of_a_module_follows_its_weights():
 
 
 def test_a_setting_of_a_module_is_changed_by_replacing_it():
-    detector = torch_detector(Corner(), input_size=64, batch=2)
-    image, removed = scene(200, 100, 3), halves(200, 100, 1).removed
+    detector = torch_detector(Corner(), input_size=64, batch_size=2)
+    image, removed = scene(200, 100, 3), Halves(1).masks(200, 100).removed
 
     cropped = replace(detector, mask_mode="crop")
 
     assert type(detector) is type(cropped) is NetworkDetector
-    expected = torch_detector(Corner(), input_size=64, batch=2, mask_mode="crop")
+    expected = torch_detector(Corner(), input_size=64, batch_size=2, mask_mode="crop")
     assert cropped.detect_views(image, removed, 114) == expected.detect_views(image, removed, 114)
     assert cropped.predict is detector.predict
 
@@ -125,7 +125,7 @@ def test_an_option_that_is_misspelt_is_refused():
     with pytest.raises(TypeError, match="bach"):
         torch_detector(Corner(), bach=2)
     with pytest.raises(ObjectSeekerError, match="batch must be at least 1, got 0"):
-        torch_detector(Corner(), batch=0)
+        torch_detector(Corner(), batch_size=0)
 
 
 def test_a_module_has_only_one_layout():
@@ -141,10 +141,10 @@ def test_a_device_that_is_not_there_is_named():
 def test_the_builtin_detector_is_the_same_in_torch_and_in_onnx():
     weights = pytest.importorskip("objectseeker.detectors.builtin")
     pytest.importorskip("onnx")
-    options = {"layout": "decoded,fit=max-area,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch": 2}
+    options = {"layout": "decoded,fit=max-area,every_class=yes", "input_size": 128, "score_floor": 0.0, "batch_size": 2}
     in_torch = torch_detector(weights.load_torch(), names=VOC_20, **options)
     in_onnx = load_detector("builtin", mask_mode="fill", **options)
-    image, removed = scene(170, 110, 1), halves(170, 110, 1).removed
+    image, removed = scene(170, 110, 1), Halves(1).masks(170, 110).removed
 
     views = zip(in_torch.detect_views(image, removed, 114), in_onnx.detect_views(image, removed, 114), strict=True)
     for ours, theirs in views:
@@ -278,13 +278,13 @@ def test_without_a_connection_torchvision_says_what_to_do(heads):
 
 
 def test_a_defense_finds_the_weights_from_where_it_lies(heads, tmp_path, monkeypatch):
-    Defense.default("torchvision:head,weights=own.pt").save("release/defense.json")
+    Defense.for_detector("torchvision:head,weights=own.pt").save("release/defense.json")
     assert '"torchvision:head,weights=../own.pt"' in Path("release/defense.json").read_text()
     monkeypatch.chdir(tmp_path / "release")
     loaded = Defense.load("defense.json")
     assert loaded.detector == "torchvision:head,weights=../own.pt"
-    assert loaded.sha256 == Defense.default("torchvision:head,weights=elsewhere/own.pt").sha256
-    assert loaded.sha256 != Defense.default("torchvision:head").sha256
+    assert loaded.sha256 == Defense.for_detector("torchvision:head,weights=elsewhere/own.pt").sha256
+    assert loaded.sha256 != Defense.for_detector("torchvision:head").sha256
 
 
 # --- transformers ------------------------------------------------------------------------------------------------

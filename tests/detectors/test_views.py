@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
-from objectseeker.core.recipes import halves
+from objectseeker.core.recipes import Halves
 from objectseeker.detectors import load_detector
 from objectseeker.detectors.network.detector import NetworkDetector
 from objectseeker.detectors.network.layouts import parse_layout
@@ -71,7 +71,7 @@ def test_a_window_holds_all_that_is_kept_at_whole_strides(case, fit, step):
 
 def test_a_plan_is_made_once_for_all_images_of_a_size():
     placement = place((90, 60), (64, 64), "center")
-    removed = halves(90, 60, 3).removed[:, None]
+    removed = Halves(3).masks(90, 60).removed[:, None]
     views, same = (cached_view_plan(placement, removed.tobytes(), removed.shape, "crop", 8, 8) for _ in range(2))
     other = cached_view_plan(placement, removed[:5].tobytes(), removed[:5].shape, "crop", 8, 8)
     expected = plan_views(placement, removed, "crop", stride=8, step=8)
@@ -86,7 +86,7 @@ def test_a_plan_is_made_once_for_all_images_of_a_size():
 
 def test_a_half_mask_leaves_about_half_the_pixels():
     placement = place((640, 640), (640, 640), "top-left")
-    removed = halves(640, 640, 30).removed[:, None]
+    removed = Halves(30).masks(640, 640).removed[:, None]
 
     window = plan_views(placement, removed, "crop", stride=32, step=32).window
 
@@ -122,13 +122,13 @@ def test_no_union_of_removed_pixels_reaches_the_network(case, mask_mode, seed):
     (width, height), removed = case
     image = noise(width, height, seed)
     before: dict = {}
-    recording(before, mask_mode=mask_mode, batch=1).detect_views(image, removed, 114)
+    recording(before, mask_mode=mask_mode, batch_size=1).detect_views(image, removed, 114)
 
     for view, rectangles in enumerate(removed):
         attacked, after = image.copy(), {}
         for x1, y1, x2, y2 in rectangles:
             attacked[y1:y2, x1:x2] = noise(x2 - x1, y2 - y1, seed + 1)
-        recording(after, mask_mode=mask_mode, batch=1).detect_views(attacked, removed, 114)
+        recording(after, mask_mode=mask_mode, batch_size=1).detect_views(attacked, removed, 114)
         order = [
             member
             for _, members in plan_views(
@@ -143,8 +143,8 @@ def test_no_union_of_removed_pixels_reaches_the_network(case, mask_mode, seed):
 def test_a_cropped_view_is_a_window_of_the_filled_one():
     image, removed = noise(96, 64, 0), np.array([[(0, 0, 40, 64)], [(0, 20, 96, 64)]])
     filled, cropped = {}, {}
-    recording(filled, batch=1).detect_views(image, removed, 114)
-    recording(cropped, mask_mode="crop", batch=1).detect_views(image, removed, 114)
+    recording(filled, batch_size=1).detect_views(image, removed, 114)
+    recording(cropped, mask_mode="crop", batch_size=1).detect_views(image, removed, 114)
 
     np.testing.assert_array_equal(cropped["batches"][0], filled["batches"][0][..., 32:96])
     np.testing.assert_array_equal(cropped["batches"][1], filled["batches"][1][..., :32, :])
@@ -193,7 +193,7 @@ def mean_color(batch):
 @pytest.mark.parametrize("mask_mode", ["fill", "crop"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_the_number_of_workers_changes_nothing(mask_mode, batch):
-    image, removed = noise(90, 60, 5), halves(90, 60, 6).removed
+    image, removed = noise(90, 60, 5), Halves(6).masks(90, 60).removed
 
     def run(workers: int) -> list[Detections]:
         detector = NetworkDetector(
@@ -203,7 +203,7 @@ def test_the_number_of_workers_changes_nothing(mask_mode, batch):
             layout=parse_layout("decoded"),
             input_size=(96, 64),
             mask_mode=mask_mode,
-            batch=batch,
+            batch_size=batch,
             workers=workers,
         )
         return detector.detect_views(image, removed, 114)
@@ -226,17 +226,17 @@ def test_what_a_worker_raises_is_raised():
         layout=parse_layout("decoded"),
         input_size=(64, 64),
         workers=2,
-        batch=1,
+        batch_size=1,
     )
     with pytest.raises(ObjectSeekerError, match="no such layer"):
-        detector.detect_views(noise(9, 9, 0), halves(9, 9, 2).removed, 114)
+        detector.detect_views(noise(9, 9, 0), Halves(2).masks(9, 9).removed, 114)
 
 
 def test_masks_are_those_of_the_raw_image_at_scale_one():
     image = noise(96, 64, 3)
     union = np.array([[(0, 0, 40, 64), (0, 50, 96, 64)]])
     seen: dict = {}
-    recording(seen, batch=1).detect_views(image, union, 114)
+    recording(seen, batch_size=1).detect_views(image, union, 114)
 
     expected = prepare(fill_rectangles(image, union[0]), place((96, 64), (96, 64), "top-left"), pad=114)
     np.testing.assert_array_equal(seen["batches"][0][0], expected.transpose(2, 0, 1).astype(np.float32))

@@ -30,7 +30,7 @@ from objectseeker.metrics.tally import TallyRequest, tally_images
 
 FOLLOW = ThresholdSchedule(alpha=0.4, beta=0.3)
 SETTINGS = EvaluationSettings.along(FOLLOW, Rule(base_threshold=0.3))
-DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), identity="toy", follow=FOLLOW)
+DEFENSE = Defense(detector="builtin", rule=SETTINGS.rule, masks=Halves(6), fingerprint="toy", threshold_schedule=FOLLOW)
 
 
 def policy_of(*requirements, start="bootstrap_samples = 200"):
@@ -71,7 +71,7 @@ def found_everywhere(count, share=1.0, lines=3):
 CERTIFIED = 'metric = "certified_recall"\nlocation = "{}"\npatch_area = "1%"\nat_least = "{}"'
 
 
-@pytest.mark.parametrize("rule", [Rule(base_threshold=0.3), IouRule(ioa=Rule(base_threshold=0.3))])
+@pytest.mark.parametrize("rule", [Rule(base_threshold=0.3), IouRule(ioa_rule=Rule(base_threshold=0.3))])
 def test_figures_are_those_of_evaluate(rule):
     images = evaluation_cases.noisy(3, 6) + evaluation_cases.run(5, 6)
     images = [replace(one, id=str(number)) for number, one in enumerate(images)]
@@ -238,8 +238,8 @@ def row(n, *, survived=True, broken=False, certified=False, box=(40, 40, 60, 60)
 ATTACK = 'metric = "recall_under_attack"\nlocation = "over"\npatch_area = "1%"\nat_least = "60 %"'
 
 
-def attack_of(rows, where="over"):
-    return AttackResults("attack-1.json", Patch(0.01, 1.0, where), 0.0, rows)
+def attack_of(rows, location="over"):
+    return AttackResults("attack-1.json", Patch(0.01, 1.0, location), 0.0, rows)
 
 
 def test_recall_under_attack_is_that_of_the_attacked_objects():

@@ -155,7 +155,7 @@ def test_pictures_show_objects_and_flagged_images(tmp_path):
         FailureExample("gone", 0, "cat", box),
     )
     made = replace(made, results=(replace(made.results[0], failure_examples=failure_examples),))
-    pictures = render_examples(made, [there, gone], LabelMap.same(("cat", "dog")), Rule(base_threshold=0.3))
+    pictures = render_examples(made, [there, gone], LabelMap.from_names(("cat", "dog")), Rule(base_threshold=0.3))
     assert [type(pictures[instance]) for instance in failure_examples] == [bytes, bytes, str]
     assert pictures[failure_examples[0]] != pictures[failure_examples[1]]
     assert "b.png" in pictures[failure_examples[2]]

@@ -162,7 +162,7 @@ def test_what_is_a_data_set(tmp_path, monkeypatch):
 
 def test_certificates_are_those_of_the_very_defense(tmp_path):
     """Row by row, against `ObjectSeeker.certify` on what the detector saw."""
-    folder, threat = save(tmp_path / "photos", "a.png", "b.png"), ThreatModel(area=0.02, threshold=0.1)
+    folder, threat = save(tmp_path / "photos", "a.png", "b.png"), ThreatModel(area=0.02, certification_threshold=0.1)
     detect(folder, tmp_path / "o", threat=threat)
     rows = json.loads((tmp_path / "o" / "detections.json").read_text())
     by_hand = ObjectSeeker(see, Rule(), masks=Halves(3))
@@ -172,8 +172,8 @@ def test_certificates_are_those_of_the_very_defense(tmp_path):
         given = by_hand.certify(
             defended.observation,
             defended.detections,
-            [Patch(0.02, where=where) for where in PATCH_LOCATIONS],
-            threshold=0.1,
+            [Patch(0.02, location=where) for where in PATCH_LOCATIONS],
+            certification_threshold=0.1,
         )
         for n in range(len(defended.detections)):
             verdicts = dict(zip(PATCH_LOCATIONS, given.certified[:, n].tolist(), strict=True))

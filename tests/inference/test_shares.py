@@ -39,8 +39,8 @@ def deployed(folder, **choice):
     shown = {}
     for one in watch(SEEKER, frames_of(video, Choice(**choice))):
         name = names[one.frame.number]
-        shown[name] = None if one.found is None else SEEKER.of_frame(one.frame.turn).masks.masks(24, 20)
-        assert one.found is None or one.masks == str(SEEKER.of_frame(one.frame.turn).masks)
+        shown[name] = None if one.found is None else SEEKER.for_frame(one.frame.turn).masks.masks(24, 20)
+        assert one.found is None or one.masks == str(SEEKER.for_frame(one.frame.turn).masks)
     return shown
 
 

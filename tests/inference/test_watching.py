@@ -58,19 +58,19 @@ def fails_on_black(images):
 def test_frames_that_fail_do_not_stop_the_others_and_keep_their_place(detector):
     black = np.zeros((48, 64, 3), np.uint8)
     given = [*moving(2), None, black, scene(9), black, black, None, scene(12), None]
-    rolling = ObjectSeeker(detector, Rule(), masks=Rolling(Halves(3), 2), batch=1, fill=0)
+    rolling = ObjectSeeker(detector, Rule(), masks=Rolling(Halves(3), 2), batch_size=1, fill=0)
     seen = list(watch(rolling, events(given)))
     assert [one.frame.number for one in seen] == list(range(len(given)))
     for number, (one, image) in enumerate(zip(seen, given, strict=True)):
         if image is None:
             assert one.failure == "it is damaged"
             continue
-        alone = rolling.of_frame(number)  # whatever was lost or failed before it
+        alone = rolling.for_frame(number)  # whatever was lost or failed before it
         if image is black:
             assert one.failure == "the detector failed: it is dark"
         else:
             assert one.found.boxes == alone.defend(image).detections
-            assert (one.masks, one.passes) == (str(alone.masks), alone.masks.passes(64, 48))
+            assert (one.masks, one.passes) == (str(alone.masks), alone.masks.forward_passes(64, 48))
 
 
 def test_a_source_that_raises_ends_the_video_after_its_frames():

@@ -87,7 +87,7 @@ def crowded(seed, images=5):
 @pytest.mark.parametrize("seed", range(12))
 def test_coco_ap_is_that_of_pycocotools(seed):
     images = crowded(seed) if seed % 2 else run(seed, 20)
-    scene = ImageSet.of(images, LabelMap.same((*NAMES, "a class without objects")))
+    scene = ImageSet.of(images, LabelMap.from_names((*NAMES, "a class without objects")))
     np.testing.assert_allclose(coco_ap50(scene), by_pycocotools(scene), atol=1e-9)
 
 
@@ -192,7 +192,9 @@ def test_a_masked_box_can_be_what_finds_the_object():
 
 
 def test_the_unpruned_detector_lowers_cut_boxes_like_the_defended_one():
-    cut = image([], [(50, 60, 80, 80, 1)], [[(50, 60, 80, 80, PAPER.follow.alpha, 1)]])  # a left mask, line at 50
+    cut = image(
+        [], [(50, 60, 80, 80, 1)], [[(50, 60, 80, 80, PAPER.threshold_schedule.alpha, 1)]]
+    )  # a left mask, line at 50
     scene = ImageSet.of([cut], VOCABULARY)
     assert unpruned_curve(scene, PAPER).true_positives[0].tolist() == [0, 1]
     assert unpruned_curve(scene, PAPER.with_rule(edge_factor=0.99)).true_positives[0].tolist() == [0, 0]
@@ -202,7 +204,7 @@ def test_a_recall_that_is_reached_exactly_counts():
     """Three classes of which two are found: 66.66… % must count as two thirds however the mean is rounded."""
     objects = [(20 * c, 0, 20 * c + 10, 10, c) for c in range(3)]
     observed = image([(*row[:4], 0.5, row[4]) for row in objects[:2]], objects)
-    curve = undefended_curve(ImageSet.of([observed], LabelMap.same(("a", "b", "c"))))
+    curve = undefended_curve(ImageSet.of([observed], LabelMap.from_names(("a", "b", "c"))))
     assert curve.row_at_recall(2 / 3) == 50
     assert curve.row_at_recall(0.67) is None
 

@@ -85,7 +85,7 @@ def found(run):
 def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
     assert [one.budget for one in found.chosen] == [9, 26, 60]
     for one in found.chosen:
-        needed = [one.candidate.recipe.passes(*size) for size in SIZES]
+        needed = [one.candidate.recipe.forward_passes(*size) for size in SIZES]
         assert one.candidate.passes == max(needed) <= one.budget
     assert {tried.candidate.recipe for tried in found.tried} <= set(subrecipes(MASKS))
     assert {one.candidate.recipe for one in found.chosen} <= {tried.candidate.recipe for tried in found.tried}
@@ -103,7 +103,7 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
             part = []
             for i in index:
                 seen = images[i].observation
-                under = seen.under(one.candidate.recipe.masks(seen.width, seen.height))
+                under = seen.restricted_to(one.candidate.recipe.masks(seen.width, seen.height))
                 part.append(replace(images[i], observation=under))
             there = replace(one.best.settings, base_threshold=trial.outcome.base_threshold, clean_recall=None)
             told = evaluate_images(part, run.vocabulary, there)
@@ -141,8 +141,8 @@ def test_a_budget_that_nothing_keeps_names_the_smallest(run):
 def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
     images = list(run.images())
     needed = {str(one.recipe): one.passes for one in fitting(subrecipes(MASKS), images, [1000])}
-    assert needed["bands:0.04"] == max(parse_recipe("bands:4%").passes(*size) for size in SIZES)
-    assert len({parse_recipe("bands:4%").passes(*size) for size in SIZES}) > 1
+    assert needed["bands:0.04"] == max(parse_recipe("bands:4%").forward_passes(*size) for size in SIZES)
+    assert len({parse_recipe("bands:4%").forward_passes(*size) for size in SIZES}) > 1
     twice = fitting(subrecipes(parse_recipe("halves:5+halves:11")), images, [1000])
     masks = [frozenset(one.tobytes() for one in each.recipe.masks(100, 100).removed) for each in twice]
     assert len(set(masks)) == len(masks) < len(subrecipes(parse_recipe("halves:5+halves:11")))
@@ -168,7 +168,7 @@ def test_a_search_never_ends_below_what_the_line_gave(run, found):
     for one in found.chosen:
         line = gave[str(one.candidate.recipe)]
         assert one.best.searched.gain >= line.gain > NO_GAIN
-        assert line.settings == on_line(found.search, line.settings.follow.alpha)
+        assert line.settings == on_line(found.search, line.settings.threshold_schedule.alpha)
 
 
 def test_only_the_masks_asked_for(run):

@@ -102,7 +102,7 @@ class TestCrossTuned:
 
 def stored(images, name):
     """What `compare` needs of a run."""
-    defense = Defense.default("builtin", masks=Halves(6))
+    defense = Defense.for_detector("builtin", masks=Halves(6))
     observing = SimpleNamespace(masks=Halves(6), mask_floor=0.15, base_floor=0.0)
     return SimpleNamespace(
         folder=Path(name),

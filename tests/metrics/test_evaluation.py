@@ -30,7 +30,7 @@ from objectseeker.metrics.curves import undefended_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 
 
-@pytest.mark.parametrize("settings", [PAPER, EVIDENCE, changed(PAPER, threshold=0.5, bound="paper")])
+@pytest.mark.parametrize("settings", [PAPER, EVIDENCE, changed(PAPER, certification_threshold=0.5, bound="paper")])
 def test_the_table_is_what_its_parts_say(settings):
     images = run(21, 12, generous=1.0, lines=8)
     scene = ImageSet.of(images, VOCABULARY)
@@ -60,10 +60,10 @@ def test_the_table_is_what_its_parts_say(settings):
                 settings.threat.patches(),
                 mask_threshold=rule.mask_threshold,
                 evidence_threshold=rule.evidence_threshold,
-                power=rule.power,
+                evidence_power=rule.evidence_power,
                 edge_factor=rule.edge_factor,
                 classwise=classwise,
-                threshold=settings.threat.threshold or 0.0,
+                certification_threshold=settings.threat.certification_threshold or 0.0,
                 bound=settings.threat.bound,
             )
             for one in images
@@ -73,7 +73,8 @@ def test_the_table_is_what_its_parts_say(settings):
         assert list(defended["certified_recall"]) == list(PATCH_LOCATIONS)
         assert defended["vacuous_far"] == sum(int(found.vacuous[0].sum()) for found in verdicts)
         flagged = sum(
-            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
+            len(rule.prune(one.observation)) > len(one.observation.base.with_min_score(rule.base_threshold))
+            for one in images
         )
         assert (defended["false_alerts"], defended["false_alert_rate"]) == (flagged, pytest.approx(100 * flagged / 12))
 
@@ -149,7 +150,7 @@ def test_mask_and_evidence_thresholds_follow_the_base_threshold():
         ({"evidence_alpha": 0.2}, "both evidence_alpha and evidence_beta"),
         ({"evidence_alpha": 0.2, "evidence_beta": -1}, "evidence_beta must lie"),
         ({"bound": "best"}, "bound must be one of exact, paper"),
-        ({"power": 0}, "power"),
+        ({"evidence_power": 0}, "power"),
         ({"patch_area": 0}, "patch area"),
         ({"filter_ioa": 2}, "filter_ioa"),
         ({"clean_recall": 80}, "clean_recall must lie"),
@@ -181,7 +182,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     own = dataclasses.replace(curve, rule=rule, clean_recall=None)
     found = evaluate_images(images, VOCABULARY, own)
     assert found.defended.point.rule == own.rule_at(0.4567) == rule
-    assert own.rule_at(0.4) == own.follow.rule(rule, 0.4)
+    assert own.rule_at(0.4) == own.threshold_schedule.rule(rule, 0.4)
     assert found.defended.ap50 == evaluate_images(images, VOCABULARY, curve).defended.ap50
     output = [rule.prune(one.observation) for one in images]
     counted = count_literally(list(zip(images, output, strict=True)))
@@ -196,7 +197,7 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
     assert (content["defended"]["base_threshold"], content["defended"]["mask_threshold"]) == (0.4567, 0.654321)
 
     asked = evaluate_images(images, VOCABULARY, dataclasses.replace(own, base_threshold=0.333))
-    assert asked.defended.point.rule == own.follow.rule(rule, 0.333)
+    assert asked.defended.point.rule == own.threshold_schedule.rule(rule, 0.333)
     assert asked.to_dict()["operating_point"]["selected_by"] == "base_threshold"
     with pytest.raises(ObjectSeekerError, match=r"one of them: got clean_recall=0\.8, base_threshold=0\.3"):
         dataclasses.replace(own, base_threshold=0.3, clean_recall=0.8)
@@ -204,8 +205,10 @@ def test_the_rule_itself_is_the_operating_point_unless_another_is_asked_for():
 
 def test_the_iou_variant_can_be_what_is_deployed():
     images = noisy(5, 12)
-    rule = IouRule(ioa=Rule(base_threshold=0.3, mask_threshold=0.5), filter_iou=0.7)
-    own = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule), threat=ThreatModel(area=0.005))
+    rule = IouRule(ioa_rule=Rule(base_threshold=0.3, mask_threshold=0.5), filter_iou=0.7)
+    own = EvaluationSettings(
+        rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule), threat=ThreatModel(area=0.005)
+    )
     found = evaluate_images(images, VOCABULARY, own)
     verdicts = [rule.certify(one.observation, one.truth, own.threat.patches()).certified for one in images]
     shares = 100 * np.concatenate(verdicts, axis=1).mean(axis=1)
@@ -214,10 +217,10 @@ def test_the_iou_variant_can_be_what_is_deployed():
     assert content["defended"]["certified_recall"]["far"] > 0
     assert content["settings"]["filter_iou"] == 0.7
     strict = evaluate_images(
-        images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, threshold=0.9))
+        images, VOCABULARY, dataclasses.replace(own, threat=ThreatModel(area=0.005, certification_threshold=0.9))
     )
     assert strict.defended.certified_recall()["far"] == 0
-    assert content["protocol"] == "standard-1 with patch_area=0.005, threshold=0.5"
+    assert content["protocol"] == "standard-1 with patch_area=0.005, certification_threshold=0.5"
     assert evaluated(images, changed(PAPER, clean_recall=None))["protocol"] == "standard-1"
 
 
@@ -234,8 +237,8 @@ def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
 
 
 def test_a_result_names_the_defense_that_it_is_about():
-    defense = Defense.default("builtin")
-    own = EvaluationSettings(rule=defense.rule, follow=defense.curve)
+    defense = Defense.for_detector("builtin")
+    own = EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     found = evaluate_images(noisy(5, 4), VOCABULARY, own, defense=defense)
     assert Defense.from_dict(found.to_dict()["defense"]) == defense
     assert found.to_dict()["defense"]["sha256"] == defense.sha256
@@ -257,8 +260,8 @@ def test_the_joint_certificate_is_the_sum_of_those_of_the_images(evidence_alpha,
     found = evaluate_images(images, VOCABULARY, settings)
     point = found.defended.point
     expected = sum(
-        point.rule.remaining(
-            image.observation, image.truth[~image.ignore], Patch(0.01, where="anywhere"), threshold=0.0
+        point.rule.certify_jointly(
+            image.observation, image.truth[~image.ignore], Patch(0.01, location="anywhere"), certification_threshold=0.0
         ).count
         for image in images
     )

@@ -30,7 +30,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
             assert evaluated(images, settings) == at_once
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule(classwise=False), IouRule(ioa=Rule(classwise=False))])
+@pytest.mark.parametrize("rule", [Rule(), Rule(classwise=False), IouRule(ioa_rule=Rule(classwise=False))])
 def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypatch):
     compared = 0
     for seed in range(6):
@@ -47,7 +47,7 @@ def test_candidates_pairs_and_proofs_are_the_same_a_few_at_a_time(rule, monkeypa
 
 def pieces(scene, rule):
     """Everything that is found by holding boxes against boxes or objects."""
-    ioa = rule.ioa if isinstance(rule, IouRule) else rule
+    ioa = rule.ioa_rule if isinstance(rule, IouRule) else rule
     observations = [one.observation for one in scene.images]
     candidates, pairs = find_candidates(observations, ioa, 0.0), candidate_pairs(scene.base, scene)
     proofs = build_proof_table(scene, rule, "exact")
@@ -78,7 +78,7 @@ def test_the_best_base_box_explains_however_many_there_are(monkeypatch):
 
 
 def test_certificates_are_the_same_some_objects_at_a_time(monkeypatch):
-    patches = [Patch(0.05, where=where) for where in PATCH_LOCATIONS]
+    patches = [Patch(0.05, location=where) for where in PATCH_LOCATIONS]
     rules = (Rule(base_threshold=0.3, mask_threshold=0.6, evidence_threshold=0.2), Rule(mask_threshold=0.4), IouRule())
     for seed in range(2):
         for one in run(seed, 2, generous=1.0, lines=4):

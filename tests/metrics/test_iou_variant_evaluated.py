@@ -6,14 +6,13 @@ import json
 import numpy as np
 import PIL.Image
 import pytest
-from cases import pairs
+from cases import halves, pairs
 from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, image, made, noisy, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from objectseeker import Detections, Observation
 from objectseeker.core.iou_rule import IouRule
-from objectseeker.core.recipes import halves
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics import BASE_THRESHOLDS, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet
@@ -28,12 +27,12 @@ evidence_settings = st.builds(
 def check_against_prune(images, chosen, classwise):
     chosen = chosen.with_rule(classwise=classwise)
     replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen.by_iou())
-    rules = [IouRule(ioa=chosen.on_curve(base_threshold)) for base_threshold in BASE_THRESHOLDS.tolist()]
+    rules = [IouRule(ioa_rule=chosen.on_curve(base_threshold)) for base_threshold in BASE_THRESHOLDS.tolist()]
     added_in_all = 0
     for rule, added in zip(rules, replayed.additions(rules), strict=True):
         for number, one in enumerate(images):
             mine = added.detections[added.image == number]
-            found = Detections.concatenate([one.observation.base.at_least(rule.base_threshold), mine])
+            found = Detections.concatenate([one.observation.base.with_min_score(rule.base_threshold), mine])
             assert found == rule.prune(one.observation)
             added_in_all += len(mine)
     return added_in_all
@@ -59,8 +58,8 @@ def test_the_columns_are_what_single_images_give(chosen):
         result = evaluated(images, own)
         row = result["defended"]
         assert (result["settings"]["filter_iou"], own.rule.classwise) == (0.8, classwise)
-        rule = IouRule(ioa=chosen.with_rule(classwise=classwise).on_curve(row["base_threshold"]))
-        assert row["mask_threshold"] == rule.ioa.mask_threshold
+        rule = IouRule(ioa_rule=chosen.with_rule(classwise=classwise).on_curve(row["base_threshold"]))
+        assert row["mask_threshold"] == rule.ioa_rule.mask_threshold
         found = [
             rule.certify(one.observation, one.truth[~one.ignore], chosen.threat.patches(), bound=chosen.threat.bound)
             for one in images
@@ -69,7 +68,8 @@ def test_the_columns_are_what_single_images_give(chosen):
         assert list(row["certified_recall"].values()) == pytest.approx(shares.tolist())
         assert row["vacuous_far"] == sum(int(one.vacuous[0].sum()) for one in found)
         flagged = sum(
-            len(rule.prune(one.observation)) > len(one.observation.base.at_least(rule.base_threshold)) for one in images
+            len(rule.prune(one.observation)) > len(one.observation.base.with_min_score(rule.base_threshold))
+            for one in images
         )
         assert (row["false_alerts"], row["false_alert_rate"]) == (flagged, pytest.approx(100 * flagged / len(images)))
         certified = sum(one["objects"] * one["certified_recall"]["far"] for one in result["per_class"])
@@ -140,7 +140,9 @@ def test_certify_lists_what_the_variant_certifies(tmp_path):
     arguments = ["certify", "run", "--mask-threshold", 0.5, "--json"]
     (by_ioa,) = json.loads(command(tmp_path, *arguments).stdout)["objects"]
     (by_iou,) = json.loads(command(tmp_path, *arguments, "--filter-iou", 0.8).stdout)["objects"]
-    (strict,) = json.loads(command(tmp_path, *arguments, "--filter-iou", 0.8, "--threshold", 0.85).stdout)["objects"]
+    (strict,) = json.loads(
+        command(tmp_path, *arguments, "--filter-iou", 0.8, "--certification-threshold", 0.85).stdout
+    )["objects"]
     assert by_ioa["far"]
     assert by_iou["far"]
     assert not by_iou["over"]

@@ -24,7 +24,7 @@ MANY = LabelMap(("cat", "kitten", "lamp", "dog", "tomcat"), NAMES, np.array([0, 
 def renamed(images, seed, vocabulary=MANY):
     """The images with the detector's labels on all boxes: any name of the class, now and then one of no class."""
     rng = np.random.default_rng(seed)
-    names = [np.flatnonzero(vocabulary.to_dataset == label) for label in (0, 1, -1)]
+    names = [np.flatnonzero(vocabulary.dataset_labels == label) for label in (0, 1, -1)]
 
     def relabeled(found):
         label = [int(rng.choice(names[c if rng.random() < 0.9 else -1])) for c in found.label.tolist()]
@@ -61,15 +61,15 @@ def halves(width, height, lines):
 def test_verdicts_are_those_of_the_rule_for_one_of_the_names(seed, chosen, make, classwise, by_iou, count):
     images = renamed(run(seed, 3, make=make, sure=0.8, lines=1 + seed % 4), seed)
     rule = chosen.with_rule(classwise=classwise).on_curve(0.3)
-    rule = IouRule(ioa=rule) if by_iou else rule
-    threats = [Patch(area=0.05, aspect=2.0, where=where, count=count) for where in PATCH_LOCATIONS]
+    rule = IouRule(ioa_rule=rule) if by_iou else rule
+    threats = [Patch(area=0.05, aspect=2.0, location=where, count=count) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
     expected = []
     for one in images:
         truth = one.truth[~one.ignore]
         rows, which = MANY.map_to_detector(truth, classwise=classwise)
         proven = rule.certify(one.observation, rows, threats)
-        expected.append([MANY.any_of(part, which, len(truth)) for part in (proven.certified, proven.vacuous)])
+        expected.append([MANY.any_label(part, which, len(truth)) for part in (proven.certified, proven.vacuous)])
     assert np.array_equal(certified, np.concatenate([one[0] for one in expected], axis=1))
     assert np.array_equal(vacuous, np.concatenate([one[1] for one in expected], axis=1))
 
@@ -80,7 +80,7 @@ def test_every_recipe_certifies_something_under_many_names(make, chosen):
     """The comparison above must not be between empty tables."""
     images = renamed(run(7, 30, make=make, sure=0.9, lines=3, largest=40), 7)
     rule = chosen.on_curve(0.3)
-    threats = [Patch(area=0.02, where=where) for where in PATCH_LOCATIONS]
+    threats = [Patch(area=0.02, location=where) for where in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(build_proof_table(ImageSet.of(images, MANY), rule, "exact"), rule, threats)
     proven = certified & ~vacuous
     assert 0 < proven.sum() < proven.size
@@ -121,9 +121,9 @@ def test_nothing_is_certified_that_the_deployed_detector_does_not_output():
 
     # In the dataset's labels the views add up, so everything far is certified ...
     one_name = Observation(
-        SIZE, SIZE, observation.masks, observation.base, [TWO_NAMES.in_dataset(view) for view in observation.masked]
+        SIZE, SIZE, observation.masks, observation.base, [TWO_NAMES.map_to_dataset(view) for view in observation.masked]
     )
-    far = Patch(0.01, where="far")
+    far = Patch(0.01, location="far")
     assert HESITANT.certify(one_name, observed.truth, far).certified.all()
     # ... but the deployed detector outputs nothing there,
     assert not len(seeker([picture(hidden_at=(15, 45))])[0])
@@ -171,7 +171,7 @@ def test_boxes_are_relabeled_after_pruning_and_all_of_them_are_pruned(chosen, cl
     points = {0: [], 1: []}
     for row, base_threshold in enumerate(BASE_THRESHOLDS.tolist()):
         rule = chosen.on_curve(base_threshold)
-        counted = count_literally([(one, MANY.in_dataset(rule.prune(one.observation))) for one in images])
+        counted = count_literally([(one, MANY.map_to_dataset(rule.prune(one.observation))) for one in images])
         for c, of_class in points.items():
             assert (curve.true_positives[row, c], curve.false_positives[row, c]) == (counted.right[c], counted.wrong[c])
             both = counted.right[c] + counted.wrong[c]
@@ -208,9 +208,9 @@ def test_rows_of_objects_name_what_proves_them():
     assert (not_proven.detector_class, set(not_proven.proven_as.values())) == ("dog", {None})
     unknown = LabelMap(("dog",), NAMES, np.array([1]))
     row, _ = next(certify_images([image([], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 1)])], unknown, PAPER.rule, ThreatModel()))
-    assert (row.detector_class, row.largest_square, row.vulnerable) == (None, 0, (0, 0, 100, 100))
+    assert (row.detector_class, row.largest_square, row.safe_lines) == (None, 0, (0, 0, 100, 100))
     assert not any(row.certified.values())
-    for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa=PAPER.rule)):
+    for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa_rule=PAPER.rule)):
         rows = next(certify_images([observed], MANY, rule, ThreatModel()))
         together, _ = certified_objects(
             build_proof_table(ImageSet.of([observed], MANY), rule, "exact"), rule, ThreatModel().patches()

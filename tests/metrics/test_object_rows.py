@@ -21,11 +21,11 @@ def test_without_labels_every_output_is_certified_as_what_it_is():
     """Whatever the dataset says of the images plays no part."""
     images = noisy(2, 4)
     seen = set()
-    for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa=PAPER.rule)):
+    for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa_rule=PAPER.rule)):
         for observed, rows in zip(images, certify_outputs(images, VOCABULARY, rule, THREAT), strict=True):
             output = rule.prune(observed.observation)
             threshold = 0.5 if isinstance(rule, IouRule) else 0.0
-            wanted = rule.certify(observed.observation, output, THREAT.patches(), threshold=threshold)
+            wanted = rule.certify(observed.observation, output, THREAT.patches(), certification_threshold=threshold)
             assert [list(row.certified.values()) for row in rows] == wanted.certified.T.tolist()
             assert [row.largest_square for row in rows] == wanted.largest_square.tolist()
             assert [row.box for row in rows] == [tuple(box) for box in output.xyxy.tolist()]
@@ -52,7 +52,7 @@ def test_a_table_has_one_column_for_every_number():
     (row,) = next(certify_images(noisy(2, 1), VOCABULARY, PAPER.rule, THREAT))
     (cells,) = csv.DictReader(io.StringIO(to_csv([row.to_cells()])))
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
-    assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.vulnerable
+    assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.safe_lines
     assert (cells["object_is"], cells["score"]) == ("labeled", "")
     for where in PATCH_LOCATIONS:
         assert cells[where] == str(row.certified[where])

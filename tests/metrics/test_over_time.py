@@ -17,7 +17,7 @@ from objectseeker.core.temporal import earliest_uncertified_start, frame_positio
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.track_certificates import Asked, over_time
 
-WORDS = LabelMap.same(("cat", "dog"))
+WORDS = LabelMap.from_names(("cat", "dog"))
 RULE, THREAT = Rule(mask_threshold=0.5), ThreatModel(area=0.05)
 BOX = [4.0, 4.0, 12.0, 12.0]
 
@@ -111,10 +111,10 @@ def test_estimates_of_a_run_with_all_masks_are_what_a_rolling_run_gives(rule):
     rolling, whole, shared, truths = Rolling(Halves(4), 2), [], [], []
     for t in range(6):
         case = generate(t, smallest=16, largest=16, lines=4, sure=0.95)
-        share = rolling.of_frame(t).masks(16, 16)
+        share = rolling.recipe_for_frame(t).masks(16, 16)
         truths.append(Detections(case.truth.xyxy[:1], [1.0], case.truth.label[:1]))
         whole.append(image(t, observation=case.observation, truth=truths[-1]))
-        shared.append(image(t, observation=case.observation.under(share), truth=truths[-1]))
+        shared.append(image(t, observation=case.observation.restricted_to(share), truth=truths[-1]))
     asked = Asked(windows=(2,), moves=(0, 1, None))
     (estimated, certified) = (
         over_time(images, WORDS, masks, rule, THREAT, asked).rows()
@@ -166,7 +166,7 @@ def test_a_sequence_of_several_sizes_is_left_out_and_named():
 
 def test_a_frame_under_another_share_than_its_number_says_is_refused():
     rolling = Rolling(Halves(3), 2)
-    right, wrong = (image(4, observation=seen(rolling.of_frame(t).masks(*SIZE))) for t in (4, 5))
+    right, wrong = (image(4, observation=seen(rolling.recipe_for_frame(t).masks(*SIZE))) for t in (4, 5))
     assert any("without --stride" in said for said in certify([right], rolling).remarks())
     with pytest.raises(ObjectSeekerError, match="'s/4' was observed under another share of rolling:2:halves:3"):
         certify([wrong], rolling)

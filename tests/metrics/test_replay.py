@@ -17,7 +17,7 @@ from objectseeker.metrics.replay import find_candidates, replay_pruning
 
 
 def with_evidence(chosen, evidence_alpha, evidence_beta, power):
-    return chosen.following(evidence_alpha=evidence_alpha, evidence_beta=evidence_beta).with_rule(power=power)
+    return chosen.following(evidence_alpha=evidence_alpha, evidence_beta=evidence_beta).with_rule(evidence_power=power)
 
 
 scores = st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 0.625, 0.9, 1.0])
@@ -43,7 +43,7 @@ def check_against_prune(images, chosen, classwise, floor=None):
     for rule, added in zip(rules, replay_pruning(candidates, rules), strict=True):
         for number, observed in enumerate(images):
             hulls = added.detections[added.image == number]
-            found = Detections.concatenate([observed.observation.base.at_least(rule.base_threshold), hulls])
+            found = Detections.concatenate([observed.observation.base.with_min_score(rule.base_threshold), hulls])
             assert found == rule.prune(observed.observation)
             different += len(hulls)
     return different
@@ -107,15 +107,15 @@ def test_a_rule_may_look_at_masked_boxes_below_its_base_threshold(
         evidence_threshold=evidence_threshold,
         classwise=classwise,
     )
-    rule = IouRule(ioa=rule) if by_iou else rule
-    chosen = EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule))
+    rule = IouRule(ioa_rule=rule) if by_iou else rule
+    chosen = EvaluationSettings(rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule))
     images = run(seed, 4)
     replayed = DefendedImageSet.of(ImageSet.of(images, VOCABULARY), chosen)
     rules = [rule, *(chosen.on_curve(float(score)) for score in BASE_THRESHOLDS[::20])]
     for one, added in zip(rules, replayed.additions(rules), strict=True):
         for number, observed in enumerate(images):
             mine = added.detections[added.image == number]
-            base = observed.observation.base.at_least(one.base_threshold)
+            base = observed.observation.base.with_min_score(one.base_threshold)
             assert Detections.concatenate([base, mine]) == one.prune(observed.observation)
 
 
@@ -123,7 +123,9 @@ def test_an_own_rule_below_its_base_threshold_is_evaluated_as_it_is():
     rule = Rule(base_threshold=0.5, mask_threshold=0.3)
     seen = (40, 40, 60, 60, 0.4, 0)
     images = [image([seen], [(40, 40, 60, 60, 0)], [[seen]] * 100, lines=25)]
-    found = evaluate_images(images, VOCABULARY, EvaluationSettings(rule=rule, follow=ThresholdSchedule.through(rule)))
+    found = evaluate_images(
+        images, VOCABULARY, EvaluationSettings(rule=rule, threshold_schedule=ThresholdSchedule.from_rule(rule))
+    )
     assert len(rule.prune(images[0].observation)) == 1
     assert (found.defended.clean_recall, found.defended.base_threshold, found.defended.mask_threshold) == (
         100,

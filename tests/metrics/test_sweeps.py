@@ -50,7 +50,7 @@ def test_every_sweep_agrees_with_the_table(scene, images, settings):
         (tabled(sweeps.by_clean_recall, scene, settings, [0.4, 0.6]), "clean_recall", [0.4, 0.6]),
         (tabled(sweeps.by_alpha, scene, settings, [0.9, 0.3]), "alpha", [0.9, 0.3]),
         (tabled(sweeps.by_filter_ioa, scene, settings, [0.5, 0.8]), "filter_ioa", [0.5, 0.8]),
-        (tabled(sweeps.by_threshold, scene, settings, [0.0, 0.4]), "threshold", [0.0, 0.4]),
+        (tabled(sweeps.by_threshold, scene, settings, [0.0, 0.4]), "certification_threshold", [0.0, 0.4]),
         (tabled(sweeps.by_patch_aspect, scene, settings, [0.25, 4.0]), "patch_aspect", [0.25, 4.0]),
     ]
     for rows, name, values in assert_at:
@@ -78,7 +78,7 @@ def test_larger_patches_and_thresholds_never_certify_more(scene):
     assert anywhere == sorted(anywhere, reverse=True)
     assert anywhere[0] > anywhere[-1] == 0
     by_threshold = tabled(sweeps.by_threshold, scene, PAPER)
-    assert column(by_threshold, "threshold") == pytest.approx(np.arange(10) / 10)
+    assert column(by_threshold, "certification_threshold") == pytest.approx(np.arange(10) / 10)
     over = column(by_threshold, "certified_over")
     assert over == sorted(over, reverse=True)
     mean = sweeps.mean_over_thresholds(sweeps.by_threshold(scene, PAPER))

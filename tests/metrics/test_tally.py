@@ -25,7 +25,7 @@ def value_in(answer, name):
 def test_every_metric_of_a_sample_is_that_of_the_sample_as_a_run(images, settings):
     whole = evaluate_images(images, VOCABULARY, settings)
     own = changed(settings, clean_recall=None)
-    own = type(own)(rule=whole.defended.point.rule, follow=own.follow, threat=own.threat)
+    own = type(own)(rule=whole.defended.point.rule, threshold_schedule=own.threshold_schedule, threat=own.threat)
     found = evaluate_images(images, VOCABULARY, own)
     metrics = evaluation_metrics(found)
     assert set(found.intervals) == set(metrics)

@@ -82,15 +82,17 @@ def test_searching_certifies_where_the_full_protocol_does(images, tuning):
 def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
     class Measuring:
         def coarse(self, settings):
-            return Trial(settings, None, 0.0, 0.5, settings.follow.alpha)
+            return Trial(settings, None, 0.0, 0.5, settings.threshold_schedule.alpha)
 
         def full(self, settings):
-            return Trial(settings, None, 0.0, 0.5 + settings.follow.alpha, settings.follow.alpha)
+            return Trial(
+                settings, None, 0.0, 0.5 + settings.threshold_schedule.alpha, settings.threshold_schedule.alpha
+            )
 
     climb = Climb(Measuring(), ONE_CHOICE)
     climb.run("paper")
-    assert max(settings.follow.alpha for settings in climb.trials) == 1.0
-    assert climb.pick("paper", 1.0).follow.alpha == 0.5
+    assert max(settings.threshold_schedule.alpha for settings in climb.trials) == 1.0
+    assert climb.pick("paper", 1.0).threshold_schedule.alpha == 0.5
 
 
 def test_a_search_refines_what_it_may_use():
@@ -98,14 +100,14 @@ def test_a_search_refines_what_it_may_use():
 
     class Measuring:
         def coarse(self, settings):
-            alpha = settings.follow.alpha
+            alpha = settings.threshold_schedule.alpha
             return Trial(settings, None, 0.0, 2.0 * (alpha < 0.53), 100 - alpha)
 
         full = coarse
 
     climb = Climb(Measuring(), ONE_CHOICE)
     climb.run("paper")
-    assert climb.pick("paper", 1.0).follow.alpha == 0.53
+    assert climb.pick("paper", 1.0).threshold_schedule.alpha == 0.53
 
 
 def test_the_frontier_is_the_best_within_each_loss(tuning):
@@ -161,9 +163,13 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
         best.outcome.mask_threshold,
         best.outcome.evidence_threshold,
     )
-    defense = Defense(detector="builtin", rule=rule, follow=follow)  # refuses a rule that is not on its curve
+    defense = Defense(
+        detector="builtin", rule=rule, threshold_schedule=follow
+    )  # refuses a rule that is not on its curve
     part = [images[i] for i in sweeps.split(IMAGES, 2, 1)[0]]
-    deployed = evaluate_images(part, VOCABULARY, EvaluationSettings(rule=defense.rule, follow=defense.curve))
+    deployed = evaluate_images(
+        part, VOCABULARY, EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
+    )
     assert deployed.defended.clean_recall == best.outcome.clean_recall
     assert deployed.defended.certified_recall() == best.outcome.certified_recall()
     assert deployed.defended.ap50 == best.outcome.ap50
@@ -208,7 +214,7 @@ def test_one_place_and_several_filters(images):
         mask_floor=0.5,
         clean_recall=0.9,
         families=("paper",),
-        wheres=("over",),
+        locations=("over",),
         most_loss=100,
         losses=(),
         choices=Choices(filter_ioa=(0.7, 0.5)),
@@ -222,16 +228,16 @@ def test_one_place_and_several_filters(images):
 @pytest.mark.parametrize("family", ["paper", "evidence"])
 def test_grid_and_moves_stay_within_their_limits(family):
     starts = list(grid(PAPER, family, 0.3))
-    assert {start.follow.evidence_alpha is None for start in starts} == {family == "paper"}
+    assert {start.threshold_schedule.evidence_alpha is None for start in starts} == {family == "paper"}
     for start in starts:
         for one in (start, *moves(start, 0.1, 0.3)):
             assert one.floor >= 0.3
-            if one.follow.evidence_alpha is not None:
-                assert one.follow.evidence_alpha <= one.follow.alpha
-                assert one.follow.evidence_beta <= one.follow.beta
-    corner = made(alpha=1.0, beta=0.0, evidence_alpha=0.3, evidence_beta=0.0, power=0.25)
-    assert any(one.follow.evidence_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
-    assert any(one.ioa.power == 0.75 for one in moves(corner, 0.1, 0.3))
+            if one.threshold_schedule.evidence_alpha is not None:
+                assert one.threshold_schedule.evidence_alpha <= one.threshold_schedule.alpha
+                assert one.threshold_schedule.evidence_beta <= one.threshold_schedule.beta
+    corner = made(alpha=1.0, beta=0.0, evidence_alpha=0.3, evidence_beta=0.0, evidence_power=0.25)
+    assert any(one.threshold_schedule.evidence_alpha == 0.4 for one in moves(corner, 0.1, 0.3))
+    assert any(one.ioa.evidence_power == 0.75 for one in moves(corner, 0.1, 0.3))
 
 
 def test_searches_without_a_result_say_why():
@@ -247,7 +253,7 @@ def test_bad_requests_are_refused(images):
     for options, message in (
         ({"mask_floor": 2}, "mask_floor"),
         ({"most_loss": float("nan")}, "most_loss"),
-        ({"wheres": ["near"]}, r"wheres must be some of far, close, over, anywhere, got \['near'\]"),
+        ({"locations": ["near"]}, r"locations must be some of far, close, over, anywhere, got \['near'\]"),
         ({"families": []}, "families must be some of paper, evidence"),
         ({"half": 2}, "half must be 0 or 1, got 2"),
     ):

@@ -34,12 +34,12 @@ COLUMNS = {
     "alpha": ["alpha", *OUTCOME, "undefended_ap50"],
     "beta": ["beta", *OUTCOME, "undefended_ap50"],
     "filter-ioa": ["filter_ioa", *OUTCOME, "undefended_ap50"],
-    "certification-threshold": ["threshold", *OUTCOME],
+    "certification-threshold": ["certification_threshold", *OUTCOME],
     "variants": [
         *("detector", "ap50", "base_threshold", "mask_threshold", "clean_recall", *CERTIFIED, "vacuous_far"),
         *("false_alerts", "false_alert_rate"),
     ],
-    "iou-threshold": ["threshold", *OUTCOME],
+    "iou-threshold": ["certification_threshold", *OUTCOME],
     "patch-area": ["k", "patch_area", "masks", *OUTCOME, "joint_certified_recall"],
     "patch-aspect": ["patch_aspect", *OUTCOME],
     "object-size": ["from", "to", "objects", "objects_share", *CERTIFIED, "vacuous_far"],
@@ -114,7 +114,9 @@ def test_tables_are_the_rows_of_the_sweeps(written, scene):
         "clean-recall": tabled(sweeps.by_clean_recall, scene, PAPER, [step / 20 for step in range(2, 20)]),
         "certification-threshold": [
             *thresholds,
-            dict.fromkeys(thresholds[0]) | {"threshold": "mean"} | {f"certified_{w}": m for w, m in means.items()},
+            dict.fromkeys(thresholds[0])
+            | {"certification_threshold": "mean"}
+            | {f"certified_{w}": m for w, m in means.items()},
         ],
         "patch-area": named(tabled(sweeps.by_patch_area, scene, PAPER, ks=[2, 4, 6])),
         "patch-aspect": tabled(sweeps.by_patch_aspect, scene, PAPER),
@@ -135,7 +137,8 @@ def test_sweeps_of_one_setting_have_the_undefended_detector_beside_them(written,
         "alpha": tabled(sweeps.by_alpha, scene, PAPER, tenths[1:]),  # no score below the floor
         "filter-ioa": tabled(sweeps.by_filter_ioa, scene, PAPER, tenths[3:]),
         "beta": [
-            {"beta": beta} | tabled(sweeps.by_alpha, scene, changed(PAPER, beta=beta), [PAPER.follow.alpha])[0]
+            {"beta": beta}
+            | tabled(sweeps.by_alpha, scene, changed(PAPER, beta=beta), [PAPER.threshold_schedule.alpha])[0]
             for beta in tenths
         ],
     }
@@ -160,7 +163,7 @@ def test_variants_are_the_rows_of_evaluate(written, images):
         for where in PATCH_LOCATIONS:
             assert rows[name][f"certified_{where}"] == str(found["certified_recall"][where])
         assert rows[name]["false_alerts"] == str(found["false_alerts"])
-    (half,) = [row for row in table(out, "iou-threshold") if row["threshold"] == "0.5"]
+    (half,) = [row for row in table(out, "iou-threshold") if row["certification_threshold"] == "0.5"]
     assert half["ap50"] == rows["IoU"]["ap50"]
     assert [half[column] for column in CERTIFIED] == [rows["IoU"][column] for column in CERTIFIED]
     falling = [float(row["certified_far"]) for row in table(out, "iou-threshold")]
@@ -226,7 +229,7 @@ def test_plots_show_the_tables(scene, tmp_path, monkeypatch):
         for line in [one for panel in plot.panels for one in panel.series if isinstance(one, plots.Line)]:
             where, *k = line.label.replace(" (", ", (").split(", ")
             if where in PATCH_LOCATIONS:
-                rows = [row for row in table(tmp_path, name) if row.get("threshold") != "mean"]
+                rows = [row for row in table(tmp_path, name) if row.get("certification_threshold") != "mean"]
                 rows = [row for row in rows if name != "patch-area" or k == [f"k = {row['k']}"]]
                 assert [as_text({"y": y})["y"] for y in line.y] == [row[f"certified_{where}"] for row in rows]
                 assert line.style.color == plots.LINE_STYLES[where].color

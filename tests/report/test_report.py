@@ -40,7 +40,7 @@ from report_cases import (
     write_images,
 )
 
-from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Rule, halves
+from objectseeker import Defense, Detections, Halves, ObjectSeekerError, Rule
 from objectseeker.core import boxes
 from objectseeker.core.bounds import MARGIN
 from objectseeker.core.certification import find_safe_lines, proving_pairs
@@ -69,7 +69,7 @@ def test_the_lines_of_every_certificate_follow_from_the_page(tmp_path, name, thr
     t = 0
     for image in run.images:
         masks = image.observation.masks
-        for lines in run.certify(image, [], threshold)[0].vulnerable:
+        for lines in run.certify(image, [], threshold)[0].safe_lines:
             rows = slice(column["single_view_first"][t], column["single_view_first"][t + 1])
             safe = np.zeros((1, len(masks)), dtype=bool)
             safe[0, column["single_view_mask"][rows][column["single_view_share"][rows] > threshold + MARGIN]] = True
@@ -93,17 +93,17 @@ def test_views_that_only_prove_multi_view_come_with_their_weights_and_neighbors(
     n = rows = links = 0
     for image in images:
         seen = image.observation
-        evidence = rule.evidence(rule.scores(seen))
+        evidence = rule.evidence(rule.discounted_scores(seen))
         weight = certified_weights(evidence)
         for proves in proving_pairs(rule, seen, image.truth, 0.0, "exact").T:
             members = np.flatnonzero(proves & (evidence > 0) & (evidence < 1))
             start, end = column["multi_view_first"][n : n + 2].tolist()
-            assert (column["multi_view_mask"][start:end] == seen.mask_of[members]).all()
+            assert (column["multi_view_mask"][start:end] == seen.mask_index[members]).all()
             assert (column["multi_view_weight"][start:end] == weight[members]).all()
             bits = column["link_bits"][column["link_first"][n] : column["link_first"][n + 1]]
             width = -(-len(members) // 8)
             linked = np.unpackbits(bits.reshape(len(members), width), axis=1, bitorder="little")[:, : len(members)]
-            boxes = seen.boxes.xyxy[members]
+            boxes = seen.all_masked.xyxy[members]
             assert (linked == are_neighbors(boxes, boxes, rule.cluster_distance - MARGIN)).all()
             n, rows, links = n + 1, rows + len(members), links + linked.sum()
     assert len(column["multi_view_mask"]) == rows > 100
@@ -155,9 +155,9 @@ def test_the_page_names_the_defense_in_full(tmp_path):
     follow = ThresholdSchedule(alpha=0.7 + 1e-13, beta=0.1, evidence_alpha=0.2, evidence_beta=third)
     rule = follow.rule(Rule(filter_ioa=2 * third, edge_factor=0.85, cluster_distance=0.1 + 1e-12), 0.123456789012345)
     defense = Defense(
-        detector="python:mine:see", rule=rule, follow=follow, masks=Halves(6), fill=90, batch=4
+        detector="python:mine:see", rule=rule, threshold_schedule=follow, masks=Halves(6), fill=90, batch_size=4
     ).with_fingerprint("python sha256:77")
-    settings = EvaluationSettings(rule=rule, follow=follow, threat=ThreatModel(bound="paper"))
+    settings = EvaluationSettings(rule=rule, threshold_schedule=follow, threat=ThreatModel(bound="paper"))
     images = photographed(tmp_path, 3)
     found = data_of(written(tmp_path, images, settings, defense=defense))["settings"]
     assert found["defense"] == f"sha256:{defense.sha256}"
@@ -168,12 +168,12 @@ def test_the_page_names_the_defense_in_full(tmp_path):
         "masks": "halves:6",
         "fill": "90",
     }
-    assert found.items() >= (wanted | {"batch": "4", "bound": "paper", "classwise": "True"}).items()
+    assert found.items() >= (wanted | {"batch_size": "4", "bound": "paper", "classwise": "True"}).items()
     for name in (
         "base_threshold",
         "mask_threshold",
         "evidence_threshold",
-        "power",
+        "evidence_power",
         "filter_ioa",
         "edge_factor",
         "cluster_distance",
@@ -218,7 +218,7 @@ def test_details_hold_base_boxes_and_what_only_masking_found(tmp_path, name):
         drawn = details["base"] + details["recovered"]
         assert np.allclose(np.reshape([box[:4] for box in drawn], (-1, 4)), found.xyxy, atol=0.051)
         assert [box[5] for box in drawn] == found.label.tolist()
-        assert len(details["base"]) == len(image.observation.base.at_least(run.rule.base_threshold))
+        assert len(details["base"]) == len(image.observation.base.with_min_score(run.rule.base_threshold))
         recovered += len(details["recovered"])
         labels |= set(found.label.tolist())
     assert recovered > 0
@@ -237,7 +237,7 @@ def test_what_is_found_is_what_clean_recall_counts(tmp_path):
         mine = counts & (column["label"] == row["label"])
         assert 100 * float(((column["found"] & 2) > 0)[mine].mean()) == pytest.approx(row["clean_recall"])
     rule = EVIDENCE.rule
-    base = [(image, image.observation.base.at_least(rule.base_threshold)) for image in images]
+    base = [(image, image.observation.base.with_min_score(rule.base_threshold)) for image in images]
     right = evaluation_cases.count_literally(base).right
     undefended = (column["found"] & 1) > 0
     assert {c: int((undefended & counts & (column["label"] == c)).sum()) for c in right} == right
@@ -266,7 +266,7 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
 def test_a_baseline_must_be_about_the_same_objects(tmp_path):
     images = photographed(tmp_path, 3)
     moved = replace(images[0], truth=Detections(images[0].truth.xyxy + 1, images[0].truth.score, images[0].truth.label))
-    other = LabelMap.same(("cat", "horse"))
+    other = LabelMap.from_names(("cat", "horse"))
     for baseline, message in (
         (ReportSource("b", images[1:], VOCABULARY, PAPER), "the baseline has no image 000"),
         (ReportSource("b", [moved, *images[1:]], VOCABULARY, PAPER), "another image 000, or other objects in it"),
@@ -309,7 +309,7 @@ def test_photographs_beside_the_file(tmp_path):
 def test_a_large_photograph_is_made_smaller(tmp_path):
     PIL.Image.new("RGB", (2000, 1000), "teal").save(tmp_path / "large.png")
     one = evaluation_cases.image([(1, 1, 30, 30, 0.9, 0)], [(1, 1, 30, 30, 0)])
-    seen = Observation(2000, 1000, halves(2000, 1000, 1), one.observation.base, [Detections.empty()] * 4)
+    seen = Observation(2000, 1000, Halves(1).masks(2000, 1000), one.observation.base, [Detections.empty()] * 4)
     page = written(tmp_path, [replace(one, observation=seen, path=tmp_path / "large.png")])
     (content,) = re.findall(r'id="view-0">(.*?)</script>', page)
     assert PIL.Image.open(io.BytesIO(b64decode(content))).size == (640, 320)
@@ -364,7 +364,7 @@ def test_no_name_breaks_out_of_the_page(tmp_path):
     page = written(
         tmp_path,
         images,
-        vocabulary=LabelMap.same((HOSTILE, "dog")),
+        vocabulary=LabelMap.from_names((HOSTILE, "dog")),
         title=HOSTILE,
         provenance={HOSTILE: HOSTILE},
         caveats=[HOSTILE],
@@ -456,7 +456,7 @@ def test_the_page_names_no_address(tmp_path):
 
 
 def test_the_settings_given_are_stops_of_the_sliders(tmp_path):
-    settings = replace(PAPER, threat=ThreatModel(area=0.0123, aspect=1.7, threshold=0.33))
+    settings = replace(PAPER, threat=ThreatModel(area=0.0123, aspect=1.7, certification_threshold=0.33))
     found = data_of(written(tmp_path, awkward(), settings))["controls"]
     for key, value in (("areas", 0.0123), ("aspects", 1.7), ("thresholds", 0.33)):
         assert value in found[key]

@@ -98,7 +98,7 @@ def pythons_verdicts(run: Run, threshold: float):
     for image in run.images:
         found, owner = run.certify(image, patches, threshold)
         for verdicts, of_targets in ((certified, found.certified), (vacuous, found.vacuous)):
-            verdicts.append(run.vocabulary.any_of(of_targets, owner, len(image.truth)))
+            verdicts.append(run.vocabulary.any_label(of_targets, owner, len(image.truth)))
         largest = np.zeros(len(image.truth), np.int64)
         np.maximum.at(largest, owner, found.largest_square)
         square.append(largest)
@@ -195,15 +195,17 @@ def check_what_remains(page, run: Run) -> None:
         }""",
         asked,
     )
-    vocabulary = run.vocabulary if run.is_labeled else LabelMap.same(run.vocabulary.detector_names)
+    vocabulary = run.vocabulary if run.is_labeled else LabelMap.from_names(run.vocabulary.detector_names)
     scene = ImageSet.part(run.images, vocabulary)
     proofs = build_proof_table(scene, run.rule, "exact")
     more = 0
     for (area, aspect, threshold), images in zip(asked, found, strict=True):
         patch = Patch(area, aspect, "anywhere")
-        wanted = [one.count for one in joint_certificates(proofs, run.rule, patch, threshold=threshold)]
+        wanted = [one.count for one in joint_certificates(proofs, run.rule, patch, certification_threshold=threshold)]
         assert images == [[count, count] for count in wanted]
-        more += sum(wanted) - int(certified_objects(proofs, run.rule, [patch], threshold=threshold)[0].sum())
+        more += sum(wanted) - int(
+            certified_objects(proofs, run.rule, [patch], certification_threshold=threshold)[0].sum()
+        )
     assert more > 0 or isinstance(run.rule, IouRule)
 
 
@@ -215,7 +217,7 @@ def proofs_of(run: Run, image):
     if isinstance(rule, IouRule):
         assert iou_proving_pairs(rule, seen, targets, 0.0, "exact").any(axis=0).tolist() == safe.any(axis=1).tolist()
         return [ObjectProof(seen.masks, one) for one in safe]
-    evidence = rule.evidence(rule.scores(seen))
+    evidence = rule.evidence(rule.discounted_scores(seen))
     proves = proving_pairs(rule, seen, targets, 0.0, "exact")
     proofs = []
     for n, one in enumerate(safe):
@@ -259,7 +261,9 @@ def test_the_target_shown_certifies_the_object_if_one_does(opened, tmp_path_fact
 def test_a_box_too_weak_to_count_still_links_its_neighbors(opened, tmp_path):
     """A star whose center has evidence that is rounded down to nothing, below 2^-40: page and Python both keep it."""
     follow = ThresholdSchedule(alpha=0.9, beta=0.0, evidence_alpha=0.1, evidence_beta=0.0)
-    settings = EvaluationSettings(rule=follow.rule(Rule(power=60.0, cluster_distance=0.3), 0.05), follow=follow)
+    settings = EvaluationSettings(
+        rule=follow.rule(Rule(evidence_power=60.0, cluster_distance=0.3), 0.05), threshold_schedule=follow
+    )
     weak = 0.1 + 0.8 * 2 ** (-41 / 60)
     strong = 0.1 + 0.8 * 0.6 ** (1 / 60)
     whole, left, right = (20, 20, 80, 80), (20, 20, 62, 80), (38, 20, 80, 80)
@@ -290,7 +294,9 @@ def without_boxes(seen: Observation, score: float) -> Observation:
 def recall(images, where, area=0.01, aspect=1.0, threshold=0.0) -> str:
     """Certified recall as the page should show it."""
     proofs = build_proof_table(ImageSet.of(images, VOCABULARY), PAPER.rule, "exact")
-    certified, _ = certified_objects(proofs, PAPER.rule, [Patch(area, aspect, where)], threshold=threshold)
+    certified, _ = certified_objects(
+        proofs, PAPER.rule, [Patch(area, aspect, where)], certification_threshold=threshold
+    )
     return f"{100 * certified.mean():.1f} %"
 
 
@@ -440,7 +446,7 @@ def test_dragging_the_patch_says_what_it_could_hide(opened, tmp_path):
     file = tmp_path / "report.html"
     write_images(file, [image], VOCABULARY, PAPER)
     certificates = PAPER.rule.certify(image.observation, image.truth, [])
-    assert certificates.vulnerable.tolist() == [[left, top, right, bottom]]
+    assert certificates.safe_lines.tolist() == [[left, top, right, bottom]]
     page = opened(file, "#image/0")
     slide(page, "area", "areas", 0.04)
     side = 20
@@ -569,7 +575,7 @@ def test_the_hatched_positions_are_the_vulnerable_rectangle(opened, photographs)
     page = opened(file, "#image/5")
     image = images[5]
     page.locator("input[value=anywhere]").check()
-    lines = PAPER.rule.certify(image.observation, image.truth, []).vulnerable[0].tolist()
+    lines = PAPER.rule.certify(image.observation, image.truth, []).safe_lines[0].tolist()
     hatched = page.locator("#layer-positions .positions")
     assert hatched.count() == 1
     x, y, width, height = (float(hatched.get_attribute(name)) for name in ("x", "y", "width", "height"))

@@ -59,7 +59,7 @@ def frames_of(images, rule, track):
 def asked_of_the_core(seen, moves, frames):
     """What each frame is for a track, and the longest hidden time, from the definitions."""
     patch, first, last = ThreatModel(area=0.02).anywhere(), min(seen), max(seen)
-    line = [seen.get(number, FramePositions.blind(48, 36, patch)) for number in range(first, last + 1)]
+    line = [seen.get(number, FramePositions.unobserved(48, 36, patch)) for number in range(first, last + 1)]
     earliest = [
         first + entry for entry in earliest_uncertified_start(line, UNBOUNDED_MOTION if moves is None else moves)
     ]

@@ -34,48 +34,49 @@ def stored(folder, **changes):
 
 def toy(**changes):
     """A defense that is the one of `stored`."""
-    settings = {"masks": Halves(2), "identity": IDENTITY, "class_names": DETECTOR_NAMES, **changes}
+    settings = {"masks": Halves(2), "fingerprint": IDENTITY, "class_names": DETECTOR_NAMES, **changes}
     return Defense(**{"detector": "onnx:somewhere/toy.onnx", "rule": RULE, **settings})
 
 
 def test_the_defense_of_a_run_sees_what_the_run_holds(tmp_path):
     run = observed(tmp_path, fill=9, base_floor=0.0, mask_floor=0.0)
     defense = run.defense()
-    assert defense == Defense.default(SPEC, masks=Halves(LINES), fill=9, identity=run.manifest.detector_fingerprint)
-    assert (defense.rule, defense.follow) == (DEFAULT_RULE, GENERAL_FOLLOW)
+    fingerprint = run.manifest.detector_fingerprint
+    assert defense == Defense.for_detector(SPEC, masks=Halves(LINES), fill=9, fingerprint=fingerprint)
+    assert (defense.rule, defense.threshold_schedule) == (DEFAULT_RULE, GENERAL_FOLLOW)
     defense.save(tmp_path / "defense.json")
     loaded = Defense.load(tmp_path / "defense.json")
     assert run.bind_defense(loaded) == defense
     entries = open_dataset(run.manifest.dataset).images
     for image, entry in zip(run.images(), entries, strict=True):
-        (seen,) = loaded.seeker().observe([entry.load()])
+        (seen,) = loaded.build().observe([entry.load()])
         assert seen == image.observation
 
 
 def test_batches_are_the_callers_unless_the_detector_makes_its_own(tmp_path):
-    run = observed(tmp_path, options={"batch": 5}, batch_size=4)
+    run = observed(tmp_path, options={"batch_size": 5}, batch_size=4)
     assert run.manifest.detector_options == {}
-    assert run.defense().batch == 4
-    assert run.defense().seeker().batch == 4
+    assert run.defense().batch_size == 4
+    assert run.defense().build().batch_size == 4
 
 
 def test_the_rule_of_a_runs_defense_may_be_any_other(tmp_path):
     run = stored(tmp_path)
     assert replace(run.defense(RULE), detector=toy().detector) == toy()
     assert run.defense(RULE).detector == f"onnx:{tmp_path / 'somewhere' / 'toy.onnx'}"  # as seen from the run
-    assert run.defense(IouRule(ioa=RULE)).rule == IouRule(ioa=RULE)
+    assert run.defense(IouRule(ioa_rule=RULE)).rule == IouRule(ioa_rule=RULE)
     follow = ThresholdSchedule(alpha=0.3, beta=0.2)
-    assert run.defense(follow.rule(RULE, 0.4), follow).follow == follow
+    assert run.defense(follow.rule(RULE, 0.4), follow).threshold_schedule == follow
     assert run.defense(threshold_schedule=follow).rule == follow.rule(DEFAULT_RULE, DEFAULT_RULE.base_threshold)
     builtin = stored(tmp_path / "builtin", detector_spec="builtin", detector_options={}).defense()
-    assert (builtin.rule, builtin.follow) == (BUILTIN_RULE, BUILTIN_FOLLOW)
+    assert (builtin.rule, builtin.threshold_schedule) == (BUILTIN_RULE, BUILTIN_FOLLOW)
     batched = stored(tmp_path / "batched", observation_settings=replace(STORED, batch_size=4))
-    assert batched.defense().batch == 4
+    assert batched.defense().batch_size == 4
     own = replace(STORED, batch_size=None)
     own_batches = stored(
-        tmp_path / "own", observation_settings=own, detector_options={"batch": 16, "mask_mode": "crop"}
+        tmp_path / "own", observation_settings=own, detector_options={"batch_size": 16, "mask_mode": "crop"}
     )
-    assert (own_batches.defense().batch, own_batches.defense().mask_mode) == (16, "crop")
+    assert (own_batches.defense().batch_size, own_batches.defense().mask_mode) == (16, "crop")
 
 
 def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
@@ -84,10 +85,10 @@ def test_a_detector_that_was_handed_over_has_no_defense(tmp_path):
         ObjectSeekerError, match=r"does not state how its detector spots sha256:0123 is loaded.* named by its SPEC"
     ):
         run.defense()
-    fitting = Defense(detector="builtin", rule=RULE, masks=Halves(LINES), identity="spots sha256:0123")
+    fitting = Defense(detector="builtin", rule=RULE, masks=Halves(LINES), fingerprint="spots sha256:0123")
     assert run.bind_defense(fitting) == fitting
     with pytest.raises(ObjectSeekerError, match="its detector is builtin, the run's spots sha256:0123"):
-        run.bind_defense(replace(fitting, identity=None))
+        run.bind_defense(replace(fitting, fingerprint=None))
 
 
 def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, monkeypatch):
@@ -111,25 +112,25 @@ def test_options_that_only_say_where_it_runs_are_not_the_detectors(tmp_path, mon
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"identity": "toy sha256:11"}, "its detector is toy sha256:11, the run's toy sha256:00ff"),
+        ({"fingerprint": "toy sha256:11"}, "its detector is toy sha256:11, the run's toy sha256:00ff"),
         ({"masks": Halves(10)}, "its masks are halves:10, the run's halves:2"),
         ({"masks": Pairs(2)}, "its masks are pairs:2, the run's halves:2"),
         ({"masks": Halves(2) + Bands(0.01)}, "its masks are halves:2+bands:0.01, the run's halves:2"),
         ({"fill": 0}, "its fill is 0, the run's 114"),
-        ({"batch": 4}, "its batch size is 4, the run's 8"),
+        ({"batch_size": 4}, "its batch size is 4, the run's 8"),
         ({"class_names": ("a", "b")}, "its class names are not the run's"),
         ({"class_names": None}, "its class names are not the run's"),
         (
-            {"masks": Halves(10), "fill": 0, "identity": "other"},
+            {"masks": Halves(10), "fill": 0, "fingerprint": "other"},
             "its detector is other, the run's toy sha256:00ff; its masks are halves:10, the run's halves:2; its fill "
             "is 0, the run's 114",
         ),
         (
-            {"detector": "onnx:other.onnx", "identity": None},
+            {"detector": "onnx:other.onnx", "fingerprint": None},
             "its detector is onnx:other.onnx, the run's onnx:somewhere/toy.onnx",
         ),
-        ({"mask_mode": "crop", "identity": None}, "its mask_mode is crop, the run's the detector's default"),
-        ({"input_size": 640, "identity": None}, "its input_size is 640, the run's the detector's default"),
+        ({"mask_mode": "crop", "fingerprint": None}, "its mask_mode is crop, the run's the detector's default"),
+        ({"input_size": 640, "fingerprint": None}, "its input_size is 640, the run's the detector's default"),
     ],
 )
 def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_path, changes, named):
@@ -144,7 +145,7 @@ def test_what_is_about_something_else_is_refused_and_every_difference_named(tmp_
 def test_another_way_of_masking_is_another_identity(tmp_path):
     run = stored(tmp_path, detector_fingerprint="toy (64x64 fill batch=8) sha256:00ff")
     with pytest.raises(ObjectSeekerError, match=r"its detector is toy \(64x64 crop .*, the run's toy \(64x64 fill "):
-        run.bind_defense(toy(identity="toy (64x64 crop batch=8) sha256:00ff", mask_mode="crop"))
+        run.bind_defense(toy(fingerprint="toy (64x64 crop batch=8) sha256:00ff", mask_mode="crop"))
 
 
 def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
@@ -152,7 +153,7 @@ def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
     assert run.bind_defense(toy()) == toy()
     masked = r"masked boxes with scores of at least 0\.4 are used, but the run stores none below 0\.5: .* with a lower "
     low = replace(RULE, evidence_threshold=0.4)
-    for rule in (replace(RULE, mask_threshold=0.4), low, IouRule(ioa=low)):
+    for rule in (replace(RULE, mask_threshold=0.4), low, IouRule(ioa_rule=low)):
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
             run.bind_defense(toy(rule=rule))
         with pytest.raises(ObjectSeekerError, match=masked + "--mask-floor"):
@@ -166,15 +167,15 @@ def test_rules_that_look_below_what_is_stored_are_refused(tmp_path):
 def test_one_without_an_identity_that_fits_is_bound(tmp_path):
     run = stored(tmp_path)
     for spec in ("onnx:somewhere/toy.onnx", "onnx:elsewhere/toy.onnx", "onnx:toy.onnx"):
-        unbound = toy(detector=spec, identity=None)
-        assert run.bind_defense(unbound) == replace(unbound, identity=IDENTITY)
-    assert run.bind_defense(toy(batch=8, identity=None)).identity == IDENTITY  # 8 is what no batch means
+        unbound = toy(detector=spec, fingerprint=None)
+        assert run.bind_defense(unbound) == replace(unbound, fingerprint=IDENTITY)
+    assert run.bind_defense(toy(batch_size=8, fingerprint=None)).fingerprint == IDENTITY  # 8 is what no batch means
     own = stored(
         tmp_path / "own",
         observation_settings=replace(STORED, batch_size=None),
-        detector_options={"batch": 16, "mask_mode": "crop"},
+        detector_options={"batch_size": 16, "mask_mode": "crop"},
     )
-    crop = toy(batch=16, mask_mode="crop", class_names=None, identity=None)
-    assert own.bind_defense(crop).identity == IDENTITY
-    with pytest.raises(ObjectSeekerError, match="its batch is the detector's default, the run's 16"):
-        own.bind_defense(replace(crop, batch=None))
+    crop = toy(batch_size=16, mask_mode="crop", class_names=None, fingerprint=None)
+    assert own.bind_defense(crop).fingerprint == IDENTITY
+    with pytest.raises(ObjectSeekerError, match="its batch size is the detector's default, the run's 16"):
+        own.bind_defense(replace(crop, batch_size=None))

@@ -132,7 +132,7 @@ def test_seeds_draw_different_samples_and_every_image_now_and_then(spec, tmp_pat
     dataset = open_dataset(spec)
     drawn = [tuple(entry.id for entry in _select_images(dataset, 3, seed)) for seed in range(60)]
     assert len(set(drawn)) > 50
-    assert {identity for sample in drawn for identity in sample} == {str(number) for number in range(9)}
+    assert {image for sample in drawn for image in sample} == {str(number) for number in range(9)}
 
 
 def test_a_sample_of_a_folder_that_is_never_all_in_memory(spec, tmp_path):

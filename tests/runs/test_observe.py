@@ -67,8 +67,8 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
     for image, entry in zip(images, dataset.images, strict=True):
         (seen,) = ObjectSeeker(Spots(), Rule(), masks=Halves(LINES), fill=9).observe([entry.load()])
         assert image.observation.masks == seen.masks
-        assert image.observation.base == seen.base.at_least(0.3)
-        assert list(image.observation.masked) == [view.at_least(0.2) for view in seen.masked]
+        assert image.observation.base == seen.base.with_min_score(0.3)
+        assert list(image.observation.masked) == [view.with_min_score(0.2) for view in seen.masked]
         assert len(image.observation.boxes)
         known = match.known[entry.ground_truth.label]
         assert image.truth == entry.ground_truth[known]
@@ -305,7 +305,7 @@ def test_a_folder_of_images_has_no_truth(tmp_path):
         picture = np.array(PIL.Image.open(image.path))
         assert (image.observation.width, image.observation.height) == (picture.shape[1], picture.shape[0])
         (seen,) = Spots()([picture])
-        assert image.observation.base == seen.at_least(0.01)
+        assert image.observation.base == seen.with_min_score(0.01)
 
 
 def test_an_image_that_changes_its_size_during_the_run_is_stored_as_it_was_seen(tmp_path):
@@ -387,7 +387,7 @@ def test_the_plan(spec):
 def test_the_plan_says_where_the_views_come_from(spec, masks, views, why):
     found = plan_run(open_dataset(spec), ObservationSettings(masks))
     assert (found.views_per_image, found.forward_passes, found.reason) == (views, 4 * views, why)
-    assert views == masks.passes(640, 480)
+    assert views == masks.forward_passes(640, 480)
 
 
 def test_the_estimate_comes_from_a_few_views(spec):

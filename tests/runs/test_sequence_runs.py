@@ -44,9 +44,9 @@ def test_a_frame_shows_its_share_and_the_run_knows_frames_and_tracks(tmp_path):
     for entry, image in zip(open_dataset(spec).images, open_run(tmp_path / "run").images(), strict=True):
         assert image.frame == entry.frame == FrameIndex("clip", image.frame.number, 10.0)
         assert image.track.tolist() == entry.track.tolist() == ([3] if image.frame.number < 2 else [3, 8])
-        masks = ROLLING.of_frame(image.frame.number).masks(24, 20)
+        masks = ROLLING.recipe_for_frame(image.frame.number).masks(24, 20)
         assert image.observation.masks == masks
-        base, *masked = detect_views(Spots(), entry.load(), masks, value=114, batch=8)
+        base, *masked = detect_views(Spots(), entry.load(), masks, value=114, batch_size=8)
         assert image.observation.base.xyxy.tolist() == base.xyxy.tolist()
         assert [one.xyxy.tolist() for one in image.observation.masked] == [one.xyxy.tolist() for one in masked]
 
@@ -64,7 +64,7 @@ def test_a_sample_keeps_the_numbers_of_its_frames(tmp_path):
     numbers = [image.frame.number for image in run.images()]
     assert sorted(numbers) != numbers or numbers != [0, 1, 2]
     for image in run.images():
-        assert image.observation.masks == ROLLING.of_frame(image.frame.number).masks(24, 20)
+        assert image.observation.masks == ROLLING.recipe_for_frame(image.frame.number).masks(24, 20)
 
 
 def test_tracks_of_classes_the_detector_does_not_know_are_left_out_with_them(tmp_path):

@@ -26,7 +26,7 @@ from store_cases import (
     write_broken,
 )
 
-from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs, halves
+from objectseeker import Bands, Detections, Halves, ObjectSeekerError, Observation, Pairs
 from objectseeker.core.observation import evenly_spaced_lines, keep_lines
 from objectseeker.core.recipes import line_positions
 from objectseeker.runs.manifest import FORMAT, Manifest, decode_manifest, encode_manifest
@@ -58,13 +58,13 @@ def bits(found):
 def test_boxes_come_back_to_the_last_bit_and_in_order(data):
     size = data.draw(st.tuples(st.integers(1, 9), st.integers(1, 9)))
     made = manifest([size], detector_names=(), dataset_names=(), dataset_labels=None, unmatched_classes=())
-    views = [data.draw(detections()) for _ in range(made.observation_settings.masks.passes(*size))]
+    views = [data.draw(detections()) for _ in range(made.observation_settings.masks.forward_passes(*size))]
     with tempfile.TemporaryDirectory() as folder:
         with open_writer(folder, made) as run:
             write_boxes(run, 0, views[0], views[1:])
         (image,) = open_run(folder).images()
     assert [bits(view) for view in (image.observation.base, *image.observation.masked)] == [*map(bits, views)]
-    assert image.observation.masks == halves(*size, 2)
+    assert image.observation.masks == Halves(2).masks(*size)
 
 
 def test_the_manifest_comes_back(tmp_path):
@@ -97,8 +97,8 @@ def test_boxes_below_the_floors_are_not_stored(tmp_path):
     made = manifest(observation_settings=replace(SETTINGS, base_floor=0.25, mask_floor=0.5))
     (views,) = store(tmp_path / "run", made)
     (image,) = open_run(tmp_path / "run").images()
-    assert image.observation.base == views[0].at_least(0.25)
-    assert list(image.observation.masked) == [view.at_least(0.5) for view in views[1:]]
+    assert image.observation.base == views[0].with_min_score(0.25)
+    assert list(image.observation.masked) == [view.with_min_score(0.5) for view in views[1:]]
     exactly = Detections([[0, 0, 1, 1]] * 2, [0.25, 0.5], [0, 0])
     with open_writer(tmp_path / "edge", made) as run:
         write_boxes(run, 0, exactly, [exactly] * 8)
@@ -113,12 +113,12 @@ def test_boxes_keep_the_detectors_labels_and_the_vocabulary_translates(tmp_path)
     run = open_run(tmp_path / "run")
     words = run.vocabulary
     assert (words.detector_names, words.dataset_names) == (DETECTOR_NAMES, DATASET_NAMES)
-    assert words.to_dataset.tolist() == [2, 0, -1, 0]
+    assert words.dataset_labels.tolist() == [2, 0, -1, 0]
     for image, views in zip(run.images(), stored, strict=True):
         assert [image.observation.base, *image.observation.masked] == views
         for view in views:
             known = view[view.label != 2]  # the dataset has no unicorns
-            assert words.in_dataset(view).label.tolist() == [made.dataset_labels[label] for label in known.label]
+            assert words.map_to_dataset(view).label.tolist() == [made.dataset_labels[label] for label in known.label]
     assert any((view.label == 2).any() for views in stored for view in views)  # there were unicorns to keep
 
 
@@ -129,7 +129,7 @@ def test_without_dataset_classes_labels_stay_the_detectors(tmp_path):
     (image,) = run.images()
     assert [image.observation.base, *image.observation.masked] == views
     assert run.vocabulary.dataset_names == DETECTOR_NAMES
-    assert [run.vocabulary.in_dataset(view) for view in views] == views
+    assert [run.vocabulary.map_to_dataset(view) for view in views] == views
 
 
 def test_without_any_class_names_every_label_stays(tmp_path):
@@ -138,7 +138,7 @@ def test_without_any_class_names_every_label_stays(tmp_path):
     with open_writer(tmp_path, made) as run:
         write_boxes(run, 0, seen, [seen] * 8)
     run = open_run(tmp_path)
-    assert run.vocabulary.in_dataset(run.images()[0].observation.base) == seen
+    assert run.vocabulary.map_to_dataset(run.images()[0].observation.base) == seen
 
 
 def test_parts_are_plain_parquet_and_always_the_same_bytes(tmp_path):
@@ -367,7 +367,7 @@ def test_more_lines_than_observed_are_refused():
 
 
 def observed(width, height, lines, seed=0):
-    masks = halves(width, height, lines)
+    masks = Halves(lines).masks(width, height)
     views = some_views(seed, 1 + len(masks))
     return Observation(width, height, masks, views[0], views[1:])
 
@@ -376,7 +376,7 @@ def observed(width, height, lines, seed=0):
 def test_restricted_to_lines_that_divide_it_is_what_fewer_lines_would_have_seen(lines, fewer):
     everything = observed(333, 500, lines)
     found = keep_lines(everything, fewer)
-    assert found.masks == halves(333, 500, fewer)
+    assert found.masks == Halves(fewer).masks(333, 500)
     view_of = {tuple(r): view for r, view in zip(everything.masks.removed.tolist(), everything.masked, strict=True)}
     assert list(found.masked) == [view_of[tuple(r)] for r in found.masks.removed.tolist()]
     assert found.base == everything.base

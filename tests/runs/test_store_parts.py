@@ -27,7 +27,7 @@ BROKEN = 4
 def found_on(index):
     if index == BROKEN:
         return StoredBoxes.unreadable_image(index, "it is torn")
-    views = some_views(index, MADE.observation_settings.masks.passes(*SIZES[index]))
+    views = some_views(index, MADE.observation_settings.masks.forward_passes(*SIZES[index]))
     return boxes_to_store(job_of(MADE), index, SIZES[index], views)
 
 

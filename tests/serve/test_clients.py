@@ -20,9 +20,9 @@ from objectseeker.metrics import ThreatModel
 def builtin(tmp_path_factory):
     """The built-in detector with its own rule and a few masks, from a file as a user has it."""
     file = tmp_path_factory.mktemp("defense") / "defense.json"
-    Defense.default("builtin", masks=Halves(1)).save(file)
+    Defense.for_detector("builtin", masks=Halves(1)).save(file)
     defense = Defense.load(file)
-    seeker = defense.seeker()
+    seeker = defense.build()
     with serving(defense=defense, seeker=seeker) as running:
         yield running
 
@@ -117,7 +117,7 @@ def test_curl_gets_what_detect_writes(tmp_path, monkeypatch, certify):
     monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
     monkeypatch.chdir(tmp_path)
     defense = Defense.load(tmp_path / "o" / "defense.json")
-    with serving(defense=defense, seeker=defense.seeker(), threat=ThreatModel(area=0.02)) as running:
+    with serving(defense=defense, seeker=defense.build(), threat=ThreatModel(area=0.02)) as running:
         path = f"/detect{'?certify=1' if certify else ''}"
         if shutil.which("curl"):
             command = ["curl", "-sf", "--data-binary", "@photos/0.png", f"http://127.0.0.1:{running.port}{path}"]

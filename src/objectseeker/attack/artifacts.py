@@ -97,7 +97,7 @@ def recheck(folder: Path, seeker: ObjectSeeker | None = None) -> dict[str, Any]:
     """
     case = json.loads((folder / CASE).read_text(encoding="utf-8"))
     if seeker is None:
-        seeker = Defense.load(folder / DEFENSE).seeker(case["device"])
+        seeker = Defense.load(folder / DEFENSE).build(case["device"])
     pipeline = Pipeline.from_seeker(seeker, case["certification_threshold"])
     clean, attacked = load_image(folder / CLEAN), load_image(folder / ATTACKED)
     box, labels = np.array(case["box"], float), tuple(case["labels"])

@@ -81,7 +81,7 @@ class AttackResult:
     def to_dict(self) -> dict[str, Any]:
         """Return the content of attack.json."""
         return {
-            "defense": self.setup.defense.described(),
+            "defense": self.setup.defense.to_public_dict(),
             "device": self.setup.device,
             "mode": self.setup.mode,
             "patch": asdict(self.patch),
@@ -148,7 +148,7 @@ def attack(
     if run is not None:
         defense = run.bind_defense(defense or run.defense())
     setup = load_attack(
-        defense or Defense.default("builtin"),
+        defense or Defense.for_detector("builtin"),
         certification_threshold=certification_threshold,
         mode=mode,
         device=device,
@@ -226,7 +226,7 @@ def load_attack(
     """
     if mode not in (None, *get_args(Mode)):
         raise ObjectSeekerError(f"mode must be white-box or black-box: got {mode!r}")
-    seeker = defense.seeker(device)
+    seeker = defense.build(device)
     detector = cast(LoadedDetector, seeker.detector)
     bound = defense.with_fingerprint(detector.fingerprint)
     pipeline = Pipeline.from_seeker(seeker, certification_threshold)
@@ -260,7 +260,7 @@ def targets_of_images(pipeline: Pipeline, paths: Sequence[Path], max_objects: in
             return
         image = load_image(path)
         observation = pipeline.observe(image)
-        boxes = observation.base.at_least(max(MIN_OBJECT_SCORE, pipeline.rule.base_threshold))
+        boxes = observation.base.with_min_score(max(MIN_OBJECT_SCORE, pipeline.rule.base_threshold))
         order = np.argsort(-boxes.score, kind="stable")[: max_objects - count]
         for number, (n, label) in enumerate(zip(order, boxes.label[order].tolist(), strict=True)):
             yield Target(path.name, number, image, observation, boxes.xyxy[n], (label,), _class_name(names, label))
@@ -455,7 +455,7 @@ def _severity(image: EvaluatedImage, system: AttackedSystem) -> tuple[bool, bool
 
 def _evaluate(pipeline: Pipeline, solutions: Sequence[Solution], system: AttackedSystem) -> Iterator[EvaluatedImage]:
     """Evaluate each solution by the real pipeline; images for the undefended detector go through it in batches."""
-    size = int(getattr(pipeline.seeker.detector, "batch", pipeline.seeker.batch))
+    size = int(getattr(pipeline.seeker.detector, "batch_size", pipeline.seeker.batch_size))
     for start in range(0, len(solutions), size):
         batch = solutions[start : start + size]
         images = [draw_patches(s.task.target.image, s.patches, s.task.position.corners) for s in batch]
@@ -476,6 +476,6 @@ def _evaluate(pipeline: Pipeline, solutions: Sequence[Solution], system: Attacke
 
 def _evaluate_base(pipeline: Pipeline, solution: Solution, image: Image, base: Detections) -> EvaluatedImage:
     task = solution.task
-    boxes = base.at_least(pipeline.rule.base_threshold)
+    boxes = base.with_min_score(pipeline.rule.base_threshold)
     status = pipeline.base_status(task.target, boxes)
     return EvaluatedImage(image, boxes, boxes, task.position, task.patch_size, solution.loss, *status)

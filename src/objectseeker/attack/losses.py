@@ -159,9 +159,9 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
     """
     rule, observation = pipeline.scoring_rule, target.observation
     filter_share = pipeline.rule.filter_iou if isinstance(pipeline.rule, IouRule) else rule.filter_ioa
-    counts = immune[observation.mask_of] & (rule.evidence(rule.scores(observation)) > 0)
-    counts &= pipeline.finding_boxes(target, observation.boxes)
-    shown: Detections = observation.boxes[counts]
+    counts = immune[observation.mask_index] & (rule.evidence(rule.discounted_scores(observation)) > 0)
+    counts &= pipeline.finding_boxes(target, observation.all_masked)
+    shown: Detections = observation.all_masked[counts]
     chosen: list[Floats] = []
     for box in shown.xyxy[np.argsort(-shown.score, kind="stable")]:
         if any(ioa(box[None], other[None])[0, 0] > filter_share for other in chosen):

@@ -163,7 +163,7 @@ def object_effects(outcome: AttackOutcome, pipeline: Pipeline) -> dict[str, Any]
     exclude that a certified object disappears or is misclassified; they do not cover fabricated boxes.
     """
     target, undefended, defended = outcome.target, outcome.worst_for_undefended, outcome.on_defended
-    base = target.observation.base.at_least(pipeline.rule.base_threshold)
+    base = target.observation.base.with_min_score(pipeline.rule.base_threshold)
     output = pipeline.output(pipeline.rule, target.observation)
     return {
         "undefended": None if undefended is None else _effect(pipeline, target, undefended.base, base),
@@ -302,14 +302,14 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
     A detector's fingerprint identifies its weights and options. Where one of the defenses has none, its spec and its
     options are compared.
     """
-    bound = None not in (attacked.identity, requested.identity)
+    bound = None not in (attacked.fingerprint, requested.fingerprint)
 
     def settings(defense: Defense) -> dict[str, Any]:
         spec = {"detector": spec_without_path(defense.detector), **defense.options}
-        detector = {"detector": defense.identity} if bound else spec
+        detector = {"detector": defense.fingerprint} if bound else spec
         rule = asdict(defense.rule)
         ioa_rule: dict[str, Any] = rule.pop("ioa", {})
-        views = {"masks": str(defense.masks), "fill": defense.fill, "batch": defense.batch or BATCH}
+        views = {"masks": str(defense.masks), "fill": defense.fill, "batch_size": defense.batch_size or BATCH}
         return {**detector, **views, **ioa_rule, **rule}
 
     first, second = settings(attacked), settings(requested)
@@ -319,4 +319,4 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
 
 def _describe_patch(patch: Patch) -> str:
     count = "two of " if patch.count == 2 else ""
-    return f"{count}{patch.area:.4g} of the image, aspect {patch.aspect:.4g}, {patch.where}"
+    return f"{count}{patch.area:.4g} of the image, aspect {patch.aspect:.4g}, {patch.location}"

@@ -269,7 +269,7 @@ class _AttackBatch:
         return LossTargets(
             box=self.box[rows],
             object_classes=self._tensor(labels),
-            score=self._tensor(np.where(view == WHOLE, rule.base_threshold, rule.floor)).float(),
+            score=self._tensor(np.where(view == WHOLE, rule.base_threshold, rule.min_mask_score)).float(),
             every_class=self._tensor((view == WHOLE) & self.white.detector.layout.every_class),
             relabels=self.relabels[rows],
             lines=self._tensor(lines).float(),

@@ -180,7 +180,7 @@ class Pipeline:
     @property
     def scoring_rule(self) -> Rule:
         """The rule that decides what scores of masked boxes count for."""
-        return self.rule.ioa if isinstance(self.rule, IouRule) else self.rule
+        return self.rule.ioa_rule if isinstance(self.rule, IouRule) else self.rule
 
     @property
     def uses_iou(self) -> bool:
@@ -194,7 +194,7 @@ class Pipeline:
     def certify(self, target: Target, patch: Patch) -> tuple[bool, bool]:
         """Return whether the object is certified as one of its labels, and whether it is so vacuously."""
         certificates = self.seeker.certify(
-            target.observation, target.ground_truth, patch, threshold=self.certification_threshold
+            target.observation, target.ground_truth, patch, certification_threshold=self.certification_threshold
         )
         return bool(certificates.certified.any()), bool(certificates.vacuous.any())
 
@@ -205,7 +205,7 @@ class Pipeline:
 
     def base_status(self, target: Target, base: Detections) -> tuple[bool, bool]:
         """Return `undefended` and `undefended_fitting` of the status, from the boxes of the unmasked image alone."""
-        base = base.at_least(self.rule.base_threshold)
+        base = base.with_min_score(self.rule.base_threshold)
         fits = iou(target.box[None], base.xyxy)[0] >= FITTING_IOU
         return self.is_found(target, base), bool((fits & self.has_label(target, base)).any())
 

@@ -41,8 +41,8 @@ class PositionCertificates:
             evidence = np.ones(len(proves))
         else:
             proves = proving_pairs(rule, observation, objects, pipeline.certification_threshold, "exact")
-            evidence = rule.evidence(rule.scores(observation))
-        safe = any_box_per_mask(proves & (evidence >= 1)[:, None], observation.mask_of, len(observation.masks))
+            evidence = rule.evidence(rule.discounted_scores(observation))
+        safe = any_box_per_mask(proves & (evidence >= 1)[:, None], observation.mask_index, len(observation.masks))
         proofs = []
         for of_label, single_view in zip(proves.T, safe, strict=True):
             stars = None
@@ -51,7 +51,7 @@ class PositionCertificates:
                 stars = build_stars(observation, members, evidence[members], rule.cluster_distance)
             proofs.append(ObjectProof(observation.masks, single_view, stars))
         best = np.zeros(len(observation.masks))
-        np.maximum.at(best, observation.mask_of, np.where(proves.any(axis=1), evidence, 0.0))
+        np.maximum.at(best, observation.mask_index, np.where(proves.any(axis=1), evidence, 0.0))
         return cls(observation.masks, best, tuple(proofs))
 
     def position_at(self, corners: Ints, size: tuple[int, int]) -> Position:
@@ -181,7 +181,7 @@ def _diverse(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
 def _candidate_corners(target: Target, patch: Patch, size: tuple[int, int], rng: np.random.Generator) -> Ints:
     """Return allowed corners x, y, each once, in a fixed order."""
     positions = PatchPositions.of(target.box[None], *target.image_size)
-    allowed = positions.allowed(patch.where, np.array([size]))[0]
+    allowed = positions.allowed(patch.location, np.array([size]))[0]
     allowed = allowed[(allowed[:, :2] <= allowed[:, 2:]).all(axis=1)]
     if not len(allowed):
         return np.empty((0, 2), np.int64)

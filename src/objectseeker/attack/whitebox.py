@@ -209,7 +209,7 @@ class PatchRenderer:
 
     def mask_lines(self, image: int, masks: Masks) -> Floats:
         """Return the lines of each mask on the network input: (M, 2 axes, 2), infinity where there is none."""
-        strips, members = masks.strips, masks.members
+        strips, members = masks.strips, masks.strip_indices
         inside, position = strips.lines
         lines = np.full((len(masks), 2, 2), np.inf)
         for k in range(members.shape[1]):

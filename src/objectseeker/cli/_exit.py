@@ -18,7 +18,7 @@ from objectseeker.cli._console import Notes, errors, escape, fail, log, notes
 from objectseeker.errors import ObjectSeekerError, is_out_of_memory
 
 FAULT, INTERRUPTED = 70, 130
-NO_MEMORY = "there is not enough memory: ask for less at once (a smaller --batch, fewer --processes or --workers)"
+NO_MEMORY = "there is not enough memory: ask for less at once (a smaller --batch-size, fewer --processes or --workers)"
 SHOW_CURSOR = b"\x1b[?25h"
 
 

@@ -52,7 +52,7 @@ class DetectorOptions:
     input_size: Annotated[int | None, typer.Option(help="Side of the network input in pixels, where it is free.")] = (
         None
     )
-    batch: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
+    batch_size: Annotated[int | None, typer.Option(help="Views per forward pass.")] = None
     mask_mode: Annotated[
         str | None,
         typer.Option(
@@ -111,7 +111,7 @@ class RuleOptions:
     ] = None
     evidence_alpha: Annotated[float | None, typer.Option(help="Evidence rule: alpha of evidence_threshold.")] = None
     evidence_beta: Annotated[float | None, typer.Option(help="Evidence rule: beta of evidence_threshold.")] = None
-    power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None
+    evidence_power: Annotated[float | None, typer.Option(help="Evidence rule: exponent. Default: 1.")] = None
     filter_ioa: Annotated[
         float | None, typer.Option(help="Share of a masked box a base box must explain. Default: 0.6.")
     ] = None
@@ -134,7 +134,7 @@ class ThreatOptions:
     patch: Annotated[str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.")] = "1%"
     aspect: Annotated[float, typer.Option(help="Patch width divided by its height.")] = 1.0
     patches: Annotated[int, typer.Option(help="How many patches at once, 1 or 2.")] = 1
-    threshold: Annotated[
+    certification_threshold: Annotated[
         float | None,
         typer.Option(help="T: share of an object that must stay covered. Default: 0; with --filter-iou 0.5."),
     ] = None
@@ -151,12 +151,12 @@ class ThreatOptions:
             area=self.area,
             aspect=self.aspect,
             count=self.patches,
-            threshold=self.threshold,
+            certification_threshold=self.certification_threshold,
             bound=self.bound,  # type: ignore[arg-type]  # Threat refuses what it does not know
         )
 
-    def at(self, where: str) -> Patch:
-        return Patch(self.area, self.aspect, where, self.patches)  # type: ignore[arg-type]  # likewise
+    def at(self, location: str) -> Patch:
+        return Patch(self.area, self.aspect, location, self.patches)  # type: ignore[arg-type]  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +184,7 @@ class DefenseOptions:
         if self.defense is not None:
             defense = Defense.load(self.defense)
         else:
-            defense = Defense.default(self.detector or "builtin") if run is None else run.defense()
+            defense = Defense.for_detector(self.detector or "builtin") if run is None else run.defense()
         for setting in self.settings or ():
             defense = set_defense_value(defense, setting)
         return defense
@@ -288,7 +288,7 @@ def defense_of(detector: DetectorOptions, masks: MaskOptions, rule: RuleOptions)
         return Defense.load(rule.defense)
     known = what_is_observed(detector, masks, None)
     chosen, follow = _rule_of(rule, known)
-    return replace(known, rule=chosen, follow=follow)
+    return replace(known, rule=chosen, threshold_schedule=follow)
 
 
 def defense_of_run(run: Run, rule: RuleOptions, *, point: bool = False) -> Defense:
@@ -313,7 +313,7 @@ def what_is_observed(detector: DetectorOptions, masks: MaskOptions, file: Path |
         return Defense.load(file)
     spec, options = detector.given()
     spec = "builtin" if spec is None else spec
-    return Defense.default(
+    return Defense.for_detector(
         spec, masks=_masks_of(masks), **options | ({} if masks.fill is None else {"fill": masks.fill})
     )
 
@@ -395,7 +395,7 @@ def read_class_map(text: str) -> dict[str, str]:
 
 def say(defense: Defense) -> None:
     """The settings in full, where they come from no file: what is printed can be typed again."""
-    ioa = defense.rule.ioa if isinstance(defense.rule, IouRule) else defense.rule
+    ioa = defense.rule.ioa_rule if isinstance(defense.rule, IouRule) else defense.rule
     values = {field.name: getattr(ioa, field.name) for field in fields(ioa)}
     if isinstance(defense.rule, IouRule):
         values["filter_iou"] = defense.rule.filter_iou
@@ -439,10 +439,10 @@ def _rule_of(rule: RuleOptions, known: Defense) -> tuple[AnyRule, ThresholdSched
         follow, chosen = None, Rule(**given)
     else:
         assert isinstance(known.rule, Rule)
-        follow, base_threshold = known.curve, given.pop("base_threshold", None)
+        follow, base_threshold = known.resolved_schedule, given.pop("base_threshold", None)
         chosen = known.rule if base_threshold is None else follow.rule(known.rule, base_threshold)
         chosen = replace(chosen, **given)
-    return (chosen if filter_iou is None else IouRule(ioa=chosen, filter_iou=filter_iou)), follow
+    return (chosen if filter_iou is None else IouRule(ioa_rule=chosen, filter_iou=filter_iou)), follow
 
 
 def _masks_of(masks: MaskOptions) -> Recipe:

@@ -43,13 +43,13 @@ def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
 
 def settings_row(settings: EvaluationSettings) -> dict[str, str]:
     """What a search chooses; what the paper's rule does not have is empty."""
-    follow, ioa = settings.follow, settings.ioa
+    follow, ioa = settings.threshold_schedule, settings.ioa
     values = {
         "alpha": follow.alpha,
         "beta": follow.beta,
         "low alpha": follow.evidence_alpha,
         "low beta": follow.evidence_beta,
-        "power": None if follow.evidence_alpha is None else ioa.power,
+        "evidence_power": None if follow.evidence_alpha is None else ioa.evidence_power,
         "filter_ioa": ioa.filter_ioa,
         "edge_factor": ioa.edge_factor,
         "cluster_distance": ioa.cluster_distance,

@@ -191,7 +191,8 @@ class Watching:
                     printed.print(f"certified {where}: {sums.certified[where]} of {sums.boxes} boxes")
                 printed.print(
                     f"{sums.certified['vacuous_far']} boxes have no far position and count as certified there; all "
-                    f"against {patch_words(self.threat)}, T = {self.about['threshold']:g}, each frame by itself"
+                    f"against {patch_words(self.threat)}, T = {self.about['certification_threshold']:g}, "
+                    "each frame by itself"
                 )
                 printed.print(ABOUT)
             if self.lines.alert:

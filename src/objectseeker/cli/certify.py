@@ -60,7 +60,7 @@ def certify(
         defense.save(out.with_name(f"{out.stem}.defense.json"))
     if as_json:
         objects_are = "labeled" if labeled else "output"
-        about = {"defense": defense.described(), "objects_are": objects_are}
+        about = {"defense": defense.to_public_dict(), "objects_are": objects_are}
         print_json(about | {"objects": [row.to_dict() for row in rows]})
         return
     counted = [row for row in rows if not row.ignored]

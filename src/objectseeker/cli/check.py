@@ -58,10 +58,12 @@ def check(
         if (spec or named) is None:
             raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defense FILE")
         spec = str(spec or named)
-        checked = Defense.default(spec, rule=Rule(), follow=None, masks=parse_recipe(masks or "halves:4"), **given)
-        deployed = Defense.default(spec, masks=Halves() if masks is None else checked.masks, **given)
+        checked = Defense.for_detector(
+            spec, rule=Rule(), threshold_schedule=None, masks=parse_recipe(masks or "halves:4"), **given
+        )
+        deployed = Defense.for_detector(spec, masks=Halves() if masks is None else checked.masks, **given)
         following = f"objectseeker observe IMAGES --out run --detector {shlex.quote(spec)}{_repeated(options, masks)}"
-    seeker = checked.seeker(device, trust_detector=trust_detector)
+    seeker = checked.build(device, trust_detector=trust_detector)
     loaded = cast(detectors.LoadedDetector, seeker.detector)
     if reason := detectors.unverified_reason(loaded):
         warn(reason)
@@ -78,7 +80,7 @@ def check(
         load_image(image if image is not None else samples()[0].path),
         masks=checked.masks,
         deployed_masks=deployed.masks,
-        batch=getattr(loaded, "batch", seeker.batch),
+        batch_size=getattr(loaded, "batch_size", seeker.batch_size),
         fill=checked.fill,
         open_progress=progress,
         on_result=show,

@@ -34,7 +34,7 @@ def demo(
     from objectseeker.demo import demo_run as job
     from objectseeker.demo.samples import samples
 
-    defense, area = replace(Defense.default("builtin"), masks=parse_recipe(masks)), parse_area(patch)
+    defense, area = replace(Defense.for_detector("builtin"), masks=parse_recipe(masks)), parse_area(patch)
     count = len(samples())
     out.mkdir(parents=True, exist_ok=True)
     results = []

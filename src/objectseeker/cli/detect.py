@@ -108,7 +108,7 @@ def detect(
     if (given := video_in(inputs)) is not None:
         if class_map or outside:
             raise ObjectSeekerError("--class-map and --outside are about datasets: leave them out for a video")
-        seeker_of = partial(defense.seeker, device, trust_detector=trust_detector)
+        seeker_of = partial(defense.build, device, trust_detector=trust_detector)
         watching = _watching(given, video, out, defense, seeker_of, threat=against, annotate=annotate, alert=alert)
         watching.say_cost()
         watching.run(as_json=as_json)
@@ -117,12 +117,12 @@ def detect(
     refuse_rolling(defense.masks)
     data, sources, ids = _given(inputs, outside)
     pairs = None if class_map is None else read_class_map(class_map)
-    seeker = defense.seeker(device, trust_detector=trust_detector)
+    seeker = defense.build(device, trust_detector=trust_detector)
     loaded: Any = seeker.detector
     categories, warnings = _categories(data, ids, loaded.names, pairs)
-    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
+    bound = defense.with_fingerprint(defense.fingerprint or loaded.fingerprint)
     doubt = None if trust_detector else unverified_reason(loaded)
-    about = None if against is None else against.described(bound.rule)
+    about = None if against is None else against.to_dict(bound.rule)
     with journal_in(out, {"defense": _decides(bound), "certified": about}) as journal:
         before = sum(source.name in journal.images for source in sources)
         known = len(journal.images)
@@ -169,7 +169,9 @@ def detect(
             }
         )
     else:
-        _print_totals(totals, out, against, about["threshold"] if about else 0.0, pictures=annotate, alert=alert)
+        _print_totals(
+            totals, out, against, about["certification_threshold"] if about else 0.0, pictures=annotate, alert=alert
+        )
     for reason in failed.values():
         notes.print(f"[bold yellow]skipped:[/] {escape(reason)}")
     if failed:
@@ -199,11 +201,11 @@ def _watching(
     opened = open_video(given, rate=options.fps)  # first: a detector takes longer to load than a bad file to refuse
     seeker = seeker_of()
     loaded: Any = seeker.detector
-    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
+    bound = defense.with_fingerprint(defense.fingerprint or loaded.fingerprint)
     bound.save(out / "defense.json")
     say(bound)
     lines = Lines(opened.name, Categories.of_detector(loaded.names), bound.sha256, alert)
-    about = None if threat is None else threat.described(bound.rule)
+    about = None if threat is None else threat.to_dict(bound.rule)
     names = tuple(loaded.names)
     return Watching(opened, choice, seeker, lines, out, threat=threat, about=about, annotate=annotate, names=names)
 
@@ -213,7 +215,7 @@ def _threat(options: ThreatOptions, certify: bool) -> ThreatModel | None:
         return options.threat()
     if options != ThreatOptions():
         raise ObjectSeekerError(
-            "--patch, --aspect, --patches, --threshold and --bound say what --certify certifies: add it"
+            "--patch, --aspect, --patches, --certification-threshold and --bound say what --certify certifies: add it"
         )
     return None
 
@@ -249,7 +251,7 @@ def _decides(defense: Defense) -> dict[str, Any]:
     """Everything that two defenses of one sha256 have in common."""
     from objectseeker.defense import spec_without_path
 
-    return defense.to_dict() | {"detector": spec_without_path(defense.detector), "follow": None}
+    return defense.to_dict() | {"detector": spec_without_path(defense.detector), "threshold_schedule": None}
 
 
 def _say_cost(defense: Defense, before: int, total: int) -> None:

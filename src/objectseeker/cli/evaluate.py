@@ -120,13 +120,13 @@ def evaluate(
     under_attack = None
     if attacks is not None:
         from objectseeker.attack.metrics import read_recall
-        from objectseeker.metrics.settings import threshold_of
+        from objectseeker.metrics.settings import certification_threshold_of
 
         under_attack = read_recall(
             attacks,
             deployed,
             evaluated.settings.threat.patches(),
-            certification_threshold=threshold_of(defense.rule, threat.threshold),
+            certification_threshold=certification_threshold_of(defense.rule, threat.certification_threshold),
         )
     rows = []
     if requested and evaluated.defended.point is not None:

@@ -91,7 +91,7 @@ def serve(
     defense = defense_of(detector, masks, rule)
     seekers = _seekers(defense, device, trust_detector)
     loaded: Any = seekers[0].detector
-    bound = defense.with_fingerprint(defense.identity or loaded.fingerprint)
+    bound = defense.with_fingerprint(defense.fingerprint or loaded.fingerprint)
     passes = 1 + len(bound.masks.masks(SQUARE_SIDE, SQUARE_SIDE))  # rejects masks for streams
     say(bound)
     notes.print(
@@ -119,7 +119,7 @@ def _seekers(defense: Defense, device: str | None, trust_detector: bool) -> list
     from objectseeker.runs.engines import all_gpus
 
     devices = all_gpus() if device == "cuda" else [None] if device is None else device.split(",")
-    seekers = [defense.seeker(one, trust_detector=trust_detector) for one in devices]
+    seekers = [defense.build(one, trust_detector=trust_detector) for one in devices]
     loaded: list[Any] = [seeker.detector for seeker in seekers]
     for one, detector in zip(devices, loaded, strict=True):
         if detector.fingerprint != loaded[0].fingerprint:

@@ -46,7 +46,7 @@ def tune(
     recall_of: Annotated[
         str, typer.Option(help="Which detector's clean recall counts: defended, or undefended.")
     ] = "defended",
-    where: Annotated[list[str] | None, typer.Option(help="What to maximize; default: far, close and over.")] = None,
+    location: Annotated[list[str] | None, typer.Option(help="What to maximize; default: far, close and over.")] = None,
     filter_ioa: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     edge_factor: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
     cluster_distance: Annotated[list[float] | None, typer.Option(help="Only these values; may be repeated.")] = None,
@@ -98,7 +98,7 @@ def tune(
         clean_recall=clean_recall,
         fppi=fppi,
         recall_of=recall_of,  # type: ignore[arg-type]  # Search refuses what it does not know
-        wheres=tuple(where or ("far", "close", "over")),  # type: ignore[arg-type]
+        locations=tuple(location or ("far", "close", "over")),  # type: ignore[arg-type]
         most_loss=loss,
         mask_floor=stored.manifest.observation_settings.mask_floor,
         base_floor=stored.manifest.observation_settings.base_floor,
@@ -131,7 +131,9 @@ def tune(
             defense.save(out / "defense.json")
         _note_plots()
     if as_json:
-        print_json(tuning_tables.as_json(tuning, rows) | {"defense": None if defense is None else defense.described()})
+        print_json(
+            tuning_tables.as_json(tuning, rows) | {"defense": None if defense is None else defense.to_public_dict()}
+        )
         return
     _print(tuning_tables.for_terminal(tuning, rows))
     if defense is None:
@@ -188,7 +190,7 @@ def _within_passes(
             defense.save(files[budget])
         _note_plots()
     if as_json:
-        described = {str(budget): defense.described() for budget, defense in defenses.items()}
+        described = {str(budget): defense.to_public_dict() for budget, defense in defenses.items()}
         print_json(found.to_dict() | {"defenses": described})
         return
     _print(recipe_search_tables.for_terminal(found))

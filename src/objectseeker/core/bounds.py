@@ -26,7 +26,7 @@ SMALLEST_FILTER = 1e-6  # below it the margin no longer dominates rounding; such
 
 
 def lower_bound(
-    masked: Floats, truth: Floats, filter_ioa: float, bound: Bound = "exact", margin: float = MARGIN
+    masked: Floats, objects: Floats, filter_ioa: float, bound: Bound = "exact", margin: float = MARGIN
 ) -> Floats:
     """Share of each object that any explanation of each masked box covers at least: shape (masked, truth).
 
@@ -36,10 +36,10 @@ def lower_bound(
     """
     if bound not in ("exact", "paper"):
         raise ObjectSeekerError(f"bound must be 'exact' or 'paper', got {bound!r}")
-    if not len(masked) or not len(truth) or filter_ioa < SMALLEST_FILTER:
-        return np.zeros((len(masked), len(truth)))
-    paper = _paper(masked[:, None], truth[None], filter_ioa, margin)
-    return paper if bound == "paper" else np.maximum(paper, _exact(masked[:, None], truth[None], filter_ioa, margin))
+    if not len(masked) or not len(objects) or filter_ioa < SMALLEST_FILTER:
+        return np.zeros((len(masked), len(objects)))
+    paper = _paper(masked[:, None], objects[None], filter_ioa, margin)
+    return paper if bound == "paper" else np.maximum(paper, _exact(masked[:, None], objects[None], filter_ioa, margin))
 
 
 def _paper(m: Floats, g: Floats, filter_ioa: float, margin: float) -> Floats:

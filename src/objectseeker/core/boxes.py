@@ -104,7 +104,7 @@ class Detections:
     def _repr_html_(self) -> str:
         return detections_html(self)
 
-    def at_least(self, score: float) -> Detections:
+    def with_min_score(self, score: float) -> Detections:
         """The boxes whose score is at least `score`."""
         return self[self.score >= score]
 

@@ -49,7 +49,7 @@ class Certificates:
     certified: Bools
     vacuous: Bools
     safe: Bools
-    vulnerable: Ints
+    safe_lines: Ints
     largest_square: Ints
 
     def _repr_html_(self) -> str:
@@ -62,7 +62,7 @@ class Certificates:
             certified=np.concatenate([part.certified for part in parts], axis=1),
             vacuous=np.concatenate([part.vacuous for part in parts], axis=1),
             safe=np.concatenate([part.safe for part in parts]),
-            vulnerable=np.concatenate([part.vulnerable for part in parts]),
+            safe_lines=np.concatenate([part.safe_lines for part in parts]),
             largest_square=np.concatenate([part.largest_square for part in parts]),
         )
 
@@ -94,7 +94,7 @@ class ObjectProof:
                 return False
         return True
 
-    def escapes(self, patch: tuple[int, int]) -> Bools:
+    def escaping_classes(self, patch: tuple[int, int]) -> Bools:
         """Where a single patch of this size may hide the object: one entry for every class of `Classes.of`."""
         classes = PositionClasses.of(self.masks, patch)
         across, down = (np.asarray(~removes[:, self.safe].any(axis=1)) for removes in classes.removes)
@@ -126,51 +126,51 @@ Prover = Callable[[Detections], Proving]
 
 def certify_objects(
     observation: Observation,
-    truth: Detections,
+    objects: Detections,
     patches: Patch | Sequence[Patch],
     proving: Prover,
     *,
-    by_views: bool = False,
+    multi_view: bool = False,
 ) -> Certificates:
     """The certificates of all objects; `proving` says what proves some of them, so many at a time as memory allows.
 
     `by_views`: with stars, of which a box may have one, with a number for every mask.
     """
     listed = _listed(patches)
-    several = _object_batches(observation, truth, by_views) or [slice(0, 0)]
+    several = _object_batches(observation, objects, multi_view) or [slice(0, 0)]
     return Certificates.join(
-        [_certify_batch(observation, truth[some], listed, *proving(truth[some])) for some in several]
+        [_certify_batch(observation, objects[some], listed, *proving(objects[some])) for some in several]
     )
 
 
 def object_proofs(
-    observation: Observation, truth: Detections, proving: Prover, *, by_views: bool = False
+    observation: Observation, objects: Detections, proving: Prover, *, multi_view: bool = False
 ) -> Iterator[Sequence[ObjectProof]]:
     """What proves each object: one proof, or none of an object that has no visible area. As for `certificates`."""
-    for some in _object_batches(observation, truth, by_views):
-        decisive, together = proving(truth[some])
-        safe = any_box_per_mask(decisive, observation.mask_of, len(observation.masks))
-        visible = visible_area(truth.xyxy[some], observation.width, observation.height) > 0
+    for some in _object_batches(observation, objects, multi_view):
+        decisive, together = proving(objects[some])
+        safe = any_box_per_mask(decisive, observation.mask_index, len(observation.masks))
+        visible = visible_area(objects.xyxy[some], observation.width, observation.height) > 0
         for n in range(len(safe)):
             stars = None if together is None or not visible[n] else together(n)
             yield [ObjectProof(observation.masks, safe[n], stars)] if visible[n] else []
 
 
-def _object_batches(observation: Observation, truth: Detections, by_views: bool) -> list[slice]:
+def _object_batches(observation: Observation, objects: Detections, multi_view: bool) -> list[slice]:
     """The objects, so many at a time as memory allows."""
-    return list(row_blocks(len(truth), len(observation.boxes) * (len(observation.masks) if by_views else 1)))
+    return list(row_blocks(len(objects), len(observation.all_masked) * (len(observation.masks) if multi_view else 1)))
 
 
 def _certify_batch(
     observation: Observation,
-    truth: Detections,
+    objects: Detections,
     patches: Sequence[Patch],
     decisive: Bools,
     together: Callable[[int], Stars] | None,
 ) -> Certificates:
     masks, width, height = observation.masks, observation.width, observation.height
-    safe = any_box_per_mask(decisive, observation.mask_of, len(masks))
-    vulnerable = find_safe_lines(safe, masks)
+    safe = any_box_per_mask(decisive, observation.mask_index, len(masks))
+    safe_lines = find_safe_lines(safe, masks)
     proofs: dict[int, ObjectProof] = {}
 
     def proof_of(n: int) -> ObjectProof:
@@ -178,21 +178,21 @@ def _certify_batch(
             proofs[n] = ObjectProof(masks, safe[n], None if together is None else together(n))
         return proofs[n]
 
-    square = largest_square(vulnerable)
+    square = largest_square(safe_lines)
     lines_are_all = masks.only_halves and together is None
     certified, vacuous = decide(
-        vulnerable, truth.xyxy, width, height, patches, proof_of, beyond_lines=np.bool_(not lines_are_all)
+        safe_lines, objects.xyxy, width, height, patches, proof_of, beyond_lines=np.bool_(not lines_are_all)
     )
-    visible = visible_area(truth.xyxy, width, height) > 0
+    visible = visible_area(objects.xyxy, width, height) > 0
     if not lines_are_all:
         for n in np.flatnonzero(visible).tolist():
             square[n] = proof_of(n).largest_square(at_least=int(square[n]))
-    return Certificates(certified, vacuous, safe, vulnerable, np.where(visible, square, 0))
+    return Certificates(certified, vacuous, safe, safe_lines, np.where(visible, square, 0))
 
 
 def decide(
-    vulnerable: Ints,
-    truth: Floats,
+    safe_lines: Ints,
+    objects: Floats,
     width: npt.ArrayLike,
     height: npt.ArrayLike,
     patches: Sequence[Patch],
@@ -206,39 +206,46 @@ def decide(
     asked of the object's proof. `beyond_lines` (P, N, or one for all) tells where that can certify against one patch
     what the lines do not: by bands, or by views together. An object that one patch can hide, two can hide.
     """
-    certified, vacuous = _by_lines(vulnerable, truth, width, height, patches)
+    certified, vacuous = _by_lines(safe_lines, objects, width, height, patches)
     possible = certified | np.broadcast_to(beyond_lines, certified.shape)
     twice = np.array([patch.count == 2 for patch in patches], dtype=np.bool_)
     certified = np.where(twice[:, None], vacuous, certified)  # lines say nothing about two patches
     undecided = possible & ~certified
     if undecided.any():
-        surroundings = PatchPositions.of(truth, width, height)
-        size = [patch_sizes(patch, width, height, len(truth)) for patch in patches]
-        allowed = [surroundings.allowed(patch.where, of_patch) for patch, of_patch in zip(patches, size, strict=True)]
+        surroundings = PatchPositions.of(objects, width, height)
+        size = [patch_sizes(patch, width, height, len(objects)) for patch in patches]
+        allowed = [
+            surroundings.allowed(patch.location, of_patch) for patch, of_patch in zip(patches, size, strict=True)
+        ]
         for n in np.flatnonzero(undecided.any(axis=0)).tolist():
             proof = proof_of(n)
             for p in np.flatnonzero(undecided[:, n]).tolist():
                 pixels = int(size[p][n, 0]), int(size[p][n, 1])
                 certified[p, n] = proof.certifies(allowed[p][n], pixels, patches[p].count)
-    visible = visible_area(truth, width, height) > 0
+    visible = visible_area(objects, width, height) > 0
     return certified & visible, vacuous & visible
 
 
-def proving_pairs(rule: Rule, observation: Observation, truth: Detections, threshold: float, bound: Bound) -> Bools:
+def proving_pairs(
+    rule: Rule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
+) -> Bools:
     """Which masked boxes prove which objects, filtered or not: (boxes, objects)."""
-    require_fraction(threshold, "threshold")
-    proves = lower_bound(observation.boxes.xyxy, truth.xyxy, rule.filter_ioa, bound) > threshold + MARGIN
+    require_fraction(certification_threshold, "certification_threshold")
+    proves = (
+        lower_bound(observation.all_masked.xyxy, objects.xyxy, rule.filter_ioa, bound)
+        > certification_threshold + MARGIN
+    )
     if rule.classwise:
-        proves &= observation.boxes.label[:, None] == truth.label[None]
+        proves &= observation.all_masked.label[:, None] == objects.label[None]
     return np.asarray(proves)
 
 
-def evidence_prover(rule: Rule, observation: Observation, threshold: float, bound: Bound) -> Prover:
+def evidence_prover(rule: Rule, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
     """What proves objects under a `Rule`."""
-    evidence = rule.evidence(rule.scores(observation))
+    evidence = rule.evidence(rule.discounted_scores(observation))
 
     def proving(objects: Detections) -> Proving:
-        safe_boxes = proving_pairs(rule, observation, objects, threshold, bound)
+        safe_boxes = proving_pairs(rule, observation, objects, certification_threshold, bound)
 
         def together(n: int) -> Stars:
             members = np.flatnonzero(safe_boxes[:, n] & (evidence > 0))
@@ -258,14 +265,14 @@ def any_box_per_mask(flags: Bools, mask_of: Ints, masks: int) -> Bools:
 
 
 def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
-    """The four lines of `Certificates.vulnerable`: furthest safe left and top mask, nearest safe right and bottom.
+    """The four lines of `Certificates.safe_lines`: furthest safe left and top mask, nearest safe right and bottom.
 
     A mask made of two half masks removes one patch iff one of them does, so each of them counts as safe here.
     """
     strips = masks.strips
     safe_strip = np.zeros((len(safe), len(strips)), dtype=np.bool_)
     n, mask = np.nonzero(safe)
-    safe_strip[n[:, None], masks.members[mask]] = True
+    safe_strip[n[:, None], masks.strip_indices[mask]] = True
     lines = np.empty((len(safe), 4), np.int64)
     for side in range(len(SIDES)):
         of_side = np.flatnonzero(strips.side == side)
@@ -279,36 +286,36 @@ def find_safe_lines(safe: Bools, masks: Masks) -> Ints:
 
 
 def _by_lines(
-    vulnerable: Ints, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
+    safe_lines: Ints, objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike, patches: Sequence[Patch]
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (P, N) by the safe half masks alone, for one patch each, whatever the count.
 
     The positions that escape every safe mask form one rectangle, so an object is certified iff that rectangle meets
     none of the allowed ones: a fixed number of comparisons, whatever the size of image and patch.
     """
-    surroundings = PatchPositions.of(truth, width, height)
-    certified = np.empty((len(patches), len(truth)), dtype=np.bool_)
+    surroundings = PatchPositions.of(objects, width, height)
+    certified = np.empty((len(patches), len(objects)), dtype=np.bool_)
     vacuous = np.empty_like(certified)
     for p, patch in enumerate(patches):
-        size = patch_sizes(patch, width, height, len(truth))
-        allowed = surroundings.allowed(patch.where, size)
-        first = np.maximum(allowed[..., :2], (vulnerable[:, :2] - size + 1)[:, None])
-        last = np.minimum(allowed[..., 2:], (vulnerable[:, 2:] - 1)[:, None])
+        size = patch_sizes(patch, width, height, len(objects))
+        allowed = surroundings.allowed(patch.location, size)
+        first = np.maximum(allowed[..., :2], (safe_lines[:, :2] - size + 1)[:, None])
+        last = np.minimum(allowed[..., 2:], (safe_lines[:, 2:] - 1)[:, None])
         certified[p] = ~(first <= last).all(axis=-1).any(axis=-1)
         vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
     return certified, vacuous
 
 
-def largest_square(vulnerable: Ints) -> Ints:
+def largest_square(safe_lines: Ints) -> Ints:
     """Largest s for which no s x s patch escapes: x + s > XL and x < XR has no solution iff s <= XL - XR + 1."""
-    overlap = vulnerable[:, :2] - vulnerable[:, 2:] + 1
+    overlap = safe_lines[:, :2] - safe_lines[:, 2:] + 1
     return np.asarray(np.maximum(overlap.max(axis=1), 0))
 
 
-def visible_area(truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> Floats:
+def visible_area(objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> Floats:
     """Area of each object inside its image; `width` and `height` are one for all, or one per object."""
     limit = np.stack(np.broadcast_arrays(width, height, width, height), axis=-1)
-    return area(np.clip(truth, 0, limit))
+    return area(np.clip(objects, 0, limit))
 
 
 def _listed(patches: Patch | Sequence[Patch]) -> list[Patch]:

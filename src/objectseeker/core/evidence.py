@@ -154,7 +154,7 @@ def build_stars(observation: Observation, members: Ints, evidence: Floats, dista
 
     `distance` is the rule's cluster_distance.
     """
-    boxes, mask_of = observation.boxes.xyxy[members], observation.mask_of[members]
+    boxes, mask_of = observation.all_masked.xyxy[members], observation.mask_index[members]
     weight = certified_weights(evidence)
     masks, first = np.unique(mask_of, return_index=True)  # members come mask by mask
     distinct: dict[tuple[int, bytes], None] = {}  # equal stars count once

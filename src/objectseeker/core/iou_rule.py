@@ -49,25 +49,25 @@ class IouRule:
     well.
     """
 
-    ioa: Rule = field(default_factory=Rule)
+    ioa_rule: Rule = field(default_factory=Rule)
     filter_iou: float = FILTER_IOU
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "filter_iou", require_fraction(self.filter_iou, "filter_iou"))
-        if not isinstance(self.ioa, Rule):
-            raise ObjectSeekerError(f"ioa must be a Rule, got {self.ioa!r}")
+        if not isinstance(self.ioa_rule, Rule):
+            raise ObjectSeekerError(f"ioa_rule must be a Rule, got {self.ioa_rule!r}")
 
     @property
     def base_threshold(self) -> float:
-        return self.ioa.base_threshold
+        return self.ioa_rule.base_threshold
 
     @property
     def classwise(self) -> bool:
-        return self.ioa.classwise
+        return self.ioa_rule.classwise
 
     @property
-    def floor(self) -> float:
-        return self.ioa.floor
+    def min_mask_score(self) -> float:
+        return self.ioa_rule.min_mask_score
 
     def prune(self, observation: Observation) -> Detections:
         """Base boxes, then the clear boxes that are left, then the hulls of the others.
@@ -77,22 +77,24 @@ class IouRule:
         what is left goes through non-maximum suppression at the same IoU, best scores first, earlier boxes first among
         equals. `classwise=False` ignores labels in all of that.
         """
-        base = observation.base.at_least(self.base_threshold)
-        clear = non_overlapping(observation.boxes.xyxy, observation.mask_of, observation.masks)
-        fitting = observation.boxes[clear].at_least(self.ioa.mask_threshold)
-        repeated = [self.same(fitting[some], base).any(axis=1) for some in row_blocks(len(fitting), len(base))]
+        base = observation.base.with_min_score(self.base_threshold)
+        clear = non_overlapping(observation.all_masked.xyxy, observation.mask_index, observation.masks)
+        fitting = observation.all_masked[clear].with_min_score(self.ioa_rule.mask_threshold)
+        repeated = [
+            self.are_duplicates(fitting[some], base).any(axis=1) for some in row_blocks(len(fitting), len(base))
+        ]
         fitting = fitting[~np.concatenate([np.zeros(0, np.bool_), *repeated])]
-        fitting = fitting[nms_survivors(fitting.score, lambda i: self.same(fitting[i], fitting)[0])]
-        hulls = self.ioa.prune(select_masked(observation, ~clear))[len(base) :]
+        fitting = fitting[nms_survivors(fitting.score, lambda i: self.are_duplicates(fitting[i], fitting)[0])]
+        hulls = self.ioa_rule.prune(select_masked(observation, ~clear))[len(base) :]
         return Detections.concatenate([base, fitting, hulls])
 
     def certify(
         self,
         observation: Observation,
-        truth: Detections,
+        objects: Detections,
         patches: Patch | Sequence[Patch],
         *,
-        threshold: float = IOU_THRESHOLD,
+        certification_threshold: float = IOU_THRESHOLD,
         bound: Bound = "exact",
     ) -> Certificates:
         """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
@@ -106,27 +108,29 @@ class IouRule:
         this
         module for why it or a box that fits as well is then output wherever the mask removes the patch (or both).
         """
-        return certify_objects(observation, truth, patches, self._proving(observation, threshold, bound))
+        return certify_objects(
+            observation, objects, patches, self._proving(observation, certification_threshold, bound)
+        )
 
-    def remaining(
+    def certify_jointly(
         self,
         observation: Observation,
-        truth: Detections,
+        objects: Detections,
         patch: Patch,
         *,
-        threshold: float = IOU_THRESHOLD,
+        certification_threshold: float = IOU_THRESHOLD,
         bound: Bound = "exact",
     ) -> JointCertificate:
         """`Rule.remaining`, of boxes whose IoU with their object exceeds `threshold`."""
-        proofs = object_proofs(observation, truth, self._proving(observation, threshold, bound))
+        proofs = object_proofs(observation, objects, self._proving(observation, certification_threshold, bound))
         return certify_jointly(
             observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
         )
 
-    def _proving(self, observation: Observation, threshold: float, bound: Bound) -> Prover:
-        return lambda objects: (iou_proving_pairs(self, observation, objects, threshold, bound), None)
+    def _proving(self, observation: Observation, certification_threshold: float, bound: Bound) -> Prover:
+        return lambda objects: (iou_proving_pairs(self, observation, objects, certification_threshold, bound), None)
 
-    def same(self, a: Detections, b: Detections) -> Bools:
+    def are_duplicates(self, a: Detections, b: Detections) -> Bools:
         """Which boxes of `a` and `b` are one and the same: IoU above `filter_iou` and, if classwise, of one label."""
         same = iou(a.xyxy, b.xyxy) > self.filter_iou
         if self.classwise:
@@ -138,29 +142,31 @@ AnyRule = Rule | IouRule
 
 
 def iou_proving_pairs(
-    rule: IouRule, observation: Observation, truth: Detections, threshold: float, bound: Bound
+    rule: IouRule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
 ) -> Bools:
     """Which masked boxes prove which objects, dropped or not: (boxes, objects)."""
-    require_fraction(threshold, "threshold")
-    boxes = observation.boxes
-    usable = non_overlapping(boxes.xyxy, observation.mask_of, observation.masks) & (
-        boxes.score >= rule.ioa.mask_threshold
+    require_fraction(certification_threshold, "certification_threshold")
+    boxes = observation.all_masked
+    usable = non_overlapping(boxes.xyxy, observation.mask_index, observation.masks) & (
+        boxes.score >= rule.ioa_rule.mask_threshold
     )
-    proves = np.zeros((len(boxes), len(truth)), dtype=np.bool_)
-    proves[usable] = iou_lower_bound(boxes.xyxy[usable], truth.xyxy, rule.filter_iou, bound) > threshold + MARGIN
+    proves = np.zeros((len(boxes), len(objects)), dtype=np.bool_)
+    proves[usable] = (
+        iou_lower_bound(boxes.xyxy[usable], objects.xyxy, rule.filter_iou, bound) > certification_threshold + MARGIN
+    )
     if rule.classwise:
-        proves &= boxes.label[:, None] == truth.label[None]
+        proves &= boxes.label[:, None] == objects.label[None]
     return proves
 
 
 def non_overlapping(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Which boxes lie apart from what the mask they were seen under removes, by more than 1/CLEAR of the axis."""
-    strip = masks.members[mask_of]  # one or two per box
+    strip = masks.strip_indices[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
     axis, rows = masks.strips.axis[strip], np.arange(len(boxes))[:, None]
     before, after = line[..., 0] - boxes[rows, axis + 2], boxes[rows, axis] - line[..., 1]
     gap = np.maximum(np.where(inside[..., 0], before, -np.inf), np.where(inside[..., 1], after, -np.inf))
-    return np.asarray((CLEARANCE_DIVISOR * gap > masks.strips.limit[axis]).all(axis=1))
+    return np.asarray((CLEARANCE_DIVISOR * gap > masks.strips.extent[axis]).all(axis=1))
 
 
 def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
@@ -177,14 +183,14 @@ def nms_survivors(score: Floats, same: Callable[[int], Bools]) -> Ints:
 def select_masked(observation: Observation, keep: Bools) -> Observation:
     """The observation with some of its masked boxes."""
     index = np.flatnonzero(keep)
-    ends = np.searchsorted(observation.mask_of[index], np.arange(len(observation.masks) + 1))
-    kept = observation.boxes[index]
+    ends = np.searchsorted(observation.mask_index[index], np.arange(len(observation.masks) + 1))
+    kept = observation.all_masked[index]
     masked = [kept[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
     return Observation(observation.width, observation.height, observation.masks, observation.base, masked)
 
 
 def iou_lower_bound(
-    masked: Floats, truth: Floats, filter_iou: float, bound: Bound = "exact", margin: float = MARGIN
+    masked: Floats, objects: Floats, filter_iou: float, bound: Bound = "exact", margin: float = MARGIN
 ) -> Floats:
     """The smallest IoU with each object that a box can have whose IoU with each masked box exceeds `filter_iou`.
 
@@ -213,10 +219,10 @@ def iou_lower_bound(
     2**-53 of values that no cancellation makes small.) IoU(m, g) is never below either bound. Boxes and objects
     without area give 0 or less. `margin=0` gives the plain value, for looking at, not for certifying.
     """
-    covered = lower_bound(masked, truth, filter_iou, bound, margin) * area(truth)[None]
+    covered = lower_bound(masked, objects, filter_iou, bound, margin) * area(objects)[None]
     if filter_iou < SMALLEST_FILTER:
         return covered  # zeros
-    m, g, shared = area(masked)[:, None], area(truth)[None], intersection(masked, truth)
+    m, g, shared = area(masked)[:, None], area(objects)[None], intersection(masked, objects)
     with np.errstate(divide="ignore", invalid="ignore"):
         if bound == "paper":
             smallest = covered / (m + g - shared)

@@ -28,8 +28,8 @@ class JointCertificate:
     position at least as many are.
     """
 
-    size: tuple[int, int]
-    place: tuple[int, int]
+    patch_size: tuple[int, int]
+    worst_position: tuple[int, int]
     proven: Bools
 
     @property
@@ -63,7 +63,7 @@ def certify_jointly(masks: Masks, proofs: Iterable[Sequence[ObjectProof]], size:
 
 def require_anywhere(patch: Patch) -> Patch:
     """`patch`, checked to be a threat of which a joint certificate can speak."""
-    if patch.where != "anywhere" or patch.count != 1:
+    if patch.location != "anywhere" or patch.count != 1:
         raise ObjectSeekerError(
             f"a joint certificate is about one patch anywhere, got {patch!r}: other places are relative to one object"
         )
@@ -73,7 +73,7 @@ def require_anywhere(patch: Patch) -> Patch:
 def _hidden(alternatives: Sequence[ObjectProof], size: tuple[int, int], shape: tuple[int, int]) -> Bools:
     hidden = np.ones(shape, dtype=np.bool_)
     for proof in alternatives:
-        hidden &= proof.escapes(size)
+        hidden &= proof.escaping_classes(size)
     return hidden
 
 

@@ -19,32 +19,34 @@ class LabelMap:
 
     detector_names: tuple[str, ...]
     dataset_names: tuple[str, ...]
-    to_dataset: Ints
+    dataset_labels: Ints
 
     @classmethod
-    def same(cls, names: tuple[str, ...]) -> LabelMap:
+    def from_names(cls, names: tuple[str, ...]) -> LabelMap:
         """Where there is only one set of labels: a dataset without annotations, or one in the detector's classes."""
         return cls(tuple(names), tuple(names), np.arange(len(names)))
 
-    def in_dataset(self, boxes: Detections) -> Detections:
+    def map_to_dataset(self, boxes: Detections) -> Detections:
         """Boxes with the dataset's labels; those of classes that it does not have are left out."""
-        label = self.to_dataset[boxes.label] if len(boxes) else boxes.label
+        label = self.dataset_labels[boxes.label] if len(boxes) else boxes.label
         kept = label >= 0
         return Detections(boxes.xyxy[kept], boxes.score[kept], label[kept])
 
-    def map_to_detector(self, truth: Detections, *, classwise: bool = True) -> tuple[Detections, Ints]:
+    def map_to_detector(self, objects: Detections, *, classwise: bool = True) -> tuple[Detections, Ints]:
         """Every object once for every detector label that stands for it, and which object each of these is.
 
         An object is certified if it is certified as one of them. Where labels play no part (not `classwise`) one of
         them says it all, and an object that no detector label stands for is kept as well: with label -1.
         """
-        means = truth.label[:, None] == self.to_dataset[None]
+        means = objects.label[:, None] == self.dataset_labels[None]
         if not classwise:
-            return _relabeled(truth, np.where(means.any(axis=1), np.argmax(means, axis=1), -1)), np.arange(len(truth))
+            return _relabeled(objects, np.where(means.any(axis=1), np.argmax(means, axis=1), -1)), np.arange(
+                len(objects)
+            )
         n, label = np.nonzero(means)
-        return _relabeled(truth[n], label), n
+        return _relabeled(objects[n], label), n
 
-    def any_of(self, verdicts: Bools, which: Ints, objects: int) -> Bools:
+    def any_label(self, verdicts: Bools, which: Ints, objects: int) -> Bools:
         """Verdicts (..., rows) on the rows of `in_detector` as verdicts on the objects: one that holds is enough."""
         holds = np.zeros((objects, *verdicts.shape[:-1]), dtype=np.bool_)
         np.logical_or.at(holds, which, np.moveaxis(verdicts, -1, 0))

@@ -102,12 +102,12 @@ class MaskSet:
         return self
 
     @property
-    def members(self) -> Ints:
+    def strip_indices(self) -> Ints:
         """Which of `strips` each mask is made of: (M, 1)."""
         return np.arange(len(self))[:, None]
 
     @property
-    def limit(self) -> Ints:
+    def extent(self) -> Ints:
         """Width and height, by axis."""
         return np.array([self.width, self.height])
 
@@ -119,7 +119,7 @@ class MaskSet:
     @property
     def lines(self) -> tuple[Bools, Ints]:
         """Where the strips are cut, (M, 2): is there a line at the start and at the end, and where along the axis."""
-        inside = np.stack([self.start > 0, self.end < self.limit[self.axis]], axis=1)
+        inside = np.stack([self.start > 0, self.end < self.extent[self.axis]], axis=1)
         return inside, np.stack([self.start, self.end], axis=1)
 
     def removes(self, axis: int, first: Ints, length: int) -> Bools:
@@ -132,20 +132,20 @@ class MaskSet:
             (first >= start or start = 0) and (first + length <= end or end = limit).
         """
         begins = (first[:, None] >= self.start) | (self.start == 0)
-        ends = (first[:, None] + length <= self.end) | (self.end == self.limit[axis])
+        ends = (first[:, None] + length <= self.end) | (self.end == self.extent[axis])
         return np.asarray(begins & ends & (self.axis == axis))
 
-    def changes(self, axis: int, length: int) -> Ints:
+    def breakpoints(self, axis: int, length: int) -> Ints:
         """The positions along one axis from which on `removes` may be another set, ascending; the first of all first.
 
         A strip removes the positions from `start` to `end - length`: the set changes at these ends and nowhere else.
         """
         of_axis = self.axis == axis
-        limit = int(self.limit[axis])
+        limit = int(self.extent[axis])
         found = np.concatenate([[1 - length], self.start[of_axis], self.end[of_axis] - length + 1])
         return np.unique(found[(found > -length) & (found < limit)])
 
-    def subset(self, index: Ints | slice) -> MaskSet:
+    def select_masks(self, index: Ints | slice) -> MaskSet:
         """Some of the masks."""
         return MaskSet(self.width, self.height, self.removed[index])
 
@@ -167,35 +167,35 @@ class MaskSet:
 class MaskPairs:
     """Masks that remove two halves of the image each, for two patches at two places.
 
-    Mask i removes the half masks `members[i]` = (a, b) of `strips`, a <= b, and nothing else; a == b is one half mask
-    alone. `removed[i]` holds the two rectangles. No mask removes the whole image.
+    Mask i removes the half masks `strip_indices[i]` = (a, b) of `strips`, a <= b, and nothing else; a == b is one half
+    mask alone. `removed[i]` holds the two rectangles. No mask removes the whole image.
 
     A patch whose visible pixels a mask (a, b) removes lies wholly in a or wholly in b. Its visible pixels form a
     rectangle, and there are three cases. Same side: one half contains the other. Left of l and right of r: columns l
     to r - 1 are kept, at least one since not everything is removed, so a rectangle that reaches from one half into
     the other would contain a kept column. Left or right, and top or bottom: if the rectangle had a column outside a
     and a row outside b, the pixel where they cross would be kept. So a mask removes two patches iff each of them lies
-    in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border changes nothing.
+    in a or in b. Lines lie strictly inside the image: what of a patch hangs over the border breakpoints nothing.
     """
 
     strips: MaskSet
-    members: Ints
+    strip_indices: Ints
     removed: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         if not self.strips.only_halves:
             raise ObjectSeekerError("pairs are made of half masks, not of bands")
-        members = np.array(self.members, dtype=np.int64).reshape(-1, 2)
-        a, b = members.T
+        strip_indices = np.array(self.strip_indices, dtype=np.int64).reshape(-1, 2)
+        a, b = strip_indices.T
         wrong = (a < 0) | (a > b) | (b >= len(self.strips))
         if wrong.any():
-            bad = members[np.argmax(wrong)].tolist()
+            bad = strip_indices[np.argmax(wrong)].tolist()
             raise ObjectSeekerError(f"pair {bad} must be two ascending indices below {len(self.strips)}")
         nothing = removes_everything(self.strips, a, b)
         if nothing.any():
-            raise ObjectSeekerError(f"pair {members[np.argmax(nothing)].tolist()} removes the whole image")
-        removed = self.strips.removed[members]
-        for name, value in (("members", members), ("removed", removed)):
+            raise ObjectSeekerError(f"pair {strip_indices[np.argmax(nothing)].tolist()} removes the whole image")
+        removed = self.strips.removed[strip_indices]
+        for name, value in (("strip_indices", strip_indices), ("removed", removed)):
             value.setflags(write=False)
             object.__setattr__(self, name, value)
 
@@ -213,26 +213,28 @@ class MaskPairs:
 
     def removes(self, axis: int, first: Ints, length: int) -> Bools:
         """`MaskSet.removes` for pairs: one of the two half masks does. (len(first), M)"""
-        return np.asarray(self.strips.removes(axis, first, length)[:, self.members].any(axis=2))
+        return np.asarray(self.strips.removes(axis, first, length)[:, self.strip_indices].any(axis=2))
 
-    def changes(self, axis: int, length: int) -> Ints:
-        """`MaskSet.changes` of the half masks."""
-        return self.strips.changes(axis, length)
+    def breakpoints(self, axis: int, length: int) -> Ints:
+        """`MaskSet.breakpoints` of the half masks."""
+        return self.strips.breakpoints(axis, length)
 
-    def subset(self, index: Ints | slice) -> MaskPairs:
+    def select_masks(self, index: Ints | slice) -> MaskPairs:
         """Some of the masks."""
-        return MaskPairs(self.strips, self.members[index])
+        return MaskPairs(self.strips, self.strip_indices[index])
 
     def __len__(self) -> int:
-        return len(self.members)
+        return len(self.strip_indices)
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, MaskPairs) and self.strips == other.strips and np.array_equal(self.members, other.members)
+            isinstance(other, MaskPairs)
+            and self.strips == other.strips
+            and np.array_equal(self.strip_indices, other.strip_indices)
         )
 
     def __hash__(self) -> int:
-        return hash((self.strips, self.members.tobytes()))
+        return hash((self.strips, self.strip_indices.tobytes()))
 
 
 Masks = MaskSet | MaskPairs

@@ -30,13 +30,13 @@ def detections_html(found: Detections) -> str:
 
 def observation_html(seen: Observation) -> str:
     """Base boxes thick, the surer the clearer, what is found under masks thin; and how many masks find anything."""
-    masked = seen.boxes
+    masked = seen.all_masked
     picture = _svg(
         seen.width,
         seen.height,
         [*_rectangles(masked, width=0.5, opacity=0.25), *_rectangles(seen.base, width=2, opacity=None)],
     )
-    under = len(np.unique(seen.mask_of))
+    under = len(np.unique(seen.mask_index))
     head = (
         f"{seen.width} x {seen.height} pixels: {_plural(len(seen.base), 'base box', 'base boxes')}, "
         f"{_plural(len(masked), 'masked box', 'masked boxes')} under {under} of {_plural(len(seen.masks), 'mask')}"
@@ -51,7 +51,7 @@ def certificates_html(proven: Certificates) -> str:
     the lines have passed each other, it spans it.
     """
     patches, objects = proven.certified.shape
-    lines = proven.vulnerable
+    lines = proven.safe_lines
     width, height = lines[:, 2:].max(axis=0, initial=1).tolist()
     rows = []
     for n in range(min(objects, MOST_ROWS)):

@@ -26,8 +26,8 @@ class Observation:
     masks: Masks
     base: Detections
     masked: Sequence[Detections]
-    boxes: Detections = field(init=False, repr=False, compare=False)
-    mask_of: Ints = field(init=False, repr=False, compare=False)
+    all_masked: Detections = field(init=False, repr=False, compare=False)
+    mask_index: Ints = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         size = require_count(self.width, "width"), require_count(self.height, "height")
@@ -44,13 +44,13 @@ class Observation:
             if not isinstance(entry, Detections):
                 raise ObjectSeekerError(f"{name} must be Detections, got {entry!r}")
         object.__setattr__(self, "masked", masked)
-        object.__setattr__(self, "boxes", Detections.concatenate(masked))
-        object.__setattr__(self, "mask_of", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
+        object.__setattr__(self, "all_masked", Detections.concatenate(masked))
+        object.__setattr__(self, "mask_index", np.repeat(np.arange(len(masked)), [len(d) for d in masked]))
 
     def _repr_html_(self) -> str:
         return observation_html(self)
 
-    def under(self, masks: Masks) -> Observation:
+    def restricted_to(self, masks: Masks) -> Observation:
         """What was seen under these masks alone, in their order: the observation that their recipe would have made.
 
         Masks are the same if they remove the same rectangles, to the pixel; one that was not observed is refused.
@@ -116,11 +116,11 @@ def keep_lines(observation: Observation, lines: int) -> Observation:
         if len(positions) > require_count(lines, "lines"):
             positions = positions[np.array(evenly_spaced_lines(len(positions), lines)) - 1]
         kept_half |= of_axis & np.isin(halves.line, positions)
-    kept = np.flatnonzero(kept_half[masks.members].all(axis=1))
+    kept = np.flatnonzero(kept_half[masks.strip_indices].all(axis=1))
     return Observation(
         observation.width,
         observation.height,
-        masks.subset(kept),
+        masks.select_masks(kept),
         observation.base,
         [observation.masked[index] for index in kept.tolist()],
     )

@@ -72,7 +72,7 @@ class PositionClasses:
 
 @lru_cache(maxsize=KEPT)
 def _classes_of(masks: Masks, patch: tuple[int, int]) -> PositionClasses:
-    starts = masks.changes(0, patch[0]), masks.changes(1, patch[1])
+    starts = masks.breakpoints(0, patch[0]), masks.breakpoints(1, patch[1])
     across, down = (masks.removes(axis, starts[axis], patch[axis]) for axis in (0, 1))
     return PositionClasses(starts, (across, down))
 

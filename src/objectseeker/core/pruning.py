@@ -21,15 +21,15 @@ EDGE = 0.015  # a masked box this close to its mask's line, as a share of the ax
 
 def prune_by_evidence(rule: Rule, observation: Observation) -> Detections:
     """What `Rule.prune` does: base boxes, then one hull per cluster of unexplained masked boxes."""
-    base = observation.base.at_least(rule.base_threshold)
-    score = rule.scores(observation)
+    base = observation.base.with_min_score(rule.base_threshold)
+    score = rule.discounted_scores(observation)
     evidence = rule.evidence(score)
     kept = np.flatnonzero(evidence > 0)
-    kept = kept[~is_filtered(rule, observation.boxes[kept], base)]
-    boxes = Detections(observation.boxes.xyxy[kept], score[kept], observation.boxes.label[kept])
+    kept = kept[~is_filtered(rule, observation.all_masked[kept], base)]
+    boxes = Detections(observation.all_masked.xyxy[kept], score[kept], observation.all_masked.label[kept])
     label = boxes.label if rule.classwise else np.zeros_like(boxes.label)
     cluster = clusters(boxes.xyxy, label, rule.cluster_distance)
-    enough = cluster_evidence(cluster, observation.mask_of[kept], evidence[kept], len(observation.masks)) >= 1
+    enough = cluster_evidence(cluster, observation.mask_index[kept], evidence[kept], len(observation.masks)) >= 1
     return Detections.concatenate([base, unionize(boxes, cluster)[enough]])
 
 
@@ -46,12 +46,12 @@ def is_filtered(rule: Rule, masked: Detections, base: Detections) -> Bools:
 
 def cut_by_mask(boxes: Floats, mask_of: Ints, masks: Masks) -> Bools:
     """Which boxes come within EDGE of the axis of a line of the mask they were seen under; a band has two lines."""
-    strip = masks.members[mask_of]  # one or two per box
+    strip = masks.strip_indices[mask_of]  # one or two per box
     inside, line = (of_strip[strip] for of_strip in masks.strips.lines)  # (boxes, strips, 2)
     axis = masks.strips.axis[strip]
     rows = np.arange(len(boxes))[:, None]
     gap = np.maximum(boxes[rows, axis][..., None] - line, line - boxes[rows, axis + 2][..., None])
-    close = gap <= (EDGE * masks.strips.limit[axis])[..., None]
+    close = gap <= (EDGE * masks.strips.extent[axis])[..., None]
     return np.asarray((inside & close).any(axis=(1, 2)))
 
 

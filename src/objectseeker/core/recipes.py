@@ -38,7 +38,7 @@ class Recipe:
         """The masks of an image of that size; images of one size share theirs."""
         return _masks_of(self, require_count(width, "width"), require_count(height, "height"))
 
-    def passes(self, width: int, height: int) -> int:
+    def forward_passes(self, width: int, height: int) -> int:
         """The budget: forward passes for an image of that size, one for the image and one for every mask."""
         return 1 + len(self.masks(width, height))
 
@@ -181,13 +181,6 @@ def _thinned_recipes(part: Recipe) -> list[Recipe]:
     return [part]
 
 
-def halves(width: int, height: int, lines: int = 30) -> MaskSet:
-    """`Halves(lines).masks(width, height)`."""
-    masks = Halves(lines).masks(width, height)
-    assert isinstance(masks, MaskSet)
-    return masks
-
-
 def parse_recipe(text: str) -> Recipe:
     """The recipe that a text such as halves:30, pairs:10, bands:1%,spacing=0.5 or halves:10+bands:1% stands for."""
     text = str(text)
@@ -317,7 +310,7 @@ class Share(Recipe):
         whole = self.recipe.masks(width, height)
         assert isinstance(whole, MaskSet)
         places = _mask_ranks(self.recipe, width, height, Patch(self.area).size(width, height))
-        return whole.subset(np.flatnonzero(places % self.parts == self._begin()))
+        return whole.select_masks(np.flatnonzero(places % self.parts == self._begin()))
 
     def _begin(self) -> int:
         bits = (self.parts - 1).bit_length()
@@ -345,13 +338,13 @@ class Rolling(Recipe):
         object.__setattr__(self, "frames", _require_frames(self.frames, "frames"))
         object.__setattr__(self, "area", Patch(self.area).area)
 
-    def of_frame(self, number: int) -> Share:
+    def recipe_for_frame(self, number: int) -> Share:
         """The recipe of frame `number` of a stream, counted from 0."""
         return Share(self.recipe, int(number) % self.frames, self.frames, self.area)
 
-    def passes(self, width: int, height: int) -> int:
+    def forward_passes(self, width: int, height: int) -> int:
         """The largest number of forward passes that a frame of that size takes."""
-        return max(self.of_frame(number).passes(width, height) for number in range(self.frames))
+        return max(self.recipe_for_frame(number).forward_passes(width, height) for number in range(self.frames))
 
     def _make(self, width: int, height: int) -> MaskSet:
         raise ObjectSeekerError(
@@ -374,7 +367,7 @@ def rolling_index(number: int, stride: int) -> int:
 
 def recipe_for_frame(recipe: Recipe, number: int | None) -> Recipe:
     """The recipe that frame `number` of its source is shown; None: a single image, which is no frame."""
-    return recipe.of_frame(number) if isinstance(recipe, Rolling) and number is not None else recipe
+    return recipe.recipe_for_frame(number) if isinstance(recipe, Rolling) and number is not None else recipe
 
 
 def parse_rolling(text: str) -> Recipe:

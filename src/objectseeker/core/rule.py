@@ -34,7 +34,7 @@ class Rule:
     filter_ioa: float = 0.6
     classwise: bool = True
     evidence_threshold: float | None = None
-    power: float = 1.0
+    evidence_power: float = 1.0
     edge_factor: float = 1.0
     cluster_distance: float = 0.1
 
@@ -51,13 +51,13 @@ class Rule:
         ):
             if getattr(self, name) is not None or name != "evidence_threshold":
                 checked[name] = require_fraction(getattr(self, name), name)
-        checked["power"] = require_number(self.power, "power")
+        checked["evidence_power"] = require_number(self.evidence_power, "evidence_power")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
         if self.cluster_distance == 1:  # boxes that share no area would be neighbors
             raise ObjectSeekerError(f"cluster_distance must be below 1, got {self.cluster_distance!r}")
-        if self.power <= 0:
-            raise ObjectSeekerError(f"power must be above 0, got {self.power!r}")
+        if self.evidence_power <= 0:
+            raise ObjectSeekerError(f"evidence_power must be above 0, got {self.evidence_power!r}")
         if self.evidence_threshold is not None and self.evidence_threshold > self.mask_threshold:
             raise ObjectSeekerError(
                 f"evidence_threshold must not exceed mask_threshold {self.mask_threshold!r}, "
@@ -65,7 +65,7 @@ class Rule:
             )
 
     @property
-    def floor(self) -> float:
+    def min_mask_score(self) -> float:
         """The lowest score at which a masked box plays a part."""
         return self.mask_threshold if self.evidence_threshold is None else self.evidence_threshold
 
@@ -80,10 +80,10 @@ class Rule:
     def certify(
         self,
         observation: Observation,
-        truth: Detections,
+        objects: Detections,
         patches: Patch | Sequence[Patch],
         *,
-        threshold: float = 0.0,
+        certification_threshold: float = 0.0,
         bound: Bound = "exact",
     ) -> Certificates:
         """Decide for every object of `truth` and every threat whether any allowed patch could hide the object.
@@ -95,31 +95,31 @@ class Rule:
         detector that is a pure function of the pixels a mask keeps; ties are not certified. An object with no visible
         area is never certified. Any masks certify any count; against two patches `Pairs` certify most.
         """
-        proving = evidence_prover(self, observation, threshold, bound)
-        return certify_objects(observation, truth, patches, proving, by_views=self.evidence_threshold is not None)
+        proving = evidence_prover(self, observation, certification_threshold, bound)
+        return certify_objects(observation, objects, patches, proving, multi_view=self.evidence_threshold is not None)
 
-    def remaining(
+    def certify_jointly(
         self,
         observation: Observation,
-        truth: Detections,
+        objects: Detections,
         patch: Patch,
         *,
-        threshold: float = 0.0,
+        certification_threshold: float = 0.0,
         bound: Bound = "exact",
     ) -> JointCertificate:
         """How many of the objects surely remain, all in one output, wherever a single patch lies: see `joint`."""
-        proving = evidence_prover(self, observation, threshold, bound)
-        proofs = object_proofs(observation, truth, proving, by_views=self.evidence_threshold is not None)
+        proving = evidence_prover(self, observation, certification_threshold, bound)
+        proofs = object_proofs(observation, objects, proving, multi_view=self.evidence_threshold is not None)
         return certify_jointly(
             observation.masks, proofs, require_anywhere(patch).size(observation.width, observation.height)
         )
 
-    def scores(self, observation: Observation) -> Floats:
+    def discounted_scores(self, observation: Observation) -> Floats:
         """The score of every masked box, lowered by `edge_factor` where the mask's line cuts the box."""
-        score = observation.boxes.score
+        score = observation.all_masked.score
         if self.edge_factor == 1.0:
             return score
-        cut = cut_by_mask(observation.boxes.xyxy, observation.mask_of, observation.masks)
+        cut = cut_by_mask(observation.all_masked.xyxy, observation.mask_index, observation.masks)
         return np.where(cut, score * self.edge_factor, score)
 
     def evidence(self, score: Floats) -> Floats:
@@ -127,4 +127,4 @@ class Rule:
         if self.evidence_threshold is None or self.evidence_threshold == self.mask_threshold:
             return np.where(score >= self.mask_threshold, 1.0, 0.0)
         share = (score - self.evidence_threshold) / (self.mask_threshold - self.evidence_threshold)
-        return np.where(score >= self.mask_threshold, 1.0, np.clip(share, 0, 1) ** self.power)
+        return np.where(score >= self.mask_threshold, 1.0, np.clip(share, 0, 1) ** self.evidence_power)

@@ -208,7 +208,7 @@ class ObjectSeeker:
     rule: AnyRule
     masks: Recipe = field(default_factory=Halves, kw_only=True)
     fill: int = field(default=DEFAULT_FILL, kw_only=True)
-    batch: int = field(default=8, kw_only=True)
+    batch_size: int = field(default=8, kw_only=True)
 
     def __post_init__(self) -> None:
         if not callable(self.detector):
@@ -216,7 +216,7 @@ class ObjectSeeker:
         if not isinstance(self.rule, AnyRule):
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
-        require_count(self.batch, "batch")
+        require_count(self.batch_size, "batch_size")
         require_gray(self.fill)
 
     def __call__(self, images: Iterable[Image]) -> list[Detections]:
@@ -225,11 +225,13 @@ class ObjectSeeker:
 
     def stream(self, frames: Iterable[Image | tuple[int, Image]]) -> Generator[Detections]:
         """The robust detections of one frame after the other: `watch`, without what they were made of."""
-        with closing(self.watch(frames)) as watched:
+        with closing(self.defend_stream(frames)) as watched:
             for defended in watched:
                 yield defended.detections
 
-    def watch(self, frames: Iterable[Image | tuple[int, Image]], *, ahead: bool = True) -> Generator[DefendedImage]:
+    def defend_stream(
+        self, frames: Iterable[Image | tuple[int, Image]], *, prefetch: bool = True
+    ) -> Generator[DefendedImage]:
         """Everything about one frame after the other, each as soon as it is there; none is kept.
 
         The next frame is read in a thread while the detector is at this one, unless `ahead` is False; a detector that
@@ -242,11 +244,11 @@ class ObjectSeeker:
         Guarantee: for frame t it gives, bit for bit, what `of_frame(t).defend` gives for that image alone.
         """
         own = map(_copy_frame, count(), frames)
-        with closing(prefetch_one(own)) if ahead else nullcontext(own) as numbered:
+        with closing(prefetch_one(own)) if prefetch else nullcontext(own) as numbered:
             for image, observation in self._observe(numbered):
                 yield self._defended(image, observation)
 
-    def of_frame(self, number: int) -> ObjectSeeker:
+    def for_frame(self, number: int) -> ObjectSeeker:
         """How frame `number` of a stream is defended, as if it were a single image; with `certify` for it alone."""
         return replace(self, masks=recipe_for_frame(self.masks, number))
 
@@ -261,16 +263,16 @@ class ObjectSeeker:
 
     def _defended(self, image: Image, observation: Observation) -> DefendedImage:
         boxes = self.rule.prune(observation)
-        base = len(observation.base.at_least(self.rule.base_threshold))
+        base = len(observation.base.with_min_score(self.rule.base_threshold))
         return DefendedImage(image, observation, boxes[:base], boxes[base:])
 
     def certify(
         self,
         observation: Observation,
-        truth: Detections,
+        objects: Detections,
         patches: Patch | Sequence[Patch],
         *,
-        threshold: float | None = None,
+        certification_threshold: float | None = None,
         bound: Bound = "exact",
     ) -> Certificates:
         """`rule.certify`, for an observation under this object's own masks; any other is refused.
@@ -282,8 +284,8 @@ class ObjectSeeker:
                 f"the observation has other masks than {self.masks}, which this detector is defended with: observe it "
                 "with this object"
             )
-        given = {} if threshold is None else {"threshold": threshold}
-        return self.rule.certify(observation, truth, patches, bound=bound, **given)
+        given = {} if certification_threshold is None else {"certification_threshold": certification_threshold}
+        return self.rule.certify(observation, objects, patches, bound=bound, **given)
 
     def _observe(self, images: Iterable[tuple[int | None, Image]]) -> Generator[tuple[Image, Observation]]:
         """Every image with what was seen of it; with its number, where it is a frame."""
@@ -296,7 +298,7 @@ class ObjectSeeker:
                 begun.append((image, recipe_for_frame(self.masks, number).masks(width, height)))
                 yield begun[-1]
 
-        for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch=self.batch):
+        for base, *masked in detect_all_views(self.detector, given(), value=self.fill, batch_size=self.batch_size):
             image, masks = begun.popleft()
             yield image, Observation(masks.width, masks.height, masks, base, masked)
 
@@ -308,15 +310,15 @@ def _copy_frame(place: int, frame: Image | tuple[int, Image]) -> tuple[int, Imag
 
 
 def detect_views(
-    detector: Detector, image: Image, masks: Masks, *, value: int = DEFAULT_FILL, batch: int = 8
+    detector: Detector, image: Image, masks: Masks, *, value: int = DEFAULT_FILL, batch_size: int = 8
 ) -> list[Detections]:
     """Detections on the untouched image, then on the image under each mask."""
-    (found,) = detect_all_views(detector, [(image, masks)], value=value, batch=batch)
+    (found,) = detect_all_views(detector, [(image, masks)], value=value, batch_size=batch_size)
     return found
 
 
 def detect_all_views(
-    detector: Detector, images: Iterable[tuple[Image, Masks]], *, value: int = DEFAULT_FILL, batch: int = 8
+    detector: Detector, images: Iterable[tuple[Image, Masks]], *, value: int = DEFAULT_FILL, batch_size: int = 8
 ) -> Iterator[list[Detections]]:
     """`detect_views` of one image after the other; a detector that can may be one image ahead."""
     counts: deque[int] = deque()
@@ -333,8 +335,8 @@ def detect_all_views(
         rows = (detector.detect_views(image, removed, value) for image, removed in given())
     else:
         # One that looks at each image alone gains nothing from a batch, and would lose what pads the last one.
-        batch = 1 if getattr(detector, "one_by_one", False) else batch
-        rows = (_detect_filled(detector, image, removed, value, batch) for image, removed in given())
+        batch_size = 1 if getattr(detector, "one_by_one", False) else batch_size
+        rows = (_detect_filled(detector, image, removed, value, batch_size) for image, removed in given())
     for row in rows:
         found = _require_results(row, counts.popleft() if counts else 0, "views")
         yield _drop_unknown_labels(found, getattr(detector, "names", ()))
@@ -348,13 +350,13 @@ def view_rectangles(masks: Masks) -> Ints:
     return np.concatenate([np.broadcast_to(UNTOUCHED, (1, *masked.shape[1:])), masked])
 
 
-def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch: int) -> list[Detections]:
+def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, batch_size: int) -> list[Detections]:
     """Every view from a full batch; what happens to one that fails is said at the top of this module."""
     found: list[Detections | BaseException] = []
-    alone = partial(_detect_isolated, detector, image, removed, value, batch)
-    for start in range(0, len(removed), batch):
-        views = [fill_rectangles(image, rectangles, value) for rectangles in removed[start : start + batch]]
-        padded = views + [np.full_like(image, value) for _ in range(batch - len(views))]
+    alone = partial(_detect_isolated, detector, image, removed, value, batch_size)
+    for start in range(0, len(removed), batch_size):
+        views = [fill_rectangles(image, rectangles, value) for rectangles in removed[start : start + batch_size]]
+        padded = views + [np.full_like(image, value) for _ in range(batch_size - len(views))]
         try:
             found += _detect(detector, padded)[: len(views)]
         except (Exception, SystemExit):
@@ -363,12 +365,12 @@ def _detect_filled(detector: Detector, image: Image, removed: Ints, value: int, 
 
 
 def _detect_isolated(
-    detector: Detector, image: Image, removed: Ints, value: int, batch: int, number: int
+    detector: Detector, image: Image, removed: Ints, value: int, batch_size: int, number: int
 ) -> Detections | BaseException:
     """The boxes of a view that has only copies of itself beside it, or how that failed."""
     return try_view(
-        lambda: _detect(detector, [fill_rectangles(image, removed[number], value) for _ in range(batch)])[
-            number % batch
+        lambda: _detect(detector, [fill_rectangles(image, removed[number], value) for _ in range(batch_size)])[
+            number % batch_size
         ]
     )
 

@@ -58,10 +58,10 @@ class FramePositions:
     """
 
     allowed: Ints
-    hiding: Ints
+    uncertified: Ints
 
     @classmethod
-    def blind(cls, width: int, height: int, patch: Patch) -> FramePositions:
+    def unobserved(cls, width: int, height: int, patch: Patch) -> FramePositions:
         """A frame in which the object has no box, or which was not observed: the patch moves on, nothing is proven."""
         across, down = patch.size(width, height)
         everywhere = np.array([[1 - across, 1 - down, width - 1, height - 1]], dtype=np.int64)
@@ -70,16 +70,16 @@ class FramePositions:
     @property
     def certified(self) -> bool:
         """Whether the frame is certified alone."""
-        return not len(self.hiding)
+        return not len(self.uncertified)
 
 
 def frame_positions(
     rule: AnyRule,
     observation: Observation,
-    truth: Detections,
+    objects: Detections,
     patch: Patch,
     *,
-    threshold: float = 0.0,
+    certification_threshold: float = 0.0,
     bound: Bound = "exact",
 ) -> list[FramePositions]:
     """What one frame is for each object of `truth`: certified alone iff `rule.certify` certifies it.
@@ -90,28 +90,28 @@ def frame_positions(
         raise ObjectSeekerError(f"certificates over time are about one patch, got a count of {patch.count}")
     width, height = observation.width, observation.height
     size = patch.size(width, height)
-    areas = PatchPositions.of(truth.xyxy, width, height).allowed(
-        patch.where, patch_sizes(patch, width, height, len(truth))
+    areas = PatchPositions.of(objects.xyxy, width, height).allowed(
+        patch.location, patch_sizes(patch, width, height, len(objects))
     )
-    proofs = _proofs(rule, observation, truth, threshold, bound)
+    proofs = _proofs(rule, observation, objects, certification_threshold, bound)
     return [
         FramePositions(allowed, _intersect(_hiding(observation.masks, proof[0], size), allowed))
         if proof
-        else FramePositions.blind(width, height, patch)
+        else FramePositions.unobserved(width, height, patch)
         for proof, allowed in zip(proofs, map(_simplify, areas), strict=True)
     ]
 
 
 def intersect_alternatives(ways: Sequence[FramePositions]) -> FramePositions:
     """The frame of an object that may be found as one of several things: hidden where each of them is."""
-    hiding = ways[0].hiding
+    hiding = ways[0].uncertified
     for way in ways[1:]:
-        hiding = _intersect(hiding, way.hiding)
+        hiding = _intersect(hiding, way.uncertified)
     return FramePositions(ways[0].allowed, hiding)
 
 
 def earliest_uncertified_start(
-    track: Sequence[FramePositions], reach: int, times: int = 1, *, numbers: Sequence[int] | None = None
+    track: Sequence[FramePositions], max_motion: int, min_detections: int = 1, *, numbers: Sequence[int] | None = None
 ) -> list[int]:
     """For every frame the earliest one from which on to it the object may be reported fewer than `times` times.
 
@@ -128,13 +128,13 @@ def earliest_uncertified_start(
     patch makes one step of k + 1 times `reach`: all positions that touch the image are one rectangle, within which it
     goes straight ahead.
     """
-    if isinstance(reach, bool) or not isinstance(reach, int) or reach < 0:
-        raise ObjectSeekerError(f"reach must be a whole number of pixels of at least 0, got {reach!r}")
-    layers = require_count(times, "times")
+    if isinstance(max_motion, bool) or not isinstance(max_motion, int) or max_motion < 0:
+        raise ObjectSeekerError(f"max_motion must be a whole number of pixels of at least 0, got {max_motion!r}")
+    layers = require_count(min_detections, "min_detections")
     following: list[tuple[int, list[Ints]]] = []  # a beginning, and what it leaves
     earliest: list[int] = []
     for end, (instant, frames) in enumerate(zip(track, _steps(numbers, len(track)), strict=True)):
-        farthest = min(reach * frames, UNBOUNDED_MOTION)  # else 64 bits may not hold it
+        farthest = min(max_motion * frames, UNBOUNDED_MOTION)  # else 64 bits may not hold it
         following.append((end, [_ANYWHERE] * layers))
         stepped = ((begin, _step(reached, instant, farthest)) for begin, reached in following)
         following = _distinct((begin, reached) for begin, reached in stepped if len(reached[-1]))
@@ -163,32 +163,32 @@ def _distinct(following: Iterable[tuple[int, list[Ints]]]) -> list[tuple[int, li
 def _step(before: Sequence[Ints], instant: FramePositions, reach: int) -> list[Ints]:
     """`R_t` of `R_t-1`: one union for each number of reports, from 0 on."""
     grown = [_dilate(positions, reach) for positions in before]
-    after = [_intersect(grown[0], instant.hiding)]
+    after = [_intersect(grown[0], instant.uncertified)]
     for fewer, same in pairwise(grown):
-        parts = [_intersect(same, instant.hiding), _intersect(fewer, instant.allowed)]
+        parts = [_intersect(same, instant.uncertified), _intersect(fewer, instant.allowed)]
         after.append(_simplify(np.concatenate(parts)))
     return after
 
 
 def _proofs(
-    rule: AnyRule, observation: Observation, truth: Detections, threshold: float, bound: Bound
+    rule: AnyRule, observation: Observation, objects: Detections, certification_threshold: float, bound: Bound
 ) -> Iterable[Sequence[ObjectProof]]:
     if isinstance(rule, Rule):
-        proving = evidence_prover(rule, observation, threshold, bound)
-        return object_proofs(observation, truth, proving, by_views=rule.evidence_threshold is not None)
+        proving = evidence_prover(rule, observation, certification_threshold, bound)
+        return object_proofs(observation, objects, proving, multi_view=rule.evidence_threshold is not None)
 
     def by_iou(objects: Detections) -> Proving:
         assert isinstance(rule, IouRule)
-        return iou_proving_pairs(rule, observation, objects, threshold, bound), None
+        return iou_proving_pairs(rule, observation, objects, certification_threshold, bound), None
 
-    return object_proofs(observation, truth, by_iou)
+    return object_proofs(observation, objects, by_iou)
 
 
 def _hiding(masks: Masks, proof: ObjectProof, size: tuple[int, int]) -> Ints:
     """All positions at which the object is not proven."""
     starts = PositionClasses.of(masks, size).starts
     ends = [np.append(start[1:], limit) - 1 for start, limit in zip(starts, (masks.width, masks.height), strict=True)]
-    return _cut(proof.escapes(size), starts[0], starts[1], ends[0], ends[1])
+    return _cut(proof.escaping_classes(size), starts[0], starts[1], ends[0], ends[1])
 
 
 _ANYWHERE: Ints = np.array([[-UNBOUNDED_MOTION, -UNBOUNDED_MOTION, UNBOUNDED_MOTION, UNBOUNDED_MOTION]], dtype=np.int64)

@@ -35,7 +35,7 @@ class Patch:
 
     area: float = 0.01
     aspect: float = 1.0
-    where: PatchLocation = "over"
+    location: PatchLocation = "over"
     count: int = 1
 
     def __post_init__(self) -> None:
@@ -45,8 +45,8 @@ class Patch:
             raise ObjectSeekerError(f"patch area must be above 0, got {self.area!r}")
         if not 1 / LONGEST_ASPECT <= self.aspect <= LONGEST_ASPECT:
             raise ObjectSeekerError(f"patch aspect must lie within [1e-6, 1e6], got {self.aspect!r}")
-        if self.where not in PATCH_LOCATIONS:
-            raise ObjectSeekerError(f"where must be one of {', '.join(PATCH_LOCATIONS)}, got {self.where!r}")
+        if self.location not in PATCH_LOCATIONS:
+            raise ObjectSeekerError(f"location must be one of {', '.join(PATCH_LOCATIONS)}, got {self.location!r}")
         object.__setattr__(self, "count", require_count(self.count, "patch count"))
         if self.count > 2:
             raise ObjectSeekerError(f"patch count must be 1 or 2, got {self.count!r}")
@@ -87,19 +87,19 @@ class PatchPositions:
     near_last: Ints
 
     @classmethod
-    def of(cls, truth: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> PatchPositions:
+    def of(cls, objects: Floats, width: npt.ArrayLike, height: npt.ArrayLike) -> PatchPositions:
         """`width` and `height`: of the image each object is in, or one for all."""
-        size = (len(truth),)
+        size = (len(objects),)
         limit = np.stack([np.broadcast_to(np.asarray(v, np.int64), size) for v in (width, height)], axis=1)
         return cls(
             limit=limit,
-            first=np.floor(truth[:, :2]).astype(np.int64) + 1,  # end > x1
-            last=np.ceil(truth[:, 2:]).astype(np.int64) - 1,  # start < x2
-            near_first=_ceil_of_sum(truth[:, :2], -limit),  # x1 - end <= limit / 10
-            near_last=-_ceil_of_sum(-truth[:, 2:], -limit),  # start - x2 <= limit / 10
+            first=np.floor(objects[:, :2]).astype(np.int64) + 1,  # end > x1
+            last=np.ceil(objects[:, 2:]).astype(np.int64) - 1,  # start < x2
+            near_first=_ceil_of_sum(objects[:, :2], -limit),  # x1 - end <= limit / 10
+            near_last=-_ceil_of_sum(-objects[:, 2:], -limit),  # start - x2 <= limit / 10
         )
 
-    def allowed(self, where: PatchLocation, patch: Ints) -> Ints:
+    def allowed(self, location: PatchLocation, patch: Ints) -> Ints:
         """The positions a patch of size `patch` (N, 2) may take: (N, R, 4), a union of R rectangles per object.
 
         A rectangle is x_first, y_first, x_last, y_last, all inclusive; it is empty where a first exceeds its last.
@@ -107,13 +107,13 @@ class PatchPositions:
         all_first, all_last = 1 - patch, self.limit - 1
         everywhere = np.concatenate([all_first, all_last], axis=1)
         over = np.concatenate([self.first - patch, self.last], axis=1)
-        if where == "anywhere":
+        if location == "anywhere":
             rectangles = [everywhere]
-        elif where == "over":
+        elif location == "over":
             rectangles = [over]
         else:
             near = np.concatenate([self.near_first - patch, self.near_last], axis=1)
-            outer, inner = (everywhere, near) if where == "far" else (near, over)
+            outer, inner = (everywhere, near) if location == "far" else (near, over)
             # outer minus inner, as four rectangles that overlap at the corners: inner always lies within outer or
             # beyond the image, where clipping below empties what does not exist.
             rectangles = []

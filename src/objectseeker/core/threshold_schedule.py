@@ -40,9 +40,9 @@ class ThresholdSchedule:
             )
 
     @classmethod
-    def through(cls, rule: AnyRule) -> ThresholdSchedule:
+    def from_rule(cls, rule: AnyRule) -> ThresholdSchedule:
         """The curve through a rule's own scores: straight up to 1 from there on, level below."""
-        ioa = rule.ioa if isinstance(rule, IouRule) else rule
+        ioa = rule.ioa_rule if isinstance(rule, IouRule) else rule
 
         def beta(score: float) -> float:
             return max((score - ioa.base_threshold) / (1 - ioa.base_threshold), 0.0) if ioa.base_threshold < 1 else 0.0
@@ -56,7 +56,7 @@ class ThresholdSchedule:
             evidence_beta=beta(ioa.evidence_threshold),
         )
 
-    def scores(self, base_threshold: float) -> tuple[float, float | None]:
+    def thresholds_at(self, base_threshold: float) -> tuple[float, float | None]:
         """mask_threshold and evidence_threshold at a base_threshold."""
         mask_threshold = _follow(base_threshold, self.alpha, self.beta)
         if self.evidence_alpha is None or self.evidence_beta is None:
@@ -64,16 +64,19 @@ class ThresholdSchedule:
         return mask_threshold, min(mask_threshold, _follow(base_threshold, self.evidence_alpha, self.evidence_beta))
 
     @overload
-    def rule(self, like: Rule, base_threshold: float) -> Rule: ...
+    def rule(self, template: Rule, base_threshold: float) -> Rule: ...
     @overload
-    def rule(self, like: IouRule, base_threshold: float) -> IouRule: ...
-    def rule(self, like: AnyRule, base_threshold: float) -> AnyRule:
-        """The rule at another base_threshold: scores follow, everything else is as in `like`."""
-        if isinstance(like, IouRule):
-            return replace(like, ioa=self.rule(like.ioa, base_threshold))
-        mask_threshold, evidence_threshold = self.scores(base_threshold)
+    def rule(self, template: IouRule, base_threshold: float) -> IouRule: ...
+    def rule(self, template: AnyRule, base_threshold: float) -> AnyRule:
+        """The rule at another base_threshold: scores follow, everything else is as in `template`."""
+        if isinstance(template, IouRule):
+            return replace(template, ioa_rule=self.rule(template.ioa_rule, base_threshold))
+        mask_threshold, evidence_threshold = self.thresholds_at(base_threshold)
         return replace(
-            like, base_threshold=base_threshold, mask_threshold=mask_threshold, evidence_threshold=evidence_threshold
+            template,
+            base_threshold=base_threshold,
+            mask_threshold=mask_threshold,
+            evidence_threshold=evidence_threshold,
         )
 
 

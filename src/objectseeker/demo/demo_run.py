@@ -63,7 +63,7 @@ class Verdicts:
 
 def run(defense: Defense | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
     """Photograph by photograph under a defense of the built-in detector, by default its own."""
-    seeker = (defense or Defense.default("builtin")).seeker()
+    seeker = (defense or Defense.for_detector("builtin")).build()
     for sample in samples():
         yield judge(seeker, sample, patch_area)
 
@@ -137,8 +137,10 @@ def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, pa
     source = ReportSource(
         "objectseeker demo",
         images,
-        LabelMap.same(VOC_20),
-        EvaluationSettings(rule=defense.rule, follow=defense.curve, threat=ThreatModel(area=patch_area)),
+        LabelMap.from_names(VOC_20),
+        EvaluationSettings(
+            rule=defense.rule, threshold_schedule=defense.resolved_schedule, threat=ThreatModel(area=patch_area)
+        ),
         defense=bound,
         provenance={
             "dataset": f"{len(results)} images that come with objectseeker (COCO val2017, CC BY 2.0)",

@@ -82,7 +82,7 @@ def certify_guarded(
     for p, patch in enumerate(patches):
         if not isinstance(patch, Patch) or patch.count != 1:
             raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {patch!r}")
-        allowed = surroundings.allowed(patch.where, patch_sizes(patch, width, height, len(truth)))
+        allowed = surroundings.allowed(patch.location, patch_sizes(patch, width, height, len(truth)))
         vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
         for n in range(len(truth)):
             reached[n].append(reached_rectangles(grid, patch.size(width, height), allowed[n]))
@@ -232,7 +232,7 @@ def certify_published(
     visible = visible_area(truth.xyxy, width, height) > 0
     certified = np.zeros((len(patches), len(truth)), np.bool_)
     for n, object_range in enumerate(object_positions(grid, truth.xyxy)):
-        threats = [allowed_squares(patch.where, around[n], patch_side(grid, patch), grid.shape) for patch in patches]
+        threats = [allowed_squares(patch.location, around[n], patch_side(grid, patch), grid.shape) for patch in patches]
         if visible[n]:
             certified[:, n] = image.keeps_cluster(object_range, threats) | np.array(
                 [not squares for squares in threats]

@@ -128,7 +128,8 @@ class DetectorGuard:
     def __call__(self, images: Sequence[Image]) -> list[GuardedDetections]:
         base = self.detector(images)
         return [
-            self._guard(image, boxes.at_least(self.base_threshold)) for image, boxes in zip(images, base, strict=True)
+            self._guard(image, boxes.with_min_score(self.base_threshold))
+            for image, boxes in zip(images, base, strict=True)
         ]
 
     def _guard(self, image: Image, base: Detections) -> GuardedDetections:

@@ -26,7 +26,7 @@ from objectseeker.errors import ObjectSeekerError
 __all__ = ["OPTIONS", "SPECS", "WEIGHTS", "LoadedDetector", "load_detector", "require_spec", "unverified_reason"]
 
 # The options of `load_detector` that decide the boxes, and so belong to a defense.
-OPTIONS = ("batch", "layout", "input_size", "class_names", "score_floor", "mask_mode", "precision")
+OPTIONS = ("batch_size", "layout", "input_size", "class_names", "score_floor", "mask_mode", "precision")
 
 WEIGHTS = ",weights="  # in a torchvision spec: a file follows
 
@@ -41,7 +41,7 @@ class _Source(NamedTuple):
 
 
 _FRAMEWORK = frozenset({"score_floor", "device"})
-_NETWORK = _FRAMEWORK | {"input_size", "layout", "batch", "mask_mode", "workers"}
+_NETWORK = _FRAMEWORK | {"input_size", "layout", "batch_size", "mask_mode", "workers"}
 _CALLABLE = frozenset({"class_names"})
 
 # To add a source of detectors, write its module and name it here. It is imported when it is first used.
@@ -113,7 +113,7 @@ def load_detector(source: str | Detector | DetectorHolder, **options: Any) -> Lo
         return _load_callable(source, given)
     kind, name = require_spec(source)
     _, module, function, accepted = _SOURCES[kind]
-    _reject_unknown(given, accepted | {"batch"}, f"{kind} detectors have")
+    _reject_unknown(given, accepted | {"batch_size"}, f"{kind} detectors have")
     loader = getattr(import_module(f"{__name__}.{module}"), function)
     passed = {key: value for key, value in given.items() if key in accepted}
     detector: LoadedDetector = loader(name, **passed) if name else loader(**passed)
@@ -127,7 +127,7 @@ def _load_callable(function: Detector, given: Mapping[str, Any]) -> LoadedDetect
         raise ObjectSeekerError(
             f"a detector must be a SPEC, a callable or a Defense, got {function!r}: pass one of {', '.join(SPECS)}"
         )
-    _reject_unknown(given, _CALLABLE | {"batch"}, "a callable has")
+    _reject_unknown(given, _CALLABLE | {"batch_size"}, "a callable has")
     if isinstance(function, LoadedDetector) and "class_names" not in given:
         return function
     return wrap_callable(function, class_names=given.get("class_names"))

@@ -111,7 +111,7 @@ OpenProgress = Callable[[str, int], AbstractContextManager[ProgressStep]]  # nam
 class _Batched(Protocol):
     """A detector that can run with another batch size; None if its batch size is fixed."""
 
-    def with_batch(self, batch: int, /) -> Detector | None: ...
+    def with_batch(self, batch_size: int, /) -> Detector | None: ...
 
 
 def check(
@@ -120,7 +120,7 @@ def check(
     *,
     masks: Recipe = DEFAULT_MASKS,
     deployed_masks: Recipe | None = None,
-    batch: int = 8,
+    batch_size: int = 8,
     fill: int = DEFAULT_FILL,
     seed: int = 0,
     open_progress: OpenProgress = lambda name, runs: nullcontext(NoProgress()),
@@ -129,11 +129,9 @@ def check(
     """Check a detector on one image, and measure what a defended image costs.
 
     Args:
-        detector: A SPEC or a callable.
-        image: An image with clear objects.
-        masks: The masks whose views are checked.
-        deployed_masks: The masks whose cost is measured; default: `masks`.
-        batch: Batch size of a detector that does not make its own batches. One that does may run several images of a
+        detector: A SPEC or a callable. image: An image with clear objects. masks: The masks whose views are checked.
+        deployed_masks: The masks whose cost is measured; default: `masks`. batch_size: Batch size of a detector that
+        does not make its own batches. One that does may run several images of a
             smaller batch at the same time, and is checked with more than one image in any case.
         fill: Gray value of removed pixels.
         seed: Seed of the noise that is shown.
@@ -156,10 +154,10 @@ def check(
     loaded, image = load_detector(detector), as_image(image)
     require_recipe(masks)
     rng = np.random.default_rng(seed)
-    shown = min(max(batch, MIN_BATCH), MAX_BATCH) if isinstance(loaded, ViewDetector) else batch
+    shown = min(max(batch_size, MIN_BATCH), MAX_BATCH) if isinstance(loaded, ViewDetector) else batch_size
     run = _CheckRun(loaded, image, shown, rng, NoProgress())
     views = 2 + 2 * len(masks.masks(image.shape[1], image.shape[0]))
-    check_masks = partial(_CheckRun.ignores_masked_pixels, masks=masks, batch=batch, fill=fill)
+    check_masks = partial(_CheckRun.ignores_masked_pixels, masks=masks, batch_size=batch_size, fill=fill)
     checks: list[tuple[str, int, Callable[[_CheckRun], str]]] = [
         ("returns valid boxes", 1, _CheckRun.valid),
         ("deterministic", 4, _CheckRun.deterministic),
@@ -179,19 +177,19 @@ def check(
         with open_progress(name, runs) as bar:
             result = _run_check(name, partial(test, replace(run, bar=bar)))
         add(result)
-    for size in sorted({1, 2, 2 * batch} - {batch}):
+    for size in sorted({1, 2, 2 * batch_size} - {batch_size}):
         add(_run_check(f"another batch size ({size})", partial(run.other_batch_size, size), informs=True))
     cost = None
     if results[0].passed:
         try:
-            cost = measure_cost(loaded, image, deployed_masks or masks, batch=batch, fill=fill)
+            cost = measure_cost(loaded, image, deployed_masks or masks, batch_size=batch_size, fill=fill)
         except Exception:  # the detector is foreign code; a check that runs all views has already reported the reason
             cost = None
     return DetectorCheck(loaded.fingerprint, str(masks), fill, tuple(results), cost, unverified_reason(loaded))
 
 
 def measure_cost(
-    detector: LoadedDetector, image: Image, recipe: Recipe, *, batch: int = 8, fill: int = DEFAULT_FILL
+    detector: LoadedDetector, image: Image, recipe: Recipe, *, batch_size: int = 8, fill: int = DEFAULT_FILL
 ) -> ImageCost:
     """Measure the time of an undefended and of a defended image on this machine.
 
@@ -199,11 +197,11 @@ def measure_cost(
     """
     height, width = image.shape[:2]
     masks = recipe_for_frame(recipe, 0).masks(width, height)
-    count = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch", batch))) - 1  # besides the unmasked view
-    timed = masks.subset(slice(None, None, max(-(-len(masks) // count), 1)))
+    count = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch_size", batch_size))) - 1  # besides the unmasked view
+    timed = masks.select_masks(slice(None, None, max(-(-len(masks) // count), 1)))
     single = _with_batch_size(detector, 1) or detector
     undefended = _best_time(lambda: single([image]))
-    defended = _best_time(lambda: detect_views(detector, image, timed, value=fill, batch=batch))
+    defended = _best_time(lambda: detect_views(detector, image, timed, value=fill, batch_size=batch_size))
     per_view = defended / (1 + len(timed))
     passes = 1 + len(masks)
     return ImageCost(width, height, str(recipe), passes, undefended * 1000, per_view * passes * 1000)
@@ -243,7 +241,7 @@ def _run_check(name: str, test: Callable[[], str], informs: bool = False) -> Che
 class _CheckRun:
     detector: Detector
     image: Image
-    batch: int
+    batch_size: int
     rng: np.random.Generator
     bar: ProgressStep
 
@@ -255,7 +253,7 @@ class _CheckRun:
         return results
 
     def valid(self) -> str:
-        (boxes, *_) = self.run([self.image] * self.batch)
+        (boxes, *_) = self.run([self.image] * self.batch_size)
         if not isinstance(boxes, Detections):
             raise _CheckFailedError(f"returned {type(boxes).__name__}, not Detections")
         height, width = self.image.shape[:2]
@@ -270,41 +268,41 @@ class _CheckRun:
         return f"{len(boxes)} boxes, {confident} of them scored {CONFIDENT_SCORE} or more"
 
     def deterministic(self) -> str:
-        first = self.run([self.image] * self.batch)
+        first = self.run([self.image] * self.batch_size)
         for _ in range(3):
-            _require_equal(first, self.run([self.image] * self.batch), "the same batch, run again")
+            _require_equal(first, self.run([self.image] * self.batch_size), "the same batch, run again")
         return "the same batch, run four times, is bit-identical"
 
     def stateless(self) -> str:
-        first = self.run([self.image] * self.batch)
+        first = self.run([self.image] * self.batch_size)
         for other in self._others()[:3]:
-            self.run([other] * self.batch)
-            _require_equal(first, self.run([self.image] * self.batch), "the same batch after other images")
+            self.run([other] * self.batch_size)
+            _require_equal(first, self.run([self.image] * self.batch_size), "the same batch after other images")
         return "unchanged after other images"
 
     def batch_independent(self) -> str:
-        if self.batch == 1:
+        if self.batch_size == 1:
             return "not checked: a batch of one has no other images"
-        first, others = self.run([self.image] * self.batch)[0], self._others()
+        first, others = self.run([self.image] * self.batch_size)[0], self._others()
         for other in others:
-            recomputed = self.run([self.image] + [other] * (self.batch - 1))[0]
+            recomputed = self.run([self.image] + [other] * (self.batch_size - 1))[0]
             _require_equal([first], [recomputed], "the same image in a batch with others")
-        return f"unchanged in a batch with {len(others)} kinds of other images, {self.batch} per batch"
+        return f"unchanged in a batch with {len(others)} kinds of other images, {self.batch_size} per batch"
 
     def position_independent(self) -> str:
-        if self.batch == 1:
+        if self.batch_size == 1:
             return "not checked: a batch of one has one position"
-        others = [self._others()[0]] * self.batch
+        others = [self._others()[0]] * self.batch_size
         first = self.run([self.image, *others[1:]])[0]
-        for slot in range(1, self.batch):
+        for slot in range(1, self.batch_size):
             recomputed = self.run([*others[:slot], self.image, *others[slot + 1 :]])[slot]
             _require_equal([first], [recomputed], f"the same image at position {slot} of the batch")
-        return f"unchanged at all {self.batch} positions"
+        return f"unchanged at all {self.batch_size} positions"
 
     def raw_pixels(self) -> str:
         """Move and enlarge the image: boxes must follow. Boxes in network pixels, fractions or xywh do not."""
         height, width = self.image.shape[:2]
-        original = self.run([self.image] * self.batch)[0].at_least(CONFIDENT_SCORE)
+        original = self.run([self.image] * self.batch_size)[0].with_min_score(CONFIDENT_SCORE)
         if not len(original):
             return f"not checked: no box scores {CONFIDENT_SCORE} or more in this image; pass one with clear objects"
         dx, dy = width // 3, height // 4
@@ -315,17 +313,19 @@ class _CheckRun:
             (f"moved by ({dx}, {dy})", canvas, original.xyxy + np.array([dx, dy, dx, dy])),
             ("enlarged twofold", enlarged, original.xyxy * 2),
         ):
-            actual = self.run([changed] * self.batch)[0]
+            actual = self.run([changed] * self.batch_size)[0]
             followed = (iou(expected, actual.xyxy).max(axis=1, initial=0) > 0.5).mean()
             if followed < 0.5:
                 raise _CheckFailedError(f"only {followed:.0%} of {len(original)} boxes follow if the image is {change}")
         return f"{len(original)} boxes follow if the image is moved or enlarged"
 
-    def ignores_masked_pixels(self, *, masks: Recipe, batch: int, fill: int) -> str:
-        return check_views(self.detector, self.image, masks, batch=batch, fill=fill, rng=self.rng, bar=self.bar)
+    def ignores_masked_pixels(self, *, masks: Recipe, batch_size: int, fill: int) -> str:
+        return check_views(
+            self.detector, self.image, masks, batch_size=batch_size, fill=fill, rng=self.rng, bar=self.bar
+        )
 
     def other_batch_size(self, size: int) -> str:
-        first = self.run([self.image] * self.batch)[0]
+        first = self.run([self.image] * self.batch_size)[0]
         resized = _with_batch_size(self.detector, size)
         if resized is None:
             return "this detector's batch size is fixed"
@@ -347,7 +347,7 @@ def check_views(
     image: Image,
     recipe: Recipe,
     *,
-    batch: int,
+    batch_size: int,
     fill: int,
     rng: np.random.Generator,
     bar: ProgressStep,
@@ -363,14 +363,14 @@ def check_views(
     borders = _line_borders(strips)
 
     def detect(shown: Image) -> list[Detections]:
-        views = detect_views(detector, shown, masks, value=fill, batch=batch)
+        views = detect_views(detector, shown, masks, value=fill, batch_size=batch_size)
         bar.advance()
         return views
 
     clean = detect(image)
     if not any(len(view) for view in clean[1:]):
         raise _CheckFailedError("no masked view has a box, so nothing can be checked: pass an image with objects")
-    for number, members in enumerate(masks.members):
+    for number, members in enumerate(masks.strip_indices):
         for rectangles in (strips.removed[members], borders[members].reshape(-1, 4)):
             view = detect(_rewritten(image, rectangles, rng))[number + 1]
             removed = " and ".join(dict.fromkeys(_describe_strip(strips, member) for member in members))

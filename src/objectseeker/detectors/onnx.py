@@ -66,7 +66,7 @@ def load_onnx(
 
     On a CPU, `workers` views run at the same time, by default as many as there are cores, on one thread each. One view
     a batch is then as fast as many. With fewer workers a view gets several threads; results are only promised to be the
-    same at the same number of these, so it is part of the identity.
+    same at the same number of these, so it is part of the fingerprint.
     """
     path, asked = Path(path), NetworkOptions(**options)
     kind, _ = parse_device(asked.device)
@@ -83,7 +83,7 @@ def load_onnx(
     dtype = graph.input_type
     if asked.mask_mode == "crop" and (graph.size is not None or layout.stride == 1):
         raise ObjectSeekerError(f"{path} takes inputs of one size only: mask by fill, or export it with free sizes")
-    batch = graph.choose_batch(asked.batch, layout) or BATCH_ON[kind]
+    batch = graph.choose_batch(asked.batch_size, layout) or BATCH_ON[kind]
     settings = asked.describe(layout, size, batch)
     settings += f" threads={threads}" * (on_cpu and threads > 1)
     settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
@@ -93,10 +93,10 @@ def load_onnx(
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
-        batch=batch,
+        batch_size=batch,
         dtype=dtype,
         score_floor=asked.score_floor,
-        dynamic_batch=layout.batched and graph.batch is None,
+        dynamic_batch=layout.batched and graph.batch_size is None,
         mask_mode=asked.mask_mode,
         workers=workers,
     )
@@ -110,7 +110,7 @@ class Graph:
     session: Any
     inputs: list[GraphTensor]
     outputs: list[GraphTensor]
-    batch: int | None
+    batch_size: int | None
     size: Size | None
 
     @classmethod
@@ -160,7 +160,7 @@ class Graph:
 
     def _disambiguate_layout(self, name: str, size: Size) -> str:
         """The layout of a graph whose outputs have the shapes of `name`, by the boxes it gives for a gray image."""
-        shape = (self.batch or 1, 3, size[1], size[0])
+        shape = (self.batch_size or 1, 3, size[1], size[0])
         if math.prod(shape) * np.dtype(self.input_type).itemsize > MAX_BATCH_BYTES:  # which is refused later on
             return name
         try:
@@ -202,7 +202,7 @@ class Graph:
 
     def choose_batch(self, wanted: int | None, layout: Layout) -> int | None:
         """How many views run together; None where neither the graph nor the caller says so."""
-        fixed = self.batch if layout.batched else 1
+        fixed = self.batch_size if layout.batched else 1
         if fixed is not None and wanted not in (None, fixed):
             log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
         return fixed or wanted

@@ -52,7 +52,7 @@ def torch_detector(
     module = _to_device(module, precision, asked.device)
     device, dtype = torch.device(asked.device), getattr(torch, precision)
     on_gpu = device.type == "cuda"
-    batch = asked.batch or BATCH_ON.get(device.type, BATCH_ON["cpu"])
+    batch = asked.batch_size or BATCH_ON.get(device.type, BATCH_ON["cpu"])
     network, half = wrap_network(module, decode), on_gpu and precision != "float32"
     compiled = half and can_compile() and not layout.free_sides if compiled is None else compiled
     share = bool(network.reaches) and (half if share is None else share)
@@ -61,7 +61,7 @@ def torch_detector(
         layout=layout,
         device=device,
         dtype=dtype,
-        batch=batch,
+        batch_size=batch,
         floor=asked.score_floor,
         compiled=compiled,
         share=share,
@@ -75,7 +75,7 @@ def torch_detector(
         forward=_forward(predict, device, dtype),
         layout=layout,
         input_size=size,
-        batch=batch,
+        batch_size=batch,
         score_floor=asked.score_floor,
         mask_mode=asked.mask_mode,
         crop_stride=-(-max(size) // layout.stride // CROP_SIDES) if on_gpu else 1,

@@ -302,7 +302,7 @@ def _certificates_csv(measurements: Tally) -> str:
                     "class": measurements.names[measurements.label[n]],
                     **corners,
                     **patch,
-                    "certification_threshold": repr(threat.threshold),
+                    "certification_threshold": repr(threat.certification_threshold),
                     **{name: str(bool(certified[place, n])) for place, name in enumerate(PATCH_LOCATIONS)},
                     "vacuous_far": str(bool(vacuous[n])),
                     "detected": str(bool(measurements.found[n])),
@@ -314,7 +314,7 @@ def _certificates_csv(measurements: Tally) -> str:
 def assurance_statement(gate: GateResult) -> dict[str, Any]:
     """State which kind of verification this is, what it assumes, and how each assumption was checked."""
     patches = [requirement.patch for requirement in gate.policy.requirements if requirement.has_patch]
-    sizes = [f"{patch.area:g} of the image, aspect {patch.aspect:g}, {patch.where}" for patch in patches]
+    sizes = [f"{patch.area:g} of the image, aspect {patch.aspect:g}, {patch.location}" for patch in patches]
     return {
         "in_the_terms_of": "ISO/IEC 24029-2:2023, formal methods for the robustness of neural networks; no claim is "
         "made to fulfil that document",

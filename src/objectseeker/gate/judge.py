@@ -22,7 +22,7 @@ from objectseeker.metrics import metric
 from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, bootstrap_interval, more_images
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
-from objectseeker.metrics.settings import ThreatModel, threshold_of
+from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 from objectseeker.metrics.slices import NO_TAGS, ImageTags, label_of, slice_selectors
 from objectseeker.metrics.tally import Tally
 from objectseeker.text import plain
@@ -117,7 +117,10 @@ class AttackResults:
     def threat(self) -> ThreatModel:
         patch = self.patch
         return ThreatModel(
-            area=patch.area, aspect=patch.aspect, count=patch.count, threshold=self.certification_threshold
+            area=patch.area,
+            aspect=patch.aspect,
+            count=patch.count,
+            certification_threshold=self.certification_threshold,
         )
 
 
@@ -223,7 +226,7 @@ def resolve_thresholds(policy: Policy, defense: Defense) -> Policy:
         requirements=tuple(
             replace(
                 requirement,
-                certification_threshold=threshold_of(defense.rule, requirement.certification_threshold),
+                certification_threshold=certification_threshold_of(defense.rule, requirement.certification_threshold),
             )
             if requirement.has_patch
             else requirement
@@ -386,8 +389,8 @@ def _detector_check_result(requirement: Requirement, release: Release) -> Requir
     masks = str(defense.masks)
     if report is None:
         reason = "no report was given: add --detector-check FILE, what objectseeker check --defense FILE --json prints"
-    elif report.detector != defense.identity:
-        reason = f"the report is about the detector {report.detector}, not {defense.identity}: check this one"
+    elif report.detector != defense.fingerprint:
+        reason = f"the report is about the detector {report.detector}, not {defense.fingerprint}: check this one"
     elif report.masks is None or report.fill is None:
         reason = "the report names no masks and fill: check again with --defense FILE"
     elif (report.masks, report.fill) != (masks, defense.fill):
@@ -509,7 +512,7 @@ def _refuted(release: Release) -> list[str]:
     measurements, refuted = release.measurements, []
     objects = _object_numbers(measurements)
     for attack in release.attacks:
-        certified = measurements.certified[attack.threat][PATCH_LOCATIONS.index(attack.patch.where)]
+        certified = measurements.certified[attack.threat][PATCH_LOCATIONS.index(attack.patch.location)]
         for row in attack.rows:
             n = objects.get(_row_key(row))
             proven = n is not None and bool(certified[n])

@@ -100,7 +100,7 @@ def _render_example(image: ObservedImage, example: FailureExample, label_map: La
         return str(error)
     if pixels.shape[1::-1] != (image.observation.width, image.observation.height):
         return f"{image.path} is no longer the image that was observed"
-    base = image.observation.base.at_least(rule.base_threshold)
+    base = image.observation.base.with_min_score(rule.base_threshold)
     boxes, names = rule.prune(image.observation), label_map.detector_names
     if example.box is None:
         annotated = draw(pixels, base, names, recovered=boxes[len(base) :])

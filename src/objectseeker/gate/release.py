@@ -83,7 +83,7 @@ def _measure(
     run: Run, defense: Defense, policy: Policy, attacks: Sequence[AttackResults], on_image: Callable[[], None]
 ) -> Tally:
     """Measure a run under a defense for all requirements of a policy."""
-    settings = EvaluationSettings(rule=defense.rule, follow=defense.curve)
+    settings = EvaluationSettings(rule=defense.rule, threshold_schedule=defense.resolved_schedule)
     request = TallyRequest(
         settings=settings,
         rule=defense.rule,
@@ -114,7 +114,7 @@ def load_bound_defense(run: Run, source: Defense | Path | str | None, template: 
     if source is not None:
         return run.bind_defense(source if isinstance(source, Defense) else Defense.load(source))
     if template is not None:
-        return run.bind_defense(run.defense(template.rule, template.follow))
+        return run.bind_defense(run.defense(template.rule, template.threshold_schedule))
     return run.bind_defense(run.defense())
 
 
@@ -155,7 +155,7 @@ def without_path(defense: Defense) -> Defense:
 
 
 def _describe_defense(defense: Defense) -> dict[str, Any]:
-    return {"sha256": defense.sha256, "detector": defense.identity, "masks": str(defense.masks)}
+    return {"sha256": defense.sha256, "detector": defense.fingerprint, "masks": str(defense.masks)}
 
 
 def _describe_run(run: Run) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def _describe_run(run: Run) -> dict[str, Any]:
     names = [f"{path.parent.name}/{path.name}" for path in run_files(run)[2:]]
     content = "\n".join([file_sha256(run.folder / MANIFEST), *names])
     return {
-        "identity": run.fingerprint,
+        "run_fingerprint": run.fingerprint,
         "fingerprint": hashlib.sha256(content.encode()).hexdigest(),
         "dataset_fingerprint": run.manifest.dataset_fingerprint,
         "images": len(run.parts),

@@ -52,14 +52,14 @@ def watch(
             begun.append(Lost(None, str(error) or type(error).__name__))
 
     def seen(frame: Frame, defended: DefendedImage) -> Watched:
-        of_frame = seeker.of_frame(frame.turn)
+        of_frame = seeker.for_frame(frame.turn)
         found = found_by(of_frame, defended, "", threat)  # a frame is known by its number
         return Watched(frame, str(of_frame.masks), 1 + len(defended.observation.masks), found)
 
     with closing(prefetch_one(events)) as ahead:
         while True:
             try:
-                for defended in seeker.watch(images(), ahead=False):
+                for defended in seeker.defend_stream(images(), prefetch=False):
                     while isinstance(begun[0], Lost):
                         yield _lost(begun.popleft())
                     watched = seen(begun[0], defended)
@@ -76,7 +76,7 @@ def watch(
                     yield _lost(event)
                     continue
                 try:
-                    watched = seen(event, seeker.of_frame(event.turn).defend(event.image))
+                    watched = seen(event, seeker.for_frame(event.turn).defend(event.image))
                 except Exception as error:
                     reason = "not enough memory" if isinstance(error, MemoryError) else str(error)
                     watched = Watched(event, failure=f"the detector failed: {reason or type(error).__name__}")

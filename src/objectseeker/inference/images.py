@@ -99,7 +99,11 @@ def found_by(seeker: ObjectSeeker, defended: DefendedImage, sha256: str, threat:
     boxes, proven = defended.detections, None
     if threat is not None:
         given = seeker.certify(
-            defended.observation, boxes, threat.patches(), threshold=threat.threshold, bound=threat.bound
+            defended.observation,
+            boxes,
+            threat.patches(),
+            certification_threshold=threat.certification_threshold,
+            bound=threat.bound,
         )
         vacuous = given.vacuous[PATCH_LOCATIONS.index("far")].tolist()
         columns = (*given.certified.tolist(), vacuous, given.largest_square.tolist())

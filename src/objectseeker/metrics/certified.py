@@ -24,7 +24,7 @@ from objectseeker.core.rule import Rule
 from objectseeker.core.threats import Patch
 from objectseeker.errors import ObjectSeekerError, require_fraction
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.settings import threshold_of
+from objectseeker.metrics.settings import certification_threshold_of
 
 # What of a rule decides which masked boxes prove what: proofs are found once for all rules that have it in common.
 SAME_PROOFS: dict[type[AnyRule], tuple[str, ...]] = {
@@ -67,21 +67,21 @@ class ProofTable:
 
     def any_of(self, verdicts: Bools) -> Bools:
         """Verdicts (patches, targets) as verdicts (patches, counted objects)."""
-        return self.scene.vocabulary.any_of(verdicts, self.object, len(self.scene.counted))
+        return self.scene.vocabulary.any_label(verdicts, self.object, len(self.scene.counted))
 
 
 def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: float = 0.0) -> ProofTable:
     """What every rule that shares SAME_PROOFS with `rule` needs to certify, for masked scores from `floor` on."""
     targets: list[tuple[Ints, Ints]] = []
     rows: list[tuple[Ints, Ints, Floats, Floats, Ints, Ints]] = []
-    columns = max(image.observation.masks.members.shape[1] for image in scene.images)
+    columns = max(image.observation.masks.strip_indices.shape[1] for image in scene.images)
     objects = start = 0
     for image in scene.images:
         observation, counted = image.observation, image.truth[~image.ignore]
         truth, n = scene.vocabulary.map_to_detector(counted, classwise=rule.classwise)
         score, masks = _scores(rule, observation), observation.masks
         target, box, share = _proving(rule, observation, np.flatnonzero(score >= floor), truth, bound)
-        strip = masks.members[observation.mask_of[box]]
+        strip = masks.strip_indices[observation.mask_index[box]]
         strip = np.broadcast_to(strip, (len(strip), columns))
         targets.append((n + objects, truth.label))
         rows.append((target + start, box, share, score[box], masks.strips.side[strip], masks.strips.line[strip]))
@@ -94,21 +94,21 @@ def build_proof_table(scene: ImageSet, rule: AnyRule, bound: Bound, *, floor: fl
 
 
 def certified_objects(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, counted objects), as `rule.certify` has them in the detector's labels.
 
     `threshold` is the rule's own unless given: 0, with an `IouRule` 0.5.
     """
-    certified, vacuous = certified_targets(proofs, rule, patches, threshold=threshold)
+    certified, vacuous = certified_targets(proofs, rule, patches, certification_threshold=certification_threshold)
     return proofs.any_of(certified), proofs.any_of(vacuous)
 
 
 def certified_targets(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> tuple[Bools, Bools]:
     """`certified` and `vacuous` (patches, targets)."""
-    evidence = _evidence(proofs, rule, threshold)
+    evidence = _evidence(proofs, rule, certification_threshold)
     truth, width, height = proofs.targets()
     beyond = np.broadcast_to(~_only_halves(proofs), (len(patches), len(truth)))
     proof_of = partial(_proof, proofs, rule, evidence)
@@ -123,18 +123,18 @@ def certified_targets(
 
 
 def joint_certificates(
-    proofs: ProofTable, rule: AnyRule, patch: Patch, *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patch: Patch, *, certification_threshold: float | None = None
 ) -> list[JointCertificate]:
     """The joint certificate of every image, over its counted objects: see `core.joint`."""
-    (found,) = remaining_under(proofs, rule, [patch], threshold=threshold)
+    (found,) = remaining_under(proofs, rule, [patch], certification_threshold=certification_threshold)
     return found
 
 
 def remaining_under(
-    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, threshold: float | None = None
+    proofs: ProofTable, rule: AnyRule, patches: Sequence[Patch], *, certification_threshold: float | None = None
 ) -> list[list[JointCertificate]]:
     """The same for several patches, one list each: what proves the objects is found once."""
-    evidence = _evidence(proofs, rule, threshold)
+    evidence = _evidence(proofs, rule, certification_threshold)
     scene, checked = proofs.scene, [require_anywhere(patch) for patch in patches]
     truth, width, height = proofs.targets()
     visible = visible_area(truth, width, height) > 0
@@ -152,11 +152,13 @@ def remaining_under(
     return found
 
 
-def _evidence(proofs: ProofTable, rule: AnyRule, threshold: float | None) -> Floats:
+def _evidence(proofs: ProofTable, rule: AnyRule, certification_threshold: float | None) -> Floats:
     """What each row is worth towards a certificate of its target."""
-    threshold = require_fraction(threshold_of(rule, threshold), "threshold")
+    certification_threshold = require_fraction(
+        certification_threshold_of(rule, certification_threshold), "certification_threshold"
+    )
     _check(rule, proofs)
-    return np.where(proofs.share > threshold + MARGIN, evidence_weights(rule, proofs.score), 0.0)
+    return np.where(proofs.share > certification_threshold + MARGIN, evidence_weights(rule, proofs.score), 0.0)
 
 
 def _by_views(rule: AnyRule) -> bool:
@@ -167,7 +169,7 @@ def _proof(proofs: ProofTable, rule: AnyRule, evidence: Floats, target: int) -> 
     observation, rows = proofs.image_of(target).observation, proofs.rows_of(target)
     rows = rows[evidence[rows] > 0]
     safe = np.zeros(len(observation.masks), dtype=np.bool_)
-    safe[observation.mask_of[proofs.box[rows[evidence[rows] >= 1]]]] = True
+    safe[observation.mask_index[proofs.box[rows[evidence[rows] >= 1]]]] = True
     if not _by_views(rule):
         return ObjectProof(observation.masks, safe)
     assert isinstance(rule, Rule)
@@ -183,11 +185,11 @@ def _proving(
     Only clear boxes prove anything under an `IouRule`, and only boxes of the target's label where labels play a part.
     """
     if rule.classwise:
-        among = among[np.isin(observation.boxes.label[among], truth.label)]
+        among = among[np.isin(observation.all_masked.label[among], truth.label)]
     if isinstance(rule, IouRule):
-        xyxy, mask_of = observation.boxes.xyxy[among], observation.mask_of[among]
+        xyxy, mask_of = observation.all_masked.xyxy[among], observation.mask_index[among]
         among = among[non_overlapping(xyxy, mask_of, observation.masks)]
-    boxes = observation.boxes[among]
+    boxes = observation.all_masked[among]
     pairs: list[tuple[Ints, Ints, Floats]] = []
     for some in list(row_blocks(len(truth), len(boxes))) or [slice(0, 0)]:
         share = _shares(rule, boxes, truth[some], bound)
@@ -209,13 +211,13 @@ def _shares(rule: AnyRule, boxes: Detections, truth: Detections, bound: Bound) -
 
 
 def _scores(rule: AnyRule, observation: Observation) -> Floats:
-    return observation.boxes.score if isinstance(rule, IouRule) else rule.scores(observation)
+    return observation.all_masked.score if isinstance(rule, IouRule) else rule.discounted_scores(observation)
 
 
 def evidence_weights(rule: AnyRule, score: Floats) -> Floats:
     """What a box of each score is worth; under the IoU variant a clear box decides alone or not at all."""
     if isinstance(rule, IouRule):
-        return np.where(score >= rule.ioa.mask_threshold, 1.0, 0.0)
+        return np.where(score >= rule.ioa_rule.mask_threshold, 1.0, 0.0)
     return rule.evidence(score)
 
 
@@ -227,7 +229,7 @@ def _only_halves(proofs: ProofTable) -> Bools:
 
 
 def _escape_lines(proofs: ProofTable, decisive: Bools) -> Ints:
-    """`Certificates.vulnerable` of every target: furthest safe left and top mask, nearest safe right and bottom."""
+    """`Certificates.safe_lines` of every target: furthest safe left and top mask, nearest safe right and bottom."""
     _, width, height = proofs.targets()
     border = np.stack([width, height], axis=1)
     lines = np.concatenate([np.zeros_like(border), border], axis=1)
@@ -248,5 +250,7 @@ def _check(rule: AnyRule, proofs: ProofTable) -> None:
             raise ObjectSeekerError(
                 f"the proofs were found for {name}={getattr(prepared, name)!r}, not {getattr(rule, name)!r}"
             )
-    if rule.floor < proofs.floor:
-        raise ObjectSeekerError(f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.floor!r}")
+    if rule.min_mask_score < proofs.floor:
+        raise ObjectSeekerError(
+            f"masked boxes must count from a score of {proofs.floor!r} on, not from {rule.min_mask_score!r}"
+        )

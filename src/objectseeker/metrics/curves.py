@@ -277,9 +277,11 @@ def unpruned_curve(images: ImageSet, settings: EvaluationSettings, base_threshol
 
 
 def _unpruned(images: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
-    everything = BoxTable.concatenate_boxes([image.observation.boxes for image in images.images])
+    everything = BoxTable.concatenate_boxes([image.observation.all_masked for image in images.images])
     score = {}
     for rule in rules:
         if rule.edge_factor not in score:
-            score[rule.edge_factor] = np.concatenate([rule.scores(image.observation) for image in images.images])
+            score[rule.edge_factor] = np.concatenate(
+                [rule.discounted_scores(image.observation) for image in images.images]
+            )
         yield everything.select(score[rule.edge_factor] >= rule.mask_threshold).in_dataset(images.vocabulary)

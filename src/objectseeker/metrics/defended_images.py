@@ -75,9 +75,9 @@ class DefendedImageSet:
     def candidates(self) -> PruningCandidates | IouCandidates:
         rule, observations = self.settings.rule, [image.observation for image in self.scene.images]
         # Scores that follow base_threshold never fall below it, but those of the rule itself may.
-        reach = rule.base_threshold if rule.floor < rule.base_threshold else 0.0
+        reach = rule.base_threshold if rule.min_mask_score < rule.base_threshold else 0.0
         if isinstance(rule, IouRule):
-            lowest = min(rule.ioa.mask_threshold, ioa_of(self.settings.on_curve(0.0)).mask_threshold)
+            lowest = min(rule.ioa_rule.mask_threshold, ioa_of(self.settings.on_curve(0.0)).mask_threshold)
             mask_floor = lowest if self.floor == self.settings.floor else self.floor
             return find_iou_candidates(observations, rule, self.floor, mask_floor=mask_floor, reach=reach)
         return find_candidates(observations, rule, self.floor, reach=reach)
@@ -102,11 +102,15 @@ class DefendedImageSet:
 
     def certified(self, rule: AnyRule, threat: ThreatModel, patches: list[Patch] | None = None) -> tuple[Bools, Bools]:
         """`certified` and `vacuous` (WHERES, counted objects), or for other `patches` of the threat."""
-        return certified_objects(self.proofs, rule, patches or threat.patches(), threshold=threat.threshold)
+        return certified_objects(
+            self.proofs, rule, patches or threat.patches(), certification_threshold=threat.certification_threshold
+        )
 
     def remaining(self, rule: AnyRule, threat: ThreatModel) -> list[JointCertificate]:
         """The joint certificate of every image against the patch of a threat, anywhere."""
-        return joint_certificates(self.proofs, rule, threat.anywhere(), threshold=threat.threshold)
+        return joint_certificates(
+            self.proofs, rule, threat.anywhere(), certification_threshold=threat.certification_threshold
+        )
 
     def at(self, settings: EvaluationSettings, rule: AnyRule) -> OperatingPoint:
         """Certify one rule, on the curve of these settings or not."""

@@ -185,7 +185,7 @@ class Evaluation:
         point = self.defended.point
         if self.defense is None or point is None or point.rule == self.defense.rule:
             return self.defense
-        return replace(self.defense, rule=point.rule, follow=self.settings.follow)
+        return replace(self.defense, rule=point.rule, threshold_schedule=self.settings.threshold_schedule)
 
     @property
     def objects(self) -> int:
@@ -219,7 +219,7 @@ class Evaluation:
             "ignored_objects": self.ignored_objects,
             "classes": len(self.classes),
             "protocol": settings.protocol(),
-            "defense": None if self.deployed is None else self.deployed.described(),
+            "defense": None if self.deployed is None else self.deployed.to_public_dict(),
             "settings": settings.to_dict(),
             "operating_point": {
                 "selected_by": settings.selected_by,
@@ -319,7 +319,7 @@ def settings_for(
     """Return how to measure a defense of a run; reject scores that the run does not store."""
     settings = EvaluationSettings(
         rule=defense.rule,
-        follow=defense.curve,
+        threshold_schedule=defense.resolved_schedule,
         threat=ThreatModel() if threat is None else threat,
         base_floor=run.manifest.observation_settings.base_floor,
         **operating_point,

@@ -39,9 +39,9 @@ class BoxTable:
 
     def in_dataset(self, vocabulary: LabelMap) -> BoxTable:
         """With the dataset's labels instead of the detector's, without the boxes of classes that it does not have."""
-        label = vocabulary.to_dataset[self.detections.label] if len(self) else self.detections.label
+        label = vocabulary.dataset_labels[self.detections.label] if len(self) else self.detections.label
         kept = label >= 0
-        return BoxTable(vocabulary.in_dataset(self.detections), self.image[kept])
+        return BoxTable(vocabulary.map_to_dataset(self.detections), self.image[kept])
 
     def followed_by(self, other: BoxTable) -> BoxTable:
         """Both, these first; no longer image by image."""
@@ -126,8 +126,8 @@ def _check(images: Sequence[ObservedImage], vocabulary: LabelMap) -> None:
         seen = image.observation
         for boxes, known, whose in (
             (image.truth, len(vocabulary.dataset_names), "objects"),
-            (seen.base, len(vocabulary.to_dataset), "boxes"),
-            (seen.boxes, len(vocabulary.to_dataset), "boxes"),
+            (seen.base, len(vocabulary.dataset_labels), "boxes"),
+            (seen.all_masked, len(vocabulary.dataset_labels), "boxes"),
         ):
             label = boxes.label
             if len(label) and not 0 <= label.min() <= label.max() < known:
@@ -143,4 +143,6 @@ def under(images: Iterable[ObservedImage], recipe: Recipe) -> list[ObservedImage
     For figures that say so: a detector that is shown other views beside these may give other last bits.
     """
     views = [(image, image.observation) for image in images]
-    return [replace(image, observation=seen.under(recipe.masks(seen.width, seen.height))) for image, seen in views]
+    return [
+        replace(image, observation=seen.restricted_to(recipe.masks(seen.width, seen.height))) for image, seen in views
+    ]

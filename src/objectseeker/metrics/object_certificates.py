@@ -17,7 +17,7 @@ from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import ObservedImage
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
-from objectseeker.metrics.settings import ThreatModel, threshold_of
+from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 
 ObjectIs = Literal["labeled", "output"]  # by the dataset, or by the defended detector
 
@@ -29,7 +29,7 @@ class ObjectRow:
     """One object of one image and what is certified of it.
 
     It is certified if it is certified as one of the detector's classes that stand for its own; `proven_as` says as
-    which. `vulnerable` and `largest_square` (see `Certificates`) are those of the class that stands up to most,
+    which. `safe_lines` and `largest_square` (see `Certificates`) are those of the class that stands up to most,
     `detector_class`; it is None where the detector knows no such class. An object that the defended detector outputs
     has the detector's class and its `score`.
     """
@@ -43,7 +43,7 @@ class ObjectRow:
     vacuous_far: bool
     detector_class: str | None
     largest_square: int
-    vulnerable: tuple[int, ...]
+    safe_lines: tuple[int, ...]
     object_is: ObjectIs = "labeled"
     score: float | None = None
 
@@ -63,7 +63,7 @@ class ObjectRow:
             **{str(where): holds for where, holds in self.certified.items()},
             "vacuous_far": self.vacuous_far,
             "largest_square": self.largest_square,
-            "vulnerable": list(self.vulnerable),
+            "safe_lines": list(self.safe_lines),
             "detector_class": self.detector_class,
             "proven_as": dict(self.proven_as),
         }
@@ -71,7 +71,7 @@ class ObjectRow:
     def to_cells(self) -> dict[str, str]:
         """The same as a row of a table: one column for every number."""
         values = self.to_dict()
-        box, lines, proven_as = values.pop("box"), values.pop("vulnerable"), values.pop("proven_as")
+        box, lines, proven_as = values.pop("box"), values.pop("safe_lines"), values.pop("proven_as")
         values |= dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
         values |= dict(zip(("XL", "YT", "XR", "YB"), lines, strict=True))
         values |= {f"{where}_proven_as": name for where, name in proven_as.items()}
@@ -81,7 +81,7 @@ class ObjectRow:
 def certify_images(
     images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
 ) -> Iterator[list[ObjectRow]]:
-    """For every image, one row per object: its verdicts, vulnerable lines and largest certified square."""
+    """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
     for image in images:
         targets, object_of = vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
         yield _rows(image, vocabulary, targets, object_of, rule, threat)
@@ -109,8 +109,8 @@ def _rows(
 ) -> list[ObjectRow]:
     """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
     observation = image.observation
-    threshold = threshold_of(rule, threat.threshold)
-    proven = rule.certify(observation, targets, threat.patches(), threshold=threshold, bound=threat.bound)
+    threshold = certification_threshold_of(rule, threat.certification_threshold)
+    proven = rule.certify(observation, targets, threat.patches(), certification_threshold=threshold, bound=threat.bound)
     far = PATCH_LOCATIONS.index("far")
     nothing_safe = (0, 0, observation.width, observation.height)
     first = np.searchsorted(object_of, np.arange(len(image.truth) + 1)).tolist()
@@ -137,7 +137,7 @@ def _rows(
             vacuous_far=bool(proven.vacuous[far, first[n] : first[n + 1]].any()),
             detector_class=None if best is None else name_of(best),
             largest_square=0 if best is None else int(proven.largest_square[best]),
-            vulnerable=nothing_safe if best is None else tuple(proven.vulnerable[best].tolist()),
+            safe_lines=nothing_safe if best is None else tuple(proven.safe_lines[best].tolist()),
         )
 
     return [row_of(n) for n in range(len(image.truth))]

@@ -44,7 +44,7 @@ def scenes(images: Iterable[ObservedImage], vocabulary: LabelMap) -> Iterator[Im
     boxes = 0
     for image in images:
         some.append(image)
-        boxes += len(image.observation.boxes)
+        boxes += len(image.observation.all_masked)
         if len(some) == TOGETHER or boxes >= BOXES_TOGETHER:
             yield ImageSet.part(some, vocabulary)
             some, boxes = [], 0

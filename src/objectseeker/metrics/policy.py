@@ -90,7 +90,9 @@ class Requirement:
     @property
     def threat(self) -> ThreatModel:
         """What must be certified against."""
-        return ThreatModel(area=self.patch_area, aspect=self.patch_aspect, threshold=self.certification_threshold)
+        return ThreatModel(
+            area=self.patch_area, aspect=self.patch_aspect, certification_threshold=self.certification_threshold
+        )
 
     @property
     def against_baseline(self) -> bool:

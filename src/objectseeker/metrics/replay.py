@@ -71,7 +71,7 @@ def find_candidates(
     linked: list[list[int] | None] = []
     room = MOST_LINKS
     for number, observation in enumerate(observations):
-        score, masked = rule.scores(observation), observation.boxes
+        score, masked = rule.discounted_scores(observation), observation.all_masked
         looked_at = score >= floor
         index = np.flatnonzero(looked_at if among is None else looked_at & among[number])
         best = filtering_score(rule, masked[index], observation.base)
@@ -86,7 +86,7 @@ def find_candidates(
     counts = [len(index) for index in kept]
     return PruningCandidates(
         boxes=BoxTable.concatenate_boxes(boxes),
-        mask_of=np.concatenate([seen.mask_of[index] for seen, index in zip(observations, kept, strict=True)]),
+        mask_of=np.concatenate([seen.mask_index[index] for seen, index in zip(observations, kept, strict=True)]),
         masks=np.repeat([len(seen.masks) for seen in observations], counts),
         explained=np.concatenate(explained),
         linked=linked,
@@ -204,5 +204,7 @@ def _check(rule: Rule, candidates: PruningCandidates) -> None:
         if wanted != prepared:
             raise ObjectSeekerError(f"the candidates were found for {name}={prepared!r}, not {wanted!r}")
     needed = max(candidates.floor, rule.base_threshold if rule.base_threshold > candidates.reach else 0.0)
-    if rule.floor < needed:
-        raise ObjectSeekerError(f"masked boxes must count from a score of {needed!r} on, not from {rule.floor!r}")
+    if rule.min_mask_score < needed:
+        raise ObjectSeekerError(
+            f"masked boxes must count from a score of {needed!r} on, not from {rule.min_mask_score!r}"
+        )

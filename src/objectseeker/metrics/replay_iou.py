@@ -40,7 +40,9 @@ class IouCandidates:
         if same is None:
             members = np.flatnonzero(alive)
             boxes = self.boxes.detections[self.first[image] + members]
-            return np.asarray(members[nms_survivors(boxes.score, lambda i: self.rule.same(boxes[i], boxes)[0])])
+            return np.asarray(
+                members[nms_survivors(boxes.score, lambda i: self.rule.are_duplicates(boxes[i], boxes)[0])]
+            )
         left = int.from_bytes(np.packbits(alive[order], bitorder="little").tobytes(), "little")
         best = []
         while left:
@@ -54,14 +56,14 @@ def find_iou_candidates(
     observations: Sequence[Observation], rule: IouRule, floor: float, *, mask_floor: float, reach: float = 0.0
 ) -> IouCandidates:
     """`find_candidates` for the IoU variant; clear boxes count from `mask_floor`, the lowest mask_threshold, on."""
-    clear = [non_overlapping(seen.boxes.xyxy, seen.mask_of, seen.masks) for seen in observations]
+    clear = [non_overlapping(seen.all_masked.xyxy, seen.mask_index, seen.masks) for seen in observations]
     parts: list[Detections] = []
     repeated: list[Floats] = []
     by_score: list[Ints] = []
     same: list[list[int] | None] = []
     room = MOST_LINKS
     for seen, flags in zip(observations, clear, strict=True):
-        boxes = seen.boxes[flags].at_least(mask_floor)
+        boxes = seen.all_masked[flags].with_min_score(mask_floor)
         best = _repeating_score(rule, boxes, seen.base)
         kept = best < np.maximum(boxes.score, reach)  # as in `Candidates`
         boxes = boxes[kept]
@@ -78,7 +80,7 @@ def find_iou_candidates(
         by_score=by_score,
         same=same,
         first=[0, *np.cumsum([len(boxes) for boxes in parts]).tolist()],
-        others=find_candidates(observations, rule.ioa, floor, reach=reach, among=[~flags for flags in clear]),
+        others=find_candidates(observations, rule.ioa_rule, floor, reach=reach, among=[~flags for flags in clear]),
         rule=rule,
     )
 
@@ -87,14 +89,16 @@ def _repeating_score(rule: IouRule, boxes: Detections, base: Detections) -> Floa
     """For every box the highest score of a base box that repeats it."""
     best = np.full(len(boxes), NO_BASE)
     for some in row_blocks(len(boxes), len(base)):
-        same = rule.same(boxes[some], base)
+        same = rule.are_duplicates(boxes[some], base)
         best[some] = np.where(same, base.score[None], NO_BASE).max(axis=1, initial=NO_BASE)
     return best
 
 
 def _suppressing(rule: IouRule, boxes: Detections) -> list[int]:
     """Which boxes each one suppresses, as the bits of one number."""
-    return [row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.same(boxes[some], boxes))]
+    return [
+        row for some in row_blocks(len(boxes), len(boxes)) for row in as_bits(rule.are_duplicates(boxes[some], boxes))
+    ]
 
 
 def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[BoxTable]:
@@ -102,12 +106,12 @@ def replay_iou(candidates: IouCandidates, rules: Iterable[IouRule]) -> Iterator[
     rules = list(rules)
     boxes, score = candidates.boxes, candidates.boxes.detections.score
     before, output = np.zeros((2, len(boxes)), dtype=np.bool_)
-    for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa for rule in rules]), strict=True):
+    for rule, hulls in zip(rules, replay_pruning(candidates.others, [rule.ioa_rule for rule in rules]), strict=True):
         if rule.filter_iou != candidates.rule.filter_iou:
             raise ObjectSeekerError(
                 f"the candidates were found for filter_iou={candidates.rule.filter_iou!r}, not {rule!r}"
             )
-        alive = (score >= rule.ioa.mask_threshold) & (candidates.repeated < rule.base_threshold)
+        alive = (score >= rule.ioa_rule.mask_threshold) & (candidates.repeated < rule.base_threshold)
         for image in np.unique(boxes.image[alive != before]).tolist():
             start, end = candidates.first[image : image + 2]
             output[start:end] = False

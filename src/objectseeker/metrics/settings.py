@@ -33,12 +33,12 @@ class ThreatModel:
     area: float = 0.01
     aspect: float = 1.0
     count: int = 1
-    threshold: float | None = None
+    certification_threshold: float | None = None
     bound: Bound = "exact"
 
     def __post_init__(self) -> None:
-        if self.threshold is not None:
-            require_fraction(self.threshold, "threshold")
+        if self.certification_threshold is not None:
+            require_fraction(self.certification_threshold, "certification_threshold")
         if self.bound not in get_args(Bound):
             raise ObjectSeekerError(f"bound must be one of {', '.join(get_args(Bound))}, got {self.bound!r}")
         self.patches()
@@ -47,13 +47,13 @@ class ThreatModel:
         """The patch at every place, in the order of WHERES."""
         return [Patch(self.area, self.aspect, where, self.count) for where in PATCH_LOCATIONS]
 
-    def described(self, rule: AnyRule) -> dict[str, Any]:
+    def to_dict(self, rule: AnyRule) -> dict[str, Any]:
         """What certificates of `rule` are about, for files."""
         return {
             "patch_area": self.area,
             "patch_aspect": self.aspect,
             "patch_count": self.count,
-            "threshold": threshold_of(rule, self.threshold),
+            "certification_threshold": certification_threshold_of(rule, self.certification_threshold),
             "bound": self.bound,
         }
 
@@ -73,7 +73,7 @@ class EvaluationSettings:
     """
 
     rule: AnyRule
-    follow: ThresholdSchedule
+    threshold_schedule: ThresholdSchedule
     threat: ThreatModel = field(default_factory=ThreatModel)
     clean_recall: float | None = None
     base_threshold: float | None = None
@@ -91,16 +91,17 @@ class EvaluationSettings:
         if len(given) > 1:
             several = ", ".join(f"{name}={value!r}" for name, value in given.items())
             raise ObjectSeekerError(f"give a clean recall, a base score or wrong boxes, one of them: got {several}")
-        if (self.ioa.evidence_threshold is None) != (self.follow.evidence_alpha is None):
+        if (self.ioa.evidence_threshold is None) != (self.threshold_schedule.evidence_alpha is None):
             raise ObjectSeekerError(
-                f"the rule's evidence_threshold is {self.ioa.evidence_threshold!r}, but its scores are {self.follow}"
+                f"the rule's evidence_threshold is {self.ioa.evidence_threshold!r}, but its scores are "
+                f"{self.threshold_schedule}"
             )
 
     @classmethod
     def along(cls, follow: ThresholdSchedule, like: AnyRule | None = None, **others: Any) -> EvaluationSettings:
         """Settings whose rule is the one on the curve at its base_threshold; all but scores is as in `like`."""
         like = Rule() if like is None else like
-        return cls(rule=follow.rule(like, like.base_threshold), follow=follow, **others)
+        return cls(rule=follow.rule(like, like.base_threshold), threshold_schedule=follow, **others)
 
     @property
     def ioa(self) -> Rule:
@@ -109,7 +110,7 @@ class EvaluationSettings:
 
     def on_curve(self, base_threshold: float) -> AnyRule:
         """The rule whose scores follow this base_threshold: what the curve of an average precision is made of."""
-        return self.follow.rule(self.rule, base_threshold)
+        return self.threshold_schedule.rule(self.rule, base_threshold)
 
     def rule_at(self, base_threshold: float) -> AnyRule:
         """The rule at a base_threshold: the rule itself at its own."""
@@ -130,17 +131,17 @@ class EvaluationSettings:
     @property
     def floor(self) -> float:
         """The lowest score at which a masked box can play a part, whatever the base_threshold."""
-        return min(self.rule.floor, self.on_curve(0.0).floor)
+        return min(self.rule.min_mask_score, self.on_curve(0.0).min_mask_score)
 
     def with_rule(self, **changes: Any) -> EvaluationSettings:
         """Another rule: these fields of `Rule` changed, scores aside."""
         ioa = replace(self.ioa, **changes)
-        return replace(self, rule=replace(self.rule, ioa=ioa) if isinstance(self.rule, IouRule) else ioa)
+        return replace(self, rule=replace(self.rule, ioa_rule=ioa) if isinstance(self.rule, IouRule) else ioa)
 
     def following(self, **changes: Any) -> EvaluationSettings:
         """Scores that follow base_threshold in another way, those of the rule itself included."""
-        follow = replace(self.follow, **changes)
-        return replace(self, follow=follow, rule=follow.rule(self.rule, self.rule.base_threshold))
+        follow = replace(self.threshold_schedule, **changes)
+        return replace(self, threshold_schedule=follow, rule=follow.rule(self.rule, self.rule.base_threshold))
 
     def at_clean_recall(self, clean_recall: float) -> EvaluationSettings:
         return replace(self, clean_recall=clean_recall, base_threshold=None, fppi=None, clean_recall_is_default=False)
@@ -156,7 +157,9 @@ class EvaluationSettings:
         """The IoU variant of the same rule, at its own threshold."""
         if isinstance(self.rule, IouRule):
             return self
-        return replace(self, rule=IouRule(ioa=self.rule), threat=replace(self.threat, threshold=None))
+        return replace(
+            self, rule=IouRule(ioa_rule=self.rule), threat=replace(self.threat, certification_threshold=None)
+        )
 
     def protocol(self) -> str:
         """Name the protocol: standard-1, or standard-1 with what differs from it.
@@ -165,9 +168,15 @@ class EvaluationSettings:
         the operating point.
         """
         threat = self.threat
-        threshold = threshold_of(self.rule, threat.threshold)
-        standard = {"patch_area": 0.01, "patch_aspect": 1.0, "patch_count": 1, "threshold": 0.0, "bound": "exact"}
-        values = threat.described(self.rule) | {"threshold": threshold}
+        threshold = certification_threshold_of(self.rule, threat.certification_threshold)
+        standard = {
+            "patch_area": 0.01,
+            "patch_aspect": 1.0,
+            "patch_count": 1,
+            "certification_threshold": 0.0,
+            "bound": "exact",
+        }
+        values = threat.to_dict(self.rule) | {"certification_threshold": threshold}
         differs = [f"{name}={values[name]}" for name, usual in standard.items() if values[name] != usual]
         if self.selected_by != "rule":
             differs.append(f"{self.selected_by}={getattr(self, self.selected_by)}")
@@ -176,14 +185,17 @@ class EvaluationSettings:
     def to_dict(self) -> dict[str, Any]:
         ioa = self.ioa
         return {
-            **{name: getattr(self.follow, name) for name in ("alpha", "beta", "evidence_alpha", "evidence_beta")},
-            "power": ioa.power,
+            **{
+                name: getattr(self.threshold_schedule, name)
+                for name in ("alpha", "beta", "evidence_alpha", "evidence_beta")
+            },
+            "evidence_power": ioa.evidence_power,
             "filter_ioa": ioa.filter_ioa,
             "edge_factor": ioa.edge_factor,
             "cluster_distance": ioa.cluster_distance,
             "classwise": ioa.classwise,
             "filter_iou": self.rule.filter_iou if isinstance(self.rule, IouRule) else None,
-            **self.threat.described(self.rule),
+            **self.threat.to_dict(self.rule),
             "clean_recall": self.clean_recall,
             "base_threshold": self.base_threshold,
             "fppi": self.fppi,
@@ -192,13 +204,13 @@ class EvaluationSettings:
 
 def ioa_of(rule: AnyRule) -> Rule:
     """The rule itself, or the one inside an `IouRule`."""
-    return rule.ioa if isinstance(rule, IouRule) else rule
+    return rule.ioa_rule if isinstance(rule, IouRule) else rule
 
 
-def threshold_of(rule: AnyRule, threshold: float | None) -> float:
+def certification_threshold_of(rule: AnyRule, certification_threshold: float | None) -> float:
     """The T of a rule's certificates: its own, unless given."""
-    if threshold is not None:
-        return threshold
+    if certification_threshold is not None:
+        return certification_threshold
     return IOU_THRESHOLD if isinstance(rule, IouRule) else 0.0
 
 

@@ -173,9 +173,11 @@ def by_threshold(scene: ImageSet, settings: EvaluationSettings, thresholds: Iter
     curve = replayed.curve(settings)
     return [
         Step(
-            name="threshold",
+            name="certification_threshold",
             value=t,
-            outcome=_outcome(replace(settings, threat=replace(settings.threat, threshold=t)), replayed, curve=curve),
+            outcome=_outcome(
+                replace(settings, threat=replace(settings.threat, certification_threshold=t)), replayed, curve=curve
+            ),
         )
         for t in thresholds
     ]
@@ -327,7 +329,9 @@ def _by_patch(
     points = [replace(point, certified=certified[i], vacuous=vacuous[i]) for i in each]
     if jointly and threat.count == 1:
         anywhere = [Patch(one, aspect, "anywhere") for one, aspect in shapes]
-        found = remaining_under(replayed.proofs, point.rule, anywhere, threshold=threat.threshold)
+        found = remaining_under(
+            replayed.proofs, point.rule, anywhere, certification_threshold=threat.certification_threshold
+        )
         counts = [sum(image.count for image in of_patch) for of_patch in found]
         points = [replace(one, remaining=count) for one, count in zip(points, counts, strict=True)]
     return [replace(outcome, point=one) for one in points]

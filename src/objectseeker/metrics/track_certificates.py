@@ -31,7 +31,7 @@ from objectseeker.core.temporal import (
 )
 from objectseeker.core.threats import Patch, PatchLocation
 from objectseeker.errors import ObjectSeekerError, require_count
-from objectseeker.metrics.settings import ThreatModel, threshold_of
+from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
 
 WINDOWS = (4, 8, 16)
 ESTIMATED = " *"  # behind masks in tables
@@ -49,7 +49,7 @@ class Asked:
     windows: tuple[int, ...] | None = None
     moves: tuple[int | None, ...] = MOVES
     times: int = 1
-    where: PatchLocation = "anywhere"
+    location: PatchLocation = "anywhere"
 
     def __post_init__(self) -> None:
         for frames in self.windows or ():
@@ -161,7 +161,7 @@ class OverTime:
         times = "once" if self.asked.times == 1 else f"{self.asked.times} times"
         said = [
             f"sequences: {self.sequences}, tracks: {len(lengths)}; a patch of {self.patch.area:.2%}, aspect "
-            f"{self.patch.aspect:g}, {self.patch.where}; certified: reported at least {times} in every window",
+            f"{self.patch.aspect:g}, {self.patch.location}; certified: reported at least {times} in every window",
             "moves: pixels of the image a frame, at most, along each axis; hidden: the longest time of all tracks",
         ]
         if any(isinstance(row.way.masks, Rolling) for row in self.tracks):
@@ -186,7 +186,7 @@ class OverTime:
         return {
             "patch_area": self.patch.area,
             "patch_aspect": self.patch.aspect,
-            "where": self.patch.where,
+            "location": self.patch.location,
             "times": self.asked.times,
             "sequences": self.sequences,
             "several_sizes": list(self.several_sizes),
@@ -222,7 +222,7 @@ def over_time(
     Guarantee: of a way that is not estimated, what `core.windows.first_unreported` states, for every certified window.
     """
     asked = asked or Asked()
-    patch = replace(threat.anywhere(), where=asked.where)
+    patch = replace(threat.anywhere(), location=asked.location)
     ways: tuple[Way, ...] = ()
     tracks: dict[tuple[str, int], _Track] = {}
     annotated: set[tuple[str, int]] = set()
@@ -255,7 +255,7 @@ def _require_share(image: ObservedImage, masks: Recipe) -> None:
     """A frame that was shown another share than its number says is not what any stream shows."""
     assert image.frame is not None
     shown = image.observation
-    if isinstance(masks, Rolling) and shown.masks != masks.of_frame(image.frame.number).masks(
+    if isinstance(masks, Rolling) and shown.masks != masks.recipe_for_frame(image.frame.number).masks(
         shown.width, shown.height
     ):
         raise ObjectSeekerError(f"{image.id[:80]!r} was observed under another share of {masks} than its number says")
@@ -274,7 +274,7 @@ def _ways(masks: Recipe, asked: Asked) -> Iterator[Way]:
 
 
 def _most(way: Way, size: tuple[int, int]) -> Way:
-    return replace(way, passes=max(way.passes, way.masks.passes(*size)))
+    return replace(way, passes=max(way.passes, way.masks.forward_passes(*size)))
 
 
 def _shown(image: ObservedImage, way: Way) -> Observation:
@@ -282,7 +282,7 @@ def _shown(image: ObservedImage, way: Way) -> Observation:
     seen = image.observation
     if not way.estimated or image.frame is None:
         return seen
-    return seen.under(recipe_for_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
+    return seen.restricted_to(recipe_for_frame(way.masks, image.frame.number).masks(seen.width, seen.height))
 
 
 def tracked_objects(
@@ -296,8 +296,10 @@ def tracked_objects(
     """The objects of a frame that count and have a track, by number; and what the frame, as `shown`, is for each."""
     chosen = _counted(image)
     truth, of_object = vocabulary.map_to_detector(image.truth[chosen], classwise=rule.classwise)
-    threshold = threshold_of(rule, threat.threshold)
-    found = [frame_positions(rule, one, truth, patch, threshold=threshold, bound=threat.bound) for one in shown]
+    threshold = certification_threshold_of(rule, threat.certification_threshold)
+    found = [
+        frame_positions(rule, one, truth, patch, certification_threshold=threshold, bound=threat.bound) for one in shown
+    ]
     for place, n in enumerate(chosen.tolist()):
         rows = np.flatnonzero(of_object == place).tolist()
         if rows:

@@ -152,7 +152,7 @@ class Tuning:
     @property
     def chosen(self) -> tuple[AnyRule, ThresholdSchedule]:
         """What a defense is made of: the best rule where the searched half reaches the clean recall, and its curve."""
-        point, follow = self.best.searched.outcome.point, self.best.settings.follow
+        point, follow = self.best.searched.outcome.point, self.best.settings.threshold_schedule
         assert point is not None  # otherwise it would not be the best
         return point.rule, follow
 
@@ -216,7 +216,7 @@ class Search:
     most_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
     families: tuple[Family, ...] = FAMILIES
-    wheres: tuple[PatchLocation, ...] = ("far", "close", "over")
+    locations: tuple[PatchLocation, ...] = ("far", "close", "over")
     choices: Choices = field(default_factory=Choices)
     starts: tuple[EvaluationSettings, ...] = ()
     recall_of: RecallOf = "defended"
@@ -232,7 +232,7 @@ class Search:
         for loss in (self.most_loss, *self.losses):
             require_number(loss, "most_loss")
         _require_some(self.families, FAMILIES, "families")
-        _require_some(self.wheres, PATCH_LOCATIONS, "wheres")
+        _require_some(self.locations, PATCH_LOCATIONS, "locations")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
         if self.half not in (0, 1):
@@ -397,7 +397,7 @@ class Measuring:
 
     def _trial(self, settings: EvaluationSettings, curve: Curve, point: OperatingPoint | None) -> Trial:
         outcome = DefendedOutcome(settings, curve, point)
-        certified = [outcome.certified_recall()[where] for where in self._search.wheres]
+        certified = [outcome.certified_recall()[where] for where in self._search.locations]
         known = [share for share in certified if share is not None]
         mean = sum(known) / len(known) if known else None
         return Trial(settings, outcome, self._undefended_by(curve), self._loss(curve), mean)
@@ -480,7 +480,7 @@ class Climb:
 
 
 def family_of(settings: EvaluationSettings) -> Family:
-    return "paper" if settings.follow.evidence_alpha is None else "evidence"
+    return "paper" if settings.threshold_schedule.evidence_alpha is None else "evidence"
 
 
 def _within(trial: Trial, loss: float) -> bool:
@@ -491,7 +491,7 @@ def grid(settings: EvaluationSettings, family: Family, floor: float) -> Iterator
     """Where a search begins."""
     for alpha, beta in product(*GRID[family]):
         if family == "paper":
-            yield with_scores(settings, floor, alpha, beta, None, settings.ioa.power)
+            yield with_scores(settings, floor, alpha, beta, None, settings.ioa.evidence_power)
         else:
             for share, power in product(LOW_SHARES, POWERS):
                 yield with_scores(settings, floor, alpha, beta, (share * alpha, share * beta), power)
@@ -499,7 +499,7 @@ def grid(settings: EvaluationSettings, family: Family, floor: float) -> Iterator
 
 def moves(settings: EvaluationSettings, step: float, floor: float) -> Iterator[EvaluationSettings]:
     """The settings one step away, one value at a time."""
-    follow, power = settings.follow, settings.ioa.power
+    follow, power = settings.threshold_schedule, settings.ioa.evidence_power
     alpha, beta = follow.alpha, follow.beta
     for by in (-step, step):
         if follow.evidence_alpha is None or follow.evidence_beta is None:
@@ -522,7 +522,7 @@ def with_scores(
     if low is None:
         return settings.following(alpha=alpha, beta=beta, evidence_alpha=None, evidence_beta=None)
     evidence_alpha, evidence_beta = _clip(low[0], floor, alpha), _clip(low[1], 0.0, beta)
-    chosen = settings.with_rule(power=max(round(power, 4), SMALLEST_POWER))
+    chosen = settings.with_rule(evidence_power=max(round(power, 4), SMALLEST_POWER))
     return chosen.following(alpha=alpha, beta=beta, evidence_alpha=evidence_alpha, evidence_beta=evidence_beta)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
-from objectseeker.metrics.settings import describe_fppi, threshold_of
+from objectseeker.metrics.settings import certification_threshold_of, describe_fppi
 from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
 from objectseeker.report import figure_rows
 from objectseeker.report.figure_rows import CLEAN_RECALLS, FigureContext, MeanOverT, Variant
@@ -109,12 +109,12 @@ def _lines(context: FigureContext, steps: list[Step]) -> Plot:
 
 
 def _alpha(context: FigureContext, steps: list[Step]) -> Plot:
-    used = context.settings.follow.alpha
+    used = context.settings.threshold_schedule.alpha
     return _sweep(context, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
 
 
 def _beta(context: FigureContext, steps: list[Step]) -> Plot:
-    used = context.settings.follow.beta
+    used = context.settings.threshold_schedule.beta
     return _sweep(
         context, steps, "beta", "beta, how far mask_threshold rises above base_threshold", "Effect of beta", used
     )
@@ -133,7 +133,11 @@ def _threshold(context: FigureContext, rows: list[Step | MeanOverT]) -> Plot:
     means = next(row.certified for row in rows if isinstance(row, MeanOverT))
     by_iou = isinstance(context.settings.rule, IouRule)
     label = "T, IoU with the object" if by_iou else "T, covered share of the object"
-    panel = _by_value(steps, label, marked=threshold_of(context.settings.rule, context.settings.threat.threshold))
+    panel = _by_value(
+        steps,
+        label,
+        marked=certification_threshold_of(context.settings.rule, context.settings.threat.certification_threshold),
+    )
     series: list[Line | Bars] = []
     for where, line in zip(PATCH_LOCATIONS, panel.series, strict=True):
         mean = means[where]
@@ -355,7 +359,7 @@ def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
     """Describe the run and the settings; `hide` names what the plot shows itself or does not depend on."""
     settings, follow, ioa, threat = (
         context.settings,
-        context.settings.follow,
+        context.settings.threshold_schedule,
         context.settings.ioa,
         context.settings.threat,
     )
@@ -364,12 +368,12 @@ def _describe_settings(context: FigureContext, *, hide: Collection[str]) -> str:
     if follow.evidence_alpha is not None:
         facts["evidence_alpha"] = f"evidence_alpha {follow.evidence_alpha:g}"
         facts["evidence_beta"] = f"evidence_beta {follow.evidence_beta:g}"
-        facts["power"] = f"power {ioa.power:g}"
+        facts["evidence_power"] = f"evidence power {ioa.evidence_power:g}"
     if ioa.edge_factor != 1:
         facts["edge_factor"] = f"edge_factor {ioa.edge_factor:g}"
     facts |= {
         "filter_ioa": f"filter_ioa {ioa.filter_ioa:g}",
-        "T": f"T = {threshold_of(settings.rule, threat.threshold):g}",
+        "T": f"T = {certification_threshold_of(settings.rule, threat.certification_threshold):g}",
         "bound": f"{threat.bound} bound",
         "area": f"patch area {100 * threat.area:g} %",
         "aspect": "square" if threat.aspect == 1 else f"width : height {threat.aspect:g}",

@@ -89,7 +89,7 @@ class MeanOverT:
 
     def to_row(self) -> dict[str, Any]:
         certified = {f"certified_{where}": share for where, share in self.certified.items()}
-        return dict.fromkeys(self.columns) | {"threshold": "mean"} | certified
+        return dict.fromkeys(self.columns) | {"certification_threshold": "mean"} | certified
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,12 +122,14 @@ def lines(context: FigureContext) -> list[Step]:
 
 
 def alpha(context: FigureContext) -> list[Step]:
-    alphas = _values_with([one for one in TENTHS if one >= context.mask_floor], context.settings.follow.alpha)
+    alphas = _values_with(
+        [one for one in TENTHS if one >= context.mask_floor], context.settings.threshold_schedule.alpha
+    )
     return context.with_undefended_ap50(sweeps.by_alpha(context.image_set, context.settings, alphas))
 
 
 def beta(context: FigureContext) -> list[Step]:
-    betas = _values_with(TENTHS, context.settings.follow.beta)
+    betas = _values_with(TENTHS, context.settings.threshold_schedule.beta)
     kept = [one for one in betas if context.settings.following(beta=one).floor >= context.mask_floor]
     return context.with_undefended_ap50(sweeps.by_beta(context.image_set, context.settings, kept))
 

@@ -120,7 +120,7 @@ def _size_limit(targets: Sequence[_Target]) -> int:
 
 def _targets(image: ObservedImage, label_map: LabelMap, rule: AnyRule, bound: Bound, first: int) -> Iterator[_Target]:
     """Yield the targets of one image, a block of objects at a time; `first` is the number of its first object."""
-    mask_of = image.observation.mask_of
+    mask_of = image.observation.mask_index
     for block in row_blocks(len(image.truth), len(mask_of)):
         truth = image.truth[block]
         none = np.zeros(len(truth), np.bool_)
@@ -145,7 +145,11 @@ def _targets(image: ObservedImage, label_map: LabelMap, rule: AnyRule, bound: Bo
 
 def _row_columns(proofs: ProofTable, image: ObservedImage, rows: Ints) -> dict[str, Column]:
     seen, box = image.observation, proofs.box[rows]
-    return {"mask": seen.mask_of[box].astype(np.uint16), "share": proofs.share[rows], "box": seen.boxes.xyxy[box]}
+    return {
+        "mask": seen.mask_index[box].astype(np.uint16),
+        "share": proofs.share[rows],
+        "box": seen.all_masked.xyxy[box],
+    }
 
 
 def _rows(kind: str, names: Sequence[str], parts: Sequence[Mapping[str, Column]]) -> tuple[dict[str, Column], Floats]:

@@ -275,7 +275,7 @@ def _details(
     image: ObservedImage, data: ReportData, outputs: Detections, packed: PackedCertificates, number: int
 ) -> dict[str, Any]:
     """Return what is only drawn: base boxes, recovered boxes, and the boxes behind the certificates."""
-    base = image.observation.base.at_least(data.rule.base_threshold)
+    base = image.observation.base.with_min_score(data.rule.base_threshold)
     targets = packed.columns["target_first"][packed.columns["object_first"][number : number + 2]]
     details: dict[str, Any] = {"base": _box_rows(base), "recovered": _box_rows(outputs[len(base) :])}
     for name, boxes in (("single_view", packed.single_view), ("multi_view", packed.multi_view)):

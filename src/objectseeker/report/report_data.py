@@ -23,7 +23,12 @@ from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
 from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
-from objectseeker.metrics.settings import EvaluationSettings, describe_operating_point, ioa_of, threshold_of
+from objectseeker.metrics.settings import (
+    EvaluationSettings,
+    certification_threshold_of,
+    describe_operating_point,
+    ioa_of,
+)
 from objectseeker.metrics.slices import MIN_SLICE_OBJECTS, NO_TAGS, ImageTags
 from objectseeker.metrics.sweeps import SIZE_BINS
 from objectseeker.report.packed_certificates import Column
@@ -73,7 +78,7 @@ class ReportSource:
         """Read a run under a defense that is bound to it, by default at the operating point of the defense."""
         observed = run.manifest.observation_settings
         settings = settings or EvaluationSettings(
-            rule=defense.rule, follow=defense.curve, base_floor=observed.base_floor
+            rule=defense.rule, threshold_schedule=defense.resolved_schedule, base_floor=observed.base_floor
         )
         name = run.folder.resolve().name
         if settings.floor < observed.mask_floor:
@@ -119,9 +124,9 @@ class Baseline:
 
     def source(self, settings: EvaluationSettings) -> ReportSource:
         """Read the baseline at the operating point and threat of the report."""
-        defense = self.run.defense(settings.rule, settings.follow) if self.defense is None else self.defense
+        defense = self.run.defense(settings.rule, settings.threshold_schedule) if self.defense is None else self.defense
         defense = self.run.bind_defense(defense)
-        settings = replace(settings, rule=defense.rule, follow=defense.curve)
+        settings = replace(settings, rule=defense.rule, threshold_schedule=defense.resolved_schedule)
         name = self.name or self.run.folder.resolve().name
         return replace(ReportSource.from_run(self.run, defense, settings), title=name)
 
@@ -191,7 +196,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
         point = describe_operating_point(source.settings)
         raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
     images = [with_outputs(image, rule) for image in source.images]
-    image_set = ImageSet.part(images, LabelMap.same(_detector_names(source.label_map, images)))
+    image_set = ImageSet.part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
     if not len(image_set.truth):
         raise ObjectSeekerError(
             f"the defended detector outputs no box on any of the {len(images)} images, so there is nothing to certify: "
@@ -202,7 +207,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
         "images": len(images),
         "objects": len(image_set.truth),
         "ignored": 0,
-        "base_boxes": sum(len(image.observation.base.at_least(rule.base_threshold)) for image in images),
+        "base_boxes": sum(len(image.observation.base.with_min_score(rule.base_threshold)) for image in images),
         "per_class": [{"label": c} for c in image_set.objects_per_class.nonzero()[0].tolist()],
     }
     caveat = (
@@ -215,7 +220,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
 
 def _detector_names(label_map: LabelMap, images: Sequence[ObservedImage]) -> tuple[str, ...]:
     """Return the detector's class names; a detector without names may use any label, which is then its own name."""
-    boxes = [one for image in images for one in (image.observation.base, image.observation.boxes)]
+    boxes = [one for image in images for one in (image.observation.base, image.observation.all_masked)]
     used = max((int(np.max(one.label, initial=-1)) for one in boxes), default=-1) + 1
     names = label_map.detector_names
     return tuple(name_of_label(names, label) for label in range(max(len(names), used)))
@@ -228,7 +233,7 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
     boxes: all are found, and the base boxes also without a defense.
     """
     image_set = data.image_set
-    base = [image.observation.base.at_least(data.rule.base_threshold) for image in image_set.images]
+    base = [image.observation.base.with_min_score(data.rule.base_threshold) for image in image_set.images]
     if is_labeled:
         undefended, base_score = _match(image_set, base)
         defended, score = _match(image_set, outputs)
@@ -255,7 +260,7 @@ def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Flo
 def slider_stops(settings: EvaluationSettings) -> dict[str, Any]:
     """Return the stops of the page's sliders, those of the settings included, and the initial ones."""
     threat = settings.threat
-    threshold = threshold_of(settings.rule, threat.threshold)
+    threshold = certification_threshold_of(settings.rule, threat.certification_threshold)
     return {
         "areas": sorted({*AREAS, threat.area}),
         "aspects": sorted({*ASPECTS, threat.aspect}),
@@ -276,7 +281,7 @@ def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
         values["defense"] = f"sha256:{deployed.sha256}"
         if deployed != defense:
             values["on the curve of"] = f"sha256:{defense.sha256}"
-        fingerprint = defense.identity or "not recorded"
+        fingerprint = defense.fingerprint or "not recorded"
         values |= {"detector": redact_path(defense.detector), "detector fingerprint": redact_path(fingerprint)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     ioa = ioa_of(rule)

@@ -81,7 +81,10 @@ def cover_images(image_set: ImageSet, rule: AnyRule, threat: ThreatModel) -> lis
     part = ImageSet.part([image_set.images[i] for i in chosen.tolist()], image_set.vocabulary)
     patches = [Patch(threat.area, threat.aspect, location) for location in PATCH_LOCATIONS]
     certified, vacuous = certified_objects(
-        build_proof_table(part, rule, threat.bound), rule, patches, threshold=threat.threshold
+        build_proof_table(part, rule, threat.bound),
+        rule,
+        patches,
+        certification_threshold=threat.certification_threshold,
     )
     proven = dict(zip(PATCH_LOCATIONS, certified & ~vacuous, strict=True))
     kind = np.where(proven["over"], 2, np.where(proven["far"] | proven["close"], 1, 0))

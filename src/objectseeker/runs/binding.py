@@ -31,17 +31,17 @@ def run_defense(
     settings = manifest.observation_settings
     options = dict(manifest.detector_options)
     if settings.batch_size not in (None, BATCH):
-        options["batch"] = settings.batch_size
-    default = Defense.default(
+        options["batch_size"] = settings.batch_size
+    default = Defense.for_detector(
         spec_resolved_from(manifest.detector_spec, folder),
         masks=settings.masks,
         fill=settings.fill,
-        identity=manifest.detector_fingerprint,
+        fingerprint=manifest.detector_fingerprint,
         **options,
     )
     if rule is None and threshold_schedule is not None:
         rule = threshold_schedule.rule(default.rule, default.rule.base_threshold)
-    return default if rule is None else replace(default, rule=rule, follow=threshold_schedule)
+    return default if rule is None else replace(default, rule=rule, threshold_schedule=threshold_schedule)
 
 
 def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
@@ -50,7 +50,9 @@ def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
     differences = [
         *_detector_differences(manifest, defense),
         *_observation_differences(settings, defense),
-        *missing_scores(settings, base_threshold=defense.rule.base_threshold, mask_threshold=defense.rule.floor),
+        *missing_scores(
+            settings, base_threshold=defense.rule.base_threshold, mask_threshold=defense.rule.min_mask_score
+        ),
     ]
     if differences:
         raise ObjectSeekerError(
@@ -79,9 +81,9 @@ def missing_scores(
 def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]:
     """Name how the detectors differ. A fingerprint covers everything: weights, mask mode, batches, device."""
     options = manifest.detector_options
-    if defense.identity is not None:
-        if defense.identity != manifest.detector_fingerprint:
-            yield f"its detector is {defense.identity}, the run's {manifest.detector_fingerprint}"
+    if defense.fingerprint is not None:
+        if defense.fingerprint != manifest.detector_fingerprint:
+            yield f"its detector is {defense.fingerprint}, the run's {manifest.detector_fingerprint}"
     elif manifest.detector_spec is None or spec_without_path(defense.detector) != spec_without_path(
         manifest.detector_spec
     ):
@@ -90,10 +92,10 @@ def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]
         yield from _file_difference(manifest, defense)
         for option in OPTIONS:
             expected, actual = options.get(option), getattr(defense, option)
-            if actual != expected and option not in ("batch", "class_names"):
+            if actual != expected and option not in ("batch_size", "class_names"):
                 yield f"its {option} is {_format(actual)}, the run's {_format(expected)}"
-        if manifest.observation_settings.batch_size is None and defense.batch != options.get("batch"):
-            yield f"its batch is {_format(defense.batch)}, the run's {_format(options.get('batch'))}"
+        if manifest.observation_settings.batch_size is None and defense.batch_size != options.get("batch_size"):
+            yield f"its batch size is {_format(defense.batch_size)}, the run's {_format(options.get('batch_size'))}"
     if defense.class_names not in (options.get("class_names"), manifest.detector_names):
         yield "its class names are not the run's"
 

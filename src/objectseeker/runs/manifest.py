@@ -66,7 +66,7 @@ class ObservationSettings:
         cls, defense: Defense, *, base_floor: float = BASE_FLOOR, mask_floor: float = MASK_FLOOR
     ) -> ObservationSettings:
         """Observe as the defense detects."""
-        batch_size = defense.batch or BATCH
+        batch_size = defense.batch_size or BATCH
         return cls(
             defense.masks, fill=defense.fill, batch_size=batch_size, base_floor=base_floor, mask_floor=mask_floor
         )
@@ -86,10 +86,10 @@ class ObservationSettings:
                     "which remove something different and leave something"
                 )
             case Rolling(recipe, frames):
-                views = self.masks.passes(*DEFAULT_SIZE)
+                views = self.masks.forward_passes(*DEFAULT_SIZE)
                 return views, f"a frame shows at most {views - 1:,} masks of {recipe}, {frames} frames show all of them"
             case others:
-                views, size = others.passes(*DEFAULT_SIZE), "x".join(map(str, DEFAULT_SIZE))
+                views, size = others.forward_passes(*DEFAULT_SIZE), "x".join(map(str, DEFAULT_SIZE))
                 return views, f"{others} makes {views - 1:,} masks of a {size} image, about as many of other sizes"
 
 

@@ -204,11 +204,11 @@ def estimate(
     def time_views(image: Image) -> tuple[float, int]:
         height, width = image.shape[:2]
         every = recipe_for_frame(settings.masks, 0).masks(width, height)
-        own = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch", 1)))
+        own = max(TIMED_VIEWS, 2 * int(getattr(detector, "batch_size", 1)))
         masked = (own if isinstance(detector, ViewDetector) else 2 * batch_size) - 1  # besides the unmasked view
-        timed = every.subset(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
+        timed = every.select_masks(slice(None, None, max(-(-len(every) // masked), 1)))  # spread: some masks leave less
         start = time.perf_counter()
-        detect_views(detector, image, timed, value=settings.fill, batch=batch_size)
+        detect_views(detector, image, timed, value=settings.fill, batch_size=batch_size)
         return time.perf_counter() - start, 1 + len(timed)
 
     time_views(images[0])  # not counted: the first call of all also prepares the detector
@@ -284,9 +284,7 @@ def _defense_and_settings(
     if isinstance(detector, Defense) and given:
         raise ObjectSeekerError(f"the defense has its own {', '.join(given)}: omit them, or change the defense")
     if isinstance(detector, str):
-        if "batch_size" in given:
-            given["batch"] = given.pop("batch_size")
-        detector = Defense.default(detector, **given)
+        detector = Defense.for_detector(detector, **given)
     if isinstance(detector, Defense):
         return detector, ObservationSettings.from_defense(detector, base_floor=base_floor, mask_floor=mask_floor)
     return None, ObservationSettings(**given, base_floor=base_floor, mask_floor=mask_floor)

@@ -103,7 +103,7 @@ def describe_detector(
 ) -> DetectorDescription:
     """Describe what `load_detector(spec, **options)` returned, or a detector that was passed as an object."""
     own_batches = isinstance(detector, ViewDetector)
-    decisive = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch"}  # else `ObservationSettings` has it
+    decisive = set(OPTIONS) if own_batches else set(OPTIONS) - {"batch_size"}  # else `ObservationSettings` has it
     return DetectorDescription(
         fingerprint=detector.fingerprint,
         names=tuple(detector.names),
@@ -201,7 +201,7 @@ def observe_tasks(
 
     def detect(views_of: Iterable[tuple[Image, Masks]]) -> Iterator[list[Detections]]:
         # A detector that makes its own batches ignores the batch size.
-        return detect_all_views(detector, views_of, value=settings.fill, batch=settings.batch_size or 1)
+        return detect_all_views(detector, views_of, value=settings.fill, batch_size=settings.batch_size or 1)
 
     def store(task: ImageTask, loaded: LoadedImage, masks: Masks, views: Sequence[Detections]) -> StoredBoxes:
         return boxes_to_store(job, task.index, (masks.width, masks.height), views, loaded.file_hash)

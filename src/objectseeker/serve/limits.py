@@ -150,9 +150,9 @@ def check_image(content: bytes, limits: ServerLimits, masks: Recipe) -> None:
 
 def check_forward_passes(masks: Recipe, width: int, height: int) -> None:
     """Reject an image whose shape takes far more forward passes than that of others."""
-    max_passes = MAX_VIEW_RATIO * masks.passes(SQUARE_SIDE, SQUARE_SIDE)
+    max_passes = MAX_VIEW_RATIO * masks.forward_passes(SQUARE_SIDE, SQUARE_SIDE)
     try:
-        passes = masks.passes(width, height)
+        passes = masks.forward_passes(width, height)
     except ObjectSeekerError as error:
         raise RequestRejectedError(422, str(error)) from None
     if passes > max_passes:

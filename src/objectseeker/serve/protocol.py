@@ -89,9 +89,9 @@ class ServedModel:
             "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, -1, 3]}],
             "outputs": outputs,
             "parameters": {
-                "defense": self.defense.described(),
+                "defense": self.defense.to_public_dict(),
                 "classes": list(self.classes),
-                "certified": {"location": list(PATCH_LOCATIONS)} | self.threat.described(self.defense.rule),
+                "certified": {"location": list(PATCH_LOCATIONS)} | self.threat.to_dict(self.defense.rule),
                 "about": ABOUT,
             },
         }
@@ -111,7 +111,7 @@ class ServedModel:
         }
         if result.certificates is not None:
             counts = {name: sum(row[name] for row in rows) for name in CERTIFICATE[:-1]}
-            certificates = {"about": ABOUT} | self.threat.described(self.defense.rule) | {"boxes": len(rows)} | counts
+            certificates = {"about": ABOUT} | self.threat.to_dict(self.defense.rule) | {"boxes": len(rows)} | counts
             response["certificates"] = certificates | {"defense": sha256}
         return response
 

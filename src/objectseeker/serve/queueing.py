@@ -120,7 +120,7 @@ class Workers:
             self._idle.put(seeker)
         inference_seconds = time.monotonic() - start
         self._metrics.inference_seconds.observe(inference_seconds)
-        self._count(result, seeker.masks.passes(*result.size))
+        self._count(result, seeker.masks.forward_passes(*result.size))
         return InferenceResult(result, queue_seconds, inference_seconds)
 
     def _count(self, result: Found, forward_passes: int) -> None:

@@ -126,7 +126,7 @@ class DeviceViews:
     layout: Layout
     device: Any
     dtype: Any
-    batch: int
+    batch_size: int
     floor: float
     candidates: int = MAX_BOXES
     compiled: bool = False
@@ -151,7 +151,7 @@ class DeviceViews:
 
         The boxes of a view depend on nothing of `image` that `views` fills or cuts away.
         """
-        program, table, order = plan_batches(views, placement, self._reaches if self.share else (), self.batch)
+        program, table, order = plan_batches(views, placement, self._reaches if self.share else (), self.batch_size)
         with set_deterministic(self.device), torch.inference_mode():
             filling = normalize(torch.full((3,), float(value), device=self.device), self.layout, self.dtype)
             tables, places = upload(table, self.device), upload(order, self.device)

@@ -48,16 +48,16 @@ class NetworkOptions:
     layout: str | Layout | None = None
     input_size: int | tuple[int, int] | None = None
     score_floor: float = SCORE_FLOOR
-    batch: int | None = None
+    batch_size: int | None = None
     device: str = "cpu"
     mask_mode: MaskMode = "fill"
 
     def __post_init__(self) -> None:
-        if self.batch is not None:
-            require_count(self.batch, "batch")
+        if self.batch_size is not None:
+            require_count(self.batch_size, "batch_size")
 
     def describe(self, layout: Layout, size: Size, batch: int) -> str:
-        """What decides the boxes beside weights and device, as identities say it, once the open ones are settled."""
+        """What decides the boxes beside weights and device, as fingerprints say it, once the open ones are settled."""
         return f"{layout.describe()} {size[0]}x{size[1]} {self.mask_mode} batch={batch} floor={self.score_floor:g}"
 
 
@@ -111,8 +111,9 @@ class NetworkDetector:
     nothing, so their number changes the time, not the result. `mask_mode` is explained in `views`.
 
     Detectors of all frameworks are objects of this one class, made by functions such as `onnx.load_onnx`, so that
-    `dataclasses.replace` changes a setting. It does not change `identity`, nor what `start_views` was made with: batch,
-    floor and layout. `predict` is the network as a differentiable function, where it is one: `attack` follows it.
+    `dataclasses.replace` changes a setting. It does not change `fingerprint`, nor what `start_views` was made with:
+    batch, floor and layout. `predict` is the network as a differentiable function, where it is one: `attack` follows
+    it.
     """
 
     names: tuple[str, ...]
@@ -120,7 +121,7 @@ class NetworkDetector:
     forward: Forward
     layout: Layout
     input_size: Size
-    batch: int = 8
+    batch_size: int = 8
     dtype: str = "float32"
     score_floor: float = SCORE_FLOOR
     max_boxes: int = MAX_BOXES
@@ -132,23 +133,23 @@ class NetworkDetector:
     predict: Predict | None = None
 
     def __post_init__(self) -> None:
-        require_count(self.batch, "batch")
+        require_count(self.batch_size, "batch_size")
         require_count(self.workers, "workers")
         require_count(self.max_boxes, "max_boxes")
         require_fraction(self.score_floor, "score_floor")
         require_mask_mode(self.mask_mode)
         require_strides(self.input_size, self.layout)
         width, height = self.input_size
-        taken = self.batch * 3 * width * height * np.dtype(self.dtype).itemsize
+        taken = self.batch_size * 3 * width * height * np.dtype(self.dtype).itemsize
         if taken > MAX_BATCH_BYTES:
             raise ObjectSeekerError(
-                f"a batch of {self.batch} views of {width}x{height} takes {taken / 2**30:.1f} GB, more than "
+                f"a batch of {self.batch_size} views of {width}x{height} takes {taken / 2**30:.1f} GB, more than "
                 f"{MAX_BATCH_BYTES / 2**30:g}: choose a smaller batch"
             )
 
     def with_batch(self, batch: int) -> NetworkDetector | None:
         """The same detector, all by `forward`, with another number of views at a time; None if the network fixes it."""
-        return replace(self, batch=batch, start_views=None) if self.dynamic_batch else None
+        return replace(self, batch_size=batch, start_views=None) if self.dynamic_batch else None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         """The boxes of each image."""
@@ -234,21 +235,21 @@ class NetworkDetector:
         A batch on which the network fails is taken apart as `core.seeker` says: each view alone, at its own slot.
         """
         batches = [
-            (size, members[start : start + self.batch].tolist())
+            (size, members[start : start + self.batch_size].tolist())
             for size, members in groups
-            for start in range(0, len(members), self.batch)
+            for start in range(0, len(members), self.batch_size)
         ]
         workers = min(self.workers, len(batches))
         largest = max((width * height for (width, height), _ in groups), default=0)
         buffers: SimpleQueue[Array] = SimpleQueue()
         for _ in range(workers):
-            buffers.put(np.empty(self.batch * 3 * largest, self.dtype))
+            buffers.put(np.empty(self.batch_size * 3 * largest, self.dtype))
 
         def run(task: tuple[Size, list[int]]) -> list[tuple[int, _Decoded | BaseException]]:
             (width, height), members = task
             buffer = buffers.get()
             try:
-                batch = buffer[: self.batch * 3 * height * width].reshape(self.batch, 3, height, width)
+                batch = buffer[: self.batch_size * 3 * height * width].reshape(self.batch_size, 3, height, width)
                 for slot, view in enumerate(members):
                     write(batch[slot], view)
                 batch[len(members) :] = 0

@@ -51,7 +51,7 @@ function fillSequences() {
   byId("scrub").addEventListener("input", () => scrubTo(+byId("scrub").value));
   byId("tracks-patch").textContent =
     `a patch of ${areaWords(playback.area)} of the image (${aspectWords(playback.aspect)}), anywhere, ` +
-    `T = ${playback.threshold}`;
+    `T = ${playback.certification_threshold}`;
 }
 
 function legendEntry(state) {

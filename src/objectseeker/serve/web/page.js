@@ -102,7 +102,7 @@ function describeThreat(certified) {
   const patches = certified.patch_count === 1 ? "a patch" : "two patches";
   const shape = certified.patch_aspect === 1 ? "" : `, ${certified.patch_aspect} times as wide as high`;
   return `Yes: ${patches} of ${100 * certified.patch_area} % of the image${shape} cannot hide the box from any such position: ` +
-    `far from it, close to it, over it, or anywhere (T = ${certified.threshold}). Largest square: no patch up to that side can hide it at any position.`;
+    `far from it, close to it, over it, or anywhere (T = ${certified.certification_threshold}). Largest square: no patch up to that side can hide it at any position.`;
 }
 
 const drop = byId("drop");
