@@ -292,11 +292,11 @@ def test_dropping_is_another_detector_and_says_so(yolos, tmp_path):
 
 
 def test_what_cannot_be_dropped_is_said_in_a_sentence(yolos):
-    with pytest.raises(ObjectSeekerError, match=r"masks by fill or drop, got 'crop'$"):
+    with pytest.raises(ObjectSeekerError, match=r"must be fill or drop, got 'crop'$"):
         transformers_detector(*yolos, mask_mode="crop")
     other = torch.nn.Linear(2, 2)
     other.config = SimpleNamespace(id2label={0: "thing"})
-    with pytest.raises(ObjectSeekerError, match=r"^Linear has no tokens that can be dropped.*: mask by fill$"):
+    with pytest.raises(ObjectSeekerError, match=r"^cannot drop tokens of Linear, only of .*: use mask_mode fill$"):
         transformers_detector(other, yolos[1], mask_mode="drop")
     padding = transformers.DetrImageProcessor(
         size={"height": 64, "width": 64}, do_pad=True, pad_size={"height": 80, "width": 80}
@@ -323,7 +323,7 @@ def test_a_view_on_which_the_model_fails_has_no_boxes():
             return box
 
         return TokenDetector(
-            names=("thing",), fingerprint="stub", find=lambda image: box, score_floor=0.1, plan=lambda *sizes: see
+            names=("thing",), fingerprint="stub", detect_one=lambda image: box, score_floor=0.1, plan=lambda *sizes: see
         )
 
     image, removed = scene(8, 8, 1), np.zeros((2, 1, 4), np.int64)
@@ -338,7 +338,9 @@ def test_want_of_memory_is_no_empty_view_whoever_says_so():
     def see(filled, view):
         return torch.empty(10**15) if view else NOTHING
 
-    detector = TokenDetector(names=("thing",), fingerprint="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    detector = TokenDetector(
+        names=("thing",), fingerprint="stub", detect_one=see, score_floor=0.1, plan=lambda *sizes: see
+    )
     with pytest.raises(RuntimeError, match="allocate"):
         detector.detect_views(scene(8, 8, 1), np.zeros((3, 1, 4), np.int64), 114)
 
@@ -352,7 +354,9 @@ def test_a_failure_that_stays_is_no_empty_image():
             raise RuntimeError("device-side assert")
         return NOTHING
 
-    detector = TokenDetector(names=("thing",), fingerprint="stub", find=see, score_floor=0.1, plan=lambda *sizes: see)
+    detector = TokenDetector(
+        names=("thing",), fingerprint="stub", detect_one=see, score_floor=0.1, plan=lambda *sizes: see
+    )
     with pytest.raises(RuntimeError, match="assert"):
         detector.detect_views(scene(8, 8, 1), np.zeros((4, 1, 4), np.int64), 114)
 
@@ -385,5 +389,5 @@ def test_a_namesake_of_a_model_is_not_that_model(yolos):
     namesake = type("YolosForObjectDetection", (type(yolos[0]),), {"__module__": "mine"})
     model = copy.deepcopy(yolos[0])
     model.__class__ = namesake
-    with pytest.raises(ObjectSeekerError, match="has no tokens that can be dropped"):
+    with pytest.raises(ObjectSeekerError, match="cannot drop tokens of YolosForObjectDetection"):
         transformers_detector(model, yolos[1], mask_mode="drop")

@@ -244,28 +244,28 @@ def test_a_torchvision_model_takes_weights_of_ones_own(heads, caplog):
     assert named([np.full((10, 20, 3), (51, 0, 0), np.uint8)])[0].label.tolist() == [3]
     torch.save(Head(91).state_dict(), "coco.pt")
     assert load_detector("torchvision:head,weights=coco.pt").names[1] == "person"
-    assert "taken for those of COCO" in caplog.text
+    assert "COCO's are assumed" in caplog.text
 
 
 def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
     own = Head(4)
     torch.save(own.state_dict(), "own.pt")
-    with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, the background .* but 1 names were given"):
+    with pytest.raises(ObjectSeekerError, match=r"own\.pt has 4 classes, including the background .*, got 1 names"):
         load_detector("torchvision:head,weights=own.pt", class_names=["a"])
     with pytest.raises(ObjectSeekerError, match=r"there is no file absent\.pt"):
         load_detector("torchvision:head,weights=absent.pt")
     torch.save(own, "pickled.pt")  # code, not only weights
     Path("junk.pt").write_bytes(b"junk")
     for file in ("pickled.pt", "junk.pt"):
-        with pytest.raises(ObjectSeekerError, match=rf"{file} cannot be read as weights: write it with"):
+        with pytest.raises(ObjectSeekerError, match=rf"cannot read {file} as weights: write it with"):
             load_detector(f"torchvision:head,weights={file}")
     torch.save([1, 2], "list.pt")
-    with pytest.raises(ObjectSeekerError, match=r"list\.pt holds no weights by name"):
+    with pytest.raises(ObjectSeekerError, match=r"list\.pt does not contain weights by name"):
         load_detector("torchvision:head,weights=list.pt")
     for change, problem in (
-        ({"cls.weight": torch.ones(13, 4)}, "lacks the layer that tells classes apart"),
+        ({"cls.weight": torch.ones(13, 4)}, "they lack the classification layer"),
         ({"body.weight": torch.ones(5, 4)}, "size mismatch for body.weight"),
-        ({"more": torch.ones(1)}, "0 weights are missing, 1 unknown, as more"),
+        ({"more": torch.ones(1)}, "0 are missing and 1 unknown, such as more"),
     ):
         torch.save(own.state_dict() | change, "other.pt")
         with pytest.raises(ObjectSeekerError, match=rf"do not fit torchvision's head: .*{problem}"):
@@ -273,7 +273,9 @@ def test_weights_that_do_not_fit_are_refused_in_one_sentence(heads):
 
 
 def test_without_a_connection_torchvision_says_what_to_do(heads):
-    with pytest.raises(ObjectSeekerError, match=r"be downloaded here: download https://x/head\.pth .*weights=FILE"):
+    with pytest.raises(
+        ObjectSeekerError, match=r"cannot download the weights of .*: download https://x/head\.pth .*weights=FILE"
+    ):
         load_detector("torchvision:head")
 
 
@@ -337,6 +339,8 @@ def test_without_a_connection_transformers_says_what_to_do(yolos, monkeypatch):
         raise OSError("[Errno -2] Name or service not known")
 
     monkeypatch.setattr(hub, "model_info", unreachable)
-    with pytest.raises(ObjectSeekerError, match=r"'owner/detr': it is no folder.*give transformers:DIR") as refused:
+    with pytest.raises(
+        ObjectSeekerError, match=r"'owner/detr': there is no such folder.*use transformers:DIR"
+    ) as refused:
         load_detector("transformers:owner/detr")
     assert "Errno" not in str(refused.value)

@@ -1,20 +1,19 @@
-"""Object detection models of Hugging Face transformers.
+"""Object detection models of Hugging Face transformers, and token dropping for those that allow it.
 
-Masking by dropping: a transformer that cuts its input into squares, tokens, leaves out those that a mask removes.
-
-A token is dropped if every raw pixel that its square of the network input touches is removed. It is then neither read
-nor computed, and nothing attends to it. The others go through the model's own layers, with the position embeddings that
-they have in the whole image; one that a mask cuts shows filling in the removed part. A view in which no token is
-dropped is run by the model itself.
+Mask mode "drop": a transformer that cuts its input into squares, tokens, skips those that a mask removes. A token is
+dropped if every raw pixel that its square of the network input touches is removed. It is then neither read nor
+computed, and nothing attends to it. The others pass the model's own layers, with the position embeddings that they have
+in the whole image; a token that a mask cuts shows filling in the removed part. A view in which no token is dropped is
+run by the model itself.
 
 Guarantee: the boxes of a view depend on its kept pixels and on the image's size alone. Proof: the removed pixels are
-painted over in the raw image before anything looks at it, so all that is computed from its pixels is computed from the
-filled image, which the removed pixels have no part in. Which tokens are dropped follows from the sizes of image,
-network input and token and from the removed rectangles (`kept_tokens`); what stands where a token is missing follows
-from those, the filling and the weights (`Dropping.blank`). Each view is run alone: no batch, no padding. QED. So a
-token that is kept or dropped by mistake could cost boxes, never a certificate's truth.
+filled in the raw image before anything reads it, so everything computed from pixels is computed from the filled image,
+which does not depend on the removed pixels. Which tokens are dropped follows from the sizes of image, network input and
+token and from the removed rectangles (`kept_tokens`); what replaces a missing token follows from those, the filling and
+the weights (`TokenDropper.blank`). Each view is run on its own: no batch, no padding. QED. So a token that is kept or
+dropped by mistake could cost boxes, never a certificate's truth.
 
-What follows from sizes and weights is computed once: a model whose weights are changed needs a new detector.
+What follows from sizes and weights is computed once: if the weights of a model change, make a new detector.
 """
 
 from __future__ import annotations
@@ -49,15 +48,16 @@ from objectseeker.detectors.network.raw_boxes import (
 from objectseeker.detectors.torch_module import import_torch, prepare_module
 from objectseeker.errors import ObjectSeekerError
 
-DetectView = Callable[[Image, int], RawBoxes]  # the filled image and the number of the view
+DetectView = Callable[[Image, int], RawBoxes]  # from the filled image and the number of the view
 PlanViews = Callable[[Size, Ints, int], DetectView]
 
 
 def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools:
-    """Which tokens each view keeps, N x tokens row by row: those that touch a raw pixel outside `removed`, N x R x 4.
+    """Compute which tokens each view keeps, N x tokens, row by row.
 
-    An image of `image` = width, height fills a network input of `network`, which is cut into squares of `token` from
-    the top left; what is left over at the right and at the bottom belongs to no token.
+    These are the tokens that touch a raw pixel outside `removed`, N x R x 4. An image of `image` = width, height fills
+    a network input of `network`, which is cut into squares of `token` from the top left; what is left over at the right
+    and at the bottom belongs to no token.
     """
     (columns, rows), (width, height) = map(_touched, image, network, token), image
     kept = []
@@ -71,42 +71,46 @@ def kept_tokens(image: Size, network: Size, token: Size, removed: Ints) -> Bools
 
 
 def _touched(raw: int, network: int, token: int) -> list[tuple[int, int]]:
-    """The raw pixels that each token touches along one axis, in whole numbers: no rounding error moves an end."""
+    """Return the raw pixels that each token touches along one axis, in integers: no rounding error moves an end."""
     return [(i * token * raw // network, -(-(i + 1) * token * raw // network)) for i in range(network // token)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenDetector(SingleImageDetector):
-    """Shows the views of an image one by one; `plan` prepares for all of one size, before a pixel is looked at."""
+    """Detector that runs the views of an image one by one.
+
+    `plan` prepares all views of one image size before any pixel is read.
+    """
 
     plan: PlanViews
 
     def detect_views(self, image: Image, removed: Ints, value: int) -> list[Detections]:
-        """The boxes of `image` without the R rectangles of each view, N x R x 4.
+        """Detect on `image` without the R rectangles of each view, N x R x 4.
 
         Guarantee: entry i depends only on the pixels outside `removed[i]` (and on the image's size), as shown above. A
-        view on which the model fails has no boxes, as `core.seeker` says.
+        view on which the model fails has no boxes, as `core.seeker` describes.
         """
         image, removed = as_image(image), as_rectangles(removed)
         height, width = image.shape[:2]
-        see = self.plan((width, height), removed, value)
+        detect = self.plan((width, height), removed, value)
 
-        def alone(view: int) -> RawBoxes | BaseException:
-            return try_view(lambda: see(fill_rectangles(image, removed[view], value), view))
+        def isolated(view: int) -> RawBoxes | BaseException:
+            return try_view(lambda: detect(fill_rectangles(image, removed[view], value), view))
 
-        seen = keep_successful_views([alone(view) for view in range(len(removed))], alone, NOTHING)
-        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in seen))
-        return [to_image_detections(entry, image, floor=self.score_floor) for entry in seen]
+        views = keep_successful_views([isolated(view) for view in range(len(removed))], isolated, NOTHING)
+        log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in views))
+        return [to_image_detections(entry, image, floor=self.score_floor) for entry in views]
 
 
 NOTHING = RawBoxes(np.empty((0, 4)), np.empty(0), np.empty(0))
 
 
 class TokenDropper(NamedTuple):
-    """A model that can leave tokens out, in three parts.
+    """A model that can drop tokens, in three parts.
 
-    `run` takes the network input of one view, the tokens it keeps and what stands where one is missing, and gives what
-    the model gives: logits and boxes. `blank` makes the latter from the network input of a view that shows nothing.
+    `token` is the size of a token. `run` takes the network input of one view, the tokens it keeps and the replacement
+    of missing ones, and returns the model's outputs: logits and boxes. `blank` computes the replacement from the
+    network input of a view that shows nothing.
     """
 
     token: Size
@@ -115,12 +119,12 @@ class TokenDropper(NamedTuple):
 
 
 def make_token_dropper(model: Any) -> TokenDropper:
-    """How to leave out tokens of a model of transformers; refused where nobody has written it down."""
-    # By its very class: one that inherits from it, or has its name, may compute something else.
+    """Make the token dropper of a model of transformers; an error for models without one."""
+    # By its exact class: a subclass, or another class of that name, may compute something else.
     make = {"YolosForObjectDetection": _yolos, "RfDetrForObjectDetection": _rf_detr}.get(type(model).__name__)
     if make is None or not type(model).__module__.startswith("transformers.models."):
         raise ObjectSeekerError(
-            f"{type(model).__name__} has no tokens that can be dropped, YOLOS and RF-DETR have: mask by fill"
+            f"cannot drop tokens of {type(model).__name__}, only of YOLOS and RF-DETR: use mask_mode fill"
         )
     return make(model)
 
@@ -128,44 +132,44 @@ def make_token_dropper(model: Any) -> TokenDropper:
 def plan_views(
     model: Any, prepare: Callable[[Image], Any], read: Callable[[Any, Image], RawBoxes], drops: TokenDropper
 ) -> PlanViews:
-    """Plans the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
+    """Plan the views of `model`; `prepare` makes its inputs from an image, `read` its boxes from its outputs."""
     import torch
 
-    tried: set[Size] = set()  # sizes of the network input that the model is known to take
+    accepted: set[Size] = set()  # sizes of the network input on which the model has run
 
     @lru_cache(maxsize=4)  # the images of a camera have one size
-    def nothing(size: Size, value: int) -> tuple[Size, Any]:
-        """The size of the network input of an image, and what stands for tokens that are missing."""
+    def prepare_blank(size: Size, value: int) -> tuple[Size, Any]:
+        """Return the size of the network input of an image, and the replacement of missing tokens."""
         inputs = prepare(np.full((size[1], size[0], 3), value, np.uint8))
         if "pixel_mask" in inputs and not inputs["pixel_mask"].all():
             raise ObjectSeekerError(
                 f"the image processor pads an image of {size[0]}x{size[1]}, so its tokens cannot be dropped: "
-                "switch padding off, or mask by fill"
+                "switch padding off, or use mask_mode fill"
             )
         pixels = inputs["pixel_values"]
         across, down = drops.token
         tokens = (pixels.shape[3] // across) * (pixels.shape[2] // down)
         if tokens == 0:
-            raise ObjectSeekerError(f"an image of {size[0]}x{size[1]} is smaller than a token: mask by fill")
+            raise ObjectSeekerError(f"an image of {size[0]}x{size[1]} is smaller than a token: use mask_mode fill")
         network = pixels.shape[3], pixels.shape[2]
 
-        def on_nothing() -> Any:
+        def run_blank() -> Any:
             blank = drops.blank(pixels)
-            if network not in tried:
+            if network not in accepted:
                 with torch.inference_mode():
                     model(**inputs)
                     drops.run(pixels, torch.arange(tokens, device=pixels.device) > 0, blank)
             return blank
 
-        # What fails on nothing but filling fails on every view, which must not look like seeing nothing.
-        blank = try_view(on_nothing)
+        # A model that fails on plain filling fails on every view, which must not look like detecting nothing.
+        blank = try_view(run_blank)
         if isinstance(blank, BaseException):
             reason = (str(blank) or type(blank).__name__).splitlines()[0][:200]
             raise ObjectSeekerError(
-                f"tokens of this {type(model).__name__} cannot be dropped ({reason}): take a newer transformers, or "
-                "mask by fill"
+                f"tokens of this {type(model).__name__} cannot be dropped ({reason}): install a newer transformers, "
+                "or use mask_mode fill"
             )
-        tried.add(network)
+        accepted.add(network)
         return network, blank
 
     @lru_cache(maxsize=32)  # a stream may have several sets of masks
@@ -174,10 +178,10 @@ def plan_views(
         return torch.from_numpy(kept_tokens(size, network, drops.token, rectangles))
 
     def plan(size: Size, removed: Ints, value: int) -> DetectView:
-        network, blank = nothing(size, value)
+        network, blank = prepare_blank(size, value)
         kept = kept_in(size, network, removed.tobytes(), removed.shape)
 
-        def see(filled: Image, view: int) -> RawBoxes:
+        def detect(filled: Image, view: int) -> RawBoxes:
             inputs = prepare(filled)
             with torch.inference_mode():
                 if kept[view].all():
@@ -185,13 +189,13 @@ def plan_views(
                 pixels = inputs["pixel_values"]
                 return read(drops.run(pixels, kept[view].to(pixels.device), blank), filled)
 
-        return see
+        return detect
 
     return plan
 
 
 def _yolos(model: Any) -> TokenDropper:
-    """YOLOS: one sequence of a class token, the tokens of the image and those that become boxes."""
+    """YOLOS: one sequence of a class token, the tokens of the image and the tokens that become boxes."""
     import torch
 
     vit = model.vit
@@ -199,7 +203,7 @@ def _yolos(model: Any) -> TokenDropper:
 
     @lru_cache(maxsize=1)  # all views of an image have one size
     def positions(height: int, width: int) -> Sequence[Any]:
-        """What is added to the whole sequence before the first layer, and after each but the last."""
+        """Return what is added to the whole sequence before the first layer, and after each but the last."""
         first = parts.interpolation(parts.position_embeddings, (height, width))
         return [first, *(() if encoder.interpolation is None else encoder.interpolation((height, width)))]
 
@@ -207,7 +211,7 @@ def _yolos(model: Any) -> TokenDropper:
         before, *after = positions(*pixels.shape[2:])
         ends = kept.new_ones(1), kept.new_ones(parts.detection_tokens.shape[1])
         stays = torch.cat([ends[0], kept, ends[1]])
-        tokens = _embedded(parts.patch_embeddings.projection, pixels, kept)[None]
+        tokens = _embed_tokens(parts.patch_embeddings.projection, pixels, kept)[None]
         hidden = torch.cat([parts.cls_token, tokens, parts.detection_tokens], dim=1) + before[:, stays]
         for number, layer in enumerate(encoder.layer):
             hidden = layer(hidden)
@@ -218,14 +222,14 @@ def _yolos(model: Any) -> TokenDropper:
             logits=model.class_labels_classifier(boxes), pred_boxes=model.bbox_predictor(boxes).sigmoid()
         )
 
-    return TokenDropper(_token_of(parts), lambda pixels: None, run)
+    return TokenDropper(_token_size(parts), lambda pixels: None, run)
 
 
 def _rf_detr(model: Any) -> TokenDropper:
-    """RF-DETR: tokens in windows, each with a class token of its own; every few layers all see each other.
+    """RF-DETR: tokens in windows, each with its own class token; every few layers all tokens attend to each other.
 
-    What its layers find is laid out as a map for the convolutions and the decoder behind them. Where a token is missing
-    the map holds what is found there in an image that shows nothing but filling.
+    The outputs of its layers become feature maps for the convolutions and the decoder. At a missing token a map has the
+    features of an image that shows nothing but filling.
     """
     import torch
 
@@ -233,21 +237,24 @@ def _rf_detr(model: Any) -> TokenDropper:
     parts, settings, rest = backbone.embeddings, backbone.config, _behind_backbone(model)
 
     def windows(height: int, width: int) -> Any:
-        """The tokens of each window, from 1 on, behind its class token, 0; by the model's own way to form windows."""
-        across, down = _token_of(parts)
+        """Return the tokens of each window, from 1 on, after its class token, 0, as the model partitions them."""
+        across, down = _token_size(parts)
         numbers = torch.arange(1 + (height // down) * (width // across)).view(1, -1, 1)
         formed = parts.window_partition(numbers, height, width) if settings.num_windows > 1 else numbers
         return formed[..., 0]
 
     def layers(pixels: Any, kept: Any) -> tuple[Any, list[Any]]:
-        """Which places of the windows are kept, and what the layers that are asked for found there."""
+        """Return which positions of the windows are kept, and the features of the output layers there."""
         height, width = pixels.shape[2:]
         order = windows(height, width).to(pixels.device)
         stays = torch.cat([kept.new_ones(1), kept])[order]
         numbers, lengths = order[stays], stays.sum(dim=1).tolist()
         whole = parts.cls_token.expand(-1, 1 + len(kept), -1)
         tokens = parts.cls_token.new_zeros(whole.shape[1:])
-        tokens[0], tokens[1:][kept] = parts.cls_token[0, 0], _embedded(parts.patch_embeddings.projection, pixels, kept)
+        tokens[0], tokens[1:][kept] = (
+            parts.cls_token[0, 0],
+            _embed_tokens(parts.patch_embeddings.projection, pixels, kept),
+        )
         hidden = (tokens + parts.interpolate_pos_encoding(whole, height, width)[0])[None, numbers]
         found = []
         for name, layer in zip(backbone.stage_names, [None, *backbone.encoder.layer], strict=True):
@@ -274,15 +281,15 @@ def _rf_detr(model: Any) -> TokenDropper:
         return rest(pixel_values=torch.cat(maps, dim=1))
 
     def as_map(laid: Any, pixels: Any) -> Any:
-        (across, down), (height, width) = _token_of(parts), pixels.shape[2:]
+        (across, down), (height, width) = _token_size(parts), pixels.shape[2:]
         laid = backbone.window_unpartition(laid, height, width) if settings.num_windows > 1 else laid
         return laid.reshape(1, height // down, width // across, -1).permute(0, 3, 1, 2)
 
-    return TokenDropper(_token_of(parts), blank, run)
+    return TokenDropper(_token_size(parts), blank, run)
 
 
 def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
-    """A layer of RF-DETR's backbone; tokens attend to those of their own window, in a global one to all."""
+    """Run a layer of RF-DETR's backbone; tokens attend to those of their own window, in a global layer to all."""
     import torch
 
     seen = layer.norm1(hidden)
@@ -293,26 +300,26 @@ def _run_layer(layer: Any, hidden: Any, lengths: list[int]) -> Any:
 
 
 def _behind_backbone(model: Any) -> Any:
-    """RF-DETR from the maps of its backbone on, with the same weights: asked for them, it passes its input on."""
+    """Return RF-DETR from the feature maps of its backbone on, with the same weights: its backbone is the identity."""
     import torch
 
-    class Given(torch.nn.Module):  # type: ignore[misc]  # Any where torch is not looked at
+    class Identity(torch.nn.Module):  # type: ignore[misc]  # torch is Any for mypy
         def forward(self, maps: Any) -> Any:
             return SimpleNamespace(feature_maps=(maps,))  # they are joined along the channels anyway
 
     shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     behind = copy.deepcopy(model, shared)
-    behind.model.backbone.backbone = Given()
+    behind.model.backbone.backbone = Identity()
     return behind
 
 
-def _token_of(embeddings: Any) -> Size:
+def _token_size(embeddings: Any) -> Size:
     height, width = embeddings.patch_embeddings.projection.kernel_size
     return width, height
 
 
-def _embedded(projection: Any, pixels: Any, kept: Any) -> Any:
-    """The kept tokens of an input 1 x 3 x H x W as the model first sees them; the squares of others are not read."""
+def _embed_tokens(projection: Any, pixels: Any, kept: Any) -> Any:
+    """Embed the kept tokens of an input 1 x 3 x H x W; the squares of others are not read."""
     import torch
 
     (down, across), (height, width) = projection.kernel_size, pixels.shape[2:]
@@ -322,43 +329,50 @@ def _embedded(projection: Any, pixels: Any, kept: Any) -> Any:
     return torch.nn.functional.linear(taken, projection.weight.flatten(1), projection.bias)
 
 
-LONGEST_REASON = 300  # characters of what transformers says
-ANSWER_WITHIN = 20.0  # seconds
-MASK_BY = ("fill", "drop")
+MAX_REASON_LENGTH = 300  # characters of an error message of transformers
+HUB_TIMEOUT = 20.0  # seconds
+MASK_MODES = ("fill", "drop")
 ATTENTION = "_attn_implementation"
 
-# Of a model's configuration, what is written when it is saved and decides nothing; types are those of the weights.
-BESIDE = ("architectures", "dtype", "torch_dtype", "transformers_version")
+# Entries of a saved configuration that decide nothing; types are those of the weights.
+IGNORED_CONFIG = ("architectures", "dtype", "torch_dtype", "transformers_version")
 
 
 def load_transformers(name: str, **options: Any) -> SingleImageDetector:
-    """A model by the folder that `save_pretrained` wrote, your own or any, or by its name on the Hugging Face hub.
+    """Load a model from a folder that `save_pretrained` wrote, or by its name on the Hugging Face hub.
 
-    Weights and settings are read, code that may lie beside them is not run.
+    Weights and settings are read; code that may be next to them is not run.
+
+    Args:
+        name: The folder or the name.
+        options: `score_floor`, `device` and `mask_mode`, as for `transformers_detector`.
+
+    Raises:
+        ObjectSeekerError: transformers or PyTorch is missing, or the model cannot be loaded.
     """
     try:
         from transformers import AutoImageProcessor, AutoModelForObjectDetection
     except ImportError:
         raise ObjectSeekerError(f"transformers:{name} needs pip install 'objectseeker[transformers]'") from None
     failed = f"transformers cannot load an object detector from {name!r}"
-    here = True  # a folder, or what was downloaded before: then nothing needs a connection, and nothing changes
+    local = True  # first try a folder or an earlier download: it needs no connection, and nothing changes
     while True:
         try:
-            processor = AutoImageProcessor.from_pretrained(name, local_files_only=here)
-            with _silently() if here else nullcontext():
-                model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=here)
+            processor = AutoImageProcessor.from_pretrained(name, local_files_only=local)
+            with _without_progress_bar() if local else nullcontext():
+                model = AutoModelForObjectDetection.from_pretrained(name, local_files_only=local)
             break
-        except Exception as error:  # of the hub, of the file, of a setting: there is no end to them
-            if Path(name).is_dir() or not here:
+        except Exception as error:  # of the hub, of the file, of a setting: there are too many kinds
+            if Path(name).is_dir() or not local:
                 raise ObjectSeekerError(f"{failed}: {_reason(error)}") from None
         _require_on_hub(name, failed)
-        here = False
+        local = False
     return transformers_detector(model, processor, **options)
 
 
 @contextmanager
-def _silently() -> Iterator[None]:
-    """No progress bar for a file that is read in a moment: `--quiet` is to be quiet. Downloads keep theirs."""
+def _without_progress_bar() -> Iterator[None]:
+    """Hide the progress bar while a local file is read, for `--quiet`. Downloads keep theirs."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -371,38 +385,40 @@ def _silently() -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """The first sentence of what transformers says, and what of it people can do something about."""
-    said = str(error).strip() or type(error).__name__
-    first = said.splitlines()[0].partition(". ")[0][:LONGEST_REASON]
-    missing = "torchvision" in said and "torchvision" not in first
+    """Return the first sentence of an error of transformers, and the extra that it asks for."""
+    message = str(error).strip() or type(error).__name__
+    first = message.splitlines()[0].partition(". ")[0][:MAX_REASON_LENGTH]
+    missing = "torchvision" in message and "torchvision" not in first
     return f"{first}; it needs pip install 'objectseeker[torchvision]'" if missing else first
 
 
 def _require_on_hub(name: str, failed: str) -> None:
-    """Ask once: transformers itself would try for minutes, file by file."""
+    """Ask the hub once: transformers itself would retry for minutes, file by file."""
     import huggingface_hub
 
     try:
-        huggingface_hub.model_info(name, timeout=ANSWER_WITHIN)
+        huggingface_hub.model_info(name, timeout=HUB_TIMEOUT)
     except Exception as error:
         raise ObjectSeekerError(
-            f"{failed}: it is no folder here, and the hub has no such model or cannot be reached "
+            f"{failed}: there is no such folder, and the hub has no such model or cannot be reached "
             f"({type(error).__name__}); elsewhere, save the model and its image processor with save_pretrained(DIR), "
-            "and give transformers:DIR"
+            "and use transformers:DIR"
         ) from None
 
 
 def transformers_detector(
     model: Any, processor: Any, *, score_floor: float = SCORE_FLOOR, device: str = "cpu", mask_mode: str = "fill"
 ) -> SingleImageDetector:
-    """A model for object detection and its image processor, which resizes and maps the boxes back.
+    """Wrap a model for object detection and its image processor, which resizes images and maps the boxes back.
 
-    By "fill" the caller paints over what a mask removes; by "drop" the detector does, and leaves out what is then
-    nothing but paint: `tokens` says how, and which models can.
+    In mask mode "fill" the caller fills what a mask removes. In "drop" the detector fills it and drops the tokens that
+    then show only filling, as described above; YOLOS and RF-DETR can.
     """
     torch = import_torch("a transformers model", extra="transformers")
-    if mask_mode not in MASK_BY:
-        raise ObjectSeekerError(f"a transformers detector masks by {' or '.join(MASK_BY)}, got {mask_mode!r}")
+    if mask_mode not in MASK_MODES:
+        raise ObjectSeekerError(
+            f"mask_mode of a transformers detector must be {' or '.join(MASK_MODES)}, got {mask_mode!r}"
+        )
     model = prepare_module(model, device)
     dtype = next(model.parameters()).dtype
 
@@ -411,32 +427,32 @@ def transformers_detector(
         return {key: value.to(device, dtype if value.is_floating_point() else None) for key, value in inputs.items()}
 
     def read(outputs: Any, image: Image) -> RawBoxes:
-        (seen,) = processor.post_process_object_detection(
+        (result,) = processor.post_process_object_detection(
             outputs, threshold=score_floor, target_sizes=[image.shape[:2]]
         )
-        return RawBoxes(seen["boxes"], seen["scores"], seen["labels"])
+        return RawBoxes(result["boxes"], result["scores"], result["labels"])
 
-    def find(image: Image) -> RawBoxes:
+    def detect_one(image: Image) -> RawBoxes:
         with torch.inference_mode():
             return read(model(**prepare(image)), image)
 
     # How the processor resizes and normalizes decides the boxes as much as the weights do.
     settings = processor.to_json_string() if hasattr(processor, "to_json_string") else repr(processor)
     values = model.config.to_dict() if hasattr(model.config, "to_dict") else vars(model.config)
-    config = {key: value for key, value in values.items() if key[0] != "_" and key not in BESIDE}
-    # Which kernels attend is no part of a configuration that is written, and decides the last bits.
-    attends = sorted(
+    config = {key: value for key, value in values.items() if key[0] != "_" and key not in IGNORED_CONFIG}
+    # A saved configuration does not have the attention kernels, but they decide the last bits.
+    attention = sorted(
         {str(getattr(part.config, ATTENTION, None)) for part in model.modules() if hasattr(part, "config")}
     )
-    around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attends}"
+    around = f"{type(processor).__name__} {settings} {json.dumps(config, sort_keys=True, default=str)} {attention}"
     named = fingerprint.model_fingerprint(model, score_floor, device, around)
     names = from_mapping(model.config.id2label)
     if mask_mode == "fill":
-        return SingleImageDetector(names=names, fingerprint=named, find=find, score_floor=score_floor)
+        return SingleImageDetector(names=names, fingerprint=named, detect_one=detect_one, score_floor=score_floor)
     return TokenDetector(
         names=names,
         fingerprint=named.replace(" (", " (drop ", 1),
-        find=find,
+        detect_one=detect_one,
         score_floor=score_floor,
         plan=plan_views(model, prepare, read, make_token_dropper(model)),
     )

@@ -45,11 +45,13 @@ def ultralytics_detector(
     width, height = parse_size(input_size)
     options = {"conf": score_floor, "device": device, "max_det": MAX_BOXES, "verbose": False}
 
-    def find(image: Image) -> RawBoxes:
+    def detect_one(image: Image) -> RawBoxes:
         (result,) = model.predict(np.ascontiguousarray(image[..., ::-1]), imgsz=[height, width], **options)
         return RawBoxes(result.boxes.xyxy, result.boxes.conf, result.boxes.cls)
 
     processor = fingerprint.on_cpu() if device == "cpu" else fingerprint.device_fingerprint(device)
     settings = f"{width}x{height} floor={score_floor:g} {processor}"
     named = f"{weights.name} ({settings}) sha256:{fingerprint.hash_files(weights)}"
-    return SingleImageDetector(names=from_mapping(model.names), fingerprint=named, find=find, score_floor=score_floor)
+    return SingleImageDetector(
+        names=from_mapping(model.names), fingerprint=named, detect_one=detect_one, score_floor=score_floor
+    )

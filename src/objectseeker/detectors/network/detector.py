@@ -75,12 +75,12 @@ class SingleImageDetector:
 
     names: tuple[str, ...]
     fingerprint: str
-    find: Callable[[Image], RawBoxes]
+    detect_one: Callable[[Image], RawBoxes]
     score_floor: float
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
         images = [as_image(image) for image in images]
-        found = [self.find(image) for image in images]
+        found = [self.detect_one(image) for image in images]
         log_invalid(sum(count_invalid(entry, floor=self.score_floor) for entry in found))
         return [
             to_image_detections(entry, image, floor=self.score_floor)
