@@ -26,7 +26,7 @@ Method = Literal["bootstrap", "exact"]
 Values = Callable[[Floats], Floats]  # weights (samples, images) to one figure per sample, NaN where there is none
 
 DIGITS = 6  # of a figure: rounding differs between machines far behind that
-CELLS = 2**22  # of weights that are in memory at a time
+CELLS = 2**18  # of weights that are in memory at a time
 MOST_GROUPS = 400  # of images that are left out in turn
 FEW = 5.0  # images that decide a figure: with more of them the bootstrap sees more and more of its spread
 ROUNDING = 1e-9  # of a figure: less is no influence

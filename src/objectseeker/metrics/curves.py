@@ -168,7 +168,7 @@ class CurveTally:
         """
         rows, classes = len(self.base_thresholds), self.objects.shape[1]
         per_class = [np.flatnonzero(self.label == label) for label in range(classes)]
-        for some in row_blocks(len(weights), rows * classes):
+        for some in row_blocks(len(weights), 16 * rows * classes):
             counts = np.zeros((2, rows, len(weights[some]), classes))
             for label, entries in enumerate(per_class):
                 if not len(entries):
