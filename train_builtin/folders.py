@@ -80,8 +80,8 @@ def label_of_each(dataset_names: Sequence[str], classes: Sequence[str]) -> npt.N
     """For every label of the dataset the position in `classes`, or -1."""
     match = match_classes(dataset_names, classes)
     labels = np.full(len(dataset_names), -1)
-    known = np.flatnonzero(match.to_dataset >= 0)
-    labels[match.to_dataset[known]] = known
+    known = np.flatnonzero(match.dataset_labels >= 0)
+    labels[match.dataset_labels[known]] = known
     return labels
 
 

@@ -17,44 +17,44 @@ COCO_SIDE_OF_VOC = (
 @pytest.mark.parametrize(("dataset", "detector"), [(VOC, COCO_SIDE_OF_VOC), (COCO_SIDE_OF_VOC, VOC)])
 def test_voc_and_coco_names_match_one_to_one(dataset: tuple[str, ...], detector: tuple[str, ...]) -> None:
     match = match_classes(dataset, detector)
-    assert match.to_dataset.tolist() == list(range(20))
+    assert match.dataset_labels.tolist() == list(range(20))
     assert match.known.all()
-    assert match.unknown == ()
-    assert match.unused == 0
+    assert match.unmatched_dataset == ()
+    assert match.unmatched_detector == ()
     assert match.warnings == ()
 
 
 def test_classes_without_a_counterpart_are_reported() -> None:
     match = match_classes(("car", "pedestrian", "cyclist"), ("person", "bicycle", "car", "zebra"))
-    assert match.to_dataset.tolist() == [1, -1, 0, -1]
+    assert match.dataset_labels.tolist() == [1, -1, 0, -1]
     assert match.known.tolist() == [True, True, False]
-    assert match.unknown == ("cyclist",)
-    assert match.unused == 2
+    assert match.unmatched_dataset == ("cyclist",)
+    assert len(match.unmatched_detector) == 2
     assert match.warnings == (
         "dataset classes skipped because the detector does not know them: cyclist",
-        "detector classes that match none of the dataset: bicycle, zebra; a class map can pair them by hand",
+        "detector classes that match none of the dataset: bicycle, zebra; a class map can pair them",
     )
 
 
 def test_spelling_does_not_matter() -> None:
     match = match_classes(("Traffic Light", "hot_dog", "t-shirt"), ("T shirt", "traffic-light", "HOTDOG"))
-    assert match.to_dataset.tolist() == [2, 0, 1]
+    assert match.dataset_labels.tolist() == [2, 0, 1]
 
 
 def test_several_detector_classes_may_be_one_dataset_class() -> None:
-    assert match_classes(("tvmonitor",), ("tv", "monitor", "screen")).to_dataset.tolist() == [0, 0, -1]
+    assert match_classes(("tvmonitor",), ("tv", "monitor", "screen")).dataset_labels.tolist() == [0, 0, -1]
 
 
 def test_closest_match_wins() -> None:
-    assert match_classes(("pedestrian", "person"), ("Person", "pedestrian")).to_dataset.tolist() == [1, 0]
-    assert match_classes(("Car", "car"), ("car",)).to_dataset.tolist() == [1]
-    assert match_classes(("person", "pedestrian"), ("person",)).unknown == ("pedestrian",)
+    assert match_classes(("pedestrian", "person"), ("Person", "pedestrian")).dataset_labels.tolist() == [1, 0]
+    assert match_classes(("Car", "car"), ("car",)).dataset_labels.tolist() == [1]
+    assert match_classes(("person", "pedestrian"), ("person",)).unmatched_dataset == ("pedestrian",)
 
 
 def test_a_tie_is_left_unmatched_and_shows_as_unknown() -> None:
     match = match_classes(("tv", "monitor", "cat"), ("television", "cat"))
-    assert match.to_dataset.tolist() == [-1, 2]
-    assert match.unknown == ("tv", "monitor")
+    assert match.dataset_labels.tolist() == [-1, 2]
+    assert match.unmatched_dataset == ("tv", "monitor")
 
 
 @pytest.mark.parametrize(("dataset", "detector"), [(("cat",), ("dog",)), (("cat",), ()), ((), ("cat",))])
@@ -66,19 +66,22 @@ def test_no_match_at_all_is_an_error(dataset: tuple[str, ...], detector: tuple[s
 def test_a_class_map_comes_before_the_names() -> None:
     names = ("car", "person", "cat")
     match = match_classes(names, ("Pkw", "car", "cat"), class_map={"Pkw": "car", "car": "person"})
-    assert match.to_dataset.tolist() == [0, 1, 2]
+    assert match.dataset_labels.tolist() == [0, 1, 2]
     assert match.warnings == ()
-    assert match_classes(names, ("Pkw", "Lkw"), class_map={"Pkw": "car", "Lkw": "car"}).to_dataset.tolist() == [0, 0]
-    assert match_classes(names, ("cat",), class_map={}).to_dataset.tolist() == [2]
+    assert match_classes(names, ("Pkw", "Lkw"), class_map={"Pkw": "car", "Lkw": "car"}).dataset_labels.tolist() == [
+        0,
+        0,
+    ]
+    assert match_classes(names, ("cat",), class_map={}).dataset_labels.tolist() == [2]
 
 
 @pytest.mark.parametrize(
     ("class_map", "words"),
     [
-        ({"Pwk": "car"}, "the class map names 'Pwk', which is no class of the detector; the nearest is 'Pkw'"),
-        ({"Pkw": "Caar"}, "names 'Caar', which is no class of the dataset; the nearest is 'car'"),
-        ({"zebra": "car"}, "no class of the detector; it has Pkw, truck"),
-        ({"Pkw": "x" * 9000}, "which is no class of the dataset; it has car, person"),
+        ({"Pwk": "car"}, "the class map names 'Pwk', which the detector does not have; the nearest is 'Pkw'"),
+        ({"Pkw": "Caar"}, "names 'Caar', which the dataset does not have; the nearest is 'car'"),
+        ({"zebra": "car"}, "the detector does not have; it has Pkw, truck"),
+        ({"Pkw": "x" * 9000}, "which the dataset does not have; it has car, person"),
     ],
 )
 def test_unknown_names_in_a_class_map_are_refused_with_the_nearest(class_map: dict[str, str], words: str) -> None:
@@ -92,7 +95,7 @@ def test_near_misses_are_suggested_in_two_lines() -> None:
     assert match.warnings == (
         "dataset classes skipped because the detector does not know them: cyclist, tram",
         "detector classes that match none of the dataset: bicyclist (nearest is cyclist), bus, kind 0, kind 1, kind 2 "
-        "and 47 more; a class map can pair them by hand",
+        "and 47 more; a class map can pair them",
     )
     many = match_classes(("car", *(f"rarity {n}" for n in range(500))), ("car", "line\nbreak"))
     assert all("\n" not in line and len(line) < 400 for line in many.warnings)
@@ -101,4 +104,4 @@ def test_near_misses_are_suggested_in_two_lines() -> None:
 
 def test_thousands_of_classes_are_matched_at_once() -> None:
     names = [f"class {n}" for n in range(5000)]
-    assert match_classes(names, names[::-1]).to_dataset.tolist() == list(range(4999, -1, -1))
+    assert match_classes(names, names[::-1]).dataset_labels.tolist() == list(range(4999, -1, -1))

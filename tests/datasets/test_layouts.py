@@ -170,7 +170,7 @@ def test_voc_without_a_split_where_there_are_some_or_nothing(tmp_path: Path) -> 
         open_dataset(f"voc:{tmp_path / 'empty'}")
     (tmp_path / "ImageSets" / "Main").mkdir(parents=True)
     (tmp_path / "ImageSets" / "Main" / "val.txt").write_text("a\n")
-    with pytest.raises(ObjectSeekerError, match="names no split; it has val; give voc:VOCDIR:SPLIT"):
+    with pytest.raises(ObjectSeekerError, match=r"names no split; it has val\. Give voc:VOCDIR:SPLIT"):
         open_dataset(f"voc:{tmp_path}")
 
 

@@ -135,7 +135,7 @@ def test_missing_files_and_folders(year: Path, tmp_path: Path) -> None:
     with pytest.raises(ObjectSeekerError, match="no ImageSets/Main"):
         open_dataset(f"voc:{year / 'JPEGImages'}:val")
     for spec in (f"voc:{year}", f"voc:{tmp_path}/gone:val", "voc:val", f"voc:{year}:"):
-        with pytest.raises(ObjectSeekerError, match="give voc:VOCDIR:SPLIT"):
+        with pytest.raises(ObjectSeekerError, match="Give voc:VOCDIR:SPLIT"):
             open_dataset(spec)
     (year / "Annotations" / "1.xml").unlink()
     with pytest.raises(ObjectSeekerError, match=r"cannot read .*1\.xml"):
@@ -153,7 +153,7 @@ def test_missing_image_with_a_stated_size(year: Path) -> None:
 def test_list_of_one_class_is_no_split(year: Path) -> None:
     add(year, "1", SIZE)
     (year / "ImageSets" / "Main" / "dog_val.txt").write_text("1 -1\n")
-    with pytest.raises(ObjectSeekerError, match="class lists are no splits"):
+    with pytest.raises(ObjectSeekerError, match="class lists are not splits"):
         open_dataset(f"voc:{year}:dog_val")
 
 

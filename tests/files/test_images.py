@@ -21,10 +21,10 @@ import pytest
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files import images
 from objectseeker.files.images import (
-    LARGEST_IMAGE,
+    MAX_IMAGE_PIXELS,
+    MAX_JPEG_MARKERS,
+    MAX_JPEG_SCANS,
     MAX_MEGAPIXELS_ENV,
-    MOST_MARKERS,
-    MOST_SCANS,
     ImageUnavailableError,
     expand_image_paths,
     hash_of,
@@ -208,7 +208,7 @@ def test_wide_integers_and_floats_have_one_meaning(tmp_path: Path) -> None:
             load_image(path)
     for row in ([0, 1.5], [0.5, float("nan")], [-0.1, 0]):
         PIL.Image.fromarray(np.array([row], np.float32)).save(path)
-        with pytest.raises(ObjectSeekerError, match="convert it to 8 bits"):
+        with pytest.raises(ObjectSeekerError, match="Convert it to 8 bits"):
             load_image(path)
 
 
@@ -326,7 +326,7 @@ def test_a_bomb_is_refused_before_decoding(tmp_path: Path) -> None:
     bomb = file_with(tmp_path, png(20_000, 20_000, depth=8, kind=2, data=b""))
     refused(bomb, r"its 20000x20000 pixels are 400.0 million, more than the limit of 100 million")
     refused(file_with(tmp_path, png(2**31 - 1, 2**31 - 1, depth=8, kind=2, data=b"")), "limit of 100 million")
-    just_over = png(LARGEST_IMAGE // 10 + 1, 10, depth=8, kind=0, data=b"")
+    just_over = png(MAX_IMAGE_PIXELS // 10 + 1, 10, depth=8, kind=0, data=b"")
     refused(file_with(tmp_path, just_over), "10000001x10 pixels")
 
 
@@ -350,17 +350,17 @@ def jpeg_of_scans(count: int, between: bytes = b"") -> tuple[bytes, bytes]:
 )
 def test_a_jpeg_of_thousands_of_scans_is_refused_before_decoding(tmp_path: Path, between: bytes) -> None:
     """Each scan goes over every pixel: 32 MB of them take hours."""
-    plain, most = jpeg_of_scans(MOST_SCANS)
+    plain, most = jpeg_of_scans(MAX_JPEG_SCANS)
     assert np.array_equal(load_image(file_with(tmp_path, most)), load_image(file_with(tmp_path, plain)))
-    bomb = jpeg_of_scans(MOST_SCANS + 1, between)[1]
-    with pytest.raises(ObjectSeekerError, match="a JPEG of more than 100 scans, which takes very long to decode"):
+    bomb = jpeg_of_scans(MAX_JPEG_SCANS + 1, between)[1]
+    with pytest.raises(ObjectSeekerError, match="a JPEG of more than 100 scans, which takes too long to decode"):
         load_image(file_with(tmp_path, bomb))
     assert image_size(file_with(tmp_path, bomb)) == (64, 48)
 
 
 def test_counting_the_scans_of_a_jpeg_has_an_end(tmp_path: Path) -> None:
-    plain, _ = jpeg_of_scans(MOST_SCANS)
-    markers = plain[:-2] + b"\xff\xfe\0\2" * MOST_MARKERS + b"\xff\xd9" + b"\xff\xda" * MOST_SCANS
+    plain, _ = jpeg_of_scans(MAX_JPEG_SCANS)
+    markers = plain[:-2] + b"\xff\xfe\0\2" * MAX_JPEG_MARKERS + b"\xff\xd9" + b"\xff\xda" * MAX_JPEG_SCANS
     with pytest.raises(ObjectSeekerError, match="more than 100 scans"):
         load_image(file_with(tmp_path, markers))
 
@@ -375,7 +375,7 @@ def test_bytes_that_are_no_scans_are_none(tmp_path: Path) -> None:
 
 def test_a_header_has_an_end(photo: PIL.Image.Image, monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte at a time, or a few: 32 MB of these took ten seconds, and hundreds of megabytes."""
-    monkeypatch.setattr(images, "MOST_READS", 1000)
+    monkeypatch.setattr(images, "MAX_HEADER_READS", 1000)
     for kind, padding, at in (
         ("JPEG", b"\xff\xfe\0\2", 2),  # empty comments
         ("PNG", chunk(b"abCd", b""), 33),
@@ -405,7 +405,7 @@ def test_the_limit_can_be_set(tmp_path: Path, photo: PIL.Image.Image, monkeypatc
     monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.0009")
     refused(
         tmp_path / "photo.png",
-        f"limit of 0.0009 million; make it smaller, or set {MAX_MEGAPIXELS_ENV} to a higher limit",
+        f"limit of 0.0009 million. Make it smaller, or set {MAX_MEGAPIXELS_ENV} to a higher limit",
     )
     monkeypatch.setenv(MAX_MEGAPIXELS_ENV, "0.00096")
     assert load_image(tmp_path / "photo.png").shape == (HEIGHT, WIDTH, 3)
@@ -444,9 +444,9 @@ def test_strips_give_what_the_whole_gives(mode: str, monkeypatch: pytest.MonkeyP
     }
     colors = values if mode in ("RGBA", "LA", "PA") else values[..., :3]
     image = PIL.Image.fromarray(numbers.get(mode, colors)).convert(mode)
-    monkeypatch.setattr(images, "STRIP", 10**9)
+    monkeypatch.setattr(images, "STRIP_PIXELS", 10**9)
     whole = images._as_rgb(image, "x")
-    monkeypatch.setattr(images, "STRIP", 5 * WIDTH)
+    monkeypatch.setattr(images, "STRIP_PIXELS", 5 * WIDTH)
     assert np.array_equal(images._as_rgb(image, "x"), whole)
     assert len(np.unique(whole)) > 1
 

@@ -31,10 +31,10 @@ def picture() -> bytes:
 @pytest.mark.parametrize(
     ("address", "named"),
     [
-        ("ftp://bob:PW-17@host/img", "ftp://host carries a user's name or password"),
-        ("ftp://bob:PW-17/x@host/img", "ftp:// carries a user's name or password"),
-        ("https://PW-17@host/a.jpg", "https://host carries a user's name or password"),
-        ("zip://a.png::https://u:PW-17@host/x.zip", "https://host carries a user's name or password"),
+        ("ftp://bob:PW-17@host/img", "ftp://host contains a user's name or password"),
+        ("ftp://bob:PW-17/x@host/img", "ftp:// contains a user's name or password"),
+        ("https://PW-17@host/a.jpg", "https://host contains a user's name or password"),
+        ("zip://a.png::https://u:PW-17@host/x.zip", "https://host contains a user's name or password"),
         ("https://host/a.jpg?w=3&token=PW-17", "a credential as token"),
         ("https://host/a.jpg?X-Amz-Signature=PW-17", "a credential as X-Amz-Signature"),
         ("https://host/a.jpg?AWSAccessKeyId=PW-17", "a credential as AWSAccessKeyId"),
@@ -145,7 +145,7 @@ def test_a_server_that_fails_once_is_forgiven(web):
 def test_a_folder_on_a_server_that_fails_is_not_called_missing(web):
     address, answers, _ = web
     answers.append(503)
-    with pytest.raises(ObjectSeekerError, match=f"cannot look at {address}: the server answers 503"):
+    with pytest.raises(ObjectSeekerError, match=f"cannot open {address}: the server answers 503"):
         open_dataset(address)
 
 

@@ -80,7 +80,7 @@ def test_odd_sizes(tmp_path):
 
 def test_a_frame_of_too_many_pixels_is_lost(tmp_path, monkeypatch):
     file = encode(tmp_path / "a.mp4", moving(2))
-    monkeypatch.setenv("OBJECTSEEKER_MEGAPIXELS", "0.003")
+    monkeypatch.setenv("OBJECTSEEKER_MAX_MEGAPIXELS", "0.003")
     lost = read(file)
     assert [(type(event), event.number) for event in lost] == [(Lost, 0), (Lost, 1)]
     assert "a.mp4, frame 1: its 64x48 pixels" in lost[1].reason

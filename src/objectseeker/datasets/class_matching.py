@@ -1,8 +1,8 @@
-"""Which of a detector's classes is which of a dataset's.
+"""Matching of a detector's classes to a dataset's, which makes the label map.
 
-A class map pairs names by hand. Of the rest, names match if they are equal, else if they are equal but for case,
-blanks, underscores and hyphens, else if both are usual names of one thing (aeroplane and airplane). The closest kind
-of match wins.
+A class map pairs names explicitly. Other names match if they are equal, else if they differ only in case, spaces,
+underscores and hyphens, else if both are common names of one thing (aeroplane and airplane). The closest kind of match
+wins.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from objectseeker.core.boxes import Bools, Ints
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.text import plain, shown
 
-LONGEST_LIST = 20  # unknown classes that are named; a near miss of each takes a comparison with all others
+MAX_LISTED = 20  # unmatched classes in a warning; the suggestion for each takes a comparison with all others
 ALIASES = (
     ("airplane", "aeroplane"),
     ("cell phone", "cellular phone", "mobile phone"),
@@ -35,69 +35,77 @@ ALIASES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClassMatch:
-    """How a detector's labels translate to a dataset's.
+    """Dataset labels of a detector's labels.
 
-    Several detector classes may stand for one dataset class (a detector that knows both tv and monitor, on VOC);
-    no detector class stands for two.
+    Several detector classes may map to one dataset class (both tv and monitor, on VOC); no detector class maps to two.
     """
 
-    to_dataset: Ints  # for each detector label the dataset label, or -1
-    known: Bools  # for each dataset label whether the detector has a class for it
-    unknown: tuple[str, ...]  # the dataset classes it has none for: they cannot be found, so they must not count
-    spare: tuple[str, ...]  # the detector classes that the dataset has none for
-
-    @property
-    def unused(self) -> int:
-        return len(self.spare)
+    dataset_labels: Ints  # for each detector label the dataset label, or -1
+    known: Bools  # for each dataset label whether a detector class maps to it
+    unmatched_dataset: tuple[str, ...]  # dataset classes that cannot be found, so they must not count
+    unmatched_detector: tuple[str, ...]  # detector classes that the dataset does not have
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Sentences for the user, two at most; empty if every dataset class is known."""
-        if not self.unknown:
+        """At most two sentences for the user; empty if every dataset class is matched."""
+        if not self.unmatched_dataset:
             return ()
-        unknown = _truncated_list(self.unknown, LONGEST_LIST)
+        unknown = _truncated_list(self.unmatched_dataset, MAX_LISTED)
         lost = f"dataset classes skipped because the detector does not know them: {unknown}"
-        if not self.spare:
+        if not self.unmatched_detector:
             return (lost,)
-        near = _suggestions(self.spare, self.unknown)
+        near = _suggestions(self.unmatched_detector, self.unmatched_dataset)
         told = [f"{plain(name)} (nearest is {plain(other)})" for name, other in near.items()]
-        told += [plain(name) for name in self.spare if name not in near]
+        told += [plain(name) for name in self.unmatched_detector if name not in near]
         return (
             lost,
-            f"detector classes that match none of the dataset: {_truncated_list(told)}; "
-            "a class map can pair them by hand",
+            f"detector classes that match none of the dataset: {_truncated_list(told)}; a class map can pair them",
         )
 
 
 def match_classes(
     dataset_names: Sequence[str], detector_names: Sequence[str], *, class_map: Mapping[str, str] | None = None
 ) -> ClassMatch:
-    """Match by `class_map` (detector name to dataset name), and what it does not name, by name.
+    """Match a detector's classes to a dataset's by `class_map`, and the classes that it does not name by their names.
 
-    A detector class that two dataset classes answer to equally well is left unmatched. No match at all is an error: it
-    means the wrong detector or wrong names, and every figure would be empty.
+    A detector class that two dataset classes match equally well stays unmatched.
+
+    Args:
+        dataset_names: Classes of the dataset, by label.
+        detector_names: Classes of the detector, by label.
+        class_map: Detector name to dataset name, for names that do not match.
+
+    Returns:
+        The dataset label of each detector label, and the classes without a match.
+
+    Raises:
+        ObjectSeekerError: No class matches, or the class map names a class that does not exist.
+
+    Example:
+        >>> match_classes(("car", "person"), ("Lkw", "Person"), class_map={"Lkw": "car"}).dataset_labels.tolist()
+        [0, 1]
     """
     pairs = dict(class_map or {})
     for name, other in pairs.items():
         _require(name, detector_names, "detector")
         _require(other, dataset_names, "dataset")
     find = _ClassLookup(dataset_names)
-    to_dataset = np.array([find(pairs.get(name, name)) for name in detector_names], dtype=np.int64)
-    known = np.isin(np.arange(len(dataset_names)), to_dataset)
+    dataset_labels = np.array([find(pairs.get(name, name)) for name in detector_names], dtype=np.int64)
+    known = np.isin(np.arange(len(dataset_names)), dataset_labels)
     if not known.any():
         raise ObjectSeekerError(
             f"the detector knows none of the dataset's classes ({_truncated_list(dataset_names)}); "
-            f"its own are {_truncated_list(detector_names)}; a class map can pair them by hand"
+            f"its own are {_truncated_list(detector_names)}; a class map can pair them"
         )
-    for array in (to_dataset, known):
+    for array in (dataset_labels, known):
         array.setflags(write=False)
     unknown = tuple(name for name, has_match in zip(dataset_names, known, strict=True) if not has_match)
-    spare = tuple(name for name, label in zip(detector_names, to_dataset, strict=True) if label < 0)
-    return ClassMatch(to_dataset, known, unknown, spare)
+    spare = tuple(name for name, label in zip(detector_names, dataset_labels, strict=True) if label < 0)
+    return ClassMatch(dataset_labels, known, unknown, spare)
 
 
 class _ClassLookup:
-    """The label of the one dataset class that a name stands for, or -1."""
+    """Lookup of the one dataset label that a name matches, or -1."""
 
     def __init__(self, dataset_names: Sequence[str]) -> None:
         keys: tuple[Callable[[str], str], ...] = (str, _normalized, _meaning)
@@ -120,12 +128,12 @@ def _require(name: str, names: Sequence[str], whose: str) -> None:
         return
     near = _nearest(name, names)
     hint = f"the nearest is {shown(near)}" if near is not None else f"it has {_truncated_list(names)}"
-    raise ObjectSeekerError(f"the class map names {shown(name)}, which is no class of the {whose}; {hint}")
+    raise ObjectSeekerError(f"the class map names {shown(name)}, which the {whose} does not have; {hint}")
 
 
 def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
-    """For the first few unknown dataset classes the spare detector class most like each: detector to dataset."""
-    pairs = ((_nearest(name, spare), name) for name in unknown[:LONGEST_LIST])
+    """Return the most similar unmatched detector class of the first unmatched dataset classes: detector to dataset."""
+    pairs = ((_nearest(name, spare), name) for name in unknown[:MAX_LISTED])
     return {near: name for near, name in pairs if near is not None}
 
 

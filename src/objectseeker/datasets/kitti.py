@@ -1,7 +1,7 @@
 """KITTI object detection: image_2 with the frames, label_2 with one text file each.
 
-A line is `type truncated occluded alpha x1 y1 x2 y2 ...`, 15 columns. Coordinates are 0-based pixels and
-taken as they are. Classes are merged to three as in the ObjectSeeker paper.
+A line is `type truncated occluded alpha x1 y1 x2 y2 ...`, 15 columns. Coordinates are 0-based pixels, kept unchanged.
+Classes are merged to three as in the ObjectSeeker paper.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from objectseeker.files.images import image_size
 from objectseeker.text import shown, writable
 
 NAMES = ("car", "pedestrian", "cyclist")
-MERGED = {  # type in lower case -> the class it counts as
+MERGED = {  # type in lower case -> class
     **dict.fromkeys(("car", "van", "truck", "tram"), "car"),
     **dict.fromkeys(("pedestrian", "person_sitting"), "pedestrian"),
     "cyclist": "cyclist",
 }
-REGION, LEFT_OUT = "dontcare", "misc"
+IGNORED_REGION, SKIPPED = "dontcare", "misc"
 COLUMNS = 15
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """Labels are car, pedestrian, cyclist. Misc objects are skipped, with a warning that says how many.
+    """Read a KITTI folder with the classes car, pedestrian and cyclist; skip Misc objects with a warning.
 
-    A DontCare region is of no class: it becomes one ignored crowd box of each class, so that it forgives
-    detections of every class.
+    A DontCare region has no class: it becomes one ignored crowd box of each class, so that detections of every class in
+    it are ignored.
     """
     root = Path(path_spec).expanduser()
-    require_folder(root, f"{spec!r}: {path_spec!r} is not a folder; give kitti:DIR")
+    require_folder(root, f"{spec!r}: {path_spec!r} is not a folder. Give kitti:DIR.")
     root = root / "training" if (root / "training").is_dir() else root
     folder = require_folder(root / "image_2", f"{spec!r}: {root} has no folder image_2")
     labels = require_folder(root / "label_2", f"{spec!r}: {root} has no folder label_2 with the annotation")
@@ -39,13 +39,13 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
     for file in sorted(labels.glob("*.txt")):
         if writable(file.stem) and file.stem not in images:
             raise ObjectSeekerError(f"{file} has no image {file.stem!r} in {folder}")
-    records, left_out = [], 0
+    records, skipped = [], 0
     for stem, path in images.items():
         boxes = _boxes(labels / f"{stem}.txt", skip_log)
-        kept = [box for box in boxes if box.name != LEFT_OUT]
-        left_out += len(boxes) - len(kept)
+        kept = [box for box in boxes if box.name != SKIPPED]
+        skipped += len(boxes) - len(kept)
         records.append(ImageRecord(stem, path, image_size(path), kept))
-    warnings = [f"objects of type Misc skipped: {left_out}"] if left_out else []
+    warnings = [f"objects of type Misc skipped: {skipped}"] if skipped else []
     return build_dataset(spec, NAMES, records, skip_log, warnings)
 
 
@@ -60,10 +60,10 @@ def _boxes(file: Path, skip_log: SkipLog) -> list[Annotation]:
 def _line_boxes(columns: list[str], source: str) -> list[Annotation]:
     if len(columns) != COLUMNS:
         raise ObjectSeekerError(f"{source} has {len(columns)} columns; a KITTI label has {COLUMNS}")
-    x1, y1, x2, y2 = (parse_number(columns[place], "a box coordinate", source) for place in range(4, 8))
+    x1, y1, x2, y2 = (parse_number(columns[column], "a box coordinate", source) for column in range(4, 8))
     kind = columns[0].lower()
-    if kind == REGION:
+    if kind == IGNORED_REGION:
         return [Annotation(name, (x1, y1, x2, y2), source, crowd=True) for name in NAMES]
-    if kind in MERGED or kind == LEFT_OUT:
-        return [Annotation(MERGED.get(kind, LEFT_OUT), (x1, y1, x2, y2), source)]
-    raise ObjectSeekerError(f"{source} has the unknown type {shown(columns[0])}; use one of {', '.join(MERGED)}")
+    if kind in MERGED or kind == SKIPPED:
+        return [Annotation(MERGED.get(kind, SKIPPED), (x1, y1, x2, y2), source)]
+    raise ObjectSeekerError(f"{source} has the unknown type {shown(columns[0])}. Use one of {', '.join(MERGED)}.")

@@ -1,6 +1,6 @@
 """Pascal VOC: a VOCdevkit with ImageSets/Main/SPLIT.txt, Annotations/ID.xml and JPEGImages/ID.jpg.
 
-Without a split: the two folders alone, or one folder with XML files beside their images.
+Without a split: the two folders without ImageSets, or one folder with XML files next to their images.
 
 VOC counts pixels from 1 and a box includes its last row and column. Here boxes are half-open and start at 0, so
 (xmin, ymin, xmax, ymax) becomes (xmin - 1, ymin - 1, xmax, ymax).
@@ -38,9 +38,9 @@ NAMES = (
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """Labels are the 20 VOC classes, or the sorted class names found if there is any other among them.
+    """Read a VOC dataset with the 20 VOC classes, or with the sorted names that occur if there are others.
 
-    Difficult objects are ignored. A devkit with several years gives the images of all that have the split.
+    Difficult objects are ignored. The years of a devkit that have the split are joined.
     """
     if path_spec and Path(path_spec).expanduser().is_dir():
         records = list(_flat(spec, Path(path_spec).expanduser(), skip_log))
@@ -54,15 +54,15 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
 def _split(spec: str, path_spec: str) -> tuple[Path, str]:
     directory, _, split = path_spec.rpartition(":")
     if not directory or not split:
-        raise ObjectSeekerError(f"{spec!r} names no folder and split; give {FORM}")
+        raise ObjectSeekerError(f"{spec!r} names no folder and split. Give {FORM}.")
     root = Path(directory).expanduser()
-    return require_folder(root, f"{spec!r}: {directory!r} is not a folder; give {FORM}"), split
+    return require_folder(root, f"{spec!r}: {directory!r} is not a folder. Give {FORM}."), split
 
 
 def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
-    """Every image with an XML file; one without may just not be annotated yet, which is not the same as empty."""
-    if splits := _splits(_places(root)):
-        raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}; give {FORM}")
+    """Yield every image with an XML file; one without may not be annotated yet, which is not the same as empty."""
+    if splits := _splits(_year_folders(root)):
+        raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}. Give {FORM}.")
     annotations, folder = (
         next((root / name for name in names if (root / name).is_dir()), root) for names in (XML_FOLDERS, IMAGE_FOLDERS)
     )
@@ -72,7 +72,7 @@ def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
         if writable(str(file))
     }
     if not files:
-        raise ObjectSeekerError(f"{spec!r}: there is no XML file in {annotations}; give {FORM}")
+        raise ObjectSeekerError(f"{spec!r}: there is no XML file in {annotations}. Give {FORM}.")
     images = images_by_stem(folder, skip_log)
     for stem in sorted(images.keys() - files.keys()):
         skip_log.record_skip(NO_XML, str(images[stem]), f"{images[stem]} has no XML file in {annotations}")
@@ -81,22 +81,22 @@ def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
 
 
 def _years(spec: str, root: Path, split: str) -> list[Path]:
-    """The folders with the split: VOCDIR itself, or those in it, or those of the VOCdevkit in it."""
-    places = _places(root)
-    years = [place for place in places if (place / "ImageSets" / "Main" / f"{split}.txt").is_file()]
+    """Return the folders with the split: VOCDIR, or those in it, or those of the VOCdevkit in it."""
+    candidates = _year_folders(root)
+    years = [folder for folder in candidates if (folder / "ImageSets" / "Main" / f"{split}.txt").is_file()]
     if not years:
-        splits = _splits(places)
+        splits = _splits(candidates)
         known = f"it has {', '.join(splits)}" if splits else "it has no ImageSets/Main with lists of images"
         raise ObjectSeekerError(f"{spec!r}: there is no split {split!r} in {root}; {known}")
     return years
 
 
-def _places(root: Path) -> list[Path]:
+def _year_folders(root: Path) -> list[Path]:
     return [root, *_folders(root), *_folders(root / "VOCdevkit")]
 
 
-def _splits(places: list[Path]) -> list[str]:
-    lists = (path.stem for place in places for path in place.glob("ImageSets/Main/*.txt"))
+def _splits(candidates: list[Path]) -> list[str]:
+    lists = (path.stem for folder in candidates for path in folder.glob("ImageSets/Main/*.txt"))
     return sorted({name for name in lists if "_" not in name})  # aeroplane_val and the like are class lists
 
 
@@ -110,27 +110,27 @@ def _records(year: Path, split: str, skip_log: SkipLog) -> Iterator[ImageRecord]
     others: dict[str, Path] | None = None
     for line, text in read_lines(listing):
         source = f"{listing} line {line}"
-        identity, *more = text.split()
+        image_id, *more = text.split()
         if more:
-            raise ObjectSeekerError(f"{source} is {shown(text)}, not one image name; class lists are no splits")
-        path = Path(skip_log.resolve_inside(folder, f"{identity}.jpg", source))
+            raise ObjectSeekerError(f"{source} is {shown(text)}, not one image name; class lists are not splits")
+        path = Path(skip_log.resolve_inside(folder, f"{image_id}.jpg", source))
         if not path_exists(path):
             others = images_by_stem(folder, skip_log) if others is None else others
-            path = others.get(identity, path)
+            path = others.get(image_id, path)
         yield _record(
-            identity, path, Path(skip_log.resolve_inside(year / "Annotations", f"{identity}.xml", source)), skip_log
+            image_id, path, Path(skip_log.resolve_inside(year / "Annotations", f"{image_id}.xml", source)), skip_log
         )
 
 
-def _record(identity: str, path: Path, file: Path, skip_log: SkipLog) -> ImageRecord:
+def _record(image_id: str, path: Path, file: Path, skip_log: SkipLog) -> ImageRecord:
     root = read_xml(file, "annotation", "VOC")
     stated = root.find("size")
     size = image_size(path) if stated is None else (_pixels(stated, "width", file), _pixels(stated, "height", file))
     boxes = []
-    for place, element in enumerate(root.findall("object"), start=1):
+    for number, element in enumerate(root.findall("object"), start=1):
         with skip_log:
-            boxes.append(_box(element, f"{file}, object {place}"))
-    return ImageRecord(identity, path, size, boxes)
+            boxes.append(_box(element, f"{file}, object {number}"))
+    return ImageRecord(image_id, path, size, boxes)
 
 
 def _box(element: Element, source: str) -> Annotation:

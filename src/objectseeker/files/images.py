@@ -1,6 +1,7 @@
-"""Images from disk or from any place that fsspec reads, as a viewer shows them.
+"""Images from disk or from any storage that fsspec reads, as a viewer shows them.
 
-That is: turned upright, on a white page, eight bits a channel, first frame.
+That is: upright, on a white page, eight bits per channel, first frame. Guards against decompression bombs: a small file
+may claim any size, so sizes, scans and headers are limited before anything is decoded.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from objectseeker.files.remote import Url, is_url, read_url, reject_credentials
 
 AnyPath = str | os.PathLike[str]
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+IMAGE_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 IMAGE_FORMATS = ("JPEG", "PNG", "BMP", "GIF", "PPM", "TIFF", "WEBP")  # nothing that starts another program, as EPS does
-LARGEST_IMAGE = 100_000_000  # pixels; a small file can claim any size, so this is checked before decoding
-MAX_MEGAPIXELS_ENV = "OBJECTSEEKER_MEGAPIXELS"  # the environment variable that sets another limit, in millions
-MOST_SCANS = 100  # of a JPEG: each goes over all of its pixels for a few bytes; a progressive photograph has about ten
-MOST_MARKERS = 10_000  # of a JPEG, when its scans are counted
-MOST_READS = 100_000  # parts of a header that claims a size
-STRIP = 1_000_000  # pixels that are converted at a time, so that conversions cost next to no memory
+MAX_IMAGE_PIXELS = 100_000_000  # against decompression bombs, checked before decoding
+MAX_MEGAPIXELS_ENV = (
+    "OBJECTSEEKER_MAX_MEGAPIXELS"  # environment variable that sets another limit, in millions of pixels
+)
+MAX_JPEG_SCANS = 100  # each decodes all pixels for a few bytes; a progressive image has about ten
+MAX_JPEG_MARKERS = 10_000  # searched for scans
+MAX_HEADER_READS = 100_000  # of a header, which Pillow may read a byte at a time
+STRIP_PIXELS = 1_000_000  # converted at a time, so that conversions take next to no memory
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _TO_UPRIGHT = {
@@ -54,11 +57,11 @@ _START, _END, _SCAN, _FIRST_WITH_LENGTH = 0xD8, 0xD9, 0xDA, 0xC0
 
 
 class ImageUnavailableError(ObjectSeekerError):
-    """The file is not there, or the place it lies at does not answer: it says nothing about the image itself."""
+    """The file is missing, or its storage does not answer: nothing is known about the image itself."""
 
 
 def resolve_path(path: AnyPath) -> Path | Url:
-    """What to keep of a path: an absolute path, or an address as it is."""
+    """Return the path to record: absolute, or an address unchanged."""
     text = os.fspath(path)
     return Url(text) if is_url(text) else Path(text).absolute()
 
@@ -78,7 +81,7 @@ def load_image(path: AnyPath) -> Image:
 
     Raises:
         ImageUnavailableError: The file does not exist, or its storage does not answer.
-        ObjectSeekerError: The file is damaged, not an image, or larger than OBJECTSEEKER_MEGAPIXELS allows.
+        ObjectSeekerError: The file is damaged, not an image, or larger than OBJECTSEEKER_MAX_MEGAPIXELS allows.
 
     Example:
         >>> from importlib.resources import files
@@ -89,7 +92,7 @@ def load_image(path: AnyPath) -> Image:
 
 
 def load_with_hash(path: AnyPath) -> tuple[Image, str]:
-    """The image, and the `hash_of` the very file that it was decoded from."""
+    """Load an image, and return the hash (as `hash_of`) of exactly the file that was decoded with it."""
     with _opened_file(path) as file:
         digest = _hash(file, path)
         file.seek(0)
@@ -98,16 +101,16 @@ def load_with_hash(path: AnyPath) -> tuple[Image, str]:
 
 
 def decode_image(content: bytes, name: str) -> Image:
-    """`load_image` of the bytes of a file, called `name` in messages."""
+    """Decode an image from the bytes of a file, as `load_image`; messages call it `name`."""
     file = io.BytesIO(content)
     with _decoding(file, name) as image:
         return _as_rgb(_decoded_upright(image, file, name), name)
 
 
 def header_size(content: bytes, name: str) -> tuple[int, int]:
-    """Width and height that the bytes of an image file claim; nothing is decoded, and they may be any."""
+    """Return the width and height that an image file claims, without decoding it; they may be any."""
     try:
-        with _only_our_limit:
+        with _pillow_limit:
             return PIL.Image.open(_Header(content, name), formats=IMAGE_FORMATS).size
     except ObjectSeekerError:
         raise
@@ -117,37 +120,37 @@ def header_size(content: bytes, name: str) -> tuple[int, int]:
 
 
 class _Header(io.BytesIO):
-    """The bytes of a file whose header must have an end: Pillow reads it part by part, some a byte at a time."""
+    """The bytes of a file, with a limit on how often Pillow may read while it parses the header."""
 
     def __init__(self, content: bytes, name: str) -> None:
         super().__init__(content)
-        self._left, self._name = MOST_READS, name
+        self._left, self._name = MAX_HEADER_READS, name
 
     def read(self, size: int | None = -1, /) -> bytes:
         self._left -= 1
         if self._left < 0:
-            raise ObjectSeekerError(f"cannot read image {self._name}: its header has too many parts; save it anew")
+            raise ObjectSeekerError(f"cannot read image {self._name}: its header has too many parts. Save it again.")
         return super().read(size)
 
 
 def hash_of(path: AnyPath) -> str:
-    """The start of the SHA-256 of the file."""
+    """Return the first 32 hexadecimal digits of the file's SHA-256."""
     with _opened_file(path) as file:
         return _hash(file, path)
 
 
 def require_size(image: Image, path: AnyPath, size: tuple[int, int] | None) -> None:
-    """Refuse an image whose size is not the one that its annotation states, where it does."""
+    """Reject an image whose size is not the one that its annotation states, if it states one."""
     found = image.shape[1], image.shape[0]
     if size is not None and found != size:
         raise ObjectSeekerError(
             f"{path} is {found[0]}x{found[1]} pixels when upright but its annotation says "
-            f"{size[0]}x{size[1]}; correct one of them"
+            f"{size[0]}x{size[1]}. Correct one of them."
         )
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
-    """Width and height of what `load_image` returns; JPEG and PNG files are not decoded for it."""
+    """Return width and height of what `load_image` returns; JPEG and most PNG files are not decoded for it."""
     with _opened_file(path) as file, _decoding(file, path) as image:
         if image.format in ("JPEG", "MPO"):
             turned = _orientation(image) in (5, 6, 7, 8)
@@ -161,16 +164,16 @@ def image_size(path: AnyPath) -> tuple[int, int]:
 
 
 def expand_image_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
-    """The image files that `paths` name, each once, in the order given.
+    """Return the image files that `paths` name, each once, in the order of `paths`.
 
-    A folder stands for the images in it and below it, sorted by path and told by their suffix; hidden files and
-    folders are left out. A file is taken whatever it is called.
+    A folder stands for the images in and below it, known by their suffix and sorted by path, without hidden files and
+    folders. A file may have any name.
     """
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    if not given:
-        raise ObjectSeekerError("no images given: name at least one image file or folder")
+    sources = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not sources:
+        raise ObjectSeekerError("no images given. Name at least one image file or folder.")
     found: list[Path] = []
-    for path in map(Path, given):
+    for path in map(Path, sources):
         if path.is_dir():
             inside = list(walk_images(path))
             if not inside:
@@ -184,11 +187,11 @@ def expand_image_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
 
 
 def walk_images(folder: Path) -> Iterator[Path]:
-    """The images in and below a folder, sorted by path, one after the other: one folder's names are in memory."""
+    """Yield the images in and below a folder, sorted by path, with one folder's names in memory at a time."""
     try:
         with os.scandir(folder) as entries:
             inside = sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
-    except OSError as error:  # to leave a folder out would make another dataset of it
+    except OSError as error:  # skipping it would make it another dataset
         raise ObjectSeekerError(f"cannot list folder {folder}: {error.strerror}") from None
     for name, is_folder in inside:
         if name.startswith("."):
@@ -200,17 +203,19 @@ def walk_images(folder: Path) -> Iterator[Path]:
 
 
 def looks_like_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122  # a Path takes ten times as long
+    """Return whether the name has the suffix of an image file."""
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122  # a Path takes ten times as long
 
 
 def no_image_in(folder: object) -> str:
-    return f"there is no image in folder {folder}: looked for {' '.join(sorted(SUFFIXES))}"
+    """Return the message for a folder without images."""
+    return f"there is no image in folder {folder}: looked for {' '.join(sorted(IMAGE_SUFFIXES))}"
 
 
 @contextmanager
 def _decoding(file: BinaryIO, path: AnyPath) -> Iterator[PIL.Image.Image]:
-    """The image with only its header read; whatever goes wrong inside the block becomes one sentence."""
-    with _only_our_limit:
+    """Open an image, reading only its header; any failure inside the block becomes a one-line error."""
+    with _pillow_limit:
         try:
             image = PIL.Image.open(file, formats=IMAGE_FORMATS)
             reject_oversized(image.width, image.height, path)
@@ -253,11 +258,11 @@ def _hash(file: BinaryIO, path: AnyPath) -> str:
         raise ImageUnavailableError(f"cannot read image {path}: {error.strerror}") from None
 
 
-class _OnlyOurLimit:
-    """Replaces Pillow's own pixel limit, which warns far below ours and names no size, by ours; no warnings.
+class _PillowLimit:
+    """Context without Pillow's own pixel limit and warnings: it warns far below our limit and names no size.
 
-    Both are process-wide: the first thread to come sets them, the last to leave puts them back. None waits for another,
-    however long that one's image takes.
+    Both are process-wide: the first thread to enter sets them, the last to leave restores them. No thread waits for
+    another one's image.
     """
 
     def __init__(self) -> None:
@@ -279,57 +284,57 @@ class _OnlyOurLimit:
                 self._undo.close()
 
 
-_only_our_limit = _OnlyOurLimit()
+_pillow_limit = _PillowLimit()
 
 
 def reject_oversized(width: int, height: int, path: AnyPath) -> None:
-    """Refuse an image with more pixels than the limit, before it is decoded."""
-    pixels, limit = width * height, _largest_image(path)
+    """Reject a decompression bomb: an image with more pixels than the limit, before it is decoded."""
+    pixels, limit = width * height, _max_pixels(path)
     if pixels > limit:
         raise ObjectSeekerError(
             f"cannot read image {path}: its {width}x{height} pixels are {pixels / 1e6:.1f} million, "
-            f"more than the limit of {limit / 1e6:g} million; make it smaller, "
-            f"or set {MAX_MEGAPIXELS_ENV} to a higher limit"
+            f"more than the limit of {limit / 1e6:g} million. Make it smaller, "
+            f"or set {MAX_MEGAPIXELS_ENV} to a higher limit."
         )
 
 
-def _largest_image(path: AnyPath) -> float:
-    """The limit in pixels: ours, or the one the user has set where there is memory for it."""
-    given = os.environ.get(MAX_MEGAPIXELS_ENV)
-    if given is None:
-        return LARGEST_IMAGE
+def _max_pixels(path: AnyPath) -> float:
+    """Return the limit: ours, or the one that the user sets if there is memory for it."""
+    stated = os.environ.get(MAX_MEGAPIXELS_ENV)
+    if stated is None:
+        return MAX_IMAGE_PIXELS
     try:
-        millions = float(given)
+        millions = float(stated)
         if 0 < millions < math.inf:
             return millions * 1e6
     except ValueError:
         pass
     raise ImageUnavailableError(
         f"cannot read image {path}: {MAX_MEGAPIXELS_ENV} must be a number of millions of pixels above 0, "
-        f"got {given[:80]!r}"
+        f"got {stated[:80]!r}"
     )
 
 
 def _orientation(image: PIL.Image.Image) -> Any:
-    """The EXIF orientation, 1 to 8 in a sound file."""
+    """Return the EXIF orientation, 1 to 8 in a valid file."""
     return image.getexif().get(_ORIENTATION)
 
 
-def _refuse_many_scans(file: BinaryIO, path: AnyPath) -> None:
-    """Refuse a JPEG that takes hours to decode, before it is decoded."""
+def _reject_many_scans(file: BinaryIO, path: AnyPath) -> None:
+    """Reject a JPEG that takes hours to decode, before it is decoded."""
     file.seek(0)
     content = file.read()
-    if _scans(content) > MOST_SCANS and content.count(b"\xff\xda") > MOST_SCANS:  # the second counts too many, if any
+    if _scans(content) > MAX_JPEG_SCANS and content.count(b"\xff\xda") > MAX_JPEG_SCANS:  # the second may overcount
         raise ObjectSeekerError(
-            f"cannot read image {path}: it is a JPEG of more than {MOST_SCANS} scans, which takes very long to decode; "
-            "save it anew with fewer"
+            f"cannot read image {path}: it is a JPEG of more than {MAX_JPEG_SCANS} scans, which takes too long to "
+            "decode. Save it again with fewer."
         )
 
 
 def _scans(content: bytes) -> int:
-    """The scans of a JPEG up to its end. Never fewer than libjpeg decodes: it knows markers by the same two bytes."""
+    """Count the scans of a JPEG: never fewer than libjpeg decodes, which finds markers by the same bytes."""
     count, position = 0, 0
-    for _ in range(MOST_MARKERS):
+    for _ in range(MAX_JPEG_MARKERS):
         found = _JPEG_MARKER.search(content, position)
         marker = _END if found is None else content[found.end() - 1]
         if found is None or marker == _END:
@@ -337,12 +342,12 @@ def _scans(content: bytes) -> int:
         count, position = count + (marker == _SCAN), found.end()
         if marker >= _FIRST_WITH_LENGTH and marker != _START:  # libjpeg looks on right behind the others
             position += max(int.from_bytes(content[position : position + 2], "big"), 2)
-    return MOST_MARKERS
+    return MAX_JPEG_MARKERS
 
 
 def _decoded_upright(image: PIL.Image.Image, file: BinaryIO, path: AnyPath) -> PIL.Image.Image:
     if image.format in ("JPEG", "MPO"):
-        _refuse_many_scans(file, path)
+        _reject_many_scans(file, path)
     # Not ImageOps.exif_transpose: it writes the EXIF block anew, and fails where a tag nobody needs is damaged.
     image.load()  # first, because Pillow itself turns a TIFF upright here and then drops the tag
     turn = _TO_UPRIGHT.get(_orientation(image))
@@ -351,9 +356,9 @@ def _decoded_upright(image: PIL.Image.Image, file: BinaryIO, path: AnyPath) -> P
 
 def _as_rgb(image: PIL.Image.Image, path: AnyPath) -> Image:
     if image.mode == "I" or image.mode.startswith("I;16"):  # Pillow opens 16-bit files in either
-        _refuse_range(image, 0, 65535, path)
+        _reject_range(image, 0, 65535, path)
     elif image.mode == "F":
-        _refuse_range(image, 0, 1, path)
+        _reject_range(image, 0, 1, path)
     rgb = np.empty((image.height, image.width, 3), np.uint8)
     for rows, strip in _strips(image):
         rgb[rows] = _strip_as_rgb(strip)
@@ -361,8 +366,8 @@ def _as_rgb(image: PIL.Image.Image, path: AnyPath) -> Image:
 
 
 def _strips(image: PIL.Image.Image) -> Iterator[tuple[slice, PIL.Image.Image]]:
-    """The image piece by piece, from the top down, each with the rows it has."""
-    height = max(STRIP // image.width, 1)
+    """Yield the image in strips, from the top down, each with its rows."""
+    height = max(STRIP_PIXELS // image.width, 1)
     for top in range(0, image.height, height):
         bottom = min(top + height, image.height)
         yield slice(top, bottom), image.crop((0, top, image.width, bottom))
@@ -379,13 +384,13 @@ def _strip_as_rgb(image: PIL.Image.Image) -> Image:
     return np.asarray(image.convert("RGB"))
 
 
-def _refuse_range(image: PIL.Image.Image, low: int, high: int, path: AnyPath) -> None:
+def _reject_range(image: PIL.Image.Image, low: int, high: int, path: AnyPath) -> None:
     extremes = [(values.min(), values.max()) for _, strip in _strips(image) for values in (np.asarray(strip),)]
     smallest, largest = np.min(extremes), np.max(extremes)
     if not (low <= smallest and largest <= high):  # also true of NaN
         raise ObjectSeekerError(
             f"cannot read image {path}: its pixel values run from {smallest} to {largest} where {low} to {high} "
-            "is understood, so convert it to 8 bits a channel"
+            "is understood. Convert it to 8 bits per channel."
         )
 
 

@@ -1,6 +1,6 @@
-"""Files at addresses such as s3://bucket/photo.jpg, read through fsspec where it is installed.
+"""Files at addresses such as s3://bucket/image.jpg, read through fsspec if it is installed.
 
-No address may carry a credential: addresses are written into runs, reports and messages, and these are passed on.
+No address may contain a credential: addresses are written into runs, reports and messages, and these are shared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from objectseeker.errors import ObjectSeekerError
 
-ATTEMPTS = 3  # to read one file; object storage fails now and then
+ATTEMPTS = 3  # to read one file; object storage fails occasionally
 RETRY_DELAY = 0.5  # seconds before the second attempt, twice as long before the third
 READ_TIMEOUT = 20.0  # seconds that a web server may leave a request without a byte
 TOTAL_TIMEOUT = 300.0  # seconds that one request to it may take in all
@@ -31,12 +31,12 @@ _SECRETS = frozenset(
 )
 _WEB = ("http", "https")
 _GONE = (404, 410)
-_LATER = (408, 425, 429)  # refusals that do not last
+_LATER = (408, 425, 429)  # errors that may pass
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An address, with as much of a path's manners as images need."""
+    """Address of a file, with as much of the interface of a path as images need."""
 
     text: str
 
@@ -51,16 +51,17 @@ class Url:
 
     @property
     def name(self) -> str:
-        """The file's own name: of zip://a/b.png::s3://bucket/c.zip that is b.png."""
+        """Name of the file itself: b.png for zip://a/b.png::s3://bucket/c.zip."""
         return self.text.split("::")[0].rstrip("/").rpartition("/")[2]
 
 
 def is_url(text: str) -> bool:
+    """Return whether the text is an address, not a path."""
     return _URL.match(text) is not None
 
 
 def reject_credentials(url: str) -> None:
-    """Refuse an address with a password or token in it, without repeating that."""
+    """Reject an address that contains a password or token, without repeating it."""
     for link in url.split("::"):
         place = _AUTHORITY.match(link)
         carried = None if place is None else _credential(place[1].lower(), place[2], link)
@@ -68,16 +69,16 @@ def reject_credentials(url: str) -> None:
             _, at, host = place[2].rpartition("@")
             shown = host[:80] if at or ":" not in host else ""  # else a part of the password may be in it
             raise ObjectSeekerError(
-                f"an address at {place[1]}://{shown} carries {carried}, which would be written into every result: "
-                "leave it out, and put it where your storage looks for it, as in ~/.netrc, ~/.aws/credentials or "
-                "~/.config/fsspec"
+                f"an address at {place[1]}://{shown} contains {carried}, which would be written into every result. "
+                "Remove it, and put it where your storage looks for it, as in ~/.netrc, ~/.aws/credentials or "
+                "~/.config/fsspec."
             )
 
 
 def redact_url(url: str) -> str:
-    """An address as it may be shown: without user, password, parameters and fragment.
+    """Return an address that may be shown: without user, password, parameters and fragment.
 
-    Where a password may reach further, as with a / in it, nothing but the scheme is left.
+    If a password may extend further, as one that contains a /, only the scheme remains.
     """
     scheme, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
@@ -88,7 +89,7 @@ def redact_url(url: str) -> str:
 
 
 def _credential(scheme: str, authority: str, link: str) -> str | None:
-    """What is secret about an address, in words. In some the part before @ is no user, as in abfs://container@host."""
+    """Describe the secret in an address. The part before @ may be no user, as in abfs://container@host."""
     user, at, _ = authority.rpartition("@")
     slash_in_password = ":" in authority and not authority.rpartition(":")[2].isdigit() and "@" in link
     if ":" in user or (not at and slash_in_password) or (at and scheme in _WEB):
@@ -100,14 +101,14 @@ def _credential(scheme: str, authority: str, link: str) -> str | None:
 
 
 def read_url(url: str) -> bytes:
-    """The whole file. What fails for a reason that may pass is tried again."""
+    """Return the content of the file; retry failures that may pass."""
     for attempt in range(ATTEMPTS):
         try:
             with _fsspec(url).open(url, "rb", **_options(url)) as file:
                 return bytes(file.read())
         except ObjectSeekerError:
             raise
-        except Exception as error:  # every kind of storage has exceptions of its own
+        except Exception as error:  # every kind of storage has its own exceptions
             reason = _reason(error)
             if isinstance(reason, FileNotFoundError) or _status(reason) in _GONE:
                 raise ObjectSeekerError("there is no such file") from None
@@ -119,7 +120,7 @@ def read_url(url: str) -> bytes:
 
 @contextmanager
 def open_url(url: str) -> Iterator[BinaryIO]:
-    """The file, to be read piece by piece."""
+    """Open the file, to read it piece by piece."""
     try:
         with _fsspec(url).open(url, "rb", **_options(url)) as file:
             yield file
@@ -130,7 +131,7 @@ def open_url(url: str) -> Iterator[BinaryIO]:
 
 
 def is_folder(url: str) -> bool:
-    """Whether there are files below the address; refuses one where there is nothing."""
+    """Return whether there are files below the address; raise an error if there is nothing."""
     try:
         system, path = _fsspec(url).core.url_to_fs(url, **_options(url))
         info = system.info(path)
@@ -139,13 +140,13 @@ def is_folder(url: str) -> bool:
     except Exception as error:
         reason = _reason(error)
         gone = isinstance(reason, FileNotFoundError) or _status(reason) in _GONE
-        what = "there is no file or folder" if gone else "cannot look at"
-        raise ObjectSeekerError(f"{what} {url}: {_sentence(reason)}") from None
+        problem = "there is no file or folder" if gone else "cannot open"
+        raise ObjectSeekerError(f"{problem} {url}: {_sentence(reason)}") from None
     return bool(info["type"] == "directory")
 
 
 def walk_url(url: str) -> Iterator[tuple[str, str, int]]:
-    """Every file below a folder, sorted by path: its path below the folder, its address and its size in bytes.
+    """Yield every file below a folder, sorted by path: path below the folder, address and size in bytes.
 
     One folder's names are in memory at a time.
     """
@@ -169,7 +170,7 @@ def _walk(system: Any, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _address(system: Any, path: str, root: str, url: str) -> str:
-    """The address of a file below `url`, which knows more than the path: user and host, and the links of a chain."""
+    """Return the address of a file below `url`, which has more than the path: host, and the links of a chain."""
     first, *rest = url.split("::")
     if rest:
         return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *rest])
@@ -189,9 +190,9 @@ def _fsspec(url: str) -> Any:
 
 
 def _options(url: str) -> dict[str, Any]:
-    """Limits on how long a web server is waited for, and that ~/.netrc is looked at; the user's own settings win."""
-    asked = {link.partition("://")[0] for link in url.split("::")} & {*_WEB}
-    if not asked:
+    """Return timeouts for web servers, and that ~/.netrc is read; the user's own settings take precedence."""
+    web = {link.partition("://")[0] for link in url.split("::")} & {*_WEB}
+    if not web:
         return {}
     try:
         import aiohttp
@@ -201,11 +202,11 @@ def _options(url: str) -> dict[str, Any]:
 
     timeout = aiohttp.ClientTimeout(total=TOTAL_TIMEOUT, sock_connect=READ_TIMEOUT, sock_read=READ_TIMEOUT)
     ours = {"timeout": timeout, "trust_env": True}
-    return {scheme: {"client_kwargs": ours | conf.get(scheme, {}).get("client_kwargs", {})} for scheme in asked}
+    return {scheme: {"client_kwargs": ours | conf.get(scheme, {}).get("client_kwargs", {})} for scheme in web}
 
 
 def _reason(error: BaseException) -> BaseException:
-    """Why it failed. fsspec says of all that goes wrong with a web server that there is no such file."""
+    """Return why it failed: fsspec reports every failure of a web server as a missing file."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and (isinstance(cause, OSError | TimeoutError) or _status(cause)):
         return _reason(cause)  # type: ignore[arg-type]  # it is one
@@ -213,13 +214,13 @@ def _reason(error: BaseException) -> BaseException:
 
 
 def _status(error: BaseException | None) -> int | None:
-    """What a web server answered, if it did."""
+    """Return the error status of a web server, if it sent one."""
     status = getattr(error, "status", None)
     return status if isinstance(status, int) and status >= 400 else None
 
 
 def _is_permanent(error: BaseException) -> bool:
-    """Whether asking again would give the same answer."""
+    """Return whether a retry would fail in the same way."""
     status = _status(error)
     return status is not None and status < 500 and status not in _LATER
 

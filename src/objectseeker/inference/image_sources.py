@@ -124,7 +124,7 @@ def categories_of_dataset(
             raise ObjectSeekerError(f"{data.spec} has no classes: leave out --class-map")
         return Categories.of_detector(detector_names), ()
     match = match_classes(data.names, detector_names, class_map=class_map)
-    return Categories(tuple(detector_names), ids, data.names, tuple(match.to_dataset.tolist())), match.warnings
+    return Categories(tuple(detector_names), ids, data.names, tuple(match.dataset_labels.tolist())), match.warnings
 
 
 def _coco_file(spec: str) -> dict[str, list[dict[str, Any]]]:

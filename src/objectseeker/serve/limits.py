@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.errors import ObjectSeekerError, require_count, require_number, sanitize_line
-from objectseeker.files.images import LARGEST_IMAGE, decode_image, header_size
+from objectseeker.files.images import MAX_IMAGE_PIXELS, decode_image, header_size
 
 MAX_JSON_BYTES = 8_000_000  # as Python objects they take thirty times as much
 MAX_VIEW_RATIO = 4  # of a square image's forward passes: long, narrow images have many bands
@@ -71,9 +71,9 @@ class ServerLimits:
             value = require_number(getattr(self, name), name)
             if value <= 0:
                 raise ObjectSeekerError(f"{name} must be above 0: got {value!r}. Choose a positive number.")
-        if self.max_pixels > LARGEST_IMAGE:
+        if self.max_pixels > MAX_IMAGE_PIXELS:
             raise ObjectSeekerError(
-                f"max_megapixels must be at most {LARGEST_IMAGE / 1e6:g}, the most that is ever decoded: "
+                f"max_megapixels must be at most {MAX_IMAGE_PIXELS / 1e6:g}, the most that is ever decoded: "
                 f"got {self.max_megapixels:g}. Choose a smaller number."
             )
 
