@@ -1,4 +1,4 @@
-"""The demo: its report is the interactive one, under the very defense of its table."""
+"""The demo: its report is the interactive one, under the same defense as its table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_report_is_about_the_defense_of_the_table(page):
     }
 
 
-def test_the_report_shows_every_photograph_and_object(page, results):
+def test_the_report_shows_every_image_and_object(page, results):
     found = data_of(page)
     assert found["image_ids"] == [sample.name for sample in samples()]
     assert found["image_missing"] == []
@@ -61,9 +61,9 @@ def test_rows_say_what_was_found_and_proven(results):
     assert len(rows) == sum(len(one.label) for one in results)
     assert any(row["found_undefended"] for row in rows)
     assert all(row["found_defended"] or not row["found_undefended"] for row in rows)
-    assert {*rows[0]["certified"]} == set(demo.SHOWN)
-    assert {row["photo"] for row in rows if row["vacuous_far"]} == {"coat"}  # a person who fills it
+    assert {*rows[0]["certified"]} == set(demo.LOCATIONS)
+    assert {row["image"] for row in rows if row["vacuous_far"]} == {"coat"}  # a person who fills it
 
 
-def test_an_annotated_photograph_is_written(tmp_path, results):
+def test_an_annotated_image_is_written(tmp_path, results):
     assert demo.save(tmp_path, results[0]).stat().st_size > 1000

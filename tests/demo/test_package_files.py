@@ -1,4 +1,4 @@
-"""The files that come with the package: sample photographs, their objects and their attribution."""
+"""The files that come with the package: sample images, their objects and their attribution."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from objectseeker.files.images import image_size, load_image
 FOLDER = Path(package.__file__).parent
 
 
-def test_every_photograph_is_a_sample_and_the_other_way_round() -> None:
+def test_samples_and_image_files_correspond() -> None:
     found = samples()
     assert {sample.path for sample in found} == set(FOLDER.glob("*.jpg"))
     assert len({sample.name for sample in found}) == len(found) == 6
@@ -26,7 +26,7 @@ def test_every_photograph_is_a_sample_and_the_other_way_round() -> None:
 
 
 @pytest.mark.parametrize("sample", samples(), ids=lambda sample: sample.name)
-def test_a_sample_holds_objects_inside_its_photograph(sample: Sample) -> None:
+def test_a_sample_has_objects_inside_its_image(sample: Sample) -> None:
     image = load_image(sample.path)
     height, width = image.shape[:2]
     assert max(width, height) <= 640
@@ -44,7 +44,7 @@ def test_a_sample_holds_objects_inside_its_photograph(sample: Sample) -> None:
     assert not PIL.Image.open(sample.path).getexif()  # nothing about where or by whom it was taken is left behind
 
 
-def test_what_is_known_about_one_photograph() -> None:
+def test_the_objects_of_one_image() -> None:
     crossing = next(sample for sample in samples() if sample.name == "crossing")
     names = [VOC_20[label] for label in crossing.truth.label]
     assert sorted(names) == ["car"] * 6 + ["person"]
@@ -63,7 +63,7 @@ def test_the_annotations_are_sound_coco() -> None:
     assert len(set(identities)) == len(identities)
 
 
-def test_the_attribution_names_every_photograph_its_source_and_its_licence() -> None:
+def test_the_attribution_names_every_image_its_source_and_its_license() -> None:
     text = (FOLDER / "ATTRIBUTION.md").read_text(encoding="utf-8")
     content = json.loads((FOLDER / "annotations.json").read_text(encoding="utf-8"))
     rows = {row.split("|")[1].strip(): row for row in text.splitlines() if re.match(r"\| \S+\.jpg ", row)}

@@ -1,4 +1,4 @@
-"""`objectseeker demo`: the built-in detector, defended and certified, on the bundled photographs."""
+"""`objectseeker demo`: the built-in detector, defended and certified, on the bundled images."""
 
 from __future__ import annotations
 
@@ -25,36 +25,37 @@ from objectseeker.inference.drawing import CERTIFIED, ORANGE, VULNERABLE, Key, L
 from objectseeker.metrics import EvaluationSettings, ThreatModel
 from objectseeker.report import ReportSource, write_page
 
-SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
-FOUND_IOU = 0.5
+LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")
+MATCH_IOU = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdicts:
-    """A photograph with what was found and proven for each of its objects (crowds left out)."""
+    """An image with detections and certificates for each of its objects, without crowds."""
 
     sample: Sample
     defended: DefendedImage
     label: Ints
-    share: Floats  # of the image area
+    area_fraction: Floats  # of the image
     found_undefended: Bools
     found_defended: Bools
-    certified: Bools  # (SHOWN, object)
-    vacuous_far: Bools  # no position is far from it
+    certified: Bools  # (LOCATIONS, objects)
+    vacuous_far: Bools  # there is no far position
     largest_square: Ints
-    picture: PIL.Image.Image
+    annotated: PIL.Image.Image
 
     def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield one row per object, as `objectseeker demo --json` prints it."""
         height, width = self.defended.image.shape[:2]
         for n in range(len(self.label)):
             side = int(self.largest_square[n])
             yield {
-                "photo": self.sample.name,
+                "image": self.sample.name,
                 "object": VOC_20[self.label[n]],
-                "share_of_image": float(self.share[n]),
+                "area_fraction": float(self.area_fraction[n]),
                 "found_undefended": bool(self.found_undefended[n]),
                 "found_defended": bool(self.found_defended[n]),
-                "certified": {where: bool(self.certified[p, n]) for p, where in enumerate(SHOWN)},
+                "certified": {location: bool(self.certified[p, n]) for p, location in enumerate(LOCATIONS)},
                 "vacuous_far": bool(self.vacuous_far[n]),
                 "largest_certified_square": side,
                 "largest_certified_area": side * side / (width * height),
@@ -62,71 +63,71 @@ class Verdicts:
 
 
 def run(defense: Defense | None = None, *, patch_area: float = 0.01) -> Iterator[Verdicts]:
-    """Photograph by photograph under a defense of the built-in detector, by default its own."""
+    """Evaluate the bundled images under a defense of the built-in detector, by default its own."""
     seeker = (defense or Defense.for_detector("builtin")).build()
     for sample in samples():
-        yield judge(seeker, sample, patch_area)
+        yield evaluate_sample(seeker, sample, patch_area)
 
 
-def judge(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
-    """Detect, certify against a square patch of `patch_area`, and draw."""
+def evaluate_sample(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> Verdicts:
+    """Detect, certify against a square patch of `patch_area`, and draw the verdicts."""
     image = load_image(sample.path)
     defended = seeker.defend(image)
     truth = sample.truth[~sample.crowd]
     height, width = image.shape[:2]
-    patches = [Patch(patch_area, 1.0, where) for where in SHOWN]
+    patches = [Patch(patch_area, 1.0, location) for location in LOCATIONS]
     certificates = seeker.certify(defended.observation, truth, patches)
     undefended, recovered = _matched(truth, defended.base), _matched(truth, defended.recovered)
     return Verdicts(
         sample=sample,
         defended=defended,
         label=truth.label,
-        share=area(truth.xyxy) / (width * height),
+        area_fraction=area(truth.xyxy) / (width * height),
         found_undefended=undefended,
         found_defended=undefended | recovered,
         certified=certificates.certified,
-        vacuous_far=certificates.vacuous[SHOWN.index("far")],
+        vacuous_far=certificates.vacuous[LOCATIONS.index("far")],
         largest_square=certificates.largest_square,
-        picture=draw_verdicts(image, truth, certificates.certified),
+        annotated=draw_verdicts(image, truth, certificates.certified),
     )
 
 
 def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
-    """Objects in the color of their certificate: over (green), only away from the object (orange), none (red).
+    """Draw objects in the color of their certificate: over (green), only away from the object (orange), none (red).
 
-    Objects without a certificate are often tiny and many, so they go without a caption. A legend says what colors are.
+    Objects without a certificate are often many and tiny, so they have no caption. A legend explains the colors.
     """
-    over = certified[SHOWN.index("over")]
+    over = certified[LOCATIONS.index("over")]
     away = certified.any(axis=0) & ~over
     layers, keys = list[Layer](), list[Key]()
-    for chosen, color, dashed, words in (
+    for selected, color, dashed, meaning in (
         (~over & ~away, VULNERABLE, True, "not certified"),
         (away, ORANGE, False, "certified away from it"),
         (over, CERTIFIED, False, "certified, even under the patch"),
     ):
-        captions = [VOC_20[c] for c in truth.label[chosen]] if color != VULNERABLE else []
-        layers.append(Layer(truth.xyxy[chosen], captions, color=color, dashed=dashed))
-        if chosen.any():
-            keys.insert(0, Key(f"{words} ({int(chosen.sum())})", color, dashed=dashed))
+        captions = [VOC_20[c] for c in truth.label[selected]] if color != VULNERABLE else []
+        layers.append(Layer(truth.xyxy[selected], captions, color=color, dashed=dashed))
+        if selected.any():
+            keys.insert(0, Key(f"{meaning} ({int(selected.sum())})", color, dashed=dashed))
     return with_legend(annotate(image, layers), keys)
 
 
 def _matched(truth: Detections, boxes: Detections) -> Bools:
-    """Which objects a box of their label overlaps well."""
-    match = (iou(truth.xyxy, boxes.xyxy) >= FOUND_IOU) & (truth.label[:, None] == boxes.label[None])
+    """Return whether a box of the same label overlaps each object with an IoU of at least `MATCH_IOU`."""
+    match = (iou(truth.xyxy, boxes.xyxy) >= MATCH_IOU) & (truth.label[:, None] == boxes.label[None])
     return np.asarray(match.any(axis=1))
 
 
 def save(out: Path, verdicts: Verdicts) -> Path:
-    """Write the annotated photograph; its path."""
+    """Write the annotated image; return its path."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{verdicts.sample.name}.jpg"
-    verdicts.picture.save(path, quality=90)
+    verdicts.annotated.save(path, quality=90)
     return path
 
 
 def save_report(path: Path, results: Sequence[Verdicts], defense: Defense, *, patch_area: float) -> None:
-    """Write the interactive report on the photographs, under the defense they were judged with."""
+    """Write the interactive report on the images, under the defense of their verdicts."""
     images = [
         ObservedImage(
             v.sample.name, v.sample.path, v.defended.observation, v.sample.truth, v.sample.crowd, v.sample.crowd

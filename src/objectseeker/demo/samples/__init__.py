@@ -1,8 +1,8 @@
-"""Six photographs with their objects, so that everything can be tried without a dataset.
+"""Six annotated images, to try everything without a dataset.
 
-They come from COCO val2017, hold objects of the PASCAL VOC classes, and are free to use (CC BY 2.0, see
-ATTRIBUTION.md beside them). The built-in detector was trained without any image of COCO val2017, so it has not
-seen them. Six photographs show how things work; they measure nothing.
+They come from COCO val2017, contain objects of the PASCAL VOC classes, and are free to use (CC BY 2.0, see
+ATTRIBUTION.md). The built-in detector was trained without any image of COCO val2017. Six images show how things work;
+they are too few to measure anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from objectseeker.datasets import open_dataset
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One photograph. Labels of `truth` are indices into `VOC_20`; `crowd` marks boxes around a whole group."""
+    """A bundled image. Labels of `truth` are indices into `VOC_20`; `crowd` marks boxes around groups."""
 
     path: Path
     name: str
@@ -26,7 +26,7 @@ class Sample:
 
 
 def samples() -> list[Sample]:
-    """The bundled photographs, always in the same order."""
+    """Return the bundled images, always in the same order."""
     folder = Path(str(resources.files(__package__)))
     dataset = open_dataset(f"coco:{folder / 'annotations.json'}:{folder}")
     return [
