@@ -1,1 +1,1 @@
-"""How the built-in detector is trained (see README.md). It uses the package and is no part of it."""
+"""The training of the built-in detector (see README.md). It uses the package and is not part of it."""

@@ -1,4 +1,4 @@
-"""Several training runs one after another that differ in a few settings, each observed as soon as it is trained.
+"""Run several trainings sequentially that differ in a few settings; observe each as soon as it is trained.
 
 python -m train_builtin.ablation PLAN.json --pack ... --steps 3000 --observe voc:VOCdevkit:val --out runs/ablation
 
@@ -29,7 +29,7 @@ def main() -> None:
     parser = detector_parser(__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("--observe", help="a DATASET whose masked views are observed with every trained detector")
-    parser.add_argument("--follow", action="store_true", help="wait for more runs in the plan, until OUT/stop is there")
+    parser.add_argument("--follow", action="store_true", help="wait for more runs in the plan, until OUT/stop exists")
     parser.add_argument(
         "--observe-options", default="", help="for python -m train_builtin.observe, such as '--limit 100'"
     )
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def unfinished(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """The runs of the plan that have not been trained, in its order; the plan is read again after each."""
+    """Yield the plan's runs that have not been trained, in order; reread the plan after each."""
     while True:
         todo = [run for run in json.loads(options.plan.read_text()) if not finished(options, run)]
         if todo:
@@ -75,7 +75,7 @@ def finished(options: argparse.Namespace, run: dict[str, Any]) -> bool:
 
 
 def changed(options: argparse.Namespace, change: dict[str, Any]) -> argparse.Namespace:
-    """The command line with one entry of the plan applied."""
+    """Return the command line with one entry of the plan applied."""
     values = vars(options).copy()
     for key, value in change.items():
         if key == "name":

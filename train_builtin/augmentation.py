@@ -1,4 +1,4 @@
-"""Training batches made on the device: mosaic, scale, crop, flip, color, mixup and the masks of the product.
+"""Training batches built on the device: mosaic, scale, crop, flip, color, mixup, and the package's masks.
 
 All images live in device memory, at full and at half size, and every output pixel is looked up there: making a batch
 of 256 costs a few kernels and no copy.
@@ -32,7 +32,7 @@ BOXES_PER_SAMPLE = 64  # of a finished training sample, likewise
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleMasking(Masking):
-    """How samples are masked: as the product does, with three variants of its own.
+    """Settings of the masks: those of the package, and three variants.
 
     `through` is the share of the masks of which a line is drawn through an object instead of anywhere. With `paired`,
     half of a batch are whole samples and the other half the same ones masked. Of `worst` masks drawn for a sample the
@@ -57,7 +57,7 @@ NO_MASKS = SampleMasking(probability=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Strength:
-    """How much is done to an image."""
+    """Strength of the augmentation."""
 
     mosaic: float  # probabilities
     mixup: float
@@ -118,7 +118,7 @@ class Bank:
         self.doubtful = self._largest(doubtful) if any(map(len, doubtful)) else None
 
     def _largest(self, boxes: Sequence[npt.NDArray[np.float32]]) -> tuple[Tensor, Tensor]:
-        """The largest boxes of each image and their labels, -1 where there is none."""
+        """Return the largest boxes of each image and their labels, padded with -1."""
         counts = [len(rows) for rows in boxes]
         rows, image = np.concatenate(boxes), np.repeat(np.arange(len(boxes)), counts)
         area = (rows[:, 3] - rows[:, 1]) * (rows[:, 4] - rows[:, 2])
@@ -140,7 +140,7 @@ class Bank:
 
 
 class Augmentation:
-    """Draws training batches from a bank. Its whole state is in `state_dict`."""
+    """Draws training batches from a bank; `state_dict` has its complete state."""
 
     def __init__(self, bank: Bank, size: int, *, seed: int, compiled: bool) -> None:
         self.bank, self.size = bank, size
@@ -149,7 +149,7 @@ class Augmentation:
         self._finish: Any = torch.compile(finish, dynamic=False) if compiled else finish
 
     def restart(self, seed: int) -> None:
-        """As new, with this seed."""
+        """Reset to the initial state with this seed."""
         self.generator = torch.Generator(self.bank.device).manual_seed(seed)
         self.order = torch.empty(0, dtype=torch.long, device=self.bank.device)
         self.position = 0
@@ -163,7 +163,7 @@ class Augmentation:
         self.position = state["position"]
 
     def batch(self, count: int, strength: Strength, judge: Judge | None = None) -> Batch:
-        """The next samples; `judge` says which of several masks is the worst for each."""
+        """Return the next samples; `judge` chooses the worst of several masks for each."""
         masking = strength.masking
         drawn = count // 2 if masking.paired else count
         images = self._choose(drawn)
@@ -201,7 +201,7 @@ class Augmentation:
         return self._masked(sample, strips, masking)
 
     def _masked(self, sample: Batch, strips: Strips, masking: SampleMasking) -> Batch:
-        """Samples with their masks applied, to the pixels and to the targets."""
+        """Apply masks to the pixels and targets of samples."""
         kept = kept_parts(*strips, self.size, self.size)
         boxes, present = visible_targets(sample.boxes, sample.present, kept, masking.min_visible)
         shift = cut_to_border(kept, self.size) if masking.mask_mode == "crop" else torch.zeros_like(kept[:, 0, :2])
@@ -214,7 +214,7 @@ class Augmentation:
         return Batch(images, boxes, sample.labels * present, present, doubtful)
 
     def _worst_strips(self, sample: Batch, first: Strips, masking: SampleMasking, judge: Judge) -> Strips:
-        """Of the first strips and further ones, for each sample those that the judge finds worst.
+        """Choose for each sample the worst of several strips, as the judge finds.
 
         Which samples are masked at all is settled by the first, so that their share stays what was asked for.
         """
@@ -243,7 +243,7 @@ class Augmentation:
         return torch.randint(below, shape, device=self.bank.device, generator=self.generator)
 
     def _choose(self, count: int) -> Tensor:
-        """The images of each sample's tiles: the last in an order without repetition, the others at random."""
+        """Choose the images of each sample's tiles: the last without repetition, the others at random."""
         epoch = self.bank.epoch
         places = self._integers(len(epoch), (count, TILES))
         if self.position + count > len(self.order):
@@ -254,7 +254,7 @@ class Augmentation:
         return epoch[places]
 
     def _place(self, images: Tensor, tiles: Tensor, mosaic: Tensor, strength: Strength) -> Placement:
-        """Scale each tile's image, and put it somewhere in (or around) its tile."""
+        """Scale each tile's image, and place it at random in (or around) its tile."""
         count = len(images)
         width, height = self.bank.widths[0][images].float(), self.bank.heights[0][images].float()
         gain = self._log_uniform((count, 1), strength.smallest, strength.largest)  # shared by a sample's tiles
@@ -285,7 +285,7 @@ class Augmentation:
         )
 
     def _color(self, count: int) -> Tensor:
-        """count,3,4: a matrix and an offset that change saturation, hue, contrast and brightness; seldom gray."""
+        """Return (count, 3, 4): matrix and offset for saturation, hue, contrast and brightness; rarely gray."""
         device = self.bank.device
         saturation = 1 + self._uniform((count,), -0.6, 0.6)
         angle = self._uniform((count,), -0.1, 0.1)
@@ -304,7 +304,7 @@ class Augmentation:
         return torch.cat([matrix, brightness.view(-1, 1, 1).expand(count, 3, 1)], 2)
 
     def _strips(self, boxes: Tensor, present: Tensor, masking: SampleMasking) -> Strips:
-        """Masks as `draw_strips` gives them, some of them moved so that a line of theirs cuts an object."""
+        """Draw masks as `draw_strips` does, and move some of them so that a line cuts an object."""
         count = len(boxes)
         masked, axis, start, end = draw_strips(
             count,
@@ -332,7 +332,7 @@ class Augmentation:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where each tile's image lies, and how an output pixel finds its source (see `sample_pixels`)."""
+    """The position of each tile's image, and the source of each output pixel (see `sample_pixels`)."""
 
     scale: Tensor  # count,TILES,2
     corner: Tensor  # count,TILES,2: left, top
@@ -343,7 +343,7 @@ class Placement:
 
 
 def tile_rectangles(center: Tensor, size: int) -> Tensor:
-    """count,TILES,4: the four rectangles around each center."""
+    """Return the four rectangles around each center: (count, TILES, 4)."""
     x, y = center.unbind(1)
     zero, end = torch.zeros_like(x), torch.full_like(x, size)
     tiles = [(zero, zero, x, y), (x, zero, end, y), (zero, y, x, end), (x, y, end, end)]
@@ -351,7 +351,7 @@ def tile_rectangles(center: Tensor, size: int) -> Tensor:
 
 
 def tile_boxes(boxes: Tensor, labels: Tensor, tiles: Tensor, placement: Placement) -> Objects:
-    """The boxes of all tiles of each sample where they now lie, cut to their tile.
+    """Return the boxes of each sample's tiles at their new position, clipped to their tile.
 
     `boxes` and `labels` are those of the images, count,TILES,BOXES_PER_IMAGE.
     """
@@ -369,12 +369,12 @@ def tile_boxes(boxes: Tensor, labels: Tensor, tiles: Tensor, placement: Placemen
 
 
 def twice(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
-    """The same for a batch that repeats its samples."""
+    """Repeat the samples of a batch."""
     return torch.cat([boxes, boxes]), torch.cat([labels, labels]), torch.cat([present, present])
 
 
 def largest_boxes(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
-    """The largest BOXES_PER_SAMPLE boxes of each sample."""
+    """Keep the largest BOXES_PER_SAMPLE boxes of each sample."""
     area = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
     chosen = torch.where(present, area + 1, torch.zeros_like(area)).topk(BOXES_PER_SAMPLE, 1).indices
     return (
@@ -385,13 +385,13 @@ def largest_boxes(boxes: Tensor, labels: Tensor, present: Tensor) -> Objects:
 
 
 def cut_to_border(kept: Tensor, size: int) -> Tensor:
-    """N,2: how far a sample moves left and up so that the line of a half mask lies on the border; a band stays."""
+    """Return (N, 2): how far to move a sample left and up until its half mask's line is at the border; 0 for bands."""
     start, end = kept[:, 0, 2:], kept[:, 1, :2]  # of the strip; along the other axis the last and the first pixel
     return torch.where(start == 0, end, 0) + torch.where(end == size, start - size, 0)
 
 
 def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, center: Tensor, color: Tensor, size: int) -> Tensor:
-    """Look every output pixel up in the image of its tile, bilinearly, and recolor it -> N,3,S,S in [0, 1]."""
+    """Sample every output pixel bilinearly from its tile's image, and recolor it: (N, 3, S, S) in [0, 1]."""
     count = len(center)
     middle = torch.arange(size, device=bank.device, dtype=torch.float) + 0.5
     x, y = middle.view(1, 1, size), middle.view(1, size, 1)
@@ -426,5 +426,5 @@ def sample_pixels(bank: Tensor, lookup: Tensor, source: Tensor, center: Tensor, 
 
 
 def finish(images: Tensor, kept: Tensor, shift: Tensor, fill: float | None) -> Tensor:
-    """The last step, compiled as one: mask, move, and lay pixels out as convolutions want them."""
+    """Mask, move and lay out the pixels for convolutions; compiled as one."""
     return mask_and_move(images, kept, shift, fill=fill).contiguous(memory_format=torch.channels_last)

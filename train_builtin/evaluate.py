@@ -1,4 +1,4 @@
-"""AP50 of a detector on held-out images, by the package's own network code, matching and average precision.
+"""Measure the AP50 of a detector on held-out images, with the package's network code and matching.
 
 python -m train_builtin.evaluate onnx:seeker.onnx --pack held.npz held.bin
 python -m train_builtin.evaluate builtin --data yolo:val2017 --layout decoded,fit=max-area,every_class=yes,nms=0.55
@@ -52,22 +52,22 @@ def parse() -> argparse.Namespace:
     images = parser.add_mutually_exclusive_group(required=True)
     images.add_argument("--pack", type=Path, nargs="+", help="index, then its parts in order")
     images.add_argument("--data", metavar="DATASET", help="a dataset in folders, as voc:VOCDIR:SPLIT")
-    parser.add_argument("--layout", default=LAYOUT, help=f"how the network is shown images (default: {LAYOUT})")
+    parser.add_argument("--layout", default=LAYOUT, help=f"how images are prepared for the network (default: {LAYOUT})")
     parser.add_argument("--size", type=int, default=416, help="side of the network's input")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--limit", type=int, help="only this many images")
+    parser.add_argument("--limit", type=int, help="maximum number of images")
     return parser.parse_args()
 
 
 def average_precisions(detector: LoadedDetector, pack: Pack, pixels: Pixels) -> Floats:
-    """COCO's AP50 of each class in percent; NaN for a class of which no object is there."""
+    """Return COCO's AP50 of each class in percent; NaN for a class without objects."""
     boxes = detector([pixels.image(number) for number in range(len(pack))])
     images = [observed(*entry) for entry in zip(pack.names, boxes, pixels.sizes, pack.boxes, strict=True)]
     return coco_ap50(ImageSet.of(images, LabelMap.from_names(detector.names)))
 
 
 def observed(name: str, boxes: Detections, size: npt.NDArray[np.int64], rows: npt.NDArray[np.float32]) -> ObservedImage:
-    """An image of a pack seen without masks."""
+    """Return a pack's image with its unmasked detections."""
     width, height = size.tolist()
     truth = Detections(rows[:, 1:5], np.ones(len(rows)), rows[:, 0])
     nothing = MaskSet(width, height, np.empty((0, 4), np.int64))

@@ -1,4 +1,4 @@
-"""Averaged weights of a training run -> ONNX, checked against PyTorch.
+"""Export a training run's averaged weights to ONNX, checked against PyTorch.
 
 python -m train_builtin.export runs/builtin/weights.pt seeker.onnx
 """
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def export(module: Any, file: Path, outputs: dict[str, dict[int, str]], metadata: dict[str, str]) -> None:
-    """A module of images as a file with weights in half precision, for any batch and image size.
+    """Write a module as an ONNX file with half-precision weights, for any batch and image size.
 
     `outputs` names the outputs in order, and the axes of each that are not fixed.
     """
@@ -85,7 +85,7 @@ def store_half(model: onnx.ModelProto) -> None:
 
 
 def differences(module: Any, file: Path, shapes: Sequence[tuple[int, int, int]]) -> list[float]:
-    """For every output the largest difference between the module and its file, over batches of several shapes."""
+    """Return for every output the largest difference between module and file, over batches of several shapes."""
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     generator = torch.Generator().manual_seed(0)
     errors = []

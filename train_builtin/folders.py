@@ -1,4 +1,4 @@
-"""Training data from folders as they come: VOC, COCO and every other format of `objectseeker.datasets`.
+"""Training data from dataset folders: VOC, COCO and every other format of `objectseeker.datasets`.
 
     pack, names = read_folder("voc:VOCdevkit:trainval", longest_side=640, processes=8)
     pack, names = read_folder("coco:instances_train2017.json:train2017", longest_side=640, processes=8)
@@ -32,7 +32,7 @@ FORMATS: dict[str, dict[str, int]] = {  # how Pillow is to write them
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How images are compressed: a name of FORMATS, and the format's own measure of quality."""
+    """Image compression: a name of FORMATS, and the format's quality value."""
 
     form: str
     quality: int
@@ -50,7 +50,7 @@ def read_folder(
     limit: int | None = None,
     storage: Storage = JPEG,
 ) -> tuple[Pack, tuple[str, ...]]:
-    """The images of a dataset, at most `limit` of them, none longer than `longest_side`, and the names of its labels.
+    """Read at most `limit` images of a dataset, none longer than `longest_side`, and its class names.
 
     Labels are positions in `classes`; the dataset's classes are matched to them by name, with the usual aliases, and
     objects of classes without a match are left out (their images stay: they show what is none of the classes). With
@@ -77,7 +77,7 @@ def read_folder(
 
 
 def label_of_each(dataset_names: Sequence[str], classes: Sequence[str]) -> npt.NDArray[np.int64]:
-    """For every label of the dataset the position in `classes`, or -1."""
+    """Map every label of the dataset to its index in `classes`, or -1."""
     match = match_classes(dataset_names, classes)
     labels = np.full(len(dataset_names), -1)
     known = np.flatnonzero(match.dataset_labels >= 0)
@@ -86,7 +86,7 @@ def label_of_each(dataset_names: Sequence[str], classes: Sequence[str]) -> npt.N
 
 
 def rows_of(entry: DatasetImage, labels: npt.NDArray[np.int64], scale: tuple[float, float]) -> npt.NDArray[np.float32]:
-    """The objects of an image as rows of a pack: label, x1, y1, x2, y2, flag."""
+    """Return an image's objects as rows of a pack: label, x1, y1, x2, y2, flag."""
     flag = np.where(entry.crowd, CROWD, np.where(entry.ignore, DIFFICULT, NORMAL))
     label = labels[entry.ground_truth.label]
     rows = np.column_stack([label, entry.ground_truth.xyxy * np.tile(scale, 2), flag])
@@ -96,7 +96,7 @@ def rows_of(entry: DatasetImage, labels: npt.NDArray[np.int64], scale: tuple[flo
 def shrink(
     entry: DatasetImage, longest_side: int, storage: Storage
 ) -> tuple[bytes, tuple[int, int], tuple[float, float]]:
-    """An image's file, its width and height, and the factors they were shrunk by.
+    """Return an image's file, its width and height, and the factors by which they were reduced.
 
     All images are stored anew, and upright: what a file may hold besides (a turned photograph, transparency, an
     end that is missing) is dealt with here, once.

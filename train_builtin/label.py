@@ -1,4 +1,4 @@
-"""Label the images of a pack with the answers of a trained network: for training on images that nobody has labeled.
+"""Label a pack's images with a trained network (pseudo-labels), to train on unlabeled images.
 
 python -m train_builtin.label runs/builtin/weights.pt --pack photos.npz photos.bin --out labeled.npz --device cuda
 
@@ -63,17 +63,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("teacher", type=Path, help="weights.pt of a training run")
     parser.add_argument("--pack", type=Path, nargs="+", required=True, help="index, then its parts in order")
     parser.add_argument("--out", type=Path, required=True, help="the index (.npz) to write")
-    parser.add_argument("--sure", type=float, default=0.5, metavar="SCORE", help="of an object (default: 0.5)")
-    parser.add_argument("--doubtful", type=float, default=0.1, metavar="SCORE", help="of a box to keep (default: 0.1)")
+    parser.add_argument(
+        "--sure", type=float, default=0.5, metavar="SCORE", help="minimum score of an object (default: 0.5)"
+    )
+    parser.add_argument(
+        "--doubtful", type=float, default=0.1, metavar="SCORE", help="minimum score of a doubtful box (default: 0.1)"
+    )
     parser.add_argument("--size", type=int, default=416, help="side of the network's input")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="for decoding")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes for decoding")
     return parser.parse_args()
 
 
 def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float) -> Iterator[tuple[Rows, float]]:
-    """For every image the boxes that are left (x1, y1, x2, y2, score, label), and the scale it was shown at."""
+    """Return each image's remaining boxes (x1, y1, x2, y2, score, label), and the scale of the image."""
     device, layout = bank.device, parse_layout(LAYOUT)
     network = BoxesAndScores(partial(both_ways, predict), None)
     views = DeviceViews(
@@ -90,7 +94,7 @@ def answers(predict: Predict, bank: Bank, *, size: int, batch: int, floor: float
 
 
 def both_ways(predict: Predict, images: Tensor) -> tuple[Tensor, Tensor]:
-    """The answers to images and to their mirror images, side by side."""
+    """Return the outputs for images and for their mirror images, concatenated."""
     boxes, scores = predict(images)
     mirrored, other_scores = predict(images.flip(3))
     x1, y1, x2, y2 = mirrored.unbind(-1)
@@ -100,7 +104,7 @@ def both_ways(predict: Predict, images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def letterboxed(bank: Bank, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """Images of a bank, top left on gray squares as the network takes them, and how much each was scaled."""
+    """Return a bank's images, top left on gray squares as network input, and their scales."""
     width, height = bank.widths[0][chosen], bank.heights[0][chosen]
     scale = size / torch.maximum(width, height).float()
     level = (scale < HALF_SIZE_BELOW).long()
@@ -114,7 +118,7 @@ def letterboxed(bank: Bank, chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def rows_of(found: Rows, scale: float, size: npt.NDArray[np.int64], *, sure: float) -> Rows:
-    """An answer as rows of a pack."""
+    """Convert an output to rows of a pack."""
     xyxy = np.clip(found[:, :4] / scale, 0, np.tile(size, 2))
     rows = np.column_stack([found[:, 5], xyxy, np.where(found[:, 4] >= sure, NORMAL, DOUBTFUL)])
     return rows[has_area(xyxy)].astype(np.float32)

@@ -1,4 +1,4 @@
-"""What every training run here has: a network, its running average, checkpoints to go on from."""
+"""What every training run has: a network, its running average, and checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHT_DECAY = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What makes a run this run: a checkpoint is only continued under the same settings."""
+    """The settings that identify a run: a checkpoint is resumed only with the same ones."""
 
     seconds: float | None  # length of the schedule in training time, or
     steps: int | None  # in steps
@@ -34,7 +34,7 @@ class RunSettings:
 
 @dataclass(slots=True)
 class Progress:
-    """Where a run stands in its schedule."""
+    """The progress of a run in its schedule."""
 
     step: int = 0
     seconds: float = 0.0
@@ -60,20 +60,20 @@ class Learner:
         self.restart()
 
     def restart(self) -> None:
-        """Forget all progress: the optimizer and the place in the schedule."""
+        """Reset the optimizer and the progress in the schedule."""
         self.progress = Progress()
         self.optimizer = make_optimizer(self.network, fused=self.on_gpu)
 
     def step(self) -> Tensor:
-        """One step of training; returns the parts of the loss."""
+        """Run one training step; return the parts of the loss."""
         raise NotImplementedError
 
     def describe(self, parts: Sequence[float]) -> str:
-        """The parts of the loss in words, for the log."""
+        """Format the parts of the loss for the log."""
         raise NotImplementedError
 
     def learn(self, loss: Tensor, *, average_decay: float) -> None:
-        """Follow the gradient of `loss`, and let the running average follow the network."""
+        """Update the network by the gradient of `loss`, and the running average by the network."""
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), self.gradient_clip, foreach=True)
         self.optimizer.step()
@@ -84,7 +84,7 @@ class Learner:
             torch._foreach_lerp_(self._slow, self._fast, weight)
 
     def save(self, folder: Path) -> None:
-        """Write the checkpoint to go on from, and the averaged weights in half precision to export from."""
+        """Write the checkpoint to resume from, and the averaged weights in half precision for export."""
         state = {
             "settings": asdict(self.settings),
             "progress": asdict(self.progress),
@@ -100,7 +100,7 @@ class Learner:
         write_atomic(folder / "weights.pt", partial(torch.save, weights))
 
     def resume(self, folder: Path) -> bool:
-        """Go on from the folder's checkpoint, if there is one."""
+        """Resume from the folder's checkpoint, if there is one."""
         if not (folder / "checkpoint.pt").exists():
             return False
         state = torch.load(folder / "checkpoint.pt", map_location=self.device, weights_only=True)
@@ -121,12 +121,12 @@ class Learner:
 
 
 def float_tensors(network: nn.Module) -> list[Tensor]:
-    """Parameters and batch statistics, which are averaged alike."""
+    """Return parameters and batch statistics, which are both averaged."""
     return [t for t in (*network.parameters(), *network.buffers()) if t.is_floating_point()]
 
 
 def make_optimizer(network: nn.Module, *, fused: bool) -> torch.optim.Optimizer:
-    """AdamW; weight decay for convolution kernels only. Every step sets its learning rate."""
+    """Return AdamW with weight decay for convolution kernels only. Every step sets its learning rate."""
     kernels = [p for p in network.parameters() if p.ndim > 1]
     others = [p for p in network.parameters() if p.ndim <= 1]
     groups = [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]

@@ -18,7 +18,7 @@ BOX_WEIGHT, CLASS_WEIGHT, DISTANCE_WEIGHT = 7.5, 0.5, 1.5
 
 
 def anchors(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The anchor points A,2 in pixels of all levels, and their strides A,1."""
+    """Return the anchor points (A, 2) of all levels in pixels, and their strides (A, 1)."""
     points, strides = [], []
     for stride in STRIDES:
         y, x = torch.meshgrid(
@@ -32,14 +32,14 @@ def anchors(height: int, width: int, device: torch.device) -> tuple[Tensor, Tens
 
 
 def predicted_boxes(box_logits: Tensor, points: Tensor, strides: Tensor) -> Tensor:
-    """N,A,4 in pixels: each side at the mean of its predicted distribution of distances."""
+    """Return boxes (N, A, 4) in pixels: each side is the mean of its predicted distance distribution."""
     shares = box_logits.view(*box_logits.shape[:2], 4, DISTANCE_BINS).softmax(-1)
     distance = (shares * torch.arange(DISTANCE_BINS, device=box_logits.device, dtype=torch.float)).sum(-1) * strides
     return torch.cat([points - distance[..., :2], points + distance[..., 2:]], -1)
 
 
 def overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
-    """Intersection over union of boxes, pair by pair (broadcast)."""
+    """Return the IoU of pairs of boxes (broadcast)."""
     corner = torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])
     shared = corner.clamp(min=0).prod(-1)
     area_a, area_b = (a[..., 2:] - a[..., :2]).prod(-1), (b[..., 2:] - b[..., :2]).prod(-1)
@@ -47,7 +47,7 @@ def overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
 
 
 def complete_overlap(a: Tensor, b: Tensor, epsilon: float = 1e-7) -> Tensor:
-    """Complete IoU: overlap, less a penalty for the distance of the centers and one for the aspect ratio."""
+    """Return the complete IoU: IoU minus penalties for the distance of the centers and the aspect ratio."""
     iou = overlap(a, b, epsilon)
     hull = torch.maximum(a[..., 2:], b[..., 2:]) - torch.minimum(a[..., :2], b[..., :2])
     apart = (a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) / 2
@@ -69,7 +69,7 @@ def assign(
     points: Tensor,
     confidence: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Which anchor point is to find which object -> target boxes N,A,4 and soft target scores N,A,classes.
+    """Assign anchor points to objects: target boxes (N, A, 4) and soft target scores (N, A, classes).
 
     An object claims the anchor points inside it whose present prediction, score**0.5 * IoU**6, is best. One claimed by
     several objects goes to the one it overlaps most. A target score is that measure, scaled so that an object's best
@@ -99,14 +99,14 @@ def assign(
 
 
 def whole_confidence(scores: Tensor, predicted: Tensor, boxes: Tensor, labels: Tensor) -> Tensor:
-    """N,objects: the best score of an object's label among the predictions that match it (IoU 0.5)."""
+    """Return (N, objects): the best score of an object's label among the predictions that match it (IoU 0.5)."""
     scores = scores.transpose(1, 2)
     score = scores.gather(1, labels[..., None].expand(-1, -1, scores.shape[2]))
     return (score * (overlap(boxes[:, :, None], predicted[:, None]) >= 0.5)).amax(-1)
 
 
 def distance_loss(box_logits: Tensor, target_boxes: Tensor, points: Tensor, strides: Tensor) -> Tensor:
-    """N,A: cross entropy between the distribution of distances and the two bins around the true one."""
+    """Return (N, A): cross entropy between the distance distribution and the two bins around the true distance."""
     distance = torch.cat([points - target_boxes[..., :2], target_boxes[..., 2:] - points], -1) / strides
     distance = distance.clamp(0, DISTANCE_BINS - 1.01)
     lower = distance.floor()
@@ -131,7 +131,7 @@ def detection_loss(
     paired: bool = False,
     taught: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The loss, and its three parts (box, class, distance) for the log.
+    """Return the loss, and its three parts (box, class, distance) for the log.
 
     `doubtful` are boxes, labels and which of them are present: for an anchor point in one that is to find no object,
     the score of that label is neither right nor wrong.
@@ -174,7 +174,7 @@ def sample_losses(
     *,
     doubtful: tuple[Tensor, Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """N: the loss that each sample would have in a batch of its own."""
+    """Return (N): the loss of each sample in its own batch."""
     box_logits, class_logits = box_logits.float(), class_logits.float()
     predicted = predicted_boxes(box_logits, points, strides)
     targets, scores = assign(class_logits, predicted, boxes, labels, present, points, None)
@@ -192,7 +192,7 @@ def loss_parts(
     points: Tensor,
     strides: Tensor,
 ) -> Tensor:
-    """N,3: the box, class and distance terms of each sample, added up over its anchor points."""
+    """Return (N, 3): the box, class and distance terms of each sample, summed over its anchor points."""
     weight = target_scores.sum(-1)
     # Anchor points without an object get a harmless box: their weight is zero, their gradient must be finite.
     harmless = torch.cat([points - strides, points + strides], -1).expand_as(targets)
@@ -208,7 +208,7 @@ def loss_parts(
 
 
 def in_doubt(boxes: Tensor, labels: Tensor, present: Tensor, points: Tensor, classes: int) -> Tensor:
-    """N,A,classes: whether an anchor point lies in a doubtful box of that class.
+    """Return (N, A, classes): whether an anchor point is inside a doubtful box of that class.
 
     Only of that class: who is not sure of a table can still be sure that there is no bus.
     """
@@ -217,12 +217,12 @@ def in_doubt(boxes: Tensor, labels: Tensor, present: Tensor, points: Tensor, cla
 
 
 def within(boxes: Tensor, points: Tensor) -> Tensor:
-    """N,boxes,A: whether a point lies in a box."""
+    """Return (N, boxes, A): whether a point is inside a box."""
     corners = boxes[:, :, None]
     return torch.minimum(points - corners[..., :2], corners[..., 2:] - points).amin(-1) > 1e-6
 
 
 def weighted(parts: Tensor) -> Tensor:
-    """The loss that box, class and distance terms (the last axis) make together."""
+    """Combine box, class and distance terms (the last axis) into the loss."""
     box_part, class_part, distance_part = parts.unbind(-1)
     return BOX_WEIGHT * box_part + CLASS_WEIGHT * class_part + DISTANCE_WEIGHT * distance_part

@@ -43,7 +43,7 @@ NEAR = 24.0  # pixels around an object where votes are not judged: windows blur 
 
 
 def window_labels(boxes: Tensor, labels: Tensor, present: Tensor, count: int) -> Tensor:
-    """What every one of count x count windows shows: a class, BACKGROUND, or IGNORED where that is not clear.
+    """Return the target of each of count x count windows: a class, BACKGROUND, or IGNORED if unclear.
 
     A window stands for the square of its positions' middles, 64 pixels a side. Of several objects it shows the smallest
     that contains its middle.
@@ -69,7 +69,7 @@ def window_labels(boxes: Tensor, labels: Tensor, present: Tensor, count: int) ->
 
 
 def position_targets(boxes: Tensor, present: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Which of count x count positions have their middle in an object, and which are far from all objects."""
+    """Return which of count x count positions are centered in an object, and which are far from all objects."""
     middle = torch.arange(count, device=boxes.device) * STRIDE + VIEW / 2
     x1, y1, x2, y2 = boxes[..., None].unbind(2)
 
@@ -86,7 +86,7 @@ def position_targets(boxes: Tensor, present: Tensor, count: int) -> tuple[Tensor
 
 
 def window_votes(windows: Tensor) -> Tensor:
-    """The mean, at every position, of the windows that cover it: N,C,n,n -> N,C,n+7,n+7."""
+    """Average the windows that cover each position: N,C,n,n -> N,C,n+7,n+7."""
 
     def spread(x: Tensor) -> Tensor:
         return F.avg_pool2d(F.pad(x, (WINDOW - 1,) * 4), WINDOW, 1)
@@ -95,7 +95,7 @@ def window_votes(windows: Tensor) -> Tensor:
 
 
 def objectness_loss(logits: Tensor, boxes: Tensor, labels: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """The loss, and its four parts: windows of objects, of background; positions in objects, far from them."""
+    """Return the loss and its four parts: object and background windows, positions in and far from objects."""
     windows = F.avg_pool2d(logits.float(), WINDOW, 1)
     label = window_labels(boxes, labels, present, windows.shape[-1])
     wrong = F.cross_entropy(windows, label, ignore_index=IGNORED, reduction="none")
@@ -148,13 +148,13 @@ class Trainer(Learner):
 
 
 def learning_rate(fraction: float, step: int) -> float:
-    """Falls along a cosine to a hundredth, after a short warm-up."""
+    """Return the learning rate factor: a cosine down to a hundredth, after a short warm-up."""
     falling = 0.01 + 0.99 * (1 + math.cos(math.pi * min(fraction, 1.0))) / 2
     return LEARNING_RATE * falling * min(1.0, (step + 1) / WARM_UP_STEPS)
 
 
 def separation(trainer: Trainer, batches: int = 8) -> tuple[float, float]:
-    """How well the averaged network tells positions apart: share of object positions above 99 and 99.9 % of others."""
+    """Measure how well the averaged network separates positions: object positions above 99 and 99.9 % of the others."""
     on, off = [], []
     plain = Strength(mosaic=0.0, mixup=0.0, smallest=1.0, largest=1.0)
     for _ in range(batches):
@@ -172,7 +172,7 @@ def separation(trainer: Trainer, batches: int = 8) -> tuple[float, float]:
 
 
 def export(weights: Path, file: Path) -> None:
-    """Averaged weights -> ONNX, checked against PyTorch."""
+    """Export averaged weights to ONNX, checked against PyTorch."""
     from train_builtin.export import differences, export
 
     network = ObjectnessNetwork()

@@ -44,9 +44,9 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("weights", type=Path, help="the weights.pt of a training run")
+    parser.add_argument("weights", type=Path, help="weights.pt of a training run")
     parser.add_argument("dataset", help="a DATASET as `objectseeker observe` takes it")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the run")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the run")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32")
     parser.add_argument("--layout", default="decoded")

@@ -1,4 +1,4 @@
-"""Make a data pack from a dataset in folders: to train where the folders cannot go, or to measure AP50 there.
+"""Make a data pack from a dataset folder, to train or measure AP50 where the folder is not available.
 
 python -m train_builtin.pack voc:VOCdevkit:val held.npz held.bin
 python -m train_builtin.pack yolo:coco:train train.npz train.bin --longest-side 512 --format avif --quality 60 \\
@@ -39,19 +39,19 @@ def parse() -> argparse.Namespace:
     parser.add_argument("index", type=Path, help="the .npz to write")
     parser.add_argument("part", type=Path, help="the .bin to write")
     parser.add_argument(
-        "--part-size", type=megabytes, metavar="MB", help="of the largest part; writes PART_1.bin and so on"
+        "--part-size", type=megabytes, metavar="MB", help="size of the largest part; writes PART_1.bin and so on"
     )
     parser.add_argument("--source", help="what `train --sources` knows the images by (default: the form of DATASET)")
     parser.add_argument("--longest-side", type=int, default=416)
     parser.add_argument("--format", choices=FORMATS, default=JPEG.form)
     parser.add_argument("--quality", type=int, default=JPEG.quality)
-    parser.add_argument("--limit", type=int, help="only this many images")
+    parser.add_argument("--limit", type=int, help="maximum number of images")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     return parser.parse_args()
 
 
 def megabytes(text: str) -> int:
-    """So many megabytes, in bytes: at least one."""
+    """Parse a size in megabytes; return bytes, at least one."""
     value = float(text) * 1e6
     if not math.isfinite(value) or round(value) < 1:
         raise argparse.ArgumentTypeError(f"a part has at least one byte (0.000001), and an end, got {text}")

@@ -52,7 +52,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pixels:
-    """Decoded images, one after another: image i is rows starts[i] to starts[i+1] of `values`, its lines in order."""
+    """Decoded images in sequence: image i is rows starts[i] to starts[i+1] of `values`."""
 
     values: npt.NDArray[np.uint8]  # pixels,3
     starts: npt.NDArray[np.int64]
@@ -66,7 +66,7 @@ class Pixels:
 def read_pack(
     index: Path, parts: Sequence[Path], *, sources: Sequence[str] | None = None, limit: int | None = None
 ) -> Pack:
-    """The images of a pack, in order: those from one of `sources` (all if None), at most `limit` of them."""
+    """Read a pack's images in order: those from one of `sources` (all if None), at most `limit`."""
     missing = [str(file) for file in (index, *parts) if not file.is_file()]
     if missing:
         raise SystemExit(f"a pack has no file at {missing[0]}: name its index (.npz) first, then its parts (.bin)")
@@ -92,7 +92,7 @@ def read_pack(
 
 
 def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: int | None = None) -> list[Path]:
-    """A pack that `read_pack` reads: its index and its parts, which are returned.
+    """Write a pack for `read_pack`: an index and its parts, which are returned.
 
     With `part_size` no part has more bytes than that; `train.bin` becomes `train_1.bin`, `train_2.bin` and so on, from
     ten parts on `train_01.bin`: sorted by name they are in order.
@@ -116,7 +116,7 @@ def write_pack(pack: Pack, index: Path, part: Path, *, source: str, part_size: i
 
 
 def write_relabeled(index: Path, boxes: Sequence[npt.NDArray[np.float32]], out: Path) -> None:
-    """The index of the same images in the same parts, with these boxes instead of its own."""
+    """Write an index of the same images and parts, with these boxes instead."""
     with np.load(index) as stored:
         np.savez_compressed(out, **(dict(stored) | _box_columns(boxes)))
 
@@ -126,19 +126,19 @@ def _box_columns(boxes: Sequence[npt.NDArray[np.float32]]) -> dict[str, Any]:
 
 
 def names_in(index: Path) -> list[str]:
-    """The names of all images of a pack."""
+    """Return the names of all images of a pack."""
     with np.load(index) as stored:
         return [str(name) for name in stored["name"]]
 
 
 def plain(name: str) -> str:
-    """A name without the ending of an image file, so that an id and a file name of it are the same."""
+    """Strip an image file's extension, so that ids and file names compare equal."""
     name = name.strip()
     return os.path.splitext(name)[0] if looks_like_image(name) else name  # noqa: PTH122  # an id is no path
 
 
 def digest_of(pack: Pack, repeats: Iterable[int]) -> str:
-    """Tells these images, their names and boxes, and how often each is shown, from any others."""
+    """Hash images, names, boxes and repetitions."""
     digest = hashlib.sha256()
     for name, file, boxes, repeat in zip(pack.names, pack.files, pack.boxes, repeats, strict=True):
         digest.update(repr((name, len(file), len(boxes), int(repeat))).encode())
@@ -148,7 +148,7 @@ def digest_of(pack: Pack, repeats: Iterable[int]) -> str:
 
 
 def without(pack: Pack, names: Container[str]) -> Pack:
-    """The images of a pack that have none of these plain names."""
+    """Drop the images of a pack that have one of these plain names."""
     kept = [number for number, name in enumerate(pack.names) if plain(name) not in names]
     return Pack(
         files=[pack.files[number] for number in kept],
@@ -159,7 +159,7 @@ def without(pack: Pack, names: Container[str]) -> Pack:
 
 
 def join(packs: Sequence[Pack]) -> Pack:
-    """Several packs as one, in order."""
+    """Concatenate packs."""
     return Pack(
         files=[file for pack in packs for file in pack.files],
         names=[name for pack in packs for name in pack.names],
@@ -169,7 +169,7 @@ def join(packs: Sequence[Pack]) -> Pack:
 
 
 def decode(pack: Pack, *, processes: int) -> Pixels:
-    """Every image, decoded by forked processes into shared memory: call this before CUDA is first used."""
+    """Decode every image with forked processes into shared memory; call this before CUDA is first used."""
     pixels = _allocate(pack.sizes)
     with get_context("fork").Pool(processes, _remember, (pack, pixels)) as pool:
         pool.map(_decode_one, range(len(pack)), chunksize=16)
@@ -177,7 +177,7 @@ def decode(pack: Pack, *, processes: int) -> Pixels:
 
 
 def halve(full: Pixels, *, processes: int) -> Pixels:
-    """Every image at half size, each pixel the mean of four; an odd last row or column is dropped."""
+    """Halve every image, averaging four pixels; an odd last row or column is dropped."""
     half = _allocate(full.sizes // 2)
     with get_context("fork").Pool(processes, _remember, (full, half)) as pool:
         pool.map(_halve_one, range(len(full.sizes)), chunksize=16)

@@ -61,7 +61,7 @@ S = TypeVar("S", bound=RunSettings)
 
 
 class Log:
-    """Prints lines with the seconds since the start, and keeps them in the run's folder."""
+    """Prints lines with the seconds since the start, and saves them in the run's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.started = time.monotonic()
@@ -104,7 +104,7 @@ def make_bank(data: Data, log: Log) -> tuple[torch.device, Bank]:
 
 
 def measure(trainer: Trainer, held_out: tuple[Pack, Pixels] | None, log: Log) -> None:
-    """AP50 of the averaged network on the held-out images, if there are any."""
+    """Measure the averaged network's AP50 on the held-out images, if there are any."""
     if held_out is None:
         return
     settings = trainer.settings
@@ -140,7 +140,7 @@ def masking_of(arguments: argparse.Namespace) -> SampleMasking:
 
 
 def settings_from(kind: type[S], arguments: argparse.Namespace, **own: Any) -> S:
-    """Settings of that kind: `own` ones, the others from the arguments of the same names."""
+    """Build settings of a class: `own` ones, and the others from arguments of the same names."""
     given = {field.name: getattr(arguments, field.name) for field in fields(kind) if field.name not in own}
     return kind(**given, **own)
 
@@ -148,7 +148,7 @@ def settings_from(kind: type[S], arguments: argparse.Namespace, **own: Any) -> S
 def train(
     trainer: Learner, log: Log, out: Path, arguments: argparse.Namespace, report: Callable[[], object] = lambda: None
 ) -> None:
-    """Step until the schedule ends or this piece's time is up, at least once.
+    """Run steps until the schedule or the time limit ends, at least one.
 
     Saves now and then and at the end, and calls `report` each time.
     """
@@ -206,7 +206,7 @@ def time_left(progress: Progress, settings: RunSettings) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Data:
-    """The training images at full and half size, the held-out images if there are any, and the names of the classes.
+    """The training images at full and half size, the held-out images, if any, and the class names.
 
     An epoch shows each training image as often as `repeats` says.
     """
@@ -221,12 +221,12 @@ class Data:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a run's settings say about its training images."""
+        """Return what identifies the training images in a run's settings."""
         return {"images": int(self.repeats.sum()), "digest": self.digest}
 
 
 def load_data(arguments: argparse.Namespace, log: Log) -> Data:
-    """Read and decode what the command line names."""
+    """Read and decode the images that the command line names."""
     processes, limit = arguments.processes, arguments.limit
     names: tuple[str, ...] = CLASSES
     packs = [read_pack(index, parts, sources=arguments.sources, limit=limit) for index, *parts in arguments.pack or []]
@@ -256,7 +256,7 @@ def load_data(arguments: argparse.Namespace, log: Log) -> Data:
 
 
 def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.int64]:
-    """How often an epoch shows each image of these packs: those of the first as often as the first count says."""
+    """Return how often an epoch shows each image: one count per pack."""
     if len(counts) > len(packs) or min(counts, default=1) < 1:
         raise SystemExit(f"--repeat takes whole numbers from 1 on, one for each of {len(packs)} packs, got {counts}")
     every = [*counts, *[1] * (len(packs) - len(counts))]
@@ -264,7 +264,7 @@ def repeats_of(packs: Sequence[Pack], counts: Sequence[int]) -> npt.NDArray[np.i
 
 
 def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) -> list[Pack]:
-    """The packs without the images that a file lists, one a line; a name that no image has is refused.
+    """Drop the images that a file lists, one per line; reject a name that no image has.
 
     Every pack and dataset is searched for every name. Images that --sources leaves out count as known; where --limit
     cuts datasets short nobody can say what is known, and nothing is refused.
@@ -288,14 +288,14 @@ def leave_out(packs: Sequence[Pack], arguments: argparse.Namespace, log: Log) ->
 
 
 def read_held_out(given: Sequence[str], names: Sequence[str], arguments: argparse.Namespace) -> Pack:
-    """A pack, or a dataset in folders."""
+    """Read a pack, or a dataset folder."""
     if len(given) > 1:
         return read_pack(Path(given[0]), [Path(part) for part in given[1:]])
     return read_folder(given[0], longest_side=arguments.size, processes=arguments.processes, classes=names)[0]
 
 
 def noise_pack(count: int) -> Pack:
-    """Random images in the two formats that packs use, each with one box: what `--check` trains on."""
+    """Make random images in the two pack formats, each with one box, for `--check`."""
     random = np.random.default_rng(0)
     files = []
     for number in range(count):
@@ -308,7 +308,7 @@ def noise_pack(count: int) -> Pack:
 
 
 def run_parser(description: str | None) -> argparse.ArgumentParser:
-    """The options that every run has."""
+    """Add the options of every run."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--pack", type=Path, nargs="+", action="append", help="index, then its parts in order; may be repeated"
@@ -335,19 +335,19 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
         metavar="COUNT",
         help="how often an epoch shows the images of the first pack, of the second and so on (default: once)",
     )
-    parser.add_argument("--limit", type=int, help="take only this many images of each pack")
+    parser.add_argument("--limit", type=int, help="maximum number of images of each pack")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=float, help="length of the schedule in seconds of training")
     length.add_argument("--steps", type=int, help="length of the schedule in steps")
     parser.add_argument(
-        "--stop-after", type=float, default=math.inf, help="stop after so many seconds, to resume later"
+        "--stop-after", type=float, default=math.inf, help="stop after this many seconds, to resume later"
     )
     parser.add_argument("--out", type=Path, help="folder of checkpoint, weights and log")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--size", type=int, default=416, help="side of the training images")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="for decoding")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes for decoding")
     parser.add_argument("--log-every", type=int, default=500)
     parser.add_argument("--save-every", type=int, default=3000)
     parser.add_argument("--check", action="store_true", help=f"run {CHECK_STEPS} steps on noise, at full size")
@@ -355,36 +355,45 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def detector_parser(description: str | None) -> argparse.ArgumentParser:
-    """Every option of a run of the detector."""
+    """Return the parser with every option of a detector run."""
     parser = run_parser(description)
     parser.add_argument(
         "--own-classes", action="store_true", help="detect the classes of the first --data instead of VOC's 20"
     )
     parser.add_argument("--held-out", nargs="+", help="a pack, or a DATASET in folders, to measure AP50 on")
     parser.add_argument("--start", help="begin with the weights.pt of an earlier run instead of random weights")
-    parser.add_argument("--teacher", help="weights.pt whose answers to whole samples are kept; with --mask-paired")
+    parser.add_argument("--teacher", help="weights.pt of a teacher for unmasked samples; with --mask-paired")
     parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     parser.add_argument("--warm-up", type=int, default=1000, help="steps")
-    parser.add_argument("--average-decay", type=float, default=0.9995, help="of the running average of the weights")
-    parser.add_argument("--closing", type=float, default=0.85, help="share of the schedule before mosaic and mixup end")
-    masks = parser.add_argument_group("masks")
-    masks.add_argument("--mask-probability", type=float, default=0.5, help="in the last 30 %% of the schedule")
-    masks.add_argument(
-        "--mask-early-share", type=float, default=EARLY_MASK_SHARE, help="of that probability, before (default: 0.6)"
+    parser.add_argument(
+        "--average-decay", type=float, default=0.9995, help="decay of the running average of the weights"
     )
-    masks.add_argument("--mask-band-fraction", type=float, default=0.0, metavar="SHARE", help="of masks that are bands")
+    parser.add_argument("--closing", type=float, default=0.85, help="fraction of the schedule with mosaic and mixup")
+    masks = parser.add_argument_group("masks")
+    masks.add_argument(
+        "--mask-probability", type=float, default=0.5, help="probability of a mask in the last 30 %% of the schedule"
+    )
+    masks.add_argument(
+        "--mask-early-share",
+        type=float,
+        default=EARLY_MASK_SHARE,
+        help="fraction of that probability before (default: 0.6)",
+    )
+    masks.add_argument(
+        "--mask-band-fraction", type=float, default=0.0, metavar="SHARE", help="fraction of masks that are bands"
+    )
     masks.add_argument(
         "--mask-band-widths",
         type=float,
         nargs=2,
         default=DEFAULT_BAND_WIDTHS,
         metavar=("NARROWEST", "WIDEST"),
-        help="of bands, as shares of the axis",
+        help="widths of bands, as fractions of the axis",
     )
+    masks.add_argument("--mask-min-visible", type=float, default=0.2, help="fraction of a box that must be visible")
     masks.add_argument(
-        "--mask-min-visible", type=float, default=0.2, help="share of a box that must remain of a target"
+        "--mask-through", type=float, default=0.0, help="fraction of masks with a line through an object"
     )
-    masks.add_argument("--mask-through", type=float, default=0.0, help="share of masks with a line through an object")
     masks.add_argument(
         "--mask-worst", type=int, default=1, metavar="K", help="take the one of K masks with the largest loss"
     )
@@ -395,12 +404,14 @@ def detector_parser(description: str | None) -> argparse.ArgumentParser:
     masks.add_argument(
         "--mask-crop", action="store_true", help="move the cut to the border of the sample; bands are filled"
     )
-    masks.add_argument("--mask-paired", action="store_true", help="whole and masked samples side by side, consistent")
+    masks.add_argument(
+        "--mask-paired", action="store_true", help="pair unmasked and masked samples, with a consistency loss"
+    )
     return parser
 
 
 def checked(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> argparse.Namespace:
-    """Arguments that say all a run needs."""
+    """Check that the arguments are complete."""
     if arguments.check:
         arguments.steps, arguments.seconds = arguments.steps or CHECK_STEPS, None
         arguments.log_every = max(arguments.steps // 3, 1)

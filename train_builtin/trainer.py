@@ -27,7 +27,7 @@ LARGEST_SCALE = 1.5  # that an image is shown at, relative to the size of a samp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings(RunSettings):
-    """What makes a run of the detector this run."""
+    """The settings that identify a detector run."""
 
     masking: SampleMasking
     batch: int = 256
@@ -68,7 +68,7 @@ class Trainer(Learner):
         self.begin(settings)
 
     def begin(self, settings: Settings) -> None:
-        """Start a run from its first step."""
+        """Start a run at its first step."""
         if settings.size != self.augmentation.size:
             raise SystemExit(
                 f"this trainer makes samples of {self.augmentation.size} pixels, asked for {settings.size}"
@@ -100,7 +100,7 @@ class Trainer(Learner):
         return teacher
 
     def step(self) -> torch.Tensor:
-        """One step of training; returns the parts of the loss."""
+        """Run one training step; return the parts of the loss."""
         settings = self.settings
         fraction = self.progress.fraction(settings)
         for group in self.optimizer.param_groups:
@@ -127,7 +127,7 @@ class Trainer(Learner):
         return parts
 
     def judge(self, batch: Batch) -> torch.Tensor:
-        """The loss of each sample by the averaged network: the one that is exported, and that judging cannot change."""
+        """Return each sample's loss under the averaged network, which is exported and which judging cannot change."""
         self._judged = True
         targets = batch.boxes, batch.labels, batch.present
         with torch.no_grad():
@@ -143,18 +143,18 @@ class Trainer(Learner):
         return f"box {box:.3f} class {classes:.3f} distance {distance:.3f}"
 
     def predictor(self) -> Predictor:
-        """The averaged network as it would be exported."""
+        """Return the averaged network as it would be exported."""
         predictor: Predictor = Predictor(fused(self.average)).to(self.device).eval()
         return predictor
 
     def save(self, folder: Path) -> None:
-        """As every learner does, and the names of the classes beside the weights."""
+        """Save as every learner does, and the class names with the weights."""
         super().save(folder)
         (folder / NAMES_FILE).write_text(json.dumps(self.settings.names) + "\n")
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Weights that an earlier run wrote."""
+    """Load the weights of an earlier run."""
     if not path.is_file():
         raise SystemExit(f"there are no weights at {path}: give the weights.pt of an earlier run")
     stored = torch.load(path, map_location="cpu", weights_only=True)
@@ -162,13 +162,13 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def read_names(weights: Path) -> tuple[str, ...]:
-    """The classes of the detector whose weights those are."""
+    """Return the classes of the weights' detector."""
     file = weights.with_name(NAMES_FILE)
     return tuple(json.loads(file.read_text())) if file.is_file() else CLASSES
 
 
 def read_network(weights: Path) -> tuple[BuiltinDetector, tuple[str, ...]]:
-    """The averaged network of a run, as it was trained, and the names of its classes."""
+    """Load the averaged network of a run, in training form, and its class names."""
     names = read_names(weights)
     network = BuiltinDetector(classes=len(names))
     network.load_state_dict(read_weights(weights))
@@ -176,18 +176,18 @@ def read_network(weights: Path) -> tuple[BuiltinDetector, tuple[str, ...]]:
 
 
 def load_trained(weights: Path) -> tuple[Predictor, tuple[str, ...]]:
-    """The averaged network of a run, ready for inference, and the names of its classes."""
+    """Load the averaged network of a run, ready for inference, and its class names."""
     network, names = read_network(weights)
     return Predictor(fused(network)).eval().requires_grad_(False), names
 
 
 def decay(fraction: float, step: int, warm_up: int) -> float:
-    """What the learning rate is multiplied by: falls linearly to a hundredth, after a short warm-up."""
+    """Return the learning rate factor: linear down to a hundredth, after a short warm-up."""
     return (0.01 + 0.99 * (1 - fraction)) * min(1.0, (step + 1) / warm_up)
 
 
 def strength(progress: Progress, settings: Settings) -> Strength:
-    """The augmentation at this point of the schedule."""
+    """Return the augmentation at this point of the schedule."""
     masking, fraction = settings.masking, progress.fraction(settings)
     if fraction < MASKING and not masking.paired:
         masking = replace(masking, probability=settings.mask_early_share * masking.probability)
