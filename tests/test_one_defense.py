@@ -252,7 +252,7 @@ def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
     (tmp_path / "clip" / "boxes.json").write_text(json.dumps(content | {"boxes": boxes}))
     video = ["--defense", "builtin-video"]
     run(tmp_path, "observe", "boxes:clip", *video, "--out", "seen")
-    over_time = ["--window", frames, "--moves", 0, "--json"]
+    over_time = ["--window", frames, "--max-motion", 0, "--json"]
     answer = json.loads(run(tmp_path, "evaluate", "seen", *video, *over_time).stdout)
     assert json.loads(run(tmp_path, "evaluate", "seen", *over_time).stdout)["defense"] == answer["defense"]
     (track,) = answer["over_time"]["tracks"]

@@ -33,7 +33,9 @@ def clip(tmp_path_factory):
 
 
 def test_windows_moves_and_times(clip):
-    found = certified_tracks(clip, RULE, ThreatModel(), TrackOptions(window=[2, 3], moves=["1", "any"], times=2))
+    found = certified_tracks(
+        clip, RULE, ThreatModel(), TrackOptions(window=[2, 3], max_motion=["1", "any"], min_detections=2)
+    )
     assert [(row["frames"], row["moves"], row["times"]) for row in found.rows()] == [
         (2, 1, 2),
         (3, 1, 2),
@@ -47,8 +49,8 @@ def test_windows_moves_and_times(clip):
 
 @pytest.mark.parametrize("moves", ["x", "-1", "1.5", "", "9" * 5000])
 def test_moves_that_are_none_are_refused(clip, moves):
-    with pytest.raises(ObjectSeekerError, match="whole pixels a frame"):
-        certified_tracks(clip, RULE, ThreatModel(), TrackOptions(moves=[moves]))
+    with pytest.raises(ObjectSeekerError, match="whole number of pixels per frame"):
+        certified_tracks(clip, RULE, ThreatModel(), TrackOptions(max_motion=[moves]))
 
 
 def test_a_sequence_of_several_sizes_is_said_to_be_left_out(tmp_path, capsys):
@@ -61,5 +63,5 @@ def test_a_run_without_tracks_and_two_patches_have_nothing_over_time(tmp_path, c
     run = run_here(make_dataset(tmp_path / "images", 2), tmp_path / "run")
     assert certified_tracks(run, RULE, ThreatModel(), TrackOptions()) is None
     assert certified_tracks(clip, RULE, ThreatModel(count=2), TrackOptions()) is None
-    with pytest.raises(ObjectSeekerError, match="--times is about one patch over the tracks of a sequence"):
-        certified_tracks(run, RULE, ThreatModel(), TrackOptions(times=2))
+    with pytest.raises(ObjectSeekerError, match="--min-detections needs one patch and the tracks of a sequence"):
+        certified_tracks(run, RULE, ThreatModel(), TrackOptions(min_detections=2))

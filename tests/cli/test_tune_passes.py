@@ -25,7 +25,7 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     assert "to certify it, observe again with --defense tuned/defense.json" in said
     defense = Defense.load("tuned/defense.json")
     assert f"at most 13 passes: {defense.masks}, " in said
-    chosen = json.loads((tmp_path / "tuned" / "frontier-passes.json").read_text())["budgets"][0]
+    chosen = json.loads((tmp_path / "tuned" / "mask-frontier.json").read_text())["budgets"][0]
     assert chosen["passes"] == defense.masks.forward_passes(90, 60) <= 13
 
     _, noted = call("evaluate", "sum", "--defense", "tuned/defense.json", code=2)
@@ -34,7 +34,7 @@ def test_from_a_sum_of_recipes_to_certificates_of_the_chosen_one(call, tmp_path)
     answer = json.loads(call("evaluate", "own", "--defense", "tuned/defense.json", "--patch", "4%", "--json")[0])
     assert answer["defense"]["masks"] == str(defense.masks)
     searched, held_out = (chosen[half]["certified_far"] for half in ("searched", "held_out"))
-    assert answer["objectseeker"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)
+    assert answer["defended"]["certified_recall"]["far"] == pytest.approx((searched + held_out) / 2)
 
     _, noted = call(*TUNE, "--passes", "4", code=2)
     assert "the fewest are 5, with halves:1" in noted.splitlines()[-1]

@@ -21,7 +21,7 @@ def tuning():
 
 def test_both_rules_stand_side_by_side_at_every_loss(tuning):
     rows = frontier.frontier_rows(tuning)
-    assert [row["loss allowed"] for row in rows] == ["5", "20"]
+    assert [row["max AP loss"] for row in rows] == ["5", "20"]
     for row, allowed in zip(rows, (5.0, 20.0), strict=True):
         for family in ("paper", "evidence"):
             (one,) = (one for one in tuning.frontier[family] if one.most_loss == allowed)
@@ -39,13 +39,13 @@ def test_a_loss_that_one_rule_cannot_keep_is_a_dash(tuning):
 def test_the_best_setting_shows_what_its_rule_has(tuning):
     paper, _, evidence, _ = frontier.tuned_rows(tuning)
     assert (paper["rule, half"], evidence["rule, half"]) == ("paper, searched", "evidence, searched")
-    assert paper["low alpha"] == paper["evidence_power"] == ""
-    assert evidence["low alpha"] != ""
+    assert paper["evidence_alpha"] == paper["evidence_power"] == ""
+    assert evidence["evidence_alpha"] != ""
 
 
 def test_everything_is_saved(tuning, tmp_path):
     pytest.importorskip("matplotlib")
-    frontier.save(tmp_path / "tuned", tuning)
+    frontier.save_tuning(tmp_path / "tuned", tuning)
     names = {file.name for file in (tmp_path / "tuned").iterdir()}
     assert names == {"tuning.json", "tuning.md", "frontier.csv", "frontier.svg", "frontier.png"}
     with (tmp_path / "tuned" / "frontier.csv").open() as file:
@@ -62,9 +62,9 @@ def test_what_the_held_out_half_does_not_reach_is_said(tmp_path):
     first = sweeps.split(2, 2, 0)[0][0]
     search = Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
     found = tune([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
-    (why,) = frontier.remarks(found)
+    (why,) = frontier.tuning_caveats(found)
     assert "reaches a clean recall of at most 50.0 %" in why
-    assert frontier.for_terminal(found)[-1] == why
+    assert frontier.render_tuning(found)[-1] == why
     assert all(panel.is_empty and panel.if_empty == why for panel in frontier.frontier_plot(found).panels)
-    frontier.save(tmp_path, found)
+    frontier.save_tuning(tmp_path, found)
     assert why in (tmp_path / "tuning.md").read_text()

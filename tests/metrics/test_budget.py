@@ -10,7 +10,7 @@ from evaluation_cases import VOCABULARY, boxes
 from store_cases import manifest, write_boxes
 
 from objectseeker import Detections, ObjectSeekerError
-from objectseeker.cli import _recipe_search_tables as results
+from objectseeker.cli._tuning_tables import recipe_plot, recipe_rows, save_recipes
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
 from objectseeker.metrics import Choices, Search, evaluate_images, sweeps
@@ -181,15 +181,15 @@ def test_only_the_masks_asked_for(run):
 
 
 def test_tables_and_plot_show_every_budget(found, tmp_path):
-    results.save(tmp_path, found)
-    assert {"frontier-passes.json", "frontier-passes.csv", "frontier-passes.md"} <= {p.name for p in tmp_path.iterdir()}
-    stored = json.loads((tmp_path / "frontier-passes.json").read_text())
+    save_recipes(tmp_path, found)
+    assert {"mask-frontier.json", "mask-frontier.csv", "mask-frontier.md"} <= {p.name for p in tmp_path.iterdir()}
+    stored = json.loads((tmp_path / "mask-frontier.json").read_text())
     assert [row["budget"] for row in stored["budgets"]] == [9, 26, 60]
-    for row, one in zip(results.budget_rows(found), found.chosen, strict=True):
+    for row, one in zip(recipe_rows(found), found.chosen, strict=True):
         assert row["mean"] == f"{one.best.held_out.certified_mean:.1f}"
-        assert row["needed"] == str(one.candidate.passes)
-        assert str(one.candidate.recipe) in (tmp_path / "frontier-passes.csv").read_text()
-    certified, cost = results.budget_plot(found).panels
+        assert row["passes"] == str(one.candidate.passes)
+        assert str(one.candidate.recipe) in (tmp_path / "mask-frontier.csv").read_text()
+    certified, cost = recipe_plot(found).panels
     assert not certified.is_empty
     assert not cost.is_empty
     assert certified.series[0].x == [one.candidate.passes for one in found.chosen]

@@ -9,7 +9,7 @@ import pytest
 from cases import generate, one
 
 from objectseeker import Detections, Halves, ObjectSeekerError, Observation, Pairs, Rule
-from objectseeker.cli import _track_tables as tables
+from objectseeker.cli._tracks import save_tracks, window_rows
 from objectseeker.core.label_map import LabelMap
 from objectseeker.core.observation import FrameIndex, ObservedImage
 from objectseeker.core.recipes import Rolling
@@ -202,11 +202,11 @@ def test_tables_and_json_say_what_is_estimated(tmp_path):
     assert {row["frames"] for row in content["rows"]} == {4, 8, 16}
     assert content["tracks"][0]["windows"]["4"] == {"certified": 6, "all": 6}
     assert any("to certify" in said for said in found.remarks())
-    shown = tables.window_rows(found)
+    shown = window_rows(found)
     assert shown[0]["masks"] == "halves:3"
     assert any(row["masks"] == "rolling:4:halves:3 *" for row in shown)
-    assert shown[0]["hidden"] == "1, 0.10 s"
-    tables.save(tmp_path, found)
+    assert shown[0]["uncertified"] == "1, 0.10 s"
+    save_tracks(tmp_path, found)
     assert json.loads((tmp_path / "tracks.json").read_text()) == content
     assert (tmp_path / "tracks.csv").read_text().startswith("track,class,boxes,masks")
     assert "rolling:16:halves:3 *" in (tmp_path / "tracks.md").read_text()

@@ -7,7 +7,7 @@ import pytest
 from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
-from objectseeker.cli._tuning_tables import remarks
+from objectseeker.cli._tuning_tables import tuning_caveats
 from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate_images, sweeps, tune
 from objectseeker.metrics.tuning import COARSE, MANY_FPPI, Climb, Trial, grid, moves
 
@@ -191,10 +191,10 @@ def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
     search = Search(mask_floor=0.1, families=("paper",), losses=())
     bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
     assert bought.best.searched.outcome.fppi == MANY_FPPI + 1
-    assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in remarks(bought)[-1]
+    assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in tuning_caveats(bought)[-1]
     modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
     assert modest.best.flooding is None
-    assert not any("wrong boxes" in remark for remark in remarks(modest))
+    assert not any("wrong boxes" in remark for remark in tuning_caveats(modest))
 
 
 def test_a_half_that_does_not_reach_the_recall_says_so():

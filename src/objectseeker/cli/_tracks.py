@@ -1,74 +1,79 @@
-"""What `evaluate` asks of a run with tracks."""
+"""Certificates over time in `evaluate`: its options, and the tables that it prints and saves."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from objectseeker.cli._console import Bar, escape, notes, progress
+from objectseeker.cli._console import Bar, escape, notes, progress, terminal_table
 from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.observation import ObservedImage
 from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.atomic import save_json, save_text
+from objectseeker.files.tables import percent, to_csv, to_markdown
 from objectseeker.runs.run import Run
 
 if TYPE_CHECKING:
     from objectseeker.metrics import ThreatModel
-    from objectseeker.metrics.track_certificates import OverTime
+    from objectseeker.metrics.track_certificates import OverTime, TrackRow
 
 ANY = "any"
+WINDOW_TITLE = "Over time: certified frames and windows, in percent; certified tracks; longest uncertified time"
+TRACK_TITLE = "By track: certified frames, in percent; longest uncertified time, by the patch's motion per frame"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackOptions:
-    """Certificates over time, of a run of sequences."""
+    """Options of certificates over time, for a run of sequences."""
 
     window: Annotated[
         list[int] | None,
-        typer.Option(metavar="FRAMES", help="Sequences: frames of a window; may be repeated. Default: 4, 8, 16."),
+        typer.Option(metavar="FRAMES", help="Sequences: frames per window; repeatable. Default: 4, 8, 16."),
     ] = None
-    moves: Annotated[
+    max_motion: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PIXELS",
-            help="Sequences: how far the patch moves a frame at most, or any; may be repeated. Default: 0, 2, 8, any.",
+            help="Sequences: patch motion per frame at most, or any; repeatable. Default: 0, 2, 8, any.",
         ),
     ] = None
-    times: Annotated[
-        int | None, typer.Option(min=1, help="Sequences: in how many frames of every window. Default: 1.")
+    min_detections: Annotated[
+        int | None, typer.Option(min=1, help="Sequences: detections required in every window. Default: 1.")
     ] = None
 
 
 def certified_tracks(run: Run, rule: AnyRule, threat: ThreatModel, options: TrackOptions) -> OverTime | None:
-    """What is certified over time; None of a run without tracks, of which nothing may be asked then."""
+    """Certify the tracks of a run; None for a run without tracks, for which no option may be given."""
     from objectseeker.metrics.track_certificates import MOVES, Asked, over_time
 
-    given = [name for name in ("window", "moves", "times") if getattr(options, name)]
+    given = [name for name in ("window", "max_motion", "min_detections") if getattr(options, name)]
     if threat.count == 1 and run.manifest.images[0].frame is not None:
-        asked = Asked(
+        criteria = Asked(
             windows=tuple(options.window) if options.window else None,
-            moves=tuple(map(_pixels, options.moves)) if options.moves else MOVES,
-            times=options.times or 1,
+            moves=tuple(map(_pixels, options.max_motion)) if options.max_motion else MOVES,
+            times=options.min_detections or 1,
         )
         with progress("certifying tracks", len(run.parts)) as bar:
-            images = _counted(run.images(), bar)
-            found = over_time(images, run.vocabulary, run.manifest.observation_settings.masks, rule, threat, asked)
-        if found is not None and found.tracks:
-            return found
-        if found is not None:
-            notes.print(escape(found.remarks()[-1]))
+            images = _with_progress(run.images(), bar)
+            result = over_time(images, run.vocabulary, run.manifest.observation_settings.masks, rule, threat, criteria)
+        if result is not None and result.tracks:
+            return result
+        if result is not None:
+            notes.print(escape(result.remarks()[-1]))
             return None
     if given:
         raise ObjectSeekerError(
-            f"--{given[0]} is about one patch over the tracks of a sequence, and there are none in {run.folder}: "
+            f"--{given[0].replace('_', '-')} needs one patch and the tracks of a sequence, and {run.folder} has none: "
             "observe mot:DIR or another sequence"
         )
     return None
 
 
-def _counted(images: Iterable[ObservedImage], bar: Bar) -> Iterator[ObservedImage]:
+def _with_progress(images: Iterable[ObservedImage], bar: Bar) -> Iterator[ObservedImage]:
     for image in images:
         yield image
         bar.advance()
@@ -78,5 +83,74 @@ def _pixels(text: str) -> int | None:
     if text == ANY:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ObjectSeekerError(f"--moves is whole pixels a frame such as 2, or any, got {text[:40]!r}")
+        raise ObjectSeekerError(
+            f"--max-motion is a whole number of pixels per frame such as 2, or any: got {text[:40]!r}"
+        )
     return int(text)
+
+
+def window_rows(result: OverTime) -> list[dict[str, str]]:
+    """Return one row per masks, window and patch motion, for all tracks together."""
+    return [
+        {
+            "masks": _masks(row["masks"], row["estimated"]),
+            "passes": str(row["passes"]),
+            "window": str(row["frames"]),
+            "max motion": _motion(row["moves"]),
+            "frames": percent(row["certified_frames"]),
+            "windows": percent(row["certified_windows"]),
+            "tracks": f"{row['certified_tracks']}/{row['tracks']}",
+            "uncertified": _duration(row["longest_hidden_frames"], row["longest_hidden_seconds"]),
+        }
+        for row in result.rows()
+    ]
+
+
+def track_rows(result: OverTime) -> list[dict[str, str]]:
+    """Return one row per track and masks, with a column per patch motion."""
+    rows: dict[tuple[str, int, str], dict[str, str]] = {}
+    for row in result.tracks:
+        key = row.sequence, row.track, str(row.way.masks)
+        cells = rows.setdefault(key, _first_columns(row))
+        cells[f"motion {_motion(row.moves)}"] = _duration(row.hidden, row.seconds)
+    return list(rows.values())
+
+
+def render_tracks(result: OverTime) -> list[Any]:
+    """Return what `evaluate` prints of a run with tracks."""
+    windows, tracks = window_rows(result), track_rows(result)
+    return [terminal_table(WINDOW_TITLE, windows), *result.remarks(), terminal_table(TRACK_TITLE, tracks)]
+
+
+def save_tracks(out: Path, result: OverTime) -> None:
+    """Write tracks.json with everything, tracks.csv by track, and tracks.md."""
+    out.mkdir(parents=True, exist_ok=True)
+    tracks = track_rows(result)
+    save_json(out / "tracks.json", result.to_dict())
+    save_text(out / "tracks.csv", to_csv(tracks))
+    caveats = "\n".join(f"- {line}" for line in result.remarks())
+    save_text(out / "tracks.md", "\n\n".join([to_markdown(window_rows(result)), caveats, to_markdown(tracks)]) + "\n")
+
+
+def _first_columns(row: TrackRow) -> dict[str, str]:
+    return {
+        "track": f"{row.sequence} {row.track}",
+        "class": row.name,
+        "boxes": str(row.boxes),
+        "masks": _masks(str(row.way.masks), row.way.estimated),
+        "frames": percent(100 * (row.certified_frames / row.boxes)),
+    }
+
+
+def _masks(masks: str, estimated: bool) -> str:
+    from objectseeker.metrics.track_certificates import ESTIMATED
+
+    return masks + (ESTIMATED if estimated else "")
+
+
+def _motion(max_motion: int | None) -> str:
+    return ANY if max_motion is None else str(max_motion)
+
+
+def _duration(frames: int, seconds: float | None) -> str:
+    return str(frames) if seconds is None else f"{frames}, {seconds:.2f} s"

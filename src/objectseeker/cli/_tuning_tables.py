@@ -1,4 +1,4 @@
-"""What `tune` found: the frontier of AP against certified recall of both rules, as tables and as a plot."""
+"""What `tune` prints and saves: the best rules, the frontier of AP against certified recall, and the best masks."""
 
 from __future__ import annotations
 
@@ -11,45 +11,50 @@ from objectseeker.cli._evaluation_tables import slices_for_terminal, slices_in_m
 from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
-from objectseeker.inference.drawing import ORANGE
+from objectseeker.inference.drawing import BLACK, ORANGE
 from objectseeker.metrics import EvaluationSettings, Tuning
+from objectseeker.metrics.recipe_search import Budgets, Chosen
 from objectseeker.metrics.slices import SliceMetrics
 from objectseeker.metrics.tuning import Trial
 from objectseeker.report import plots
-from objectseeker.report.plots import BLUE, Line, LineStyle, Panel, Plot
+from objectseeker.report.plots import BLUE, LINE_STYLES, Line, LineStyle, Panel, Plot
 
-SHOWN: tuple[PatchLocation, ...] = ("far", "close", "over")
+LOCATIONS: tuple[PatchLocation, ...] = ("far", "close", "over")
 RULE_STYLES: Mapping[str, LineStyle] = {"paper": LineStyle(ORANGE, "s", "--"), "evidence": LineStyle(BLUE, "o", "-")}
+MEAN_STYLE = LineStyle(BLACK, "D", ":")
+RECIPE_STEM = "mask-frontier"
+
+
+# --- The best rule ----------------------------------------------------------------------------------------------------
 
 
 def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
-    """The best setting of each rule, on the half it was searched on and on the other."""
+    """Return the best setting of each rule, on the half where it was searched and on the held-out half."""
     rows = []
-    for family, tuned in tuning.families.items():
+    for kind, tuned in tuning.families.items():
         for half, trial in (("searched", tuned.searched), ("held out", tuned.held_out)):
-            figures = {
+            base_threshold = trial.outcome.base_threshold
+            metrics = {
                 "undefended": percent(trial.undefended_ap50),
                 "AP50": percent(trial.outcome.ap50),
-                "base_threshold": "-" if trial.outcome.base_threshold is None else f"{trial.outcome.base_threshold:g}",
+                "base_threshold": "-" if base_threshold is None else f"{base_threshold:g}",
                 "undefended recall": percent(trial.undefended_clean_recall),
                 "clean recall": percent(trial.outcome.clean_recall),
-                "wrong boxes": per_image(trial.outcome.fppi),
+                "FPPI": per_image(trial.outcome.fppi),
             }
-            rows.append(
-                {"rule, half": f"{family}, {half}"} | settings_row(tuned.settings) | figures | _certified(trial)
-            )
+            rows.append({"rule, half": f"{kind}, {half}"} | _settings_row(tuned.settings) | metrics | _certified(trial))
     return rows
 
 
-def settings_row(settings: EvaluationSettings) -> dict[str, str]:
-    """What a search chooses; what the paper's rule does not have is empty."""
-    follow, ioa = settings.threshold_schedule, settings.ioa
+def _settings_row(settings: EvaluationSettings) -> dict[str, str]:
+    """Return the hyperparameters that the search chooses; those that the paper's rule does not have are empty."""
+    schedule, ioa = settings.threshold_schedule, settings.ioa
     values = {
-        "alpha": follow.alpha,
-        "beta": follow.beta,
-        "low alpha": follow.evidence_alpha,
-        "low beta": follow.evidence_beta,
-        "evidence_power": None if follow.evidence_alpha is None else ioa.evidence_power,
+        "alpha": schedule.alpha,
+        "beta": schedule.beta,
+        "evidence_alpha": schedule.evidence_alpha,
+        "evidence_beta": schedule.evidence_beta,
+        "evidence_power": None if schedule.evidence_alpha is None else ioa.evidence_power,
         "filter_ioa": ioa.filter_ioa,
         "edge_factor": ioa.edge_factor,
         "cluster_distance": ioa.cluster_distance,
@@ -58,109 +63,207 @@ def settings_row(settings: EvaluationSettings) -> dict[str, str]:
 
 
 def frontier_rows(tuning: Tuning) -> list[dict[str, str]]:
-    """For every loss allowed on the searched half, what both rules give on the held-out half, side by side."""
-    best = {family: {one.most_loss: one for one in points} for family, points in tuning.frontier.items()}
+    """Return, for each maximal AP loss on the searched half, the metrics of both rules on the held-out half."""
+    best = {kind: {point.most_loss: point for point in points} for kind, points in tuning.frontier.items()}
     rows = []
-    for loss in sorted({loss for points in best.values() for loss in points}):
-        row = {"loss allowed": f"{loss:g}"}
-        for family, points in best.items():
-            trial = points[loss].held_out if loss in points else None
-            aps = (None, None) if trial is None else (trial.outcome.ap50, trial.loss)
-            shown = {"AP50": percent(aps[0]), "loss": percent(aps[1])} | _certified(trial)
-            row |= {f"{family} {name}": value for name, value in shown.items()}
+    for max_loss in sorted({loss for points in best.values() for loss in points}):
+        row = {"max AP loss": f"{max_loss:g}"}
+        for kind, points in best.items():
+            trial = points[max_loss].held_out if max_loss in points else None
+            ap50, loss = (None, None) if trial is None else (trial.outcome.ap50, trial.loss)
+            cells = {"AP50": percent(ap50), "AP loss": percent(loss)} | _certified(trial)
+            row |= {f"{kind} {name}": cell for name, cell in cells.items()}
         rows.append(row)
     return rows
 
 
 def _certified(trial: Trial | None) -> dict[str, str]:
-    return {where: percent(None if trial is None else trial.outcome.certified_recall()[where]) for where in SHOWN}
+    shares = None if trial is None else trial.outcome.certified_recall()
+    return {location: percent(None if shares is None else shares[location]) for location in LOCATIONS}
 
 
-def remarks(tuning: Tuning) -> list[str]:
-    """What was not searched as usual, why figures of the held-out half are missing, and what is wrong with the best."""
+def tuning_caveats(tuning: Tuning) -> list[str]:
+    """Explain limits of the search, missing metrics of the held-out half, and problems of the best rule."""
     missing = [
-        f"{family} rule, AP50 loss up to {one.most_loss:g}: {one.why_not_held_out}"
-        for family, points in tuning.frontier.items()
-        for one in points
-        if one.why_not_held_out is not None
+        f"{kind} rule, AP50 loss up to {point.most_loss:g}: {point.why_not_held_out}"
+        for kind, points in tuning.frontier.items()
+        for point in points
+        if point.why_not_held_out is not None
     ]
-    alike = [
-        f"{family} rule: every loss allowed leads to the same setting, so AP is not what limits it"
-        for family, points in tuning.frontier.items()
-        if len(points) > 1 and len({one.settings for one in points}) == 1
+    unlimited = [
+        f"{kind} rule: every allowed loss leads to the same setting, so AP is not the limit"
+        for kind, points in tuning.frontier.items()
+        if len(points) > 1 and len({point.settings for point in points}) == 1
     ]
-    flooding = tuning.best.flooding
-    return [*tuning.remarks, *missing, *alike, *([flooding] if flooding else [])]
+    fppi_warning = tuning.best.flooding
+    return [*tuning.remarks, *missing, *unlimited, *([fppi_warning] if fppi_warning else [])]
 
 
-def about_slices(rows: Sequence[SliceMetrics]) -> list[str]:
-    return ["The better of the two rules slice by slice, on the held-out half"] if rows else []
-
-
-def as_json(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
+def tuning_dict(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
+    """Return a tuning result and its slices as JSON."""
     return tuning.to_dict() | ({"slices": slices_json(slices)} if slices else {})
 
 
 def frontier_plot(tuning: Tuning) -> Plot:
-    """Certified recall against the AP50 lost, both on the held-out half."""
+    """Plot certified recall against the AP50 loss, both on the held-out half."""
     panels = []
-    for where in (*SHOWN, None):  # the mean is what was maximized
+    for location in (*LOCATIONS, None):  # None: the mean, which the search maximizes
         lines = []
-        for family, points in tuning.frontier.items():
+        for kind, points in tuning.frontier.items():
             known = sorted(
-                (one.held_out.loss, share) for one in points if (share := _share(one.held_out, where)) is not None
+                (point.held_out.loss, share)
+                for point in points
+                if (share := _certified_share(point.held_out, location)) is not None
             )
-            look = RULE_STYLES[family]
-            lines.append(Line(f"{family} rule", [x for x, _ in known], [y for _, y in known], look))
-        heights = [y for line in lines for y in line.y]
+            lines.append(Line(f"{kind} rule", [x for x, _ in known], [y for _, y in known], RULE_STYLES[kind]))
         panels.append(
             Panel(
-                x_label="AP50 lost, points",
+                x_label="AP50 loss, points",
                 y_label="certified recall, %",
-                title=where or "mean",
+                title=location or "mean",
                 series=lines,
-                y_limits=plots.zero_based_limits(heights),
-                if_empty=next(iter(remarks(tuning)), "no settings were found"),  # why there are none comes first
+                y_limits=plots.zero_based_limits([y for line in lines for y in line.y]),
+                if_empty=next(iter(tuning_caveats(tuning)), "no settings were found"),
             )
         )
     note = (
         f"At {tuning.search.point}. Settings chosen on one half of the images for each allowed loss "
-        f"({', '.join(f'{loss:g}' for loss in tuning.search.every_loss)}), both axes measured on the other half; where "
+        f"({', '.join(f'{loss:g}' for loss in tuning.search.every_loss)}), both axes measured on the other half. Where "
         "several losses lead to one setting, there is one point."
     )
-    return Plot("What AP buys in certified recall", panels, note)
+    return Plot("Certified recall against AP loss", panels, note)
 
 
-def _share(trial: Trial, where: PatchLocation | None) -> float | None:
-    return trial.certified_mean if where is None else trial.outcome.certified_recall()[where]
+def _certified_share(trial: Trial, location: PatchLocation | None) -> float | None:
+    return trial.certified_mean if location is None else trial.outcome.certified_recall()[location]
 
 
-def for_terminal(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
-    """What `tune` prints."""
+def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
+    return ["The better of the two rules by slice, on the held-out half"] if slices else []
+
+
+def render_tuning(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
+    """Return what `tune` prints."""
     rows = tuned_rows(tuning)
-    both_halves = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]  # a table for each rule
+    by_rule = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]
+    frontier = transpose(frontier_rows(tuning))
     return [
-        *(terminal_table("The best setting within the loss, in percent", of_rule) for of_rule in both_halves),
-        terminal_table(
-            "The frontier, on the held-out half: AP50, its loss, certified recall", transpose(frontier_rows(tuning))
-        ),
-        *remarks(tuning),
-        *about_slices(slices),
+        *(terminal_table("The best setting within the allowed AP loss, in percent", halves) for halves in by_rule),
+        terminal_table("The frontier, on the held-out half: AP50, its loss, certified recall", frontier),
+        *tuning_caveats(tuning),
+        *_slices_heading(slices),
         *slices_for_terminal(slices),
     ]
 
 
-def save(out: Path, tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> None:
-    """tuning.json with every setting tried, frontier.csv, tuning.md, and the plot where matplotlib is installed;
-    slices.csv where there are slices."""
+def save_tuning(out: Path, tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> None:
+    """Write tuning.json with every setting tried, frontier.csv, tuning.md, slices.csv, and the plot with matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
-    save_json(out / "tuning.json", as_json(tuning, slices))
+    save_json(out / "tuning.json", tuning_dict(tuning, slices))
     save_text(out / "frontier.csv", to_csv(frontier_rows(tuning)))
     if slices:
         save_text(out / "slices.csv", to_csv([row.to_row() for row in slices]))
     tables = [to_markdown(transpose(tuned_rows(tuning))), to_markdown(frontier_rows(tuning))]
-    notes = "\n".join(f"- {line}" for line in remarks(tuning))
-    parts = [*tables, notes, *about_slices(slices), slices_in_markdown(slices)]
+    parts = [*tables, _bullets(tuning_caveats(tuning)), *_slices_heading(slices), slices_in_markdown(slices)]
     save_text(out / "tuning.md", "\n\n".join(part for part in parts if part) + "\n")
     if plots.unavailable_reason() is None:
         plots.save(frontier_plot(tuning), out / "frontier")
+
+
+def _bullets(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+# --- The best masks within a number of forward passes -----------------------------------------------------------------
+
+
+def recipe_rows(result: Budgets) -> list[dict[str, str]]:
+    """Return, for each budget of forward passes, the chosen recipe and its metrics on the held-out half."""
+    rows = []
+    for choice in result.chosen:
+        trial = choice.best.held_out
+        rows.append(
+            {
+                "max passes": str(choice.budget),
+                "passes": str(choice.candidate.passes),
+                "masks": str(choice.candidate.recipe),
+                "rule": choice.family,
+                "AP50": percent(trial.outcome.ap50),
+                "AP loss": percent(trial.loss),
+                **{name: percent(share) for name, share in _certified_shares(choice).items()},
+            }
+        )
+    return rows
+
+
+def _certified_shares(choice: Chosen) -> dict[str, float | None]:
+    """Return certified recall on the held-out half, and its mean, which the search maximizes."""
+    shares = choice.best.held_out.outcome.certified_recall()
+    return {location: shares[location] for location in LOCATIONS} | {"mean": choice.best.held_out.certified_mean}
+
+
+def recipe_caveats(result: Budgets) -> list[str]:
+    """Explain limits of the search, missing metrics of the held-out half, and problems of the chosen rules."""
+    reasons = (
+        (choice.budget, reason)
+        for choice in result.chosen
+        for reason in (choice.best.why_not_held_out, choice.best.flooding)
+        if reason
+    )
+    return [*result.remarks, *(f"at most {budget} passes: {reason}" for budget, reason in reasons)]
+
+
+def recipe_plot(result: Budgets) -> Plot:
+    """Plot certified recall and clean AP50 against the forward passes that the recipes need."""
+    passes = [choice.candidate.passes for choice in result.chosen]
+    shares = [_certified_shares(choice) for choice in result.chosen]
+    names = (*LOCATIONS, "mean")
+    lines = [Line(name, passes, [row[name] for row in shares], LINE_STYLES.get(name, MEAN_STYLE)) for name in names]
+    certified = Panel(
+        x_label="forward passes per image, at most",
+        y_label="certified recall, %",
+        title="certified recall",
+        series=lines,
+        y_limits=plots.zero_based_limits([share for line in lines for share in line.y]),
+        if_empty=next(iter(recipe_caveats(result)), "nothing was found"),
+    )
+    trials = [choice.best.held_out for choice in result.chosen]
+    undefended = [trial.undefended_ap50 for trial in trials]
+    defended = [trial.outcome.ap50 for trial in trials]
+    cost = Panel(
+        x_label="forward passes per image, at most",
+        y_label="AP50, %",
+        title="clean AP50",
+        series=[
+            Line("undefended", passes, undefended, LINE_STYLES["undefended"]),
+            Line("defended", passes, defended, LINE_STYLES["defended"]),
+        ],
+        y_limits=plots.zoomed_limits([*undefended, *defended]),
+    )
+    note = (
+        f"At {result.search.point}. For every budget, the recipe and rule with the highest mean certified recall on "
+        f"one half of the images at an AP50 loss of at most {result.search.most_loss:g} points, measured on the other."
+    )
+    return Plot("Certified recall against forward passes", [certified, cost], note)
+
+
+def render_recipes(result: Budgets) -> list[Any]:
+    """Return what `tune` prints for a budget of passes; long recipes are listed below the table."""
+    rows = recipe_rows(result)
+    short = [{name: cell for name, cell in row.items() if name not in ("masks", "rule")} for row in rows]
+    return [
+        terminal_table("The best masks and rule within a number of passes, on the held-out half, in percent", short),
+        *(f"at most {row['max passes']} passes: {row['masks']}, {row['rule']} rule" for row in rows),
+        *recipe_caveats(result),
+    ]
+
+
+def save_recipes(out: Path, result: Budgets) -> None:
+    """Write mask-frontier.json with every recipe tried, .csv, .md, and the plot with matplotlib."""
+    out.mkdir(parents=True, exist_ok=True)
+    rows, caveats = recipe_rows(result), _bullets(recipe_caveats(result))
+    save_json(out / f"{RECIPE_STEM}.json", result.to_dict())
+    save_text(out / f"{RECIPE_STEM}.csv", to_csv(rows))
+    save_text(out / f"{RECIPE_STEM}.md", "\n\n".join([to_markdown(rows), *([caveats] if caveats else [])]) + "\n")
+    if plots.unavailable_reason() is None:
+        plots.save(recipe_plot(result), out / RECIPE_STEM)

@@ -25,7 +25,7 @@ from objectseeker.cli._options import (
     open_run,
     tags_and_slices,
 )
-from objectseeker.cli._tracks import TrackOptions, certified_tracks
+from objectseeker.cli._tracks import TrackOptions, certified_tracks, render_tracks, save_tracks
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings
@@ -80,12 +80,11 @@ def evaluate(
     Example:  objectseeker evaluate runs/voc --alpha 0.8 --beta 0.5 --clean-recall 0.8
     Example:  objectseeker evaluate runs/voc --tags tags.csv --slice weather --slice class
     Example:  objectseeker evaluate runs/plain runs/masked --cross-tune 1 --clean-recall 0.8
-    Example:  objectseeker evaluate runs/mot --window 8 --moves 2 --moves any
+    Example:  objectseeker evaluate runs/mot --window 8 --max-motion 2 --max-motion any
     Example:  objectseeker evaluate runs/voc --detectorguard --clean-recall 0.8
     """
     from objectseeker import metrics
     from objectseeker.cli import _evaluation_tables as evaluation_tables
-    from objectseeker.cli import _track_tables as track_tables
     from objectseeker.metrics.evaluation import settings_for
     from objectseeker.metrics.slices import measure_slices
 
@@ -135,13 +134,13 @@ def evaluate(
     if out is not None:
         evaluation_tables.save(out, evaluated, under_attack, rows)
         if over_time is not None:
-            track_tables.save(out, over_time)
+            save_tracks(out, over_time)
     if as_json:
         of_tracks = {} if over_time is None else {"over_time": over_time.to_dict()}
         print_json(evaluation_tables.as_json(evaluated, under_attack, rows) | of_tracks)
         return
     _print(evaluation_tables.for_terminal(evaluated, under_attack, rows, explained=explain))
-    _print([] if over_time is None else track_tables.for_terminal(over_time))
+    _print([] if over_time is None else render_tracks(over_time))
 
 
 def _compare(

@@ -88,7 +88,7 @@ def tune(
     Example:  objectseeker detect photos/ --defense tuned/defense.json --out found
     """
     from objectseeker import metrics
-    from objectseeker.cli import _tuning_tables as tuning_tables
+    from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
     from objectseeker.metrics import Choices, Search
 
     stored = open_run(run)
@@ -126,16 +126,14 @@ def tune(
     defense = stored.defense(*tuning.chosen) if loadable else None
     rows = _sliced(stored, tuning, tagged, asked) if asked else []
     if out is not None:
-        tuning_tables.save(out, tuning, rows)
+        save_tuning(out, tuning, rows)
         if defense is not None:
             defense.save(out / "defense.json")
         _note_plots()
     if as_json:
-        print_json(
-            tuning_tables.as_json(tuning, rows) | {"defense": None if defense is None else defense.to_public_dict()}
-        )
+        print_json(tuning_dict(tuning, rows) | {"defense": None if defense is None else defense.to_public_dict()})
         return
-    _print(tuning_tables.for_terminal(tuning, rows))
+    _print(render_tuning(tuning, rows))
     if defense is None:
         return
     if out is not None:
@@ -164,7 +162,7 @@ def _within_passes(
     run: Run, search: Search, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
-    from objectseeker.cli import _recipe_search_tables as recipe_search_tables
+    from objectseeker.cli._tuning_tables import render_recipes, save_recipes
     from objectseeker.core.recipes import parse_recipe
     from objectseeker.metrics.recipe_search import tune_budgets
 
@@ -184,7 +182,7 @@ def _within_passes(
     }
     files = {}
     if out is not None:
-        recipe_search_tables.save(out, found)
+        save_recipes(out, found)
         for budget, defense in defenses.items():
             files[budget] = out / ("defense.json" if len(set(passes)) == 1 else f"defense-{budget}.json")
             defense.save(files[budget])
@@ -193,7 +191,7 @@ def _within_passes(
         described = {str(budget): defense.to_public_dict() for budget, defense in defenses.items()}
         print_json(found.to_dict() | {"defenses": described})
         return
-    _print(recipe_search_tables.for_terminal(found))
+    _print(render_recipes(found))
     for budget, file in files.items():
         printed.print(f"The defense for at most {budget} passes: {escape(str(file))}")
     how = "save it with --out and observe" if defenses else "observe with it"
