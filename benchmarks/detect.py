@@ -185,7 +185,7 @@ def caveats(result: Mapping[str, Any]) -> list[str]:
 
 
 def _strategies(defense: Defense, device: str | None) -> list[Strategy]:
-    spec, options = defense.detector, defense.options | {"device": device}
+    spec, options = defense.detector_name, defense.options | {"device": device}
     is_network = spec.partition(":")[0] in ("builtin", "onnx")
     single = load_detector(
         spec, **options | {"batch_size": 1, "workers": 1 if is_network and device in (None, "cpu") else None}

@@ -20,10 +20,11 @@ from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.masks import DEFAULT_FILL, require_gray
 from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_recipe
 from objectseeker.core.rule import Rule
-from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.core.seeker import Detector, ObjectSeeker
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.detectors.network.class_names import MAX_CLASSES
 from objectseeker.detectors.network.fingerprint import describe_difference, differs_only_in_cpu
+from objectseeker.detectors.python import callable_name
 from objectseeker.errors import ObjectSeekerError, require_count, require_fraction
 from objectseeker.files.atomic import save_text
 
@@ -55,16 +56,17 @@ VIDEO_MASKS = parse_recipe("rolling:8:halves:30")
 class Defense:
     """A detector, a mask recipe and a rule.
 
-    `detector` is a SPEC, and `layout`, `input_size`, `class_names`, `score_floor`, `mask_mode`, `precision` and `batch`
-    are the options of `detectors.load_detector`; None is the detector's own default. `fingerprint` says which detector
-    that was (weights, settings, device): a defense that has one refuses to run with any other.
+    `detector` is a SPEC, or a callable: a defense in memory, which cannot be saved. `layout`, `input_size`,
+    `class_names`, `score_floor`, `mask_mode`, `precision` and `batch_size` are the options of `load_detector`; None is
+    the detector's own default. `fingerprint` says which detector that was (weights, settings, device): a defense that
+    has one rejects any other.
 
     `threshold_schedule` says how the scores of the rule follow base_threshold. Only the AP of the paper's protocol and
     operating points other than the rule's own need it; without it they follow on the curve through the rule's own
     scores.
     """
 
-    detector: str
+    detector: str | Detector
     rule: AnyRule
     masks: Recipe = field(default_factory=Halves)
     fill: int = DEFAULT_FILL
@@ -79,7 +81,10 @@ class Defense:
     threshold_schedule: ThresholdSchedule | None = None
 
     def __post_init__(self) -> None:
-        detectors.require_spec(self.detector)
+        if isinstance(self.detector, str):
+            detectors.require_spec(self.detector)
+        elif not callable(self.detector):
+            raise ObjectSeekerError(f"detector must be a SPEC or a callable, got {self.detector!r}")
         if not isinstance(self.rule, AnyRule):
             raise ObjectSeekerError(f"rule must be a Rule or an IouRule, got {self.rule!r}")
         require_recipe(self.masks)
@@ -107,25 +112,30 @@ class Defense:
             )
 
     @classmethod
-    def for_detector(cls, detector: str, **options: Any) -> Defense:
+    def for_detector(cls, detector: str | Detector, **options: Any) -> Defense:
         """What is used where nobody says otherwise: the built-in detector's own rule, or the one for all others.
 
         With the masks of `builtin-fast` or `builtin-video` it is theirs: a run observed with one is evaluated by it.
         """
         rule, follow = DEFAULT_RULE, GENERAL_FOLLOW
-        if detectors.require_spec(detector)[0] == "builtin":
+        if isinstance(detector, str) and detectors.require_spec(detector)[0] == "builtin":
             rule, follow = BUILTIN_RULE, BUILTIN_FOLLOW
             if options.get("masks") == FAST_MASKS:
                 rule, follow = FAST_RULE, FAST_FOLLOW
             elif options.get("masks") == VIDEO_MASKS:
                 rule, follow = VIDEO_RULE, VIDEO_FOLLOW
         own: dict[str, Any] = {"rule": rule, "threshold_schedule": follow}
-        return cls(detector=resolve_local_spec(detector), **own | options)
+        return cls(detector=resolve_local_spec(detector) if isinstance(detector, str) else detector, **own | options)
 
     @property
     def options(self) -> dict[str, Any]:
         """What `detectors.load_detector` is given beside the spec and the device."""
         return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
+
+    @property
+    def detector_name(self) -> str:
+        """The SPEC, or the name of a callable, which no file can name."""
+        return self.detector if isinstance(self.detector, str) else f"callable:{callable_name(self.detector)}"
 
     @property
     def resolved_schedule(self) -> ThresholdSchedule:
@@ -135,7 +145,7 @@ class Defense:
     @property
     def sha256(self) -> str:
         """Of everything that decides the output; where the detector's file lies does not."""
-        decides = self.to_dict() | {"detector": spec_without_path(self.detector), "threshold_schedule": None}
+        decides = self.to_dict() | {"detector": spec_without_path(self.detector_name), "threshold_schedule": None}
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def build(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
@@ -144,9 +154,14 @@ class Defense:
         `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
         that is the only difference.
         """
+        detector = self.load_detector(device, trust_detector=trust_detector)
+        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch_size=self.batch_size or BATCH)
+
+    def load_detector(self, device: str | None = None, *, trust_detector: bool = False) -> detectors.LoadedDetector:
+        """Load the detector without its defense; rejects a detector other than the one this defense is about."""
         detector = detectors.load_detector(self.detector, device=device, **self.options)
         self.require_detector(detector.fingerprint, trust_detector=trust_detector)
-        return ObjectSeeker(detector, self.rule, masks=self.masks, fill=self.fill, batch_size=self.batch_size or BATCH)
+        return detector
 
     def require_detector(self, fingerprint: str, *, trust_detector: bool | None = None) -> None:
         """Reject a detector other than the one that this defense is about, if it names one.
@@ -157,10 +172,10 @@ class Defense:
         other_cpu = expected is not None and expected != fingerprint and differs_only_in_cpu(expected, fingerprint)
         if expected in (None, fingerprint) or (other_cpu and trust_detector):
             return
-        what = f"the detector {expected}, but {self.detector} is {fingerprint} here"
+        what = f"the detector {expected}, but {self.detector_name} is {fingerprint} here"
         advice = "observe and tune with this one"
         if expected is not None and other_cpu:
-            what = f"{self.detector} on another processor: {describe_difference(expected, fingerprint)}"
+            what = f"{self.detector_name} on another processor: {describe_difference(expected, fingerprint)}"
             if trust_detector is not None:
                 advice += ", or say --trust-detector (trust_detector=True) if you know that both give the same boxes"
         raise ObjectSeekerError(f"this defense is about {what}: certificates do not carry over; {advice}")
@@ -176,12 +191,17 @@ class Defense:
         return (
             {"format": FORMAT}
             | plain
-            | {"masks": str(self.masks), "rule": asdict(self.rule), "threshold_schedule": follow}
+            | {
+                "detector": self.detector_name,
+                "masks": str(self.masks),
+                "rule": asdict(self.rule),
+                "threshold_schedule": follow,
+            }
         )
 
     def to_public_dict(self) -> dict[str, Any]:
         """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
-        return self.to_dict() | {"detector": spec_without_path(self.detector), "sha256": self.sha256}
+        return self.to_dict() | {"detector": spec_without_path(self.detector_name), "sha256": self.sha256}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], source: str = "the defense") -> Defense:
@@ -210,6 +230,11 @@ class Defense:
 
     def save(self, path: str | Path) -> None:
         """Write the file. A detector's file is named relative to it, so both can move together."""
+        if not isinstance(self.detector, str):
+            raise ObjectSeekerError(
+                f"a defense with a callable cannot be saved, got {self.detector_name}: put the callable into a module "
+                "and name it as python:MODULE:FUNCTION"
+            )
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         placed = replace(self, detector=spec_relative_to(self.detector, path.parent))
@@ -239,7 +264,7 @@ class Defense:
             raise ObjectSeekerError(
                 f"{path} was edited: its settings are not those of its sha256; remove that line to make it another one"
             )
-        return replace(defense, detector=spec_resolved_from(defense.detector, path.parent))
+        return replace(defense, detector=spec_resolved_from(defense.detector_name, path.parent))
 
 
 def _names(names: Any) -> tuple[str, ...] | None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from detector_images import scene
 
+from objectseeker import Defense
 from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import fill_rectangles
 from objectseeker.core.recipes import Halves
@@ -300,3 +301,23 @@ def test_a_callable_in_memory_that_masks_its_own_input_still_does():
 def test_a_source_that_is_no_detector_is_an_error(source, options, message):
     with pytest.raises(ObjectSeekerError, match=message):
         load_detector(source, **options)
+
+
+def test_a_defense_is_a_detector_with_its_options():
+    detector = load_detector(Defense.for_detector("builtin", input_size=96))
+    assert detector.fingerprint == load_detector("builtin", input_size=96).fingerprint
+    with pytest.raises(ObjectSeekerError, match=r"a defense has all options .* no option input_size, got 96"):
+        load_detector(Defense.for_detector("builtin"), input_size=96)
+
+
+def test_a_defense_may_have_a_callable_but_cannot_be_saved_then(tmp_path):
+    defense = Defense.for_detector(InMemory(), masks=Halves(2))
+
+    assert len(defense.build()([np.zeros((9, 9, 3), np.uint8)])[0]) == 1
+    assert defense.to_dict()["detector"] == f"callable:{__name__}.InMemory"
+    assert load_detector(defense).names == ("thing",)
+    assert defense.sha256 == Defense.for_detector(InMemory(), masks=Halves(2)).sha256
+    with pytest.raises(ObjectSeekerError, match="a defense with a callable cannot be saved, got callable:"):
+        defense.save(tmp_path / "defense.json")
+    with pytest.raises(ObjectSeekerError, match="detector must be a SPEC or a callable, got 7"):
+        Defense.for_detector(7)

@@ -305,7 +305,7 @@ def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
     bound = None not in (attacked.fingerprint, requested.fingerprint)
 
     def settings(defense: Defense) -> dict[str, Any]:
-        spec = {"detector": spec_without_path(defense.detector), **defense.options}
+        spec = {"detector": spec_without_path(defense.detector_name), **defense.options}
         detector = {"detector": defense.fingerprint} if bound else spec
         rule = asdict(defense.rule)
         ioa_rule: dict[str, Any] = rule.pop("ioa", {})

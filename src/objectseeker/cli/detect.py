@@ -251,7 +251,7 @@ def _decides(defense: Defense) -> dict[str, Any]:
     """Everything that two defenses of one sha256 have in common."""
     from objectseeker.defense import spec_without_path
 
-    return defense.to_dict() | {"detector": spec_without_path(defense.detector), "threshold_schedule": None}
+    return defense.to_dict() | {"detector": spec_without_path(defense.detector_name), "threshold_schedule": None}
 
 
 def _say_cost(defense: Defense, before: int, total: int) -> None:

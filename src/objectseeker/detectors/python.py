@@ -133,14 +133,22 @@ def wrap_callable(function: DetectorFunction, *, class_names: Sequence[str] | No
     Its weights are already loaded, so only its attribute `fingerprint`, a string that you change with the weights, can
     tell two versions apart. Without it the fingerprint covers the sources of its module alone.
     """
-    module_name = str(getattr(function, "__module__", None) or type(function).__module__)
-    name = f"{module_name}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    name, module_name = callable_name(function), _module_of(function)
     token = _read_token(name, function)
     named = f"fingerprint {token}, " if token else ""
     sources = fingerprint.hash_file_set(SourceGraph.from_module(module_name).modules.values())
     contents = hashlib.sha256(f"{token} {sources}".encode()).hexdigest()
     reason = None if token else _describe_unverified(name, "it was passed in memory")
     return _wrap(function, name, class_names, None, f"{name} ({named}{fingerprint.on_cpu()}) sha256:{contents}", reason)
+
+
+def callable_name(function: DetectorFunction) -> str:
+    """Return the name of a callable with its module, such as `mine.detect`."""
+    return f"{_module_of(function)}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _module_of(function: DetectorFunction) -> str:
+    return str(getattr(function, "__module__", None) or type(function).__module__)
 
 
 def _wrap(

@@ -151,7 +151,8 @@ def run_files(run: Run) -> list[Path]:
 
 def without_path(defense: Defense) -> Defense:
     """Return the defense without the path of its detector's file, which decides nothing and may be private."""
-    return replace(defense, detector=spec_without_path(defense.detector))
+    spec = defense.detector
+    return replace(defense, detector=spec_without_path(spec)) if isinstance(spec, str) else defense
 
 
 def _describe_defense(defense: Defense) -> dict[str, Any]:

@@ -282,7 +282,7 @@ def defense_settings(source: ReportSource, rule: AnyRule) -> dict[str, str]:
         if deployed != defense:
             values["on the curve of"] = f"sha256:{defense.sha256}"
         fingerprint = defense.fingerprint or "not recorded"
-        values |= {"detector": redact_path(defense.detector), "detector fingerprint": redact_path(fingerprint)}
+        values |= {"detector": redact_path(defense.detector_name), "detector fingerprint": redact_path(fingerprint)}
         values |= defense.options | {"masks": str(defense.masks), "fill": defense.fill}
     ioa = ioa_of(rule)
     if isinstance(rule, IouRule):

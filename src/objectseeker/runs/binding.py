@@ -84,10 +84,11 @@ def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]
     if defense.fingerprint is not None:
         if defense.fingerprint != manifest.detector_fingerprint:
             yield f"its detector is {defense.fingerprint}, the run's {manifest.detector_fingerprint}"
-    elif manifest.detector_spec is None or spec_without_path(defense.detector) != spec_without_path(
+    elif manifest.detector_spec is None or spec_without_path(defense.detector_name) != spec_without_path(
         manifest.detector_spec
     ):
-        yield f"its detector is {defense.detector}, the run's {manifest.detector_spec or manifest.detector_fingerprint}"
+        observed = manifest.detector_spec or manifest.detector_fingerprint
+        yield f"its detector is {defense.detector_name}, the run's {observed}"
     else:
         yield from _file_difference(manifest, defense)
         for option in OPTIONS:
@@ -102,6 +103,8 @@ def _detector_differences(manifest: Manifest, defense: Defense) -> Iterator[str]
 
 def _file_difference(manifest: Manifest, defense: Defense) -> Iterator[str]:
     """Compare the ONNX file that the defense names, if it exists here, with the one that was observed."""
+    if not isinstance(defense.detector, str):
+        return
     kind, name = require_spec(defense.detector)
     if kind == "onnx" and Path(name).is_file():
         file = Path(name)

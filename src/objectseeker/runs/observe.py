@@ -297,9 +297,13 @@ def _engine_of(
     cluster: ClusterRequest | None,
     on_warning: Warn,
 ) -> AbstractContextManager[Engine]:
-    if defense is not None:
+    if defense is not None and isinstance(defense.detector, str):
         options = defense.options | {"device": device}
         return open_engine(defense.detector, options, cluster=cluster, on_warning=on_warning)
+    if defense is not None:
+        if cluster is not None:
+            raise ObjectSeekerError(f"a cluster needs the SPEC of a detector, got {defense.detector_name}: use python:")
+        return nullcontext(LocalEngine((defense.load_detector(device),)))
     if isinstance(detector, Engine):
         return nullcontext(detector)
     assert not isinstance(detector, str | Defense)  # those have a defense
