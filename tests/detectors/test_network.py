@@ -20,14 +20,14 @@ from objectseeker.detectors.network.raw_boxes import BLOCK, RawBoxes, nms
 from objectseeker.errors import ObjectSeekerError
 
 
-def network(forward, *, layout: str = "decoded", batch: int = 4, **options) -> NetworkDetector:
+def network(forward, *, layout: str = "decoded", batch_size: int = 4, **options) -> NetworkDetector:
     return NetworkDetector(
         names=("a", "b", "c"),
         fingerprint="test",
         forward=forward,
         layout=parse_layout(layout),
         input_size=(64, 64),
-        batch_size=batch,
+        batch_size=batch_size,
         **options,
     )
 

@@ -376,7 +376,7 @@ def test_bad_files_give_one_clear_sentence(tmp_path):
 
     with pytest.raises(ObjectSeekerError, match=r"there is no file .*missing\.onnx"):
         load_detector("onnx:missing.onnx")
-    with pytest.raises(ObjectSeekerError, match=r"broken\.onnx is no ONNX file that can be read"):
+    with pytest.raises(ObjectSeekerError, match=r"cannot read .*broken\.onnx as an ONNX file"):
         load_detector(f"onnx:{broken}")
     with pytest.raises(ObjectSeekerError, match="device must be cpu, cuda or cuda:NUMBER"):
         load_detector(f"onnx:{broken}", device="tpu")

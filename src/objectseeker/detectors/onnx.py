@@ -57,7 +57,7 @@ log = logging.getLogger("objectseeker")
 def load_onnx(
     path: str | Path, *, class_names: Sequence[str] | None = None, workers: int | None = None, **options: Any
 ) -> NetworkDetector:
-    """The detector in an ONNX file; its layout is recognized from the graph unless given.
+    """Load the detector in an ONNX file; its layout is inferred from the graph unless `layout` names it.
 
     `options` are those of `NetworkOptions`. A graph with a fixed batch or size is run at it. Otherwise the batch is
     `batch` and the size `input_size`, by default what its layout usually takes. Its classes are those of `class_names`,
@@ -74,7 +74,7 @@ def load_onnx(
     workers = (available_cores() if on_cpu else 1) if workers is None else require_count(workers, "workers")
     threads = max(available_cores() // workers, 1)
     require_file(path)
-    beside = external_files(path)  # refused before anything is loaded from them
+    weight_files = external_files(path)  # rejects path traversal before anything is loaded
     graph = Graph.of(path, open_session(path, asked.device, threads=threads))
     layout = graph.choose_layout(asked.layout, asked.input_size)
     outputs, classes = graph.outputs_for(layout)
@@ -89,7 +89,7 @@ def load_onnx(
     settings += f" {fingerprint.on_cpu() if on_cpu else kind}"
     return NetworkDetector(
         names=graph.choose_names(class_names, classes, layout),
-        fingerprint=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *beside)}",
+        fingerprint=f"{path.name} ({settings}) sha256:{fingerprint.hash_files(path, *weight_files)}",
         forward=_forward(graph, outputs, layout),
         layout=layout,
         input_size=size,
@@ -104,7 +104,7 @@ def load_onnx(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """An ONNX graph in a session, and what it says about itself. `batch` and `size` are None where they are free."""
+    """An ONNX graph in a session, with its metadata; None is a batch size or input size that is not fixed."""
 
     path: Path
     session: Any
@@ -134,7 +134,7 @@ class Graph:
 
     @property
     def input_type(self) -> str:
-        """The type of the image input, as NumPy names it."""
+        """The NumPy name of the type of the image input."""
         image_type = next(entry.type for entry in self.session.get_inputs() if entry.name == self.inputs[0].name)
         if image_type not in INPUT_TYPES:
             raise ObjectSeekerError(f"{self.path} takes {image_type} images: export it with a floating point input")
@@ -179,7 +179,7 @@ class Graph:
         return name
 
     def outputs_for(self, layout: Layout) -> tuple[list[str], int | None]:
-        """The names of the outputs in the order the layout takes them, and how many classes they have, if they say."""
+        """Return the output names in the layout's order, and the number of classes, if known."""
         ordered = order_outputs(self.outputs, layout)
         classes = count_classes(ordered, layout) if ordered else None
         if ordered is None or (classes is not None and classes < 1):
@@ -201,7 +201,7 @@ class Graph:
         return size
 
     def choose_batch(self, wanted: int | None, layout: Layout) -> int | None:
-        """How many views run together; None where neither the graph nor the caller says so."""
+        """Return how many views run together; None if neither the graph nor the caller fixes it."""
         fixed = self.batch_size if layout.batched else 1
         if fixed is not None and wanted not in (None, fixed):
             log.warning("%s takes batches of %d only: batch %d is not used", self.path, fixed, wanted)
@@ -214,7 +214,7 @@ class Graph:
         return replace(layout, background="none") if own and layout.background == "last" else layout
 
     def choose_names(self, wanted: Sequence[str] | None, classes: int | None, layout: Layout) -> tuple[str, ...]:
-        """A name for every label that the graph can give."""
+        """Return a name for every label that the graph can return."""
         hidden = layout.background == "last"
         labels = None if classes is None else classes - hidden + layout.label_offset
         if wanted is not None:
@@ -235,7 +235,12 @@ def require_file(path: Path) -> None:
 
 
 def parse_device(device: str) -> tuple[str, int]:
-    """`cpu`, `cuda` or `cuda:1` as its kind and number."""
+    """Split `cpu`, `cuda` or `cuda:1` into kind and number.
+
+    Example:
+        >>> parse_device("cuda:1")
+        ('cuda', 1)
+    """
     match = DEVICE.fullmatch(device)
     if match is None:
         raise ObjectSeekerError(f"device must be cpu, cuda or cuda:NUMBER, got {device!r}")
@@ -243,7 +248,7 @@ def parse_device(device: str) -> tuple[str, int]:
 
 
 def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
-    """An ONNX Runtime session without telemetry whose runs take `threads` cores each."""
+    """Open an ONNX Runtime session without telemetry whose runs take `threads` cores each."""
     # Importing onnxruntime already writes a device number and a data base below ~/.cache, unless this is set.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -272,7 +277,7 @@ def open_session(path: Path, device: str = "cpu", *, threads: int) -> Any:
 
 
 def available_cores() -> int:
-    """How many cores this process may use, which in a container is often fewer than the machine has."""
+    """Return how many cores this process may use; in a container these are often fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -342,17 +347,17 @@ INSIDE: dict[str, dict[int, str]] = {
 
 
 def external_files(path: Path) -> list[Path]:
-    """The files that hold weights of the ONNX graph `path`, each once, by name; refuses one outside its folder."""
+    """Return the external data files of the ONNX graph `path`; rejects path traversal out of its folder."""
     with path.open("rb") as file:
         try:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             locations = sorted(set(_locations(content, "model")))
         except (ValueError, IndexError, RecursionError):  # what cannot be read to its end may have weights elsewhere
-            raise ObjectSeekerError(f"{path} is no ONNX file that can be read: export it again") from None
+            raise ObjectSeekerError(f"cannot read {path} as an ONNX file: export it again") from None
     for location in locations:
         parts = PurePosixPath(location.replace("\\", "/"))
         if parts.is_absolute() or ".." in parts.parts:
-            raise ObjectSeekerError(f"{path} keeps weights outside its folder, in {location!r}: save them beside it")
+            raise ObjectSeekerError(f"{path} keeps weights outside its folder, in {location!r}: save them next to it")
     return [path.parent / location for location in locations]
 
 
@@ -368,7 +373,7 @@ def _locations(message: memoryview, kind: str) -> Iterator[str]:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """The number and content of every field that has a length."""
+    """Yield the number and content of every field that has a length."""
     place = 0
     while place < len(message):
         tag, place = _varint(message, place)

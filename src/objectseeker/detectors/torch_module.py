@@ -92,7 +92,7 @@ def _input_of(asked: NetworkOptions) -> tuple[Layout, Size]:
 
 
 def _to_device(module: Any, precision: str, device: str) -> Any:
-    """The module on its device, in a precision other than its own a copy of it."""
+    """Return the module on its device; in a precision other than its own, a copy of it."""
     import torch
 
     if precision not in PRECISIONS:
@@ -118,7 +118,7 @@ def _forward(predict: Predict, device: Any, dtype: Any) -> Forward:
 
 
 def prepare_module(module: Any, device: str) -> Any:
-    """`module` on `device`, in evaluation mode."""
+    """Move `module` to `device`, in evaluation mode."""
     try:
         return module.to(device).eval()
     except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
@@ -136,5 +136,5 @@ def import_torch(what: str, *, extra: str = "torch") -> Any:
 
 
 def can_compile() -> bool:
-    """Whether torch.compile finds what it needs."""
+    """Return whether torch.compile finds what it needs: triton and a C compiler."""
     return find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))

@@ -1,4 +1,4 @@
-"""A detector around a network that takes resized images: places, masks, runs, decodes, maps boxes back."""
+"""A detector around a network that takes resized images: it places, masks, runs, decodes and maps boxes back."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class NetworkDetector:
         return replace(self, batch_size=batch, start_views=None) if self.dynamic_batch else None
 
     def __call__(self, images: Sequence[Image]) -> list[Detections]:
-        """The boxes of each image."""
+        """Detect on each image."""
         images = [as_image(image) for image in images]
         placements = [place_image(image, self.input_size, self.layout) for image in images]
         sizes = [placement.size for placement in placements]
@@ -214,7 +214,7 @@ class NetworkDetector:
         yield from (wait() for wait in begun)
 
     def plan(self, image: Image, removed: Ints) -> tuple[InputPlacement, ViewPlan]:
-        """Where the image lies on the network input, and which part of that each view shows."""
+        """Place the image on the network input, and plan which part of it each view shows."""
         placement = place_image(image, self.input_size, self.layout)
         stride = self.layout.stride
         removed = as_rectangles(removed)
@@ -259,7 +259,7 @@ class NetworkDetector:
                     return [(view, alone(batch, slot, view)) for slot, view in enumerate(members)]
                 return [(view, decode(outputs[slot], view)) for slot, view in enumerate(members)]
             finally:
-                buffers.put(buffer)  # whatever happened: others wait for it
+                buffers.put(buffer)  # in any case, also out of memory: other workers wait for it
 
         def alone(batch: Array, slot: int, view: int) -> _Decoded | BaseException:
             for place in range(len(batch)):
@@ -312,14 +312,14 @@ class NetworkDetector:
 
 
 class _Decoded(NamedTuple):
-    """The boxes of a view, and how many others were none."""
+    """The valid boxes of a view, and the number of invalid ones."""
 
     boxes: Detections
     broken: int
 
 
 def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: int) -> Iterable[_Result]:
-    """`function` of every task, in order."""
+    """Apply `function` to every task, in order."""
     if workers <= 1:
         return map(function, tasks)
     with ThreadPoolExecutor(workers) as pool:
@@ -327,7 +327,7 @@ def _map(function: Callable[[_Task], _Result], tasks: Sequence[_Task], workers: 
 
 
 def place_image(image: Image, size: Size, layout: Layout) -> InputPlacement:
-    """Where `image` lies on a network input of `size`."""
+    """Place `image` on a network input of `size`."""
     height, width = image.shape[:2]
     return layout.place((width, height), size)
 
@@ -339,7 +339,7 @@ def require_mask_mode(mask_mode: str) -> None:
 
 
 def require_strides(size: Size, layout: Layout) -> None:
-    """Refuse a network input that the layout's networks cannot take."""
+    """Reject a network input that the layout's networks cannot take."""
     if any(require_count(side, "input_size") % layout.stride for side in size):
         raise ObjectSeekerError(
             f"input_size {size[0]}x{size[1]} does not fit layout {layout.name}: "
@@ -348,13 +348,13 @@ def require_strides(size: Size, layout: Layout) -> None:
 
 
 def as_rectangles(removed: Ints) -> Ints:
-    """Removed rectangles as N x R x 4; N x 4 is one rectangle a view."""
+    """Return removed rectangles as N x R x 4; N x 4 is one rectangle per view."""
     removed = np.asarray(removed, np.int64)
     return removed[:, None] if removed.ndim == 2 else removed
 
 
 def parse_size(size: int | tuple[int, int]) -> Size:
-    """A side or width, height as width, height."""
+    """Return a side, or width and height, as width and height."""
     try:
         width, height = (size, size) if isinstance(size, int | np.integer) else size
     except (TypeError, ValueError):
