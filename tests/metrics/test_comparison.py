@@ -112,8 +112,7 @@ def stored(images, name):
         images=lambda: list(images),
         defense=lambda: defense,
         bind_defense=lambda one: one,
-        require_base_scores=lambda _: None,
-        require_masked_scores=lambda _: None,
+        require_scores=lambda **_: None,
     )
 
 

@@ -92,7 +92,7 @@ def _measure(
         curves=needs_curves(policy),
     )
     if request.curves:
-        _require_curve(run, settings)
+        run.require_scores(lowest_masked=settings.floor)  # AP50 is measured along the whole curve of the rule
     return tally_images(run.images(), run.vocabulary, request, max_images=None, on_image=on_image).tally
 
 
@@ -207,16 +207,6 @@ def _require_complete(run: Run) -> None:
         raise ObjectSeekerError(f"{run.folder} has no annotations, so it has no recall: observe an annotated dataset")
     if not run.parts:
         raise ObjectSeekerError(f"{run.folder} has no readable image: there is nothing to judge")
-
-
-def _require_curve(run: Run, settings: EvaluationSettings) -> None:
-    """AP is measured along the whole curve of the rule, which must not go below the floor of the run."""
-    floor = run.manifest.observation_settings.mask_floor
-    if settings.floor < floor:
-        raise ObjectSeekerError(
-            f"AP50 needs masked boxes with scores of at least {settings.floor}, but {run.folder} stores none below "
-            f"{floor}: observe with a lower --mask-floor, or remove AP50 from the policy"
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

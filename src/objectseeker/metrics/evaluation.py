@@ -309,7 +309,7 @@ def evaluate(
         on_image=on_image,
     )
     if evaluation.defended.base_threshold is not None:
-        run.require_base_scores(evaluation.defended.base_threshold)
+        run.require_scores(lowest_base=evaluation.defended.base_threshold)
     return evaluation
 
 
@@ -324,9 +324,7 @@ def settings_for(
         base_floor=run.manifest.observation_settings.base_floor,
         **operating_point,
     )
-    run.require_masked_scores(settings.floor)
-    if settings.base_threshold is not None:
-        run.require_base_scores(settings.base_threshold)
+    run.require_scores(lowest_base=settings.base_threshold, lowest_masked=settings.floor)
     return settings
 
 

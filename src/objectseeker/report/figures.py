@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from objectseeker.defense import Defense
-from objectseeker.errors import ObjectSeekerError, require_fraction
+from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import to_csv
 from objectseeker.metrics import EvaluationSettings, ImageSet
@@ -18,6 +18,8 @@ from objectseeker.report import plots
 from objectseeker.report.figure_plots import FIGURES_BY_NAME, Figure
 from objectseeker.report.figure_rows import FigureContext, line_counts
 from objectseeker.report.report_data import ReportSource
+from objectseeker.runs.binding import missing_scores
+from objectseeker.runs.manifest import ObservationSettings
 from objectseeker.runs.run import Run
 
 __all__ = ["FIGURES", "FigureContext", "FigureFiles", "draw_figures", "line_counts", "write_figures"]
@@ -104,12 +106,9 @@ def draw_figures(
     on_warning: Callable[[str], None] = lambda message: None,
 ) -> list[Path]:
     """Write the figures of a context; `write_figures` does this for a stored run."""
-    mask_floor = require_fraction(context.mask_floor, "mask_floor")
-    if context.settings.floor < mask_floor:
-        raise ObjectSeekerError(
-            f"the settings use masked boxes with scores of at least {context.settings.floor!r}, but the run stores "
-            f"none below {mask_floor!r}: raise the thresholds, or observe with a lower --mask-floor"
-        )
+    stored = ObservationSettings(mask_floor=context.mask_floor)
+    if missing := missing_scores(stored, lowest_masked=context.settings.floor):
+        raise ObjectSeekerError(missing[0])
     chosen = _choose(only, context, on_warning)
     plotting = plots.unavailable_reason() is None
     written = [out / "figures.json"]

@@ -81,11 +81,7 @@ class ReportSource:
             rule=defense.rule, threshold_schedule=defense.resolved_schedule, base_floor=observed.base_floor
         )
         name = run.folder.resolve().name
-        if settings.floor < observed.mask_floor:
-            raise ObjectSeekerError(
-                f"the settings use masked boxes with scores of at least {settings.floor}, but the run {name} stores "
-                f"none below {observed.mask_floor}: raise the thresholds, or observe with a lower --mask-floor"
-            )
+        run.require_scores(lowest_masked=settings.floor)
         return cls(
             f"objectseeker report: {name}",
             run.images(),

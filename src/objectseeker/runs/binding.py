@@ -50,9 +50,7 @@ def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
     differences = [
         *_detector_differences(manifest, defense),
         *_observation_differences(settings, defense),
-        *missing_scores(
-            settings, base_threshold=defense.rule.base_threshold, mask_threshold=defense.rule.min_mask_score
-        ),
+        *missing_scores(settings, lowest_base=defense.rule.base_threshold, lowest_masked=defense.rule.min_mask_score),
     ]
     if differences:
         raise ObjectSeekerError(
@@ -63,17 +61,17 @@ def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
 
 
 def missing_scores(
-    settings: ObservationSettings, *, base_threshold: float | None = None, mask_threshold: float | None = None
+    settings: ObservationSettings, *, lowest_base: float | None = None, lowest_masked: float | None = None
 ) -> list[str]:
     """Name the thresholds that are below the scores a run stores: boxes would be missing there."""
     needed = (
-        ("base", "--base-floor", base_threshold, settings.base_floor),
-        ("masked", "--mask-floor", mask_threshold, settings.mask_floor),
+        ("base", "raise the threshold, lower the clean recall", "--base-floor", lowest_base, settings.base_floor),
+        ("masked", "raise the thresholds", "--mask-floor", lowest_masked, settings.mask_floor),
     )
     return [
-        f"{boxes} boxes with scores of at least {threshold} are used, but the run stores none below {floor}: raise the "
-        f"threshold, or observe with a lower {option}"
-        for boxes, option, threshold, floor in needed
+        f"{boxes} boxes with scores of at least {threshold} are used, but the run stores none below {floor}: {advice}, "
+        f"or observe with a lower {option}"
+        for boxes, advice, option, threshold, floor in needed
         if threshold is not None and threshold < floor
     ]
 

@@ -36,7 +36,7 @@ from objectseeker.core.recipes import recipe_for_frame
 from objectseeker.core.threshold_schedule import ThresholdSchedule
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.runs.binding import bind_defense, run_defense
+from objectseeker.runs.binding import bind_defense, missing_scores, run_defense
 from objectseeker.runs.manifest import Manifest, decode_manifest
 from objectseeker.runs.tables import MAX_STORED_LABEL, StoredBoxes, decode_boxes, images_in
 
@@ -194,23 +194,19 @@ class Run:
         """
         return self.bind_defense(run_defense(self.manifest, rule, threshold_schedule, self.folder))
 
-    def require_base_scores(self, lowest: float) -> None:
-        """Reject base boxes with scores below those that the run stores."""
-        floor = self.manifest.observation_settings.base_floor
-        if lowest < floor:
-            raise ObjectSeekerError(
-                f"base_threshold {lowest} is below {floor}, the lowest score of a base box in the run: raise it, lower "
-                "the clean recall, or observe with a lower --base-floor"
-            )
+    def require_scores(self, *, lowest_base: float | None = None, lowest_masked: float | None = None) -> None:
+        """Reject thresholds below the scores that the run stores: boxes would be missing there.
 
-    def require_masked_scores(self, lowest: float) -> None:
-        """Reject masked boxes with scores below those that the run stores."""
-        floor = self.manifest.observation_settings.mask_floor
-        if lowest < floor:
-            raise ObjectSeekerError(
-                f"masked boxes with scores of at least {lowest} are needed, but the run stores none below {floor}: "
-                "raise the mask thresholds, or observe with a lower --mask-floor"
-            )
+        Args:
+            lowest_base: Lowest score of a base box that is used; None: no base box is used.
+            lowest_masked: Lowest score of a masked box that is used; None: no masked box is used.
+
+        Raises:
+            ObjectSeekerError: The run stores no boxes with such low scores.
+        """
+        settings = self.manifest.observation_settings
+        if missing := missing_scores(settings, lowest_base=lowest_base, lowest_masked=lowest_masked):
+            raise ObjectSeekerError(f"{self.folder}: {'; '.join(missing)}")
 
     def bind_defense(self, defense: Defense) -> Defense:
         """Return `defense` with the fingerprint of the detector that was observed.
