@@ -97,6 +97,8 @@ def test_objects_that_several_detector_classes_stand_for_are_attacked(workplace)
     assert results.to_dict() == json.loads((out / "attack.json").read_text())
     assert [row["class"] for row in results.objects] == ["person", "person"]
     assert all(row["certified"] for row in results.objects)
+    shown = "<th>recall under attack</th><td>0 of 2</td><td>2 of 2</td>"
+    assert shown in results._repr_html_()
     assert not any(row["undefended_survived"] for row in results.objects)
     assert results.broken_guarantees == 0
     assert len(list((out / "images").iterdir())) == 4

@@ -258,6 +258,7 @@ def test_the_table_tunes_on_one_half_and_measures_on_the_other(run):
     assert fixed["tuning"] is None
     assert len(fixed["rows"]) == 6
     assert len(beside.table_rows()) == 7
+    assert beside._repr_html_().count("<tr>") == 1 + len(beside.terminal_rows())
     assert any("tuned on 20 other images" in line for line in beside.caveats())
 
 

@@ -93,6 +93,15 @@ class AttackResult:
             "objects": list(self.objects),
         }
 
+    def _repr_html_(self) -> str:
+        rows = {"recall without patch": "clean_recall", "recall under attack": "recall_under_attack"}
+        table = "<tr><th></th><th>undefended</th><th>defended</th></tr>"
+        for name, key in (rows | {"certified recall": "certified_recall"}).items():
+            rates = (self.recall[system][key] for system in ATTACKED_SYSTEMS)
+            cells = "".join(f"<td>{rate['count']} of {rate['total']}</td>" for rate in rates)
+            table += f"<tr><th>{name}</th>{cells}</tr>"
+        return f"<p>Broken guarantees: {self.broken_guarantees}</p><table>{table}</table>"
+
 
 def attack(
     source: Run | str | Path | Sequence[str | Path],

@@ -58,7 +58,7 @@ class GuardCertificates:
 
 
 def certify_guarded(
-    grid: Grid, features: Features, truth: Detections, patches: Patch | Sequence[Patch], *, threshold: int
+    grid: Grid, features: Features, objects: Detections, patches: Patch | Sequence[Patch], *, threshold: int
 ) -> GuardCertificates:
     """Certify every object against every patch threat: no allowed patch hides it without an alert.
 
@@ -75,20 +75,20 @@ def certify_guarded(
     """
     patches = [patches] if isinstance(patches, Patch) else list(patches)
     width, height = grid.placement.x.resampling.raw, grid.placement.y.resampling.raw
-    surroundings = PatchPositions.of(truth.xyxy, width, height)
-    certified = np.zeros((len(patches), len(truth)), np.bool_)
+    surroundings = PatchPositions.of(objects.xyxy, width, height)
+    certified = np.zeros((len(patches), len(objects)), np.bool_)
     vacuous = np.zeros_like(certified)
-    reached: list[list[list[Rectangles]]] = [[] for _ in range(len(truth))]  # object, threat, rectangles
+    reached: list[list[list[Rectangles]]] = [[] for _ in range(len(objects))]  # object, threat, rectangles
     for p, patch in enumerate(patches):
         if not isinstance(patch, Patch) or patch.count != 1:
             raise ObjectSeekerError(f"DetectorGuard is certified against one patch at a time, got {patch!r}")
-        allowed = surroundings.allowed(patch.location, patch_sizes(patch, width, height, len(truth)))
+        allowed = surroundings.allowed(patch.location, patch_sizes(patch, width, height, len(objects)))
         vacuous[p] = ~(allowed[..., :2] <= allowed[..., 2:]).all(axis=-1).any(axis=-1)
-        for n in range(len(truth)):
+        for n in range(len(objects)):
             reached[n].append(reached_rectangles(grid, patch.size(width, height), allowed[n]))
-    visible = visible_area(truth.xyxy, width, height) > 0
+    visible = visible_area(objects.xyxy, width, height) > 0
     image = ImageVotes.from_features(features, threshold)
-    for n, object_range in enumerate(object_positions(grid, truth.xyxy)):
+    for n, object_range in enumerate(object_positions(grid, objects.xyxy)):
         if visible[n]:
             certified[:, n] = image.keeps_cluster(object_range, reached[n])
     return GuardCertificates((certified | vacuous) & visible, vacuous & visible)
@@ -223,15 +223,15 @@ def _index(among: Ints, intervals: Ints) -> Ints:
 
 
 def certify_published(
-    grid: Grid, features: Features, truth: Detections, patches: Sequence[Patch], *, threshold: int
+    grid: Grid, features: Features, objects: Detections, patches: Sequence[Patch], *, threshold: int
 ) -> Bools:
     """Certify as `certify_guarded`, under the published threat model: (P, N); vacuously if no position is allowed."""
     width, height = grid.placement.x.resampling.raw, grid.placement.y.resampling.raw
     image = ImageVotes.from_features(features, threshold)
-    around = positions_in_view(grid, truth.xyxy)
-    visible = visible_area(truth.xyxy, width, height) > 0
-    certified = np.zeros((len(patches), len(truth)), np.bool_)
-    for n, object_range in enumerate(object_positions(grid, truth.xyxy)):
+    around = positions_in_view(grid, objects.xyxy)
+    visible = visible_area(objects.xyxy, width, height) > 0
+    certified = np.zeros((len(patches), len(objects)), np.bool_)
+    for n, object_range in enumerate(object_positions(grid, objects.xyxy)):
         threats = [allowed_squares(patch.location, around[n], patch_side(grid, patch), grid.shape) for patch in patches]
         if visible[n]:
             certified[:, n] = image.keeps_cluster(object_range, threats) | np.array(
@@ -248,12 +248,12 @@ def patch_side(grid: Grid, patch: Patch) -> int:
     return math.ceil((math.ceil(side) + VIEW - 1) / STRIDE)
 
 
-def positions_in_view(grid: Grid, truth: Floats) -> Ints:
+def positions_in_view(grid: Grid, objects: Floats) -> Ints:
     """Return the positions whose view meets each object: (N, 4), first column, first row, end column, end row."""
     ends = []
     for axis, along in enumerate((grid.placement.x, grid.placement.y)):
         scale = along.resampling.resized / along.resampling.raw
-        start, stop = (truth[:, axis + k] * scale + along.offset for k in (0, 2))
+        start, stop = (objects[:, axis + k] * scale + along.offset for k in (0, 2))
         count = grid.shape[1 - axis]
         first = np.clip(np.floor((start - VIEW) / STRIDE) + 1, 0, count)
         ends.append((first, np.clip(np.ceil(stop / STRIDE), first, count)))
@@ -261,7 +261,7 @@ def positions_in_view(grid: Grid, truth: Floats) -> Ints:
     return np.stack([left, top, right, bottom], axis=-1).astype(np.int64)
 
 
-def allowed_squares(where: PatchLocation, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
+def allowed_squares(location: PatchLocation, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
     """Return the squares of `side` positions allowed at a location, for an object seen by the positions `around`."""
     rows, columns = shape
     everywhere = (0, 0, max(columns - side, 0), max(rows - side, 0))  # inclusive: of the first column and row
@@ -269,12 +269,12 @@ def allowed_squares(where: PatchLocation, around: Ints, side: int, shape: tuple[
     half = side // 2
     over = (left - half, top - half, right - half, bottom - half)
     near = (left - side - MAX_CLOSE_GAP, top - side - MAX_CLOSE_GAP, right + MAX_CLOSE_GAP, bottom + MAX_CLOSE_GAP)
-    if where == "anywhere":
+    if location == "anywhere":
         allowed = [everywhere]
-    elif where == "over":
+    elif location == "over":
         allowed = [over]
     else:
-        allowed = _without(everywhere, near) if where == "far" else _without(near, over)
+        allowed = _without(everywhere, near) if location == "far" else _without(near, over)
     return [
         (_squares(x1, x2, side, columns), _squares(y1, y2, side, rows))
         for x1, y1, x2, y2 in (_meet(corners, everywhere) for corners in allowed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -92,9 +93,9 @@ class DefenseRow:
             "base_threshold": _two_digits(self.base_threshold),
             "clean recall": percent(self.clean_recall),
             "false alerts": percent(self.alert_rate),
-            **{f"certified {where}": percent(certified[where]) for where in PATCH_LOCATIONS},
-            **{f"and found, {where}": percent(found[where]) for where in PATCH_LOCATIONS[:3]},
-            **{f"published model, {where}": percent(published[where]) for where in PATCH_LOCATIONS[:3]},
+            **{f"certified {location}": percent(certified[location]) for location in PATCH_LOCATIONS},
+            **{f"and found, {location}": percent(found[location]) for location in PATCH_LOCATIONS[:3]},
+            **{f"published model, {location}": percent(published[location]) for location in PATCH_LOCATIONS[:3]},
         }
 
 
@@ -135,7 +136,7 @@ class DetectorGuardComparison:
             full = row.to_table()
             names = {"": "defense", "AP50": "AP50", "recall": "clean recall", "alerts": "false alerts"}
             shown = {short: full[name] for short, name in names.items()}
-            rows.append(shown | {where: full[f"certified {where}"] for where in PATCH_LOCATIONS[:3]})
+            rows.append(shown | {location: full[f"certified {location}"] for location in PATCH_LOCATIONS[:3]})
             for name, prefix in (
                 ("  certified and found", "and found"),
                 ("  published threat model", "published model"),
@@ -145,6 +146,12 @@ class DetectorGuardComparison:
                         dict.fromkeys(shown, "") | {"": name} | {w: full[f"{prefix}, {w}"] for w in PATCH_LOCATIONS[:3]}
                     )
         return rows
+
+    def _repr_html_(self) -> str:
+        rows = self.terminal_rows()
+        lines = [[f"<th>{html.escape(name)}</th>" for name in rows[0]]]
+        lines += [[f"<td>{html.escape(cell)}</td>" for cell in row.values()] for row in rows]
+        return f"<table>{''.join('<tr>' + ''.join(line) + '</tr>' for line in lines)}</table>"
 
     def caveats(self) -> list[str]:
         """Return the conditions under which the table holds."""
@@ -350,7 +357,7 @@ def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iter
 def _cost_row(defense: str, k: int | None, passes: int, certified: Shares) -> dict[str, Any]:
     lines = None if k is None else "every n-th stored"
     row: dict[str, Any] = {"defense": defense, "k": k, "lines": lines, "forward_passes": passes}
-    return row | {f"certified_{where}": certified[where] for where in PATCH_LOCATIONS}
+    return row | {f"certified_{location}": certified[location] for location in PATCH_LOCATIONS}
 
 
 def measured_images(run: Run, *, seed: int = 0) -> Ints:

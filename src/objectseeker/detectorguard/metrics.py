@@ -188,9 +188,9 @@ def certify_images(
     """Certify every counted object of an image set; the verdicts do not depend on the base threshold."""
     parts = []
     for image, grid, of_image in zip(maps.image_set.images, maps.grids, features, strict=True):
-        truth = image.truth[~image.ignore]
-        ours = certify_guarded(grid, of_image, truth, patches, threshold=threshold)
-        published = certify_published(grid, of_image, truth, patches, threshold=threshold)
+        objects = image.truth[~image.ignore]
+        ours = certify_guarded(grid, of_image, objects, patches, threshold=threshold)
+        published = certify_published(grid, of_image, objects, patches, threshold=threshold)
         parts.append((ours.certified, ours.vacuous, published))
     certified, vacuous, published = (np.concatenate(column, axis=1) for column in zip(*parts, strict=True))
     return GuardCertificateTable(certified, vacuous, published)

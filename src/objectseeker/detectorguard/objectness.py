@@ -173,12 +173,12 @@ def _explained(grid: Grid, axis: int, start: float, stop: float) -> tuple[int, i
     return first, max(first, end)
 
 
-def object_positions(grid: Grid, truth: Floats) -> Ints:
+def object_positions(grid: Grid, boxes: Floats) -> Ints:
     """Return the positions of each object: (N, 4), first column, first row, end column, end row."""
     by_axis = []
     for axis in (0, 1):
-        first = np.searchsorted(grid.centers[axis], truth[:, axis], side="left")
-        end = np.searchsorted(grid.centers[axis], truth[:, axis + 2], side="right")
+        first = np.searchsorted(grid.centers[axis], boxes[:, axis], side="left")
+        end = np.searchsorted(grid.centers[axis], boxes[:, axis + 2], side="right")
         by_axis.append((first, np.maximum(first, end)))
     (left, right), (top, bottom) = by_axis
     return np.stack([left, top, right, bottom], axis=-1).astype(np.int64)
