@@ -133,7 +133,7 @@ def test_evaluate_shows_recall_under_attack(workplace):
         (["--mask-threshold", 0.9], "mask_threshold 0.625, requested 0.9"),
         (["--edge-factor", 0.9], "edge_factor 0.7, requested 0.9"),
         (["--patch", "2%"], "0.01 of the image"),
-        (["--threshold", 0.1], "0.0, requested 0.1"),
+        (["--certification-threshold", 0.1], "0.0, requested 0.1"),
     ):
         done = run(workplace, "evaluate", "run", "--attacks", "hit/attack.json", *change, code=2)
         assert message in done.stderr
