@@ -69,7 +69,7 @@ def test_a_run_holds_what_the_defended_detector_sees(spec, tmp_path):
         assert image.observation.masks == seen.masks
         assert image.observation.base == seen.base.with_min_score(0.3)
         assert list(image.observation.masked) == [view.with_min_score(0.2) for view in seen.masked]
-        assert len(image.observation.boxes)
+        assert len(image.observation.all_masked)
         known = match.known[entry.ground_truth.label]
         assert image.truth == entry.ground_truth[known]
         assert image.ignore.tolist() == entry.ignore[known].tolist()

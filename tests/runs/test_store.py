@@ -77,7 +77,7 @@ def test_the_manifest_comes_back(tmp_path):
     assert [image.id for image in found.images] == ["image 0", "image 1"]
     assert found.images[-1].size is None
     assert found.images[0].path == Path("/images/0.jpg")
-    assert found.images[0].truth == made.images[0].truth
+    assert found.images[0].ground_truth == made.images[0].ground_truth
     assert found.images[0].ignore.tolist() == found.images[0].crowd.tolist() == [False, False, True]
     assert not found.images[0].ignore.flags.writeable
     for name in NAMES:
