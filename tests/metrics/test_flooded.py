@@ -51,7 +51,7 @@ def pieces(scene, rule):
     observations = [one.observation for one in scene.images]
     candidates, pairs = find_candidates(observations, ioa, 0.0), candidate_pairs(scene.base, scene)
     proofs = build_proof_table(scene, rule, "exact")
-    explaining = [filtering_score(ioa, seen.boxes, seen.base) for seen in observations]
+    explaining = [filtering_score(ioa, seen.all_masked, seen.base) for seen in observations]
     links = [str(row).encode() for of_image in candidates.linked for row in of_image]
     return [
         *explaining,
