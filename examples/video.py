@@ -13,8 +13,7 @@ from objectseeker import Defense, Patch
 from objectseeker.core.boxes import iou
 from objectseeker.core.recipes import Rolling
 from objectseeker.core.temporal import FramePositions, earliest_uncertified_start, frame_positions
-from objectseeker.inference.decoding import open_video
-from objectseeker.inference.frame_sources import Choice, Frame, frames_of
+from objectseeker.inference.frame_sources import FrameSelection, VideoFrame, open_video, read_frames
 
 MOVES = 2  # pixels that the patch moves from one frame to the next, at most
 clip, file = sys.argv[1:]
@@ -26,10 +25,10 @@ turns = []
 
 def frames():
     """What is decoded, with the turn that decides a frame's share of the masks; frames that are lost are left out."""
-    for frame in frames_of(open_video(clip), Choice()):
-        if isinstance(frame, Frame):
-            turns.append(frame.turn)
-            yield frame.turn, frame.image
+    for frame in read_frames(open_video(clip), FrameSelection()):
+        if isinstance(frame, VideoFrame):
+            turns.append(frame.rolling_index)
+            yield frame.rolling_index, frame.image
 
 
 followed, track = None, []  # the first object, by a tracker of two lines: use your own

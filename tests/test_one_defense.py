@@ -171,7 +171,7 @@ def test_every_object_that_a_file_certifies_is_output_by_that_file_in_another_pr
     assert len(wanted) > 20  # something was certified
     run(workplace, "detect", attacked.name, "--defense", relative, "--out", f"found-{name}", "--no-annotate")
     rows = json.loads((workplace / f"found-{name}" / "detections.json").read_text())
-    assert {row["defense"] for row in rows} <= {bound.sha256}
+    assert {row["defense_sha256"] for row in rows} <= {bound.sha256}
     assert Defense.load(workplace / f"found-{name}" / "defense.json").sha256 == bound.sha256
     by_image: dict = {}
     for row in rows:
@@ -229,7 +229,7 @@ def test_the_packages_cheap_defense_the_whole_way_by_its_name(tmp_path):
     assert len(wanted) >= 3
     run(tmp_path, "detect", "attacked", *fast, "--out", "found", "--no-annotate")
     rows = json.loads((tmp_path / "found" / "detections.json").read_text())
-    assert {row["defense"] for row in rows} == {answer["defense"]["sha256"]}
+    assert {row["defense_sha256"] for row in rows} == {answer["defense"]["sha256"]}
     lost = [
         file
         for file, (box, names) in wanted.items()
@@ -265,7 +265,7 @@ def test_the_packages_defense_for_video_the_whole_way_by_its_name(tmp_path):
         save_frames(tmp_path / f"attacked-{turn}", attacked)
         run(tmp_path, "detect", f"video:attacked-{turn}", *video, "--no-annotate", "--out", f"found-{turn}")
         lines = [json.loads(line) for line in (tmp_path / f"found-{turn}" / "frames.jsonl").read_text().splitlines()]
-        assert {line["defense"] for line in lines} == {answer["defense"]["sha256"]}
+        assert {line["defense_sha256"] for line in lines} == {answer["defense"]["sha256"]}
         assert any(
             found_in(line["boxes"], place, ("person",), False) for line, place in zip(lines, places, strict=True)
         )

@@ -48,7 +48,7 @@ def results(tmp_path_factory):
     Path(given["shown"]).mkdir()
     commands = [
         ["observe", f"coco:{given['truth.json']}:{given['photos']}", *detector, *few, "--out", given["run"]],
-        ["detect", given["photos"], *detector, *few, "--alert", *out["found"]],
+        ["detect", given["photos"], *detector, *few, *out["found"]],
         ["certify", given["run"], "--out", table],
         ["evaluate", given["run"], *out["evaluated"]],
         ["report", given["run"], "--out", report],

@@ -16,6 +16,7 @@ from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.files.images import load_image
 from objectseeker.gate import gate
+from objectseeker.inference import detect
 
 if TYPE_CHECKING:
     from objectseeker.runs.observe import observe
@@ -37,6 +38,7 @@ __all__ = [
     "Patch",
     "Rule",
     "Run",
+    "detect",
     "gate",
     "load_image",
     "observe",

@@ -46,7 +46,7 @@ def test_detect_writes_coco_results_and_pictures(workplace):
     assert [(row["image_id"], row["image"]) for row in rows] == [(1, "one.png"), (2, "two.png")]
     assert rows[0]["bbox"] == [30, 20, 30, 20]
     assert rows[0]["category_name"] == "bright"
-    assert {row["found_by"] for row in rows} == {"image"}
+    assert {row["origin"] for row in rows} == {"base"}
     picture = np.asarray(PIL.Image.open(workplace / "found" / "annotated" / "one.jpg"))
     assert picture.shape[0] > 60  # the image, and a legend
     assert picture.shape[1:] == (90, 3)
@@ -67,9 +67,9 @@ def test_detect_marks_what_only_masking_found(workplace):
         workplace, "detect", "attacked.png", "-d", "python:shy:detect", "--masks", "halves:5", "--out", "o", "--json"
     )
     answer = json.loads(done.stdout)
-    assert answer["found_by_masks_only"] == answer["detections"] == 1
+    assert answer["recovered_boxes"] == answer["detections"] == 1
     (row,) = json.loads((workplace / "o" / "detections.json").read_text())
-    assert row["found_by"] == "masks"
+    assert row["origin"] == "recovered"
     assert row["bbox"] == [30, 20, 30, 20]
 
 

@@ -65,7 +65,7 @@ def test_killed_and_interrupted_it_goes_on_to_the_same_files(workplace):
     code, errors = stopped(workplace, 2, signal.SIGINT, *arguments, "o")
     assert code == 130, errors
     assert "1 of 3 images done before" in errors
-    assert "2 of 3 images are kept in o, the same command goes on from there" in errors
+    assert "2 of 3 images are kept in o, rerun the same command to resume" in errors
     assert "Traceback" not in errors
     assert "2 of 3 images done before" in run(workplace, *arguments, "o").stderr
     run(workplace, *arguments, "whole")
@@ -79,15 +79,15 @@ def test_certificates_of_the_boxes_themselves(workplace):
     assert "12 half masks: 3 images x 13 views = 39 forward passes" in done.stderr
     assert "of 3 boxes" in done.stdout
     assert "against a patch of 2%" in done.stdout
-    assert "An image that is already attacked may hide objects that are not among its boxes" in done.stdout
+    assert "If an image is already attacked, objects may be missing from its boxes" in done.stdout
     rows = json.loads((workplace / "o" / "detections.json").read_text())
-    assert {row["defense"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
+    assert {row["defense_sha256"] for row in rows} == {Defense.load(workplace / "o" / "defense.json").sha256}
     answer = json.loads(
         run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "0.02", "--json").stdout
     )
     for where in ("far", "close", "over", "anywhere"):
         assert answer["certificates"][where] == sum(row[where] for row in rows)
-    assert "already attacked" in answer["about"]
+    assert "already attacked" in answer["certificates"]["about"]
     other = run(workplace, "detect", "photos", *OPTIONS, "--out", "o", "--certify", "--patch", "3%", code=2)
     assert "patch_area was 0.02, now 0.03" in other.stderr
     assert other.stderr.count("\n") == 1

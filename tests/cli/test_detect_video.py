@@ -14,8 +14,7 @@ from command import DETECTOR, run
 
 from objectseeker import Defense, Halves
 from objectseeker.core.recipes import Rolling
-from objectseeker.inference.decoding import open_video
-from objectseeker.inference.frame_sources import Choice, frames_of
+from objectseeker.inference.frame_sources import FrameSelection, open_video, read_frames
 
 pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
 
@@ -42,13 +41,13 @@ def test_a_video_is_decoded_defended_written_and_reopened(workplace):
     done = run(workplace, "detect", "clip.mkv", *OPTIONS, "halves:3", "--out", "o")
     assert "about 12 frames x 13 views = 156 forward passes" in done.stderr
     assert "12 boxes in 12 frames" in done.stdout
-    assert "13 passes a frame" in done.stdout
+    assert "13 forward passes per frame" in done.stdout
     written = lines(workplace / "o")
     assert [line["frame"] for line in written] == list(range(12))
     assert [line["time"] for line in written] == pytest.approx([number / 10 for number in range(12)])
     assert [boxes(line) for line in written] == [[[2.0 * number, 60.0, 20.0, 16.0]] for number in range(12)]
-    assert {line["defense"] for line in written} == {Defense.load(workplace / "o" / "defense.json").sha256}
-    again = list(frames_of(open_video(str(workplace / "o" / "annotated.mp4")), Choice()))
+    assert {line["defense_sha256"] for line in written} == {Defense.load(workplace / "o" / "defense.json").sha256}
+    again = list(read_frames(open_video(str(workplace / "o" / "annotated.mp4")), FrameSelection()))
     assert [frame.time for frame in again] == pytest.approx([line["time"] for line in written], abs=0.001)
     for number, frame in enumerate(again):
         inside = frame.image[66:70, 2 * number + 6 : 2 * number + 14].astype(int)
@@ -60,17 +59,17 @@ def test_a_video_is_decoded_defended_written_and_reopened(workplace):
 
 def test_rolling_masks_parts_of_a_video_and_json(workplace):
     where = ["--start", "0:00.3", "--end", "1", "--stride", "2"]
-    options = [*OPTIONS, "rolling:2:halves:3", *where, "--no-annotate", "--certify", "--alert", "--json"]
+    options = [*OPTIONS, "rolling:2:halves:3", *where, "--no-annotate", "--certify", "--json"]
     done = run(workplace, "detect", "clip.mkv", *options, "--out", "o")
     answer = json.loads(done.stdout)
-    assert "with --stride 2 frames are shown other shares" in " ".join(done.stderr.split())
+    assert "Frames with a stride of 2 are shown other shares" in " ".join(done.stderr.split())
     written = lines(workplace / "o")
     assert [line["frame"] for line in written] == [3, 5, 7, 9]
     shares = [str(Rolling(Halves(3), 2).recipe_for_frame(number // 2)) for number in (3, 5, 7, 9)]
     assert [line["masks"] for line in written] == shares
-    assert sum(line["passes"] for line in written[:2]) == 1 + 13
-    assert answer["passes"] == 2 * 14
-    assert (answer["frames"], answer["failed"], answer["cut_off"], answer["stopped"]) == (4, 0, None, False)
+    assert sum(line["forward_passes"] for line in written[:2]) == 1 + 13
+    assert answer["forward_passes"] == 2 * 14
+    assert (answer["frames"], answer["failed"], answer["stop_reason"], answer["interrupted"]) == (4, 0, None, False)
     assert answer["certificates"]["far"] == sum(box["far"] for line in written for box in line["boxes"])
     assert answer["alerts"] == sum(line["alert"] for line in written)
     assert not (workplace / "o" / "annotated.mp4").exists()
@@ -96,10 +95,12 @@ def test_a_folder_of_frames(workplace):
 def test_questions_that_make_no_sense(workplace):
     wrong = {
         ("clip.mkv", "a.png"): "give it alone",
-        ("photos", "--stride", "2"): "--stride: these are about videos",
+        ("photos", "--stride", "2"): "--stride: only for videos",
         ("clip.mkv", "--start", "soon"): "--start is a time in seconds or as h:mm:ss, got 'soon'",
-        ("clip.mkv", "--start", "99"): "no frame of clip.mkv is taken",
+        ("clip.mkv", "--start", "99"): "no frame of clip.mkv is selected",
     }
+    (workplace / "photos").mkdir()
+    PIL.Image.fromarray(scene(3)).save(workplace / "photos" / "a.png")
     for arguments, words in wrong.items():
         done = run(workplace, "detect", *arguments, *OPTIONS, "halves:1", "--out", "o", code=2)
         assert words in done.stderr
@@ -138,7 +139,7 @@ def test_ctrl_c_ends_it_in_order(workplace):
     assert "Stopped by Ctrl-C. 6 frames are kept in o." in errors
     assert "6 boxes in 6 frames" in printed
     assert "Traceback" not in errors
-    assert len(list(frames_of(open_video(str(workplace / "o" / "annotated.mp4")), Choice()))) == 6
+    assert len(list(read_frames(open_video(str(workplace / "o" / "annotated.mp4")), FrameSelection()))) == 6
     assert sorted(file.name for file in (workplace / "o").iterdir()) == [
         "annotated.mp4",
         "defense.json",

@@ -9,14 +9,21 @@ import pytest
 from clips import encode, moving, scene, turned
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.inference.decoding import is_video, open_video
-from objectseeker.inference.frame_sources import Choice, Folder, Frame, Lost, frames_of
+from objectseeker.inference.frame_sources import (
+    FrameFolder,
+    FrameSelection,
+    LostFrame,
+    VideoFrame,
+    is_video,
+    open_video,
+    read_frames,
+)
 
 pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
 
 
 def read(given, **choice):
-    return list(frames_of(open_video(str(given)), Choice(**choice)))
+    return list(read_frames(open_video(str(given)), FrameSelection(**choice)))
 
 
 def close(image, other):
@@ -29,7 +36,7 @@ def test_frames_come_in_order_with_their_times(tmp_path):
     file = encode(tmp_path / "a.mp4", moving(5), times=times)
     video = open_video(str(file))
     assert (video.name, video.total, video.live) == ("a.mp4", 5, False)
-    frames = list(frames_of(video, Choice()))
+    frames = list(read_frames(video, FrameSelection()))
     assert [frame.number for frame in frames] == [0, 1, 2, 3, 4]
     assert [frame.time for frame in frames] == pytest.approx(times, abs=0.002)
     assert all(close(frame.image, image) for frame, image in zip(frames, moving(5), strict=True))
@@ -82,7 +89,7 @@ def test_a_frame_of_too_many_pixels_is_lost(tmp_path, monkeypatch):
     file = encode(tmp_path / "a.mp4", moving(2))
     monkeypatch.setenv("OBJECTSEEKER_MAX_MEGAPIXELS", "0.003")
     lost = read(file)
-    assert [(type(event), event.number) for event in lost] == [(Lost, 0), (Lost, 1)]
+    assert [(type(event), event.number) for event in lost] == [(LostFrame, 0), (LostFrame, 1)]
     assert "a.mp4, frame 1: its 64x48 pixels" in lost[1].reason
 
 
@@ -120,11 +127,11 @@ def test_a_cut_off_file_keeps_what_is_there(tmp_path, name):
     file.write_bytes(file.read_bytes()[: int(0.7 * file.stat().st_size)])
     frames, lost = [], []
     for event in read(file):
-        (frames if isinstance(event, Frame) else lost).append(event)
+        (frames if isinstance(event, VideoFrame) else lost).append(event)
     assert 3 < len(frames) < 20
     assert all(close(frame.image, moving(20)[frame.number]) for frame in frames)
     assert lost[-1].number is None
-    assert "cut off" in lost[-1].reason
+    assert "is truncated" in lost[-1].reason
 
 
 def test_a_damaged_frame_is_lost_and_the_others_go_on(tmp_path):
@@ -135,9 +142,11 @@ def test_a_damaged_frame_is_lost_and_the_others_go_on(tmp_path):
     content[third : third + 8] = bytes(8)
     file.write_bytes(content)
     events = read(file)
-    assert [type(event) for event in events] == [Frame, Frame, Lost, Frame, Frame, Frame]
+    assert [type(event) for event in events] == [VideoFrame, VideoFrame, LostFrame, VideoFrame, VideoFrame, VideoFrame]
     assert events[2].number == 2
-    assert all(np.array_equal(event.image, scene(2 * event.number)) for event in events if isinstance(event, Frame))
+    assert all(
+        np.array_equal(event.image, scene(2 * event.number)) for event in events if isinstance(event, VideoFrame)
+    )
 
 
 def noise(seed):
@@ -152,7 +161,7 @@ def test_a_frame_that_is_patched_up_is_lost(tmp_path):
     file.write_bytes(content)
     events = read(file)
     assert [event.number for event in events] == list(range(6))
-    assert [event.reason for event in events if isinstance(event, Lost)] == ["parts of it are missing"]
+    assert [event.reason for event in events if isinstance(event, LostFrame)] == ["parts of it are missing"]
 
 
 @contextmanager
@@ -186,7 +195,7 @@ def test_a_stream_that_breaks_off_keeps_what_came(tmp_path):
         *frames, lost = read(f"{address}/a.ts")
     assert 3 < len(frames) < 20
     assert [frame.number for frame in frames] == list(range(len(frames)))
-    assert (lost.number, "breaks off" in lost.reason) == (None, True)
+    assert (lost.number, "stops after" in lost.reason) == (None, True)
 
 
 def test_a_file_opens_no_other_file_and_no_address(tmp_path):
@@ -208,7 +217,7 @@ def test_what_cannot_be_read_is_named_in_a_sentence(tmp_path):
     (tmp_path / "empty.mp4").touch()
     encode(tmp_path / "sound.mkv", moving(1), codec="ffv1", pixels="bgr0")
     wrong = {
-        tmp_path / "text.mp4": "text.mp4: it is damaged or no video",
+        tmp_path / "text.mp4": "text.mp4: it is damaged or not a video",
         tmp_path / "empty.mp4": "it is empty",
         tmp_path / "none.mp4": "there is no file",
         "987": "no camera 987",
@@ -231,4 +240,4 @@ def test_what_names_a_video(tmp_path, monkeypatch):
     others = ["frames", "7", "a.jpg", "a.gif", "1234", "coco:a.json:b", "https://host/list.txt", "s3://bucket/photos"]
     assert [given for given in videos if not is_video(given)] == []
     assert [given for given in others if is_video(given)] == []
-    assert isinstance(open_video("video:frames", rate=5), Folder)
+    assert isinstance(open_video("video:frames", rate=5), FrameFolder)

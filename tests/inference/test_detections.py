@@ -1,9 +1,11 @@
 """What detect leaves behind: names, ids, certificates, files, and that finished images stay finished."""
 
+import contextlib
 import csv
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +13,24 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from objectseeker import Detections, Halves, ObjectSeeker, ObjectSeekerError, Patch, Rule
+from objectseeker import Defense, Detections, Halves, ObjectSeeker, ObjectSeekerError, Patch, Rule
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.datasets import open_dataset
-from objectseeker.inference import images as job
-from objectseeker.inference.image_sources import (
-    Categories,
-    categories_of_dataset,
-    is_dataset,
-    sources_of_dataset,
-    sources_of_files,
+from objectseeker.inference.images import (
+    ImageDetection,
+    _defense_key,
+    annotated_names,
+    dataset_categories,
+    dataset_sources,
+    detect_images,
+    find_sources,
+    is_dataset_spec,
 )
-from objectseeker.inference.images import CERTIFICATE, Results, look, look_at_all, picture_names
-from objectseeker.inference.journal import FILE, journal_in, pixels_sha256
+from objectseeker.inference.journal import FILE, open_journal, pixels_sha256
+from objectseeker.inference.results import CERTIFICATE, Categories, DetectionTotals, ImageResult, detect_image
 from objectseeker.metrics import ThreatModel
 
-ABOUT = {"defense": {"masks": "halves:3", "rule": {"mask_threshold": 0.7}}, "certified": None}
+DEFENSE = Defense(detector="python:a:b", rule=Rule(mask_threshold=0.7), masks=Halves(3))
 NAMES = ("bright", "dim")
 
 
@@ -59,41 +63,51 @@ def save(folder: Path, *names: str) -> Path:
     return folder
 
 
-class Counting:
-    """A detector that says how many images it was asked about, and fails on some."""
+class Counting(ObjectSeeker):
+    """A defended detector that counts the images it is asked about, and fails on some."""
 
-    def __init__(self, seeker: ObjectSeeker, fails=()):
-        self._seeker, self._fails, self.asked = seeker, list(fails), 0
+    def __init__(self, fails=()):
+        super().__init__(see, Rule(), masks=Halves(3))
+        object.__setattr__(self, "fails", list(fails))
+        object.__setattr__(self, "asked", 0)
 
     def defend(self, image):
-        self.asked += 1
-        for sha256, error in self._fails:
+        object.__setattr__(self, "asked", self.asked + 1)
+        for sha256, error in self.fails:
             if pixels_sha256(image) == sha256:
                 raise error
-        return self._seeker.defend(image)
-
-    def certify(self, *given, **options):
-        return self._seeker.certify(*given, **options)
+        return super().defend(image)
 
 
 def seeker(fails=()) -> Any:
-    return Counting(ObjectSeeker(see, Rule(), masks=Halves(3)), fails)
+    return Counting(fails)
 
 
-def detect(folder: Path, out: Path, used: Any = None, *, threat=None, stop_after=None, about=ABOUT):
-    """What the command does, with files; stops after some images as if interrupted."""
-    sources = sources_of_files([folder])
-    looked = []
-    with journal_in(out, about) as journal:
-        stream = look_at_all(used or seeker(), sources, journal, threat=threat, pictures=out / "annotated", names=NAMES)
-        for one in stream:
-            looked.append(one)
-            if len(looked) == stop_after:
-                return looked
-        done = [(one.source, one.found.sha256) for one in looked if one.found is not None]
-        certified = None if threat is None else {"patch_area": threat.area}
-        Results(journal, done, Categories.of_detector(NAMES), "sha", certified).save(out, alerts=True)
-    return looked
+def detection(sources, out, used=None, *, threat=None, defense=DEFENSE, categories=None) -> ImageDetection:
+    """What the command runs, with files."""
+    described = None if threat is None else threat.to_dict(defense.rule)
+    return ImageDetection(
+        seeker=used or seeker(),
+        sources=sources,
+        categories=categories or Categories.from_detector(NAMES),
+        threat=threat,
+        defense=defense,
+        out=out,
+        totals=DetectionTotals(out=out, threat=described, defense_sha256="sha"),
+    )
+
+
+def detect(folder: Path, out: Path, used: Any = None, *, threat=None, stop_after=None, defense=DEFENSE):
+    """The results of a run; it stops after some images as if interrupted."""
+    results = []
+    with contextlib.closing(
+        detection(find_sources([folder]), out, used, threat=threat, defense=defense).results()
+    ) as run:
+        for result in run:
+            results.append(result)
+            if len(results) == stop_after:
+                break
+    return results
 
 
 def bytes_of(out: Path) -> dict:
@@ -107,14 +121,14 @@ def bytes_of(out: Path) -> dict:
 def test_images_are_called_by_their_place_below_what_was_given(tmp_path):
     one = save(tmp_path / "home" / "photos", "a.png", "sub/a.png")
     two = save(tmp_path / "photos", "a.png")
-    assert [source.name for source in sources_of_files([one])] == ["a.png", "sub/a.png"]
-    assert [source.id for source in sources_of_files([one])] == [1, 2]
-    names = [source.name for source in sources_of_files([one, two / "a.png", one / "a.png"])]
+    assert [source.name for source in find_sources([one])] == ["a.png", "sub/a.png"]
+    assert [source.id for source in find_sources([one])] == [1, 2]
+    names = [source.name for source in find_sources([one, two / "a.png", one / "a.png"])]
     assert names == ["photos/a.png", "photos/sub/a.png", "a.png"]  # each file once
-    both = [source.name for source in sources_of_files([one, two])]
+    both = [source.name for source in find_sources([one, two])]
     assert both == ["home/photos/a.png", "photos/sub/a.png", f"{tmp_path.name}/photos/a.png"]
     (tmp_path / "link.png").symlink_to(two / "a.png")
-    assert sources_of_files([tmp_path / "link.png"])[0].name == "link.png"
+    assert find_sources([tmp_path / "link.png"])[0].name == "link.png"
 
 
 def test_a_name_that_is_not_utf8_can_be_written(tmp_path):
@@ -123,7 +137,7 @@ def test_a_name_that_is_not_utf8_can_be_written(tmp_path):
     with open(os.fsencode(folder) + b"/caf\xe9.png", "wb") as file:  # noqa: PTH123
         PIL.Image.fromarray(photograph(0)).save(file, "PNG")
     (one,) = detect(folder, tmp_path / "o")
-    assert one.source.name == "caf\\udce9.png"
+    assert one.name == "caf\\udce9.png"
     assert [row["image"] for row in csv.DictReader((tmp_path / "o" / "boxes.csv").open())] == ["caf\\udce9.png"] * 2
 
 
@@ -139,7 +153,7 @@ def test_pictures_end_in_one_suffix_and_stay_apart():
         "/etc/y.png",
         "n" * 300 + ".png",
     ]
-    pictures = dict(zip(names, picture_names(names), strict=True))
+    pictures = dict(zip(names, annotated_names(names), strict=True))
     assert pictures["x.jpg"] == "x.jpg"
     assert pictures["sub/x.png"] == "sub/x.jpg"
     assert pictures["7"] == "7.jpg"
@@ -152,9 +166,8 @@ def test_pictures_end_in_one_suffix_and_stay_apart():
 def test_what_is_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "list:of", "a.png")
-    assert [is_dataset(text) for text in ("coco:a.json:b", "s3://bucket/f", "list:of", "C:", "photos", "x" * 5000)] == [
-        True, True, False, False, False, False,
-    ]  # fmt: skip
+    specs = ("coco:a.json:b", "s3://bucket/f", "list:of", "C:", "photos", "x" * 5000)
+    assert [is_dataset_spec(spec) for spec in specs] == [True, True, False, False, False, False]
 
 
 # --- what is written ------------------------------------------------------------------------------------------------
@@ -218,8 +231,8 @@ def coco_data(folder: Path, detector_names, class_map=None):
     content = {"info": {}, "images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(content))
     data = open_dataset(f"coco:{folder / 'truth.json'}:{folder / 'photos'}")
-    sources, ids = sources_of_dataset(data)
-    return sources, *categories_of_dataset(data, ids, detector_names, class_map)
+    sources, ids = dataset_sources(data)
+    return sources, *dataset_categories(data, ids, detector_names, class_map)
 
 
 def test_results_of_coco_data_have_its_own_ids(tmp_path):
@@ -227,16 +240,13 @@ def test_results_of_coco_data_have_its_own_ids(tmp_path):
     sources, categories, warnings = coco_data(tmp_path, NAMES, {"bright": "lamp"})
     assert any("cat" in sentence for sentence in warnings)
     out = tmp_path / "o"
-    with journal_in(out, ABOUT) as journal:
-        looked = list(look_at_all(seeker(), sources, journal))
-        done = [(one.source, one.found.sha256) for one in looked]
-        totals = Results(journal, done, categories, "sha").save(out)
+    totals = detection(sources, out, categories=categories).finish()
     rows = json.loads((out / "detections.json").read_text())
     assert [(row["image_id"], row["image"], row["category_id"], row["category_name"]) for row in rows] == [
         (900, "a.png", 21, "lamp"),
         (7, "b.png", 21, "lamp"),
     ]
-    assert totals.left_out == {"dim": 2}
+    assert totals.unmatched == {"dim": 2}
     for truth in (tmp_path / "truth.json", out / "images.json"):
         loaded = coco.COCO(str(truth)).loadRes(str(out / "detections.json"))
         assert len(loaded.getAnnIds(imgIds=[7], catIds=[21])) == 1
@@ -251,9 +261,9 @@ def test_results_of_coco_data_have_its_own_ids(tmp_path):
 
 
 def test_a_detector_without_names_has_categories_by_number():
-    categories = Categories.of_detector(())
-    assert categories.of(4) == (5, "4")
-    assert categories.listed({4, 2}) == [{"id": 3, "name": "2"}, {"id": 5, "name": "4"}]
+    categories = Categories.from_detector(())
+    assert categories.find(4) == (5, "4")
+    assert categories.to_coco_categories({4, 2}) == [{"id": 3, "name": "2"}, {"id": 5, "name": "4"}]
 
 
 # --- stopping and going on ------------------------------------------------------------------------------------------
@@ -293,7 +303,7 @@ def test_a_damaged_line_does_not_count(tmp_path, damage):
         assert bytes_of(out) == before
 
 
-def test_an_image_that_was_replaced_is_looked_at_again(tmp_path):
+def test_an_image_that_was_replaced_is_processed_again(tmp_path, caplog):
     """By another of the same size and date: what counts is what is in it."""
     folder, out = save(tmp_path / "photos", "a.bmp", "b.bmp"), tmp_path / "o"
     detect(folder, out)
@@ -302,14 +312,17 @@ def test_an_image_that_was_replaced_is_looked_at_again(tmp_path):
     os.utime(folder / "a.bmp", ns=(old.st_atime_ns, old.st_mtime_ns))
     assert (folder / "a.bmp").stat().st_size == old.st_size
     used = seeker()
-    with journal_in(out, ABOUT) as journal:
-        first, second = look_at_all(used, sources_of_files([folder]), journal, only_known="it may be another")
-    assert "it may be another" in first.failure
-    assert second.found is not None
+    with open_journal(out, {"defense": _defense_key(DEFENSE), "certified": None}) as journal:
+        first, second = detect_images(used, find_sources([folder]), journal, skip_new="it may be another")
+    assert "it may be another" in first.error
+    assert not second.error
     assert used.asked == 0
-    looked = detect(folder, out, used)
+    caplog.clear()
+    detect(folder, out, used)
     assert used.asked == 1
-    assert [one.changed for one in looked] == [True, False]
+    assert [record.getMessage() for record in caplog.records if "processed again" in record.getMessage()] == [
+        "a.bmp is not the image it was before: it is processed again"
+    ]
     rows = json.loads((out / "detections.json").read_text())
     assert rows[0]["bbox"][0] == 11
     detect(folder, tmp_path / "fresh")
@@ -329,23 +342,21 @@ def test_a_picture_that_is_missing_is_drawn_again(tmp_path):
 def test_results_of_another_defense_are_refused_and_the_difference_is_named(tmp_path):
     folder, out = save(tmp_path / "photos", "a.png"), tmp_path / "o"
     detect(folder, out)
-    other = {"defense": {"masks": "halves:4", "rule": {"mask_threshold": 0.7}}, "certified": None}
     with pytest.raises(ObjectSeekerError, match=r"another defense \(masks was halves:3, now halves:4\)"):
-        detect(folder, out, about=other)
+        detect(folder, out, defense=replace(DEFENSE, masks=Halves(4)))
     with pytest.raises(ObjectSeekerError, match=r"mask_threshold was 0\.7, now 0\.6"):
-        detect(
-            folder, out, about={"defense": {"masks": "halves:3", "rule": {"mask_threshold": 0.6}}, "certified": None}
-        )
-    with pytest.raises(ObjectSeekerError, match=r"certified otherwise \(certified was none, now patch_area 0\.02\)"):
-        detect(folder, out, about=ABOUT | {"certified": {"patch_area": 0.02}})
+        detect(folder, out, defense=replace(DEFENSE, rule=Rule(mask_threshold=0.6)))
+    with pytest.raises(ObjectSeekerError, match=r"with other certificates \(certified was none, now patch_area 0\.02"):
+        detect(folder, out, threat=ThreatModel(area=0.02))
     (out / FILE).write_text("something else\n")
     with pytest.raises(ObjectSeekerError, match="damaged or from another version"):
         detect(folder, out)
 
 
 def test_two_processes_do_not_write_one_folder(tmp_path):
-    with journal_in(tmp_path, ABOUT), pytest.raises(ObjectSeekerError, match="another process"):  # noqa: SIM117
-        with journal_in(tmp_path, ABOUT):
+    settings = {"defense": {}, "certified": None}
+    with open_journal(tmp_path, settings), pytest.raises(ObjectSeekerError, match="another process"):  # noqa: SIM117
+        with open_journal(tmp_path, settings):
             pass
 
 
@@ -354,9 +365,7 @@ def test_one_image_that_fails_does_not_stop_the_others(tmp_path):
     (folder / "b.png").write_text("not a picture")
     fails = [(pixels_sha256(photograph(0)), RuntimeError("boom")), (pixels_sha256(photograph(2)), MemoryError())]
     looked = detect(folder, out, seeker(fails))
-    assert ["boom" in looked[0].failure, "b.png" in looked[1].failure, "not enough memory" in looked[2].failure] == [
-        True
-    ] * 3
+    assert ["boom" in looked[0].error, "b.png" in looked[1].error, "not enough memory" in looked[2].error] == [True] * 3
     assert {row["image"] for row in json.loads((out / "detections.json").read_text())} == {"d.png"}
     assert [image["id"] for image in json.loads((out / "images.json").read_text())["images"]] == [4]
     used = seeker()
@@ -370,16 +379,17 @@ def test_an_image_longer_than_a_jpeg_can_be_is_drawn_smaller(tmp_path):
     folder.mkdir()
     PIL.Image.fromarray(np.full((70_000, 1, 3), 255, np.uint8)).save(folder / "long.png")
     (one,) = detect(folder, out)
-    assert not one.no_picture
+    assert not one.error
     assert PIL.Image.open(out / "annotated" / "long.jpg").height == 65_500
 
 
 def test_a_picture_that_cannot_be_written_leaves_the_boxes(tmp_path):
     folder, out = save(tmp_path / "photos", "x.png", "y.png"), tmp_path / "o"
     (out / "annotated" / "x.jpg").mkdir(parents=True)
-    first, second = detect(folder, out)
-    assert "x.jpg" in first.no_picture
-    assert not second.no_picture
+    run = detection(find_sources([folder]), out)
+    totals = run.finish()
+    assert list(totals.annotation_errors) == ["x.png"]
+    assert "x.jpg" in totals.annotation_errors["x.png"]
     assert len(json.loads((out / "detections.json").read_text())) == 4
 
 
@@ -403,9 +413,9 @@ def test_a_full_disk_ends_it_with_a_sentence_and_keeps_what_is_finished(tmp_path
 
 def test_what_is_kept_is_kept_to_the_last_bit():
     image = photograph(1)
-    found = look(ObjectSeeker(see, Rule(), masks=Halves(3)), image, pixels_sha256(image), ThreatModel())
-    again = job.Found.from_dict(json.loads(json.dumps(found.to_dict())))
-    assert again.boxes == found.boxes
-    assert (again.sha256, again.size, again.base, again.certificates) == (
-        found.sha256, found.size, found.base, found.certificates,
+    found = detect_image(ObjectSeeker(see, Rule(), masks=Halves(3)), image, threat=ThreatModel())
+    again = ImageResult.from_dict(json.loads(json.dumps(found.to_dict())), "image", 1)
+    assert again.detections == found.detections
+    assert (again.pixels_sha256, again.size, again.base_boxes, again.certificates) == (
+        found.pixels_sha256, found.size, found.base_boxes, found.certificates,
     )  # fmt: skip

@@ -11,9 +11,8 @@ import pytest
 from clips import scene
 
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.inference.decoding import open_video
-from objectseeker.inference.encoding import VideoWriter
-from objectseeker.inference.frame_sources import Choice, frames_of
+from objectseeker.inference.frame_sources import FrameSelection, open_video, read_frames
+from objectseeker.inference.video import VideoWriter
 
 pytest.importorskip("av", reason="PyAV (the extra video) is not installed")
 
@@ -28,7 +27,7 @@ def write(file, size=(63, 47), times=TIMES, rate=25):
 
 
 def read(file):
-    return list(frames_of(open_video(str(file)), Choice()))
+    return list(read_frames(open_video(str(file)), FrameSelection()))
 
 
 def test_pictures_and_times_are_kept_and_sides_made_even(tmp_path):

@@ -11,8 +11,8 @@ from objectseeker import Halves, ObjectSeeker, Rule
 from objectseeker.core.recipes import Rolling
 from objectseeker.datasets import open_dataset
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.inference.defended_video import watch
-from objectseeker.inference.frame_sources import Choice, Folder, frames_of
+from objectseeker.inference.frame_sources import FrameFolder, FrameSelection, read_frames
+from objectseeker.inference.video import detect_frames
 
 ROLLING = Rolling(Halves(3), 3)
 SEEKER = ObjectSeeker(Spots(), Rule(), masks=ROLLING)
@@ -34,13 +34,14 @@ def observed(spec, folder):
 
 def deployed(folder, **choice):
     """What `detect` shows: masks by the name of the image, None where the frame is lost."""
-    video = Folder(folder)
+    video = FrameFolder(folder)
     names = {number: file.stem for number, file in video.files}
     shown = {}
-    for one in watch(SEEKER, frames_of(video, Choice(**choice))):
-        name = names[one.frame.number]
-        shown[name] = None if one.found is None else SEEKER.for_frame(one.frame.turn).masks.masks(24, 20)
-        assert one.found is None or one.masks == str(SEEKER.for_frame(one.frame.turn).masks)
+    for frame, result in detect_frames(SEEKER, read_frames(video, FrameSelection(**choice))):
+        name = names[frame.number]
+        recipe = None if result.error else SEEKER.for_frame(frame.rolling_index).masks
+        shown[name] = None if recipe is None else recipe.masks(24, 20)
+        assert recipe is None or result.masks == str(recipe)
     return shown
 
 
@@ -65,8 +66,8 @@ def test_a_stream_shows_the_shares_of_a_run(tmp_path, spec, below, names):
 def test_with_a_stride_all_shares_are_shown_in_turn(tmp_path):
     images(tmp_path / "clip", range(12))
     for start in (0, 1, 2):
-        video = frames_of(Folder(tmp_path / "clip"), Choice(stride=3, start=start / 25))
-        turns = [frame.turn for frame in video]
+        video = read_frames(FrameFolder(tmp_path / "clip"), FrameSelection(stride=3, start=start / 25))
+        turns = [frame.rolling_index for frame in video]
         assert turns == list(range(turns[0], turns[0] + 4))
     of_run = observed(f"frames:{tmp_path / 'clip'}", tmp_path / "run")
     assert deployed(tmp_path / "clip", stride=3).items() - of_run.items()  # a run of all frames is not about these
@@ -75,7 +76,7 @@ def test_with_a_stride_all_shares_are_shown_in_turn(tmp_path):
 def test_a_name_that_is_no_number_among_numbers_is_refused(tmp_path):
     images(tmp_path / "img1", (1, 2, "thumb"))
     with pytest.raises(ObjectSeekerError, match=r"thumb\.png is not named by the number of a frame"):
-        Folder(tmp_path / "img1")
+        FrameFolder(tmp_path / "img1")
 
 
 # --- whatever is below, beside or before the folder: the same numbers, or an error ----------------------------------
@@ -84,7 +85,7 @@ LATE = ("000003", "000005")  # counted they would be frames 0 and 1
 
 
 def numbers_of_video(folder):
-    return {file.name: number for number, file in Folder(folder).files}
+    return {file.name: number for number, file in FrameFolder(folder).files}
 
 
 def numbers_of_dataset(spec):
@@ -109,7 +110,7 @@ def test_a_stray_image_below_the_frames_is_an_error_for_a_video(tmp_path, below)
     assert numbers_of_dataset(f"frames:{root / 'img1'}").items() >= BY_NAME.items()
     for folder in (root / "img1", root):
         with pytest.raises(ObjectSeekerError, match=r"holds images in several folders, such as .*img1 and .*img1/"):
-            Folder(folder)
+            FrameFolder(folder)
 
 
 def test_an_image_beside_or_before_the_folder_of_frames_is_an_error_for_a_video(tmp_path):
@@ -118,11 +119,11 @@ def test_an_image_beside_or_before_the_folder_of_frames_is_an_error_for_a_video(
     PIL.Image.new("RGB", (4, 4)).save(tmp_path / "cover.png")
     for folder in (root, tmp_path):
         with pytest.raises(ObjectSeekerError, match="several folders"):
-            Folder(folder)
+            FrameFolder(folder)
     assert numbers_of_video(root / "img1") == numbers_of_dataset(f"mot:{root}") == BY_NAME
     mot(tmp_path / "seq2")
     with pytest.raises(ObjectSeekerError, match="several folders"):
-        Folder(tmp_path)
+        FrameFolder(tmp_path)
 
 
 def test_frames_of_several_folders_in_one_sequence_are_an_error(tmp_path):

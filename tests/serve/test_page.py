@@ -79,7 +79,7 @@ def test_drop_an_image_and_see_boxes(opened):
     page.locator("#alert").wait_for()
     assert page.locator("#boxes .box.recovered").count() == 1
     assert page.locator("tbody tr").first.locator("td").count() == 8
-    assert "already attacked may hide objects that are not among its boxes" in page.locator("#about").inner_text()
+    assert "If an image is already attacked, objects may be missing" in page.locator("#about").inner_text()
     assert {address.rpartition("/")[2] for address in asked if not address.startswith("blob:")} == {
         "detect",
         "detect?certify=1",

@@ -15,7 +15,7 @@ EVERYWHERE = ("quiet", "verbose")  # may stand before the verb and after it
 
 
 class Interrupted(BaseException):
-    """Ctrl-C. Typer would answer a KeyboardInterrupt itself, and in every version otherwise."""
+    """Ctrl-C, with a sentence on what is kept. Typer versions handle a KeyboardInterrupt differently."""
 
 
 class Program(TyperGroup):
@@ -24,8 +24,8 @@ class Program(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as pressed:
-            raise Interrupted(*pressed.args) from None
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
 
 app = typer.Typer(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from objectseeker import detectors
-from objectseeker.cli._app import app
+from objectseeker.cli._app import Interrupted, app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     DATASETS,
@@ -147,7 +147,7 @@ def observe(
                 on_warning=warn,
             )
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_far(steps)) from None
+        raise Interrupted(_how_far(steps)) from None
     if as_json:
         print_json(run.to_dict())
     else:

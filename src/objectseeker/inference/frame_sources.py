@@ -1,55 +1,79 @@
-"""Frames of a video, whatever it comes from: which of them are taken, and folders of frames."""
+"""Frames of videos, cameras, streams, folders and arrays, and the selection of the frames that are used."""
 
 from __future__ import annotations
 
+import os
+import re
+import struct
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from objectseeker.core.masks import Image
+import numpy as np
+
+from objectseeker.core.masks import Image, as_image
 from objectseeker.core.recipes import rolling_index
 from objectseeker.datasets.sequences import natural_sort_key, number_frames
 from objectseeker.errors import ObjectSeekerError, require_count, require_number
-from objectseeker.files.images import load_image, no_image_in, walk_images
+from objectseeker.files.images import load_image, no_image_in, reject_oversized, walk_images
+from objectseeker.files.remote import is_url, redact_url
 
-USUAL_RATE = 25.0  # frames a second of a source that does not say
-LOSSES = 100  # of a live source that wait to be named
+DEFAULT_RATE = 25.0  # frames per second of a source that states none
+MAX_WAITING_LOSSES = 100  # lost frames of a live source that wait to be reported
+
+PREFIX = "video:"
+SUFFIXES = frozenset(
+    {".3gp", ".asf", ".avi", ".dv", ".flv", ".h264", ".h265", ".hevc", ".ivf", ".m2ts", ".m2v", ".m4v", ".mjpeg"}
+    | {".mjpg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts", ".mxf", ".ogv", ".ts", ".vob", ".webm", ".wmv", ".y4m"}
+)
+COLORS = {1: 1, 5: 5, 6: 5, 7: 7, 9: 9, 10: 9}  # FFmpeg's numbers for standards: in a frame, and in a conversion
+LIVE_SCHEMES = frozenset({"rtmp", "rtmps", "rtp", "rtsp", "rtsps", "srt", "udp"})
+NO_VIDEO, DAMAGED = "it is damaged or not a video", "it is damaged"
+TIMEOUTS = (20.0, 20.0)  # seconds until a stream is opened, and until it sends more
+
+# A file is never more than its own bytes: no playlist or session description in it opens another file or address.
+FILE_FORMATS = (
+    "asf,avi,dv,flv,gif,apng,h264,hevc,ivf,m4v,matroska,webm,mjpeg,mov,mp4,m4a,3gp,3g2,mj2,mpeg,mpegts,mpegvideo,mxf,"
+    "nut,obu,ogg,rm,webp_pipe,yuv4mpegpipe"
+)
+STREAM_PROTOCOLS = "crypto,data,http,https,httpproxy,rtmp,rtmps,rtp,rtsp,rtsps,srt,srtp,tcp,tls,udp"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Frame:
-    """One frame: its number in the source, from 0, and the seconds since the first.
+class VideoFrame:
+    """A frame: its number in the source, counted from 0, and the seconds since the first.
 
-    `turn` decides which share of rolling masks it is shown: `core.rolling.turn_of` its number; of a live source, where
-    frames are passed over as time goes, how many were shown before it.
+    `rolling_index` selects its share of rolling masks: that of its number (`core.recipes.rolling_index`). Frames of a
+    live source are skipped as time passes; theirs counts the frames that were used before.
     """
 
     number: int
     time: float
     image: Image
-    turn: int
+    rolling_index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A frame that is not there, and why; without a number: all that would have followed.
+class LostFrame:
+    """A frame that is missing, with the reason; without a number, all frames that would have followed.
 
-    `more` before it are not there either, and nobody kept why.
+    `skipped` frames before it are missing, too; their reasons were not kept.
     """
 
     number: int | None
     reason: str
-    more: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
-    """A frame before its pixels are asked for: `load` makes the image."""
+class PendingFrame:
+    """A frame before its pixels are decoded: `load` returns the image."""
 
     number: int
     time: float
@@ -57,8 +81,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """Which frames are taken: every `stride`-th of those from `start` until before `end`, in seconds."""
+class FrameSelection:
+    """The frames that are used: every `stride`-th from `start` until before `end`, in seconds."""
 
     stride: int = 1
     start: float = 0.0
@@ -71,49 +95,50 @@ class Choice:
         if self.end is not None and require_number(self.end, "end") <= self.start:
             raise ObjectSeekerError(f"end must be after start ({self.start:g} seconds), got {self.end!r}")
 
-    def of(self, places: Iterable[Place | Lost]) -> Iterator[Frame | Lost]:
-        """The frames that are taken; one that cannot be loaded is lost, and the others go on."""
+    def select(self, frames: Iterable[PendingFrame | LostFrame]) -> Iterator[VideoFrame | LostFrame]:
+        """Load the selected frames; one that cannot be loaded is lost, and reading continues."""
         first: int | None = None
-        for place in places:
-            if place.number is None:
-                yield place
+        for frame in frames:
+            if frame.number is None:
+                yield frame
                 continue
-            if isinstance(place, Place):
-                if self.end is not None and place.time >= self.end:
+            if isinstance(frame, PendingFrame):
+                if self.end is not None and frame.time >= self.end:
                     return
-                if place.time < self.start:
+                if frame.time < self.start:
                     continue
             elif first is None and self.start > 0:
-                continue  # nobody knows when it was; no frame that is taken came before it
-            first = place.number if first is None else first
-            if (place.number - first) % self.stride == 0:
-                yield self._loaded(place)
+                continue  # its time is unknown, and no selected frame came before it
+            first = frame.number if first is None else first
+            if (frame.number - first) % self.stride == 0:
+                yield self._load(frame)
 
-    def _loaded(self, place: Place | Lost) -> Frame | Lost:
-        if isinstance(place, Lost):
-            return place
+    def _load(self, frame: PendingFrame | LostFrame) -> VideoFrame | LostFrame:
+        if isinstance(frame, LostFrame):
+            return frame
         try:
-            return Frame(place.number, place.time, place.load(), rolling_index(place.number, self.stride))
+            return VideoFrame(frame.number, frame.time, frame.load(), rolling_index(frame.number, self.stride))
         except ObjectSeekerError as error:
-            return Lost(place.number, str(error))
+            return LostFrame(frame.number, str(error))
 
     def count(self, total: int, rate: float) -> int:
-        """About how many of `total` frames that is."""
+        """Estimate the number of selected frames of `total`."""
         end = total if self.end is None else min(total, round(self.end * rate))
         return max(0, -(-(end - round(self.start * rate)) // self.stride))
 
 
+@runtime_checkable
 class Video(Protocol):
-    """Where frames come from. `total` is about how many there are, where that is known."""
+    """A source of frames. `total` is about how many there are, if known."""
 
     @property
     def name(self) -> str:
-        """As results call it: nothing secret."""
+        """The name in results, without secrets."""
         ...
 
     @property
     def rate(self) -> float:
-        """Frames a second, about."""
+        """Frames per second, about."""
         ...
 
     @property
@@ -121,42 +146,42 @@ class Video(Protocol):
 
     @property
     def live(self) -> bool:
-        """Whether time goes on there while nobody reads."""
+        """Whether frames pass while no one reads."""
         ...
 
-    def places(self) -> Generator[Place | Lost]:
-        """All frames in order; to be asked for once."""
+    def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
+        """Iterate over all frames in order; may be called once."""
         ...
 
 
-def frames_of(video: Video, choice: Choice) -> Generator[Frame | Lost]:
-    """The frames of a video that are taken. A live one is read all the time, and what comes is the newest frame."""
+def read_frames(video: Video, selection: FrameSelection) -> Generator[VideoFrame | LostFrame]:
+    """Read the selected frames. A live source is read all the time, and the latest frame is used."""
 
-    def chosen() -> Generator[Frame | Lost]:
-        with closing(video.places()) as places:
-            yield from choice.of(places)
+    def selected() -> Generator[VideoFrame | LostFrame]:
+        with closing(video.pending_frames()) as frames:
+            yield from selection.select(frames)
 
-    return _counted(newest(chosen())) if video.live else chosen()
+    return _count_used(latest_frames(selected())) if video.live else selected()
 
 
-def _counted(events: Generator[Frame | Lost]) -> Generator[Frame | Lost]:
-    """What is shown of a live source: turns follow one another, whatever was passed over."""
-    turn = 0
+def _count_used(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFrame | LostFrame]:
+    """Number the rolling masks of a live source consecutively, whatever was skipped."""
+    used = 0
     with closing(events):
         for event in events:
-            if isinstance(event, Lost):
+            if isinstance(event, LostFrame):
                 yield event
             else:
-                yield replace(event, turn=turn)
-                turn += 1
+                yield replace(event, rolling_index=used)
+                used += 1
 
 
-def newest(events: Generator[Frame | Lost]) -> Generator[Frame | Lost]:
-    """Of the frames that come while one is in use the last alone; all that were lost are counted, the last ones named.
+def latest_frames(events: Generator[VideoFrame | LostFrame]) -> Generator[VideoFrame | LostFrame]:
+    """Keep only the last of the frames that arrive while one is in use; count all losses and name the last ones.
 
-    What waits is at most one frame and LOSSES that were lost, however long that one is in use.
+    At most one frame and MAX_WAITING_LOSSES losses wait, however long a frame is in use.
     """
-    waiting: deque[Frame | Lost] = deque()
+    waiting: deque[VideoFrame | LostFrame] = deque()
     changed = threading.Condition()
     ended: list[BaseException | None] = []
     closed = False
@@ -164,14 +189,14 @@ def newest(events: Generator[Frame | Lost]) -> Generator[Frame | Lost]:
     def read() -> None:
         failure: BaseException | None = None
         try:
-            with closing(events):  # by the thread that runs it
+            with closing(events):  # in the thread that runs it
                 for event in events:
                     if closed:
                         break
                     with changed:
-                        _join(waiting, event)
+                        _enqueue(waiting, event)
                         changed.notify()
-        except BaseException as error:  # whoever waits for a frame gets it
+        except BaseException as error:  # raised again where the frames are used
             failure = error
         with changed:
             ended.append(failure)
@@ -192,34 +217,33 @@ def newest(events: Generator[Frame | Lost]) -> Generator[Frame | Lost]:
         closed = True
 
 
-def _join(waiting: deque[Frame | Lost], event: Frame | Lost) -> None:
-    """Let `event` wait: a frame instead of one that does, a loss instead of the first of too many."""
-    alike = [one for one in waiting if type(one) is type(event)]
-    if isinstance(event, Frame):
-        for frame in alike:
+def _enqueue(waiting: deque[VideoFrame | LostFrame], event: VideoFrame | LostFrame) -> None:
+    """Add `event`: a frame replaces the one that waits, a loss the first of too many."""
+    same_kind = [other for other in waiting if type(other) is type(event)]
+    if isinstance(event, VideoFrame):
+        for frame in same_kind:
             waiting.remove(frame)
-    elif len(alike) >= LOSSES:
-        first, second = (one for one in alike[:2] if isinstance(one, Lost))
+    elif len(same_kind) >= MAX_WAITING_LOSSES:
+        first, second = (other for other in same_kind[:2] if isinstance(other, LostFrame))
         waiting.remove(first)
-        waiting[waiting.index(second)] = replace(second, more=second.more + first.more + 1)
+        waiting[waiting.index(second)] = replace(second, skipped=second.skipped + first.skipped + 1)
     waiting.append(event)
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class FrameFolder:
     """A folder of images that are the frames of a video, in natural order: frame2 comes before frame10.
 
     They have the numbers that datasets give them (`datasets.sequences.number_frames`).
     """
 
     path: Path
-    rate: float = USUAL_RATE
+    rate: float = DEFAULT_RATE
     live: bool = field(default=False, init=False)
     files: tuple[tuple[int, Path], ...] = field(init=False, repr=False)  # by frame
 
     def __post_init__(self) -> None:
-        if require_number(self.rate, "fps") <= 0:
-            raise ObjectSeekerError(f"fps must be above 0, got {self.rate!r}")
+        _require_rate(self.rate)
         root = self.path.absolute()
         files = sorted(walk_images(root), key=lambda file: natural_sort_key(file.relative_to(root).as_posix()))
         if not files:
@@ -240,6 +264,230 @@ class Folder:
     def total(self) -> int:
         return len(self.files)
 
-    def places(self) -> Generator[Place | Lost]:
+    def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
         for number, file in self.files:
-            yield Place(number, number / self.rate, partial(load_image, file))
+            yield PendingFrame(number, number / self.rate, partial(load_image, file))
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayFrames:
+    """Images in memory, or of a generator, as frames in order."""
+
+    images: Iterable[Image]
+    rate: float = DEFAULT_RATE
+    name: str = "frames"
+    live: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        _require_rate(self.rate)
+
+    @property
+    def total(self) -> int | None:
+        return len(self.images) if isinstance(self.images, Sized) else None
+
+    def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
+        for number, image in enumerate(self.images):
+            yield PendingFrame(number, number / self.rate, partial(as_image, image))
+
+
+def _require_rate(rate: float) -> None:
+    if require_number(rate, "fps") <= 0:
+        raise ObjectSeekerError(f"fps must be above 0, got {rate!r}")
+
+
+def import_pyav() -> Any:
+    """Import the module `av`; without it, say how to install it."""
+    try:
+        import av
+    except ImportError:
+        raise ObjectSeekerError("video needs PyAV: pip install 'objectseeker[video]'") from None
+    return av
+
+
+def is_video(source: str) -> bool:
+    """Return whether an argument names a video: video:ANYTHING, a camera, a stream, or a file by its suffix."""
+    if os.path.exists(source):  # noqa: PTH110  # a name that no file can have is not one
+        return Path(source).is_file() and _suffix(source) in SUFFIXES
+    if source.startswith(PREFIX) or _is_camera(source):
+        return True
+    return _scheme(source) in LIVE_SCHEMES or _suffix(source) in (SUFFIXES | {".m3u8"} if is_url(source) else SUFFIXES)
+
+
+def open_video(source: str, *, rate: float | None = None) -> Video:
+    """Open the video that an argument names.
+
+    Args:
+        source: A file, an address, a camera's number, or video:FOLDER.
+        rate: Frames per second, for a folder of frames only.
+
+    Raises:
+        ObjectSeekerError: There is no such video, or it cannot be decoded.
+    """
+    name = source if os.path.exists(source) else source.removeprefix(PREFIX)  # noqa: PTH110
+    if Path(name).is_dir():
+        return FrameFolder(Path(name), DEFAULT_RATE if rate is None else rate)
+    if rate is not None:
+        raise ObjectSeekerError(f"{_display_name(name)} states its own frame rate: --fps is for folders")
+    if _is_camera(name) and not Path(name).exists():
+        return _open_camera(int(name))
+    if is_url(name):
+        scheme = _scheme(name)
+        options = {"protocol_whitelist": STREAM_PROTOCOLS} | ({"rtsp_transport": "tcp"} if "rtsp" in scheme else {})
+        return DecodedVideo(name, redact_url(name), options=options, timeout=TIMEOUTS, live=scheme in LIVE_SCHEMES)
+    if not Path(name).is_file():
+        raise ObjectSeekerError(f"there is no file or folder {name}")
+    if Path(name).stat().st_size == 0:
+        raise ObjectSeekerError(f"cannot read video {name}: it is empty")
+    options = {"protocol_whitelist": "file", "format_whitelist": FILE_FORMATS}
+    return DecodedVideo(f"file:{name}", name, options=options)
+
+
+def _open_camera(number: int) -> Video:
+    if sys.platform == "darwin":
+        options = {"framerate": "30"}
+        return DecodedVideo(str(number), f"camera {number}", format="avfoundation", options=options, live=True)
+    if not sys.platform.startswith("linux"):
+        raise ObjectSeekerError(f"camera {number}: cameras are supported on Linux and macOS; give a file or an address")
+    device = Path(f"/dev/video{number}")
+    if not device.exists():
+        known = sorted(str(path).removeprefix("/dev/video") for path in Path("/dev").glob("video[0-9]*"))
+        advice = f"there are {', '.join(known)}" if known else "there is none"
+        raise ObjectSeekerError(f"there is no camera {number} ({device}): {advice}")
+    return DecodedVideo(str(device), f"camera {number}", format="v4l2", live=True)
+
+
+class DecodedVideo:
+    """A video that PyAV decodes: upright frames of eight bits per channel, transparency on white, as images are.
+
+    It is opened at once, and can be read once.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        display_name: str,
+        *,
+        format: str | None = None,
+        options: dict[str, str] | None = None,
+        timeout: tuple[float, float] | None = None,
+        live: bool = False,
+    ) -> None:
+        self._av, self._display_name, self.live = import_pyav(), display_name, live
+        self.name = display_name if is_url(display_name) or live else Path(display_name).name
+        try:
+            self._container = self._av.open(
+                address, format=format, options=options or {}, timeout=timeout, metadata_errors="ignore"
+            )
+        except (self._av.FFmpegError, OSError, ValueError) as error:
+            readable = address.startswith("file:") and not isinstance(error, PermissionError)
+            reason = NO_VIDEO if readable else _reason(error)
+            raise ObjectSeekerError(f"cannot read video {display_name}: {reason}") from None
+        self._stream = self._container.streams.best("video")
+        if self._stream is None or self._stream.codec_context is None:
+            self._container.close()
+            reason = "it has no frames" if self._stream is None else "there is no decoder for its frames"
+            raise ObjectSeekerError(f"cannot read video {display_name}: {reason}")
+        self.rate = float(self._stream.average_rate or self._stream.guessed_rate or DEFAULT_RATE)
+        seconds = None if live else self._seconds()
+        self.total = self._stream.frames or (None if seconds is None else round(seconds * self.rate)) or None
+
+    def pending_frames(self) -> Generator[PendingFrame | LostFrame]:
+        try:
+            yield from self._pending_frames()
+        finally:
+            self._container.close()
+
+    def _pending_frames(self) -> Iterator[PendingFrame | LostFrame]:
+        number, time, first = -1, 0.0, None
+        for number, decoded in enumerate(self._decode()):
+            if isinstance(decoded, str):
+                yield LostFrame(number, decoded)
+                continue
+            at = decoded.time if decoded.pts is not None and decoded.time_base else None
+            if first is None and at is not None:
+                first = at - number / self.rate  # of those lost before it
+            time = number / self.rate if at is None else float(at - first)
+            yield PendingFrame(number, time, partial(_to_image, decoded, f"{self._display_name}, frame {number}"))
+        if self._stop_reason:
+            yield LostFrame(None, f"{self._display_name} stops after {number + 1:,} frames: {self._stop_reason}")
+            return
+        if number < 0:
+            yield LostFrame(None, f"{self._display_name} has no frames")
+            return
+        seconds = None if self.live else self._seconds()
+        end = time + 1 / self.rate
+        if seconds is not None and seconds - end > max(0.5, 3 / self.rate):
+            yield LostFrame(None, f"{self._display_name} is truncated: {end:.1f} of {seconds:.1f} seconds are there")
+
+    def _decode(self) -> Iterator[Any]:
+        """Yield every frame, or why it could not be decoded; `_stop_reason` says why reading stopped early."""
+        self._stop_reason = ""
+        packets = self._container.demux(self._stream)
+        while True:
+            try:
+                packet = next(packets, None)
+            except (self._av.FFmpegError, OSError) as error:
+                self._stop_reason, packet = _reason(error), None
+            try:
+                incomplete = packet is not None and packet.is_corrupt
+                for frame in self._stream.codec_context.decode(packet):
+                    yield "parts of it are missing" if incomplete or frame.is_corrupt else frame
+            except self._av.error.EOFError:  # its last frames were requested before
+                pass
+            except (self._av.FFmpegError, OSError) as error:
+                yield _reason(error)
+            if packet is None:
+                return
+
+    def _seconds(self) -> float | None:
+        """Return the duration that the file states."""
+        if self._stream.duration is not None and self._stream.time_base:
+            return float(self._stream.duration * self._stream.time_base)
+        single = len(self._container.streams) == 1  # else another may be longer
+        return self._container.duration / 1e6 if single and self._container.duration else None
+
+
+def _to_image(frame: Any, name: str) -> Image:
+    reject_oversized(frame.width, frame.height, name)
+    default = 1 if frame.width >= 1280 or frame.height > 576 else 5  # without a statement: as players take it
+    colors = COLORS.get(int(frame.colorspace), default)
+    if any(component.is_alpha for component in frame.format.components):
+        rgba = frame.to_ndarray(format="rgba", src_colorspace=colors).astype(np.uint16)
+        alpha = rgba[..., 3:]
+        rgb = ((rgba[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(np.uint8)
+    else:
+        rgb = frame.to_ndarray(format="rgb24", src_colorspace=colors)
+    matrix = frame.side_data.get("DISPLAYMATRIX")
+    return np.ascontiguousarray(rgb if matrix is None else _turn_upright(rgb, bytes(matrix)))
+
+
+def _turn_upright(image: Image, matrix: bytes) -> Image:
+    """Turn and mirror as the file states: x' = a x + c y, y' = b x + d y, by quarter turns."""
+    a, b, _, c, d = struct.unpack("=5i", matrix[:20])
+    if abs(b) > abs(a):
+        image, a, d = image.swapaxes(0, 1), c, b
+    return image[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1]
+
+
+def _reason(error: Exception) -> str:
+    """Return FFmpeg's message without the address that it repeats."""
+    if "Invalid data" in str(error):
+        return DAMAGED
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def _is_camera(source: str) -> bool:
+    return re.fullmatch(r"[0-9]{1,3}", source) is not None
+
+
+def _scheme(source: str) -> str:
+    return source.partition("://")[0].lower() if is_url(source) else ""
+
+
+def _suffix(source: str) -> str:
+    path = re.split(r"[?#]", source)[0] if is_url(source) else source
+    return os.path.splitext(path)[1].lower()  # noqa: PTH122  # addresses are not paths
+
+
+def _display_name(source: str) -> str:
+    return redact_url(source) if is_url(source) else source

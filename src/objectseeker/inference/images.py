@@ -1,373 +1,405 @@
-"""What `objectseeker detect` is given, and what it leaves behind: results of finished images, and files made of them.
+"""Detect in many images: find the sources, run the defended detector on each, and keep what is finished.
 
-    detections.json     COCO results: `COCO("images.json").loadRes("detections.json")`
-    images.json         the images and categories they are about, in COCO's form
-    boxes.csv           the same boxes, one column per number
-    alerts.json         on request: which images masking flags
-    certificates.json   on request: what was certified against, and how many boxes are
-    annotated/          pictures
-
-All files follow from the record of finished images (`journal`) and the list of sources alone.
+A run with a folder for its results can be interrupted at any time and resumed: finished images are in its journal, and
+all other files follow from that and the list of sources alone.
 """
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import io
 import json
+import logging
+import os
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any
 
+import numpy as np
 import PIL.Image
 
-from objectseeker.core.boxes import Detections
 from objectseeker.core.masks import Image
-from objectseeker.core.seeker import DefendedImage, ObjectSeeker
-from objectseeker.core.threats import PATCH_LOCATIONS
-from objectseeker.files.atomic import save_json, write_atomic
-from objectseeker.inference.drawing import draw
-from objectseeker.inference.image_sources import Categories, Source
-from objectseeker.inference.journal import Journal, pixels_sha256
-from objectseeker.metrics.settings import ThreatModel
-from objectseeker.text import escape_csv_cell
-
-CERTIFICATE = (*PATCH_LOCATIONS, "vacuous_far", "largest_square")
-COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "found_by")
-RESULT = ("image_id", "category_id", "bbox", "score", "image", "category_name", "found_by", *CERTIFICATE, "defense")
-LARGEST_JPEG = 65_500  # pixels a side
-LONGEST_PART = 200  # bytes of a name of a folder or file; most disks take 255
-
-ABOUT = (
-    "Certificates are about the boxes listed, on the images as they are: what would remain of each under a patch. "
-    "An image that is already attacked may hide objects that are not among its boxes; no certificate speaks of them."
+from objectseeker.core.recipes import Recipe, Rolling
+from objectseeker.core.seeker import ObjectSeeker
+from objectseeker.datasets import READERS, Dataset, match_classes, open_dataset
+from objectseeker.datasets.dataset import load_sized
+from objectseeker.datasets.parsing import read_bytes
+from objectseeker.defense import Defense, spec_without_path
+from objectseeker.detectors import unverified_reason
+from objectseeker.errors import ObjectSeekerError
+from objectseeker.files.atomic import write_atomic
+from objectseeker.files.images import expand_image_paths
+from objectseeker.files.remote import Url, is_url
+from objectseeker.inference.frame_sources import DEFAULT_RATE, ArrayFrames, Video, is_video, open_video
+from objectseeker.inference.journal import ProgressJournal, open_journal, pixels_sha256
+from objectseeker.inference.results import (
+    Categories,
+    DetectionRun,
+    ImageId,
+    ImageResult,
+    annotate_result,
+    detect_image,
+    error_reason,
+    save_results,
 )
+from objectseeker.metrics.settings import ThreatModel
+from objectseeker.runs.manifest import ObservationSettings
 
-Row = dict[str, Any]
+MAX_JPEG_SIDE = 65_500  # pixels
+MAX_NAME_BYTES = 200  # of a folder or file; most disks take 255
+
+log = logging.getLogger("objectseeker")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What was found in one image: base boxes first, and with each the values of `CERTIFICATE`, where asked for."""
+@dataclass(frozen=True, slots=True)
+class ImageSource:
+    """An image to detect in: its id and name in results, its path, and its size if an annotation states it."""
 
-    sha256: str  # of its pixels
-    size: tuple[int, int]
-    boxes: Detections
-    base: int
-    certificates: tuple[tuple[bool | int, ...], ...] | None
+    id: ImageId
+    name: str
+    path: Path | Url
+    size: tuple[int, int] | None = None
+
+    def load(self) -> Image:
+        return load_sized(self.path, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInputs:
+    """The images of a run, with the dataset they are from, if any."""
+
+    sources: Sequence[ImageSource]
+    dataset: Dataset | None = None
+    category_ids: tuple[ImageId, ...] = ()
+
+    def categories(
+        self, detector_names: Sequence[str], class_map: Mapping[str, str] | None
+    ) -> tuple[Categories, tuple[str, ...]]:
+        """Return the categories of the results, and warnings about the dataset."""
+        if self.dataset is None:
+            if class_map:
+                raise ObjectSeekerError("--class-map is for the classes of a dataset: omit it for images and folders")
+            return Categories.from_detector(detector_names), ()
+        categories, warnings = dataset_categories(self.dataset, self.category_ids, detector_names, class_map)
+        return categories, (*self.dataset.warnings, *warnings)
+
+
+def open_images(images: Any, *, fps: float | None = None, allow_outside_paths: bool = False) -> ImageInputs | Video:
+    """Open what `detect` is given: paths, a dataset, a video or arrays, which are frames.
+
+    Raises:
+        ObjectSeekerError: There are no such images.
+    """
+    if isinstance(images, Dataset):
+        return ImageInputs(*_with_dataset(images))
+    if isinstance(images, Video):
+        return images
+    rate = DEFAULT_RATE if fps is None else fps
+    if isinstance(images, np.ndarray):
+        return ArrayFrames(images[None] if images.ndim == 3 else images, rate)
+    items = iter([images] if isinstance(images, str | Path) else images)
+    first = next(items, None)
+    if not isinstance(first, str | Path):
+        given = images if isinstance(images, Sequence) else chain([] if first is None else [first], items)
+        return ArrayFrames(given, rate)
+    inputs = [str(item) for item in (first, *items)]
+    videos = [name for name in inputs if is_video(name)]
+    if videos:
+        if len(inputs) > 1:
+            raise ObjectSeekerError(f"{videos[0]} is a video: give it alone, with its own folder for --out")
+        return open_video(videos[0], rate=fps)
+    datasets = [name for name in inputs if is_dataset_spec(name)]
+    if not datasets:
+        return ImageInputs(find_sources([Path(name) for name in inputs]))
+    if len(inputs) > 1:
+        raise ObjectSeekerError(f"{datasets[0]} is a dataset: give it alone, or images and folders")
+    return ImageInputs(*_with_dataset(open_dataset(datasets[0], allow_outside_paths=allow_outside_paths)))
+
+
+def _with_dataset(data: Dataset) -> tuple[list[ImageSource], Dataset, tuple[ImageId, ...]]:
+    sources, ids = dataset_sources(data)
+    return sources, data, ids
+
+
+def reject_rolling(masks: Recipe) -> None:
+    """Reject rolling masks: images have no order that they could follow."""
+    if isinstance(masks, Rolling):
+        raise ObjectSeekerError(
+            f"{masks} shows each frame of a video only its share of the masks: give a video, or video:FOLDER if the "
+            "images of a folder are frames in order"
+        )
+
+
+def is_dataset_spec(source: str) -> bool:
+    """Return whether an argument names a dataset, not an image or a folder on disk."""
+    kind, colon, path = source.partition(":")
+    return not os.path.exists(source) and (is_url(source) or bool(colon and path and kind in READERS))  # noqa: PTH110
+
+
+def find_sources(paths: Sequence[Path]) -> list[ImageSource]:
+    """List the images of files and folders, each once, numbered from 1.
+
+    A name is the path below the given folder, with the folder's own name if several paths are given; if two files still
+    have the same name, as much of their paths as is needed.
+    """
+    several = len(paths) > 1
+    parts: dict[Path, int] = {}  # number of parts of its path in the name of an image
+    for given in paths:
+        root = Path(os.path.abspath(given))  # noqa: PTH100  # a link keeps its own name, not its target's
+        for found in expand_image_paths(given):
+            path = Path(os.path.abspath(found))  # noqa: PTH100
+            below = len(path.parts) - len(root.parts)
+            parts.setdefault(path, below + several if below else 1)
+    names = {path: _last_parts(path, count) for path, count in parts.items()}
+    while repeated := {name for name, count in Counter(names.values()).items() if count > 1}:
+        for number, (path, name) in enumerate(names.items()):
+            if name in repeated:
+                parts[path] += 1
+                names[path] = _last_parts(path, parts[path]) if parts[path] <= len(path.parts) else f"{name}~{number}"
+    return [ImageSource(number, name, path) for number, (path, name) in enumerate(names.items(), 1)]
+
+
+def _last_parts(path: Path, count: int) -> str:
+    return "/".join(path.parts[-count:]).encode(errors="backslashreplace").decode()
+
+
+def dataset_sources(data: Dataset) -> tuple[list[ImageSource], tuple[ImageId, ...]]:
+    """List a dataset's images and the ids of its categories: those of a COCO file, else numbered from 1."""
+    if not data.spec.startswith("coco:"):
+        sources = [ImageSource(number, entry.id, entry.path, entry.size) for number, entry in enumerate(data.images, 1)]
+        return sources, tuple(range(1, len(data.names) + 1))
+    content = _coco_file(data.spec)
+    sources = [
+        ImageSource(image["id"], image["file_name"], entry.path, entry.size)
+        for image, entry in zip(content["images"], data.images, strict=True)
+    ]
+    return sources, tuple(category["id"] for category in content["categories"])
+
+
+def dataset_categories(
+    data: Dataset, ids: tuple[ImageId, ...], detector_names: Sequence[str], class_map: Mapping[str, str] | None = None
+) -> tuple[Categories, tuple[str, ...]]:
+    """Return the categories of a dataset's results, and warnings about classes that do not match."""
+    if not data.has_ground_truth:
+        if class_map:
+            raise ObjectSeekerError(f"{data.spec} has no classes: omit --class-map")
+        return Categories.from_detector(detector_names), ()
+    match = match_classes(data.names, detector_names, class_map=class_map)
+    return Categories(tuple(detector_names), ids, data.names, tuple(match.dataset_labels.tolist())), match.warnings
+
+
+def _coco_file(spec: str) -> dict[str, list[dict[str, Any]]]:
+    """Read the checked file of a dataset again: a `Dataset` has ids as strings, and none of categories."""
+    parts = spec.split(":")[1:]
+    files = (Path(":".join(parts[:count])).expanduser() for count in range(1, len(parts)))
+    content: dict[str, list[dict[str, Any]]] = json.loads(read_bytes(next(file for file in files if file.is_file())))
+    return content
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ImageDetection(DetectionRun):
+    """A detection run over images. With `out`, images that are in its journal are not processed again."""
+
+    sources: Sequence[ImageSource]
+    trust_detector: bool = False
+    warnings: tuple[str, ...] = ()
+
+    resumable = True
 
     @property
-    def recovered(self) -> int:
-        """How many boxes only masking found."""
-        return len(self.boxes) - self.base
+    def total(self) -> int:
+        return len(self.sources)
 
-    def to_dict(self) -> Row:
-        """Plain values that `from_dict` reads back, to the last bit."""
-        boxes = self.boxes
-        return {
-            "sha256": self.sha256,
-            "size": self.size,
-            "xyxy": boxes.xyxy.tolist(),
-            "score": boxes.score.tolist(),
-            "label": boxes.label.tolist(),
-            "base": self.base,
-            "certificates": self.certificates,
-        }
+    @property
+    def kept(self) -> str:
+        done = f"{self.totals.images:,} of {self.total:,} images are"
+        return f"{done} done" if self.out is None else f"{done} kept in {self.out}, rerun the same command to resume"
 
-    @classmethod
-    def from_dict(cls, line: Mapping[str, Any]) -> Found:
-        proven = line["certificates"]
-        return cls(
-            sha256=line["sha256"],
-            size=tuple(line["size"]),
-            boxes=Detections(line["xyxy"], line["score"], line["label"]),
-            base=line["base"],
-            certificates=None if proven is None else tuple(map(tuple, proven)),
-        )
+    def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:
+        began = time.monotonic()
+        settings: dict[str, Any] = {"certified": self.totals.threat}
+        if self.out is not None:
+            assert self.defense is not None
+            settings["defense"] = _defense_key(self.defense)
+        with nullcontext() if self.out is None else open_journal(self.out, settings) as journal:
+            skip_new = self._start(journal, on_start)
+            done: list[tuple[ImageSource, str]] = []
+            try:
+                stream = detect_images(
+                    self.seeker,
+                    self.sources,
+                    journal,
+                    threat=self.threat,
+                    annotated=self.out / "annotated" if self.out is not None and self.annotate else None,
+                    names=self.categories.detector_names,
+                    skip_new=skip_new,
+                    annotation_errors=self.totals.annotation_errors,
+                )
+                for source, result in zip(self.sources, stream, strict=True):
+                    self.totals.add(result, self.categories)
+                    self.totals.seconds = time.monotonic() - began
+                    if not result.error:
+                        done.append((source, result.pixels_sha256))
+                    yield result
+                if self.out is not None and journal is not None:
+                    self._save(self.out, journal, done)
+            except ObjectSeekerError as error:  # a full disk
+                raise ObjectSeekerError(f"{error}; {self.kept}") from None
+
+    def _start(self, journal: ProgressJournal | None, on_start: Callable[[str], None]) -> str | None:
+        """Write the defense and state the cost; return why no new image may be processed, if that is so."""
+        before, known = 0, 0
+        reason = None if self.trust_detector else unverified_reason(self.seeker.detector)
+        if journal is not None and self.out is not None and self.defense is not None:
+            before = sum(source.name in journal.images for source in self.sources)
+            known = len(journal.images)
+            if reason and known and before < self.total:
+                raise ObjectSeekerError(
+                    f"{self.out} has {known:,} finished images, and {reason}; if this is the detector they were made "
+                    "with, confirm that with --trust-detector, else use another folder"
+                )
+            self.defense.save(self.out / "defense.json")
+            if reason and not known:
+                log.warning("%s; if interrupted, it can be resumed only with --trust-detector", reason)
+        for warning in self.warnings:
+            log.warning("%s", warning)
+        views, why = ObservationSettings(self.seeker.masks).views_per_image()
+        left = self.total - before
+        done = f"{before:,} of {self.total:,} images done before; " if before else ""
+        on_start(f"{done}{why}: {left:,} images x {views:,} views = {left * views:,} forward passes")
+        return reason if known else None
+
+    def _save(self, out: Path, journal: ProgressJournal, done: Sequence[tuple[ImageSource, str]]) -> None:
+        def results() -> Iterator[ImageResult]:
+            for source, sha256 in done:
+                line = journal.get(sha256)
+                assert line is not None  # it was written before
+                yield ImageResult.from_dict(line, source.name, source.id)
+
+        names = save_results(out, results, self.categories, self.totals)
+        self.totals.files = [*names, *(["annotated/"] if self.annotate else []), "defense.json"]
 
 
-def look(seeker: ObjectSeeker, image: Image, sha256: str, threat: ThreatModel | None = None) -> Found:
-    """The robust detections of one image; with a threat, what is certified of each: the object is the box itself."""
-    return found_by(seeker, seeker.defend(image), sha256, threat)
+def _defense_key(defense: Defense) -> dict[str, Any]:
+    """Return everything that two defenses of one sha256 have in common."""
+    return defense.to_dict() | {"detector": spec_without_path(defense.detector_name), "threshold_schedule": None}
 
 
-def found_by(seeker: ObjectSeeker, defended: DefendedImage, sha256: str, threat: ThreatModel | None = None) -> Found:
-    """What `look` finds, of an image that the seeker has defended."""
-    boxes, proven = defended.detections, None
-    if threat is not None:
-        given = seeker.certify(
-            defended.observation,
-            boxes,
-            threat.patches(),
-            certification_threshold=threat.certification_threshold,
-            bound=threat.bound,
-        )
-        vacuous = given.vacuous[PATCH_LOCATIONS.index("far")].tolist()
-        columns = (*given.certified.tolist(), vacuous, given.largest_square.tolist())
-        proven = tuple(zip(*columns, strict=True))
-    height, width = defended.image.shape[:2]
-    return Found(sha256, (width, height), boxes, len(defended.base), proven)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Looked:
-    """How it went with one source: what was found, or why nothing was; and why it has no picture, where it should.
-
-    `changed`: another image was finished under its name before.
-    """
-
-    source: Source
-    found: Found | None = None
-    failure: str = ""
-    no_picture: str = ""
-    changed: bool = False
-
-
-def look_at_all(
+def detect_images(
     seeker: ObjectSeeker,
-    sources: Sequence[Source],
-    journal: Journal,
+    sources: Sequence[ImageSource],
+    journal: ProgressJournal | None = None,
     *,
     threat: ThreatModel | None = None,
-    pictures: Path | None = None,
+    annotated: Path | None = None,
     names: Sequence[str] = (),
-    only_known: str | None = None,
-) -> Iterator[Looked]:
-    """Source after source, what the journal has not got yet; one that fails does not stop the others.
+    skip_new: str | None = None,
+    annotation_errors: dict[str, str] | None = None,
+) -> Iterator[ImageResult]:
+    """Detect in every image that the journal does not have yet; one that fails does not stop the others.
 
-    With a folder for `pictures`, each image is drawn there unless it was before. `only_known` says why nothing that
-    the journal has not got may be looked at, where that is so.
+    Args:
+        seeker: The defended detector.
+        sources: The images.
+        journal: Finished images, which are added to it.
+        threat: What the boxes are certified against.
+        annotated: A folder for annotated images; an image is drawn once.
+        names: Class names, for annotated images.
+        skip_new: Why no image may be processed that the journal does not have, if that is so.
+        annotation_errors: Gets the reasons why images could not be drawn, by name.
     """
-    of_source = picture_names([source.name for source in sources])
-    for source, picture in zip(sources, of_source, strict=True):
+    files = annotated_names([source.name for source in sources])
+    for source, file in zip(sources, files, strict=True):
         try:
             image = source.load()
-        except Exception as error:  # a foreign file
-            yield Looked(source, failure=_reason(error))
+        except Exception as error:  # an untrusted file
+            yield ImageResult(name=source.name, id=source.id, error=error_reason(error))
             continue
         sha256 = pixels_sha256(image)
-        line = journal.get(sha256)
-        changed = line is None and source.name in journal.images
-        if line is None and only_known:
-            yield Looked(source, failure=f"{source.path} is not the image it was before, and {only_known}")
+        line = None if journal is None else journal.get(sha256)
+        if line is None and journal is not None and source.name in journal.images and not skip_new:
+            log.warning("%s is not the image it was before: it is processed again", source.name)
+        if line is None and skip_new:
+            reason = f"{source.path} is not the image it was before, and {skip_new}"
+            yield ImageResult(name=source.name, id=source.id, error=reason)
             continue
-        try:
-            found = look(seeker, image, sha256, threat) if line is None else Found.from_dict(line)
-        except Exception as error:  # foreign code, whatever it raises
-            yield Looked(source, failure=f"the detector failed on {source.path}: {_reason(error)}")
-            continue
-        if line is None:
-            journal.add({"image": source.name} | found.to_dict())
-        elif source.name not in journal.images:
-            journal.add({"image": source.name, "same": found.sha256})
-        no_picture = ""
-        if pictures is not None and not (journal.drawn(picture) == found.sha256 and (pictures / picture).exists()):
-            no_picture = _save_picture(pictures / picture, image, found, names, threat)
-            if not no_picture:
-                journal.add({"drawn": picture, "sha256": found.sha256})
-        yield Looked(source, found, no_picture=no_picture, changed=changed)
+        if line is not None:
+            result = ImageResult.from_dict(line, source.name, source.id)
+        else:
+            try:
+                result = detect_image(seeker, image, source.name, source.id, threat)
+            except Exception as error:  # code of others, whatever it raises
+                reason = f"the detector failed on {source.path}: {error_reason(error)}"
+                yield ImageResult(name=source.name, id=source.id, error=reason)
+                continue
+        result = replace(result, pixels_sha256=sha256)
+        if journal is not None:
+            if line is None:
+                journal.add({"image": source.name} | result.to_dict())
+            elif source.name not in journal.images:
+                journal.add({"image": source.name, "same": sha256})
+        if annotated is not None and journal is not None:
+            path = annotated / file
+            if journal.annotated_source(file) != sha256 or not path.exists():
+                failure = _save_annotated(path, image, result, names, threat)
+                if not failure:
+                    journal.add({"annotated": file, "sha256": sha256})
+                else:
+                    log.warning("no annotated image of %s: %s", source.name, failure)
+                    if annotation_errors is not None:
+                        annotation_errors[source.name] = failure
+        yield result
 
 
-def _reason(error: Exception) -> str:
-    return "not enough memory" if isinstance(error, MemoryError) else str(error) or type(error).__name__
-
-
-def _save_picture(file: Path, image: Image, found: Found, names: Sequence[str], threat: ThreatModel | None) -> str:
-    """Draw and write the picture of an image; why there is none, where it cannot be done."""
+def _save_annotated(
+    file: Path, image: Image, result: ImageResult, names: Sequence[str], threat: ThreatModel | None
+) -> str:
+    """Draw and write an annotated image; return why that failed, if it did."""
     try:
-        jpeg = encode(picture_of(image, found, names, threat))
+        jpeg = encode_jpeg(annotate_result(image, result, names, threat))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, lambda stream: stream.write(jpeg))
-    except Exception as error:  # the boxes are there all the same
-        return _reason(error)
+    except Exception as error:  # the boxes are kept
+        return error_reason(error)
     return ""
 
 
-def picture_of(image: Image, found: Found, names: Sequence[str], threat: ThreatModel | None = None) -> PIL.Image.Image:
-    """The image with its boxes."""
-    base, recovered = found.boxes[: found.base], found.boxes[found.base :]
-    if found.certificates is None or threat is None:
-        return draw(image, base, names, recovered=recovered)
-    proven = [_places(dict(zip(CERTIFICATE, row, strict=True))) for row in found.certificates]
-    return draw(image, base, names, recovered=recovered, proven=proven, against=patch_words(threat))
-
-
-def _places(certificate: Row) -> list[str]:
-    """Where a patch cannot hide the box; not far, if there is no such place."""
-    return [
-        where for where in PATCH_LOCATIONS if certificate[where] and not (where == "far" and certificate["vacuous_far"])
-    ]
-
-
-def encode(picture: PIL.Image.Image) -> bytes:
-    """As JPEG; one that is too long for that is made smaller."""
-    if max(picture.size) > LARGEST_JPEG:
-        picture.thumbnail((LARGEST_JPEG, LARGEST_JPEG))
+def encode_jpeg(annotated: PIL.Image.Image) -> bytes:
+    """Encode as JPEG; an image that is too long for that is made smaller."""
+    if max(annotated.size) > MAX_JPEG_SIDE:
+        annotated.thumbnail((MAX_JPEG_SIDE, MAX_JPEG_SIDE))
     stream = io.BytesIO()
-    picture.save(stream, "JPEG", quality=90, subsampling=0)  # else thin lines lose their color
+    annotated.save(stream, "JPEG", quality=90, subsampling=0)  # else thin lines lose their color
     return stream.getvalue()
 
 
-def picture_names(names: Sequence[str]) -> list[str]:
-    """A file below the folder of pictures for each image: x.jpg for x.jpg and x.png, x.png.jpg beside another x.
+def annotated_names(names: Sequence[str]) -> list[str]:
+    """Choose a file below the folder of annotated images for each image; never outside of it (path traversal).
 
-    They differ by more than capital letters, which not every disk tells apart.
+    That is x.jpg for x.jpg and x.png, and x.png.jpg next to another x. They differ by more than case, which some file
+    systems ignore.
     """
-    taken: set[str] = set()
+    used: set[str] = set()
     chosen: dict[str, str] = {}
     for name in sorted(names, key=lambda name: not name.endswith(".jpg")):  # a JPEG keeps its own
-        below = "/".join(_short(part) for part in PurePosixPath(name).parts if part not in ("/", "//", ".."))
-        number, picture = 2, str(PurePosixPath(below or "image").with_suffix(".jpg"))
-        while picture.casefold() in taken:
-            picture = f"{below}.jpg" if number == 2 else f"{below}-{number}.jpg"
+        below = "/".join(_shorten(part) for part in PurePosixPath(name).parts if part not in ("/", "//", ".."))
+        number, file = 2, str(PurePosixPath(below or "image").with_suffix(".jpg"))
+        while file.casefold() in used:
+            file = f"{below}.jpg" if number == 2 else f"{below}-{number}.jpg"
             number += 1
-        taken.add(picture.casefold())
-        chosen[name] = picture
+        used.add(file.casefold())
+        chosen[name] = file
     return [chosen[name] for name in names]
 
 
-def _short(part: str) -> str:
-    """Part of a path, so short that a file may be called so with more behind it."""
-    if len(part.encode()) <= LONGEST_PART:
+def _shorten(part: str) -> str:
+    """Shorten part of a path, so that a file may have that name with a suffix."""
+    if len(part.encode()) <= MAX_NAME_BYTES:
         return part
-    return (
-        f"{part.encode()[: LONGEST_PART // 2].decode(errors='ignore')}-{hashlib.sha256(part.encode()).hexdigest()[:16]}"
-    )
-
-
-def patch_words(threat: ThreatModel) -> str:
-    """What is certified against, in a few words."""
-    what = "a patch" if threat.count == 1 else "two patches"
-    aspect = "" if threat.aspect == 1 else f", aspect {threat.aspect:g}"
-    return f"{what} of {100 * threat.area:g}%{aspect}"
-
-
-@dataclass(slots=True)
-class Totals:
-    """What there is to say about all images together."""
-
-    images: int = 0
-    boxes: int = 0
-    recovered: int = 0
-    certified: Counter[str] = field(default_factory=Counter)  # by the names of CERTIFICATE but the last
-    left_out: Counter[str] = field(default_factory=Counter)  # boxes by detector class
-    flagged: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Results:
-    """The files of a folder, made of what was found in each source (its sha256 beside it).
-
-    `certified` says what was certified against, `defense` is the sha256 of the defense.
-    """
-
-    journal: Journal
-    looked: Sequence[tuple[Source, str]]
-    categories: Categories
-    defense: str
-    certified: Row | None = None
-
-    def save(self, out: Path, *, alerts: bool = False) -> Totals:
-        """Write all of them, each whole or not at all."""
-        totals, images, flags, labels = Totals(), [], [], set[int]()
-        for source, found in self._each():
-            totals.images += 1
-            images.append({"id": source.id, "file_name": source.name, "width": found.size[0], "height": found.size[1]})
-            flags.append(alert_row(source, found) | {"defense": self.defense})
-            labels.update(found.boxes.label.tolist())
-            totals.flagged += [source.name] if found.recovered else []
-            for label in found.boxes.label.tolist():
-                if self.categories.of(label) is None:
-                    totals.left_out[self.categories.detector_name(label)] += 1
-            for row in self._rows_of(source, found):
-                totals.boxes += 1
-                totals.recovered += row["found_by"] == "masks"
-                totals.certified.update(name for name in CERTIFICATE[:-1] if row.get(name))
-        categories = self.categories.listed(labels)
-        save_json(
-            out / "images.json",
-            {"info": {"defense": self.defense}, "images": images, "annotations": [], "categories": categories},
-        )
-        write_atomic(out / "detections.json", self._write_json)
-        write_atomic(out / "boxes.csv", self._write_csv)
-        if alerts:
-            save_json(out / "alerts.json", flags)
-        if self.certified is not None:
-            save_json(out / "certificates.json", self._certificates(totals))
-        return totals
-
-    def _certificates(self, totals: Totals) -> Row:
-        counts = {name: totals.certified[name] for name in CERTIFICATE[:-1]}
-        return {"about": ABOUT, **(self.certified or {}), "boxes": totals.boxes, **counts, "defense": self.defense}
-
-    def _each(self) -> Iterator[tuple[Source, Found]]:
-        for source, sha256 in self.looked:
-            line = self.journal.get(sha256)
-            assert line is not None  # it was written before
-            yield source, Found.from_dict(line)
-
-    def _rows(self) -> Iterator[Row]:
-        for source, found in self._each():
-            yield from self._rows_of(source, found)
-
-    def _rows_of(self, source: Source, found: Found) -> Iterator[Row]:
-        return (row | {"defense": self.defense} for row in box_rows(source, found, self.categories))
-
-    def _write_json(self, stream: BinaryIO) -> None:
-        """A list with one row a line, never all in memory."""
-        before = b"[\n"
-        for row in self._rows():
-            stream.write(before + json.dumps(coco_result(row)).encode())
-            before = b",\n"
-        stream.write(b"\n]\n" if before == b",\n" else b"[]\n")
-
-    def _write_csv(self, stream: BinaryIO) -> None:
-        columns = [*COLUMNS, *(CERTIFICATE if self.certified is not None else ()), "defense"]
-        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
-        writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(
-            row | {name: escape_csv_cell(row[name]) for name in ("image", "class")} for row in self._rows()
-        )
-        text.detach()
-
-
-def box_rows(source: Source, found: Found, categories: Categories) -> Iterator[Row]:
-    """The boxes of one image, as `boxes_of` lists them, with the image they are in."""
-    return ({"image_id": source.id, "image": source.name} | row for row in boxes_of(found, categories))
-
-
-def boxes_of(found: Found, categories: Categories) -> Iterator[Row]:
-    """The boxes that were found, without those of classes that have no category.
-
-    `found_by` tells base boxes ("image") from those only masking found ("masks").
-    """
-    boxes = found.boxes
-    for number, (xyxy, score, label) in enumerate(
-        zip(boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True)
-    ):
-        if (category := categories.of(label)) is None:
-            continue
-        row = {"category_id": category[0], "class": category[1]} | dict(
-            zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
-        )
-        row |= {"score": score, "found_by": "image" if number < found.base else "masks"}
-        if found.certificates is not None:
-            row |= zip(CERTIFICATE, found.certificates[number], strict=True)
-        yield row
-
-
-def coco_result(row: Row) -> Row:
-    """A row in the form of COCO results; what these do not have comes after what they have."""
-    x1, y1, x2, y2 = (row[name] for name in ("x1", "y1", "x2", "y2"))
-    known = row | {"bbox": [x1, y1, x2 - x1, y2 - y1], "category_name": row["class"]}
-    return {name: known[name] for name in RESULT if name in known}
-
-
-def alert_row(source: Source, found: Found) -> Row:
-    """Whether one image is flagged, and by how many boxes."""
-    flagged = found.recovered > 0
-    return {"image_id": source.id, "image": source.name, "alert": flagged, "found_by_masks_only": found.recovered}
+    head = part.encode()[: MAX_NAME_BYTES // 2].decode(errors="ignore")
+    return f"{head}-{hashlib.sha256(part.encode()).hexdigest()[:16]}"

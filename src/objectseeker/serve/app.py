@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from objectseeker import __version__
-from objectseeker.inference.images import ABOUT
+from objectseeker.inference.results import CERTIFICATE_SCOPE
 from objectseeker.serve.limits import (
     ClientDisconnectedError,
     RequestRejectedError,
@@ -53,7 +53,9 @@ def _policy_source(text: str) -> str:
 
 _STYLE = _web_file("report/web/palette.css") + _web_file("serve/web/page.css")
 _SCRIPT = _web_file("serve/web/page.js")
-PAGE = Template(_web_file("serve/web/page.html")).substitute(style=_STYLE, script=_SCRIPT, about=html.escape(ABOUT))
+PAGE = Template(_web_file("serve/web/page.html")).substitute(
+    style=_STYLE, script=_SCRIPT, about=html.escape(CERTIFICATE_SCOPE)
+)
 PAGE_HEADERS = {
     "Content-Security-Policy": (
         f"default-src 'none'; script-src {_policy_source(_SCRIPT)}; style-src {_policy_source(_STYLE)}; "
@@ -94,7 +96,7 @@ class Service:
             threat = self.model.threat if inference.certify else None
             result = await self.workers.detect_upload(lambda: inference.image, threat, _wait_for_disconnect(request))
             _log_result(request, result)
-            parameters = {"alert": result.image.recovered > 0, "defense_sha256": self.model.version}
+            parameters = {"alert": result.image.alert, "defense_sha256": self.model.version}
             header = {"model_name": self.model.name, "model_version": self.model.version, "parameters": parameters}
             content, length = write_response(inference, to_tensors(result.image), header)
         if length is None:
@@ -233,9 +235,9 @@ def _log_result(request: Request, result: InferenceResult) -> None:
         "height": image.size[1],
         "queue_seconds": round(result.queue_seconds, 4),
         "inference_seconds": round(result.inference_seconds, 4),
-        "boxes": len(image.boxes),
-        "recovered_boxes": image.recovered,
-        "alert": image.recovered > 0,
+        "boxes": len(image.detections),
+        "recovered_boxes": image.recovered_boxes,
+        "alert": image.alert,
         "certified": image.certificates is not None,
     }
 

@@ -20,8 +20,7 @@ from objectseeker.core.masks import Image
 from objectseeker.core.recipes import Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.defense import Defense
-from objectseeker.inference.image_sources import Categories, Source
-from objectseeker.inference.images import ABOUT, CERTIFICATE, Found, box_rows, coco_result
+from objectseeker.inference.results import CERTIFICATE, CERTIFICATE_SCOPE, COUNTED, Categories, ImageResult
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.limits import MAX_JSON_BYTES, RequestRejectedError, ServerLimits, check_forward_passes
 
@@ -37,7 +36,6 @@ UNSUPPORTED_PARAMETERS = (
     "shared_memory_byte_size",
 )
 DATATYPES = {"FP64": "<f8", "INT64": "<i8", "BOOL": "?"}
-UPLOAD = Source(1, "image", None)  # type: ignore[arg-type]  # an upload has no path, and no name to trust
 
 
 class Output(NamedTuple):
@@ -92,38 +90,39 @@ class ServedModel:
                 "defense": self.defense.to_public_dict(),
                 "classes": list(self.classes),
                 "certified": {"location": list(PATCH_LOCATIONS)} | self.threat.to_dict(self.defense.rule),
-                "about": ABOUT,
+                "about": CERTIFICATE_SCOPE,
             },
         }
 
-    def to_response(self, result: Found) -> dict[str, Any]:
+    def to_response(self, result: ImageResult) -> dict[str, Any]:
         """Return /detect's response: rows of detections.json, the alert, and certificates.json if certified."""
-        categories = Categories.of_detector(self.classes)
+        categories = Categories.from_detector(self.classes)
         sha256 = self.defense.sha256
-        rows = [coco_result(row | {"defense": sha256}) for row in box_rows(UPLOAD, result, categories)]
+        rows = [row | {"defense_sha256": sha256} for row in result.coco_results(categories)]
         response: dict[str, Any] = {
             "width": result.size[0],
             "height": result.size[1],
             "detections": rows,
-            "alert": result.recovered > 0,
-            "recovered_boxes": result.recovered,
+            "alert": result.alert,
+            "recovered_boxes": result.recovered_boxes,
             "defense_sha256": sha256,
         }
         if result.certificates is not None:
-            counts = {name: sum(row[name] for row in rows) for name in CERTIFICATE[:-1]}
-            certificates = {"about": ABOUT} | self.threat.to_dict(self.defense.rule) | {"boxes": len(rows)} | counts
-            response["certificates"] = certificates | {"defense": sha256}
+            counts = {name: sum(row[name] for row in rows) for name in COUNTED}
+            threat = self.threat.to_dict(self.defense.rule)
+            certificates = {"about": CERTIFICATE_SCOPE, **threat, "boxes": len(rows), **counts}
+            response["certificates"] = certificates | {"defense_sha256": sha256}
         return response
 
 
-def to_tensors(result: Found) -> Mapping[str, Array]:
+def to_tensors(result: ImageResult) -> Mapping[str, Array]:
     """Return every available output tensor, base boxes first."""
-    boxes = result.boxes
+    boxes = result.detections
     tensors: dict[str, Array] = {
         "boxes": boxes.xyxy,
         "scores": boxes.score,
         "labels": boxes.label,
-        "recovered": np.arange(len(boxes)) >= result.base,
+        "recovered": np.arange(len(boxes)) >= result.base_boxes,
     }
     if result.certificates is not None:
         table = np.array(result.certificates, np.int64).reshape(len(boxes), len(CERTIFICATE))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from objectseeker.core.masks import Image
 from objectseeker.core.seeker import ObjectSeeker
-from objectseeker.inference.images import Found, look
+from objectseeker.inference.results import ImageResult, detect_image
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.serve.limits import ClientDisconnectedError, RequestRejectedError, ServerLimits
 from objectseeker.serve.monitoring import Metrics
@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 class InferenceResult(NamedTuple):
     """The result for one image, and how long it was queued and processed."""
 
-    image: Found
+    image: ImageResult
     queue_seconds: float
     inference_seconds: float
 
@@ -115,20 +115,20 @@ class Workers:
         queued.drop()
         seeker = self._idle.get()
         try:
-            result = look(seeker, image, "", queued.threat)
+            result = detect_image(seeker, image, threat=queued.threat)
         finally:
             self._idle.put(seeker)
         inference_seconds = time.monotonic() - start
         self._metrics.inference_seconds.observe(inference_seconds)
-        self._count(result, seeker.masks.forward_passes(*result.size))
+        self._count(result)
         return InferenceResult(result, queue_seconds, inference_seconds)
 
-    def _count(self, result: Found, forward_passes: int) -> None:
+    def _count(self, result: ImageResult) -> None:
         self._metrics.images.inc()
-        self._metrics.forward_passes.inc(forward_passes)
-        self._metrics.boxes.labels("base").inc(result.base)
-        self._metrics.boxes.labels("recovered").inc(result.recovered)
-        if result.recovered:
+        self._metrics.forward_passes.inc(result.forward_passes)
+        self._metrics.boxes.labels("base").inc(result.base_boxes)
+        self._metrics.boxes.labels("recovered").inc(result.recovered_boxes)
+        if result.alert:
             self._metrics.alerts.inc()
 
     def close(self) -> None:

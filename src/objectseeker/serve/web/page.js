@@ -64,7 +64,7 @@ function showImage(file, answer) {
   drawing.setAttribute("preserveAspectRatio", "none");
   drawing.replaceChildren(...answer.detections.map((row) => {
     const group = document.createElementNS(SVG, "g");
-    for (const kind of ["box-back", row.found_by === "masks" ? "box recovered" : "box base"]) {
+    for (const kind of ["box-back", row.origin === "recovered" ? "box recovered" : "box base"]) {
       const rectangle = document.createElementNS(SVG, "rect");
       const [x, y, width, height] = row.bbox;
       for (const [key, value] of Object.entries({ x, y, width, height, class: kind })) rectangle.setAttribute(key, value);
@@ -84,7 +84,7 @@ function showTable(answer) {
   byId("table").tBodies[0].replaceChildren(...answer.detections.map((row, number) => {
     const line = element("tr", {});
     line.append(element("td", {}, row.category_name), element("td", {}, row.score.toFixed(2)));
-    line.append(element("td", {}, row.found_by === "masks" ? "recovered" : "base"));
+    line.append(element("td", {}, row.origin));
     if (certified) line.append(...LOCATIONS.map((patchLocation) => verdict(row, patchLocation)), element("td", {}, row.largest_square ? row.largest_square + " px" : "none"));
     line.addEventListener("mouseenter", () => groups[number].classList.add("selected"));
     line.addEventListener("mouseleave", () => groups[number].classList.remove("selected"));

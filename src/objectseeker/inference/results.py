@@ -1,0 +1,485 @@
+"""What the defended detector found in an image or a frame, as one type, and the files and totals made of it.
+
+detections.json     COCO results: `COCO("images.json").loadRes("detections.json")`
+images.json         the images and categories they refer to, in COCO's form
+boxes.csv           the same boxes, one column per number
+alerts.json         the images that masking flags
+certificates.json   with certificates: the threat, and how many boxes are certified
+frames.jsonl        instead of these for a video: one line of JSON per frame
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import PIL.Image
+
+from objectseeker.core.boxes import Detections
+from objectseeker.core.masks import Image
+from objectseeker.core.seeker import DefendedImage, ObjectSeeker
+from objectseeker.core.threats import PATCH_LOCATIONS
+from objectseeker.defense import Defense
+from objectseeker.files.atomic import save_json, write_atomic
+from objectseeker.inference.drawing import draw
+from objectseeker.metrics.settings import ThreatModel
+from objectseeker.text import escape_csv_cell, escape_invisible
+
+COUNTED = (*PATCH_LOCATIONS, "vacuous_far")
+CERTIFICATE = (*COUNTED, "largest_square")
+CSV_COLUMNS = ("image", "class", "x1", "y1", "x2", "y2", "score", "origin")
+MAX_NAMED = 20  # errors of frames and flagged images that totals name; all are in the files
+
+CERTIFICATE_SCOPE = (
+    "Certificates cover the listed boxes on the unmodified images: what would remain of each box under a patch. If an "
+    "image is already attacked, objects may be missing from its boxes; no certificate covers those."
+)
+
+ImageId = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Categories:
+    """The category of the boxes of each detector label.
+
+    With `to_category` (by detector label, -1 for none) categories are a dataset's; else they are the detector's own
+    classes, numbered from 1, and a label without a name is called by its number.
+    """
+
+    detector_names: tuple[str, ...]
+    ids: tuple[ImageId, ...]
+    names: tuple[str, ...]
+    to_category: tuple[int, ...] | None = None
+
+    @classmethod
+    def from_detector(cls, names: Sequence[str]) -> Categories:
+        return cls(tuple(names), tuple(range(1, len(names) + 1)), tuple(names))
+
+    def detector_name(self, label: int) -> str:
+        return self.detector_names[label] if 0 <= label < len(self.detector_names) else str(label)
+
+    def find(self, label: int) -> tuple[ImageId, str] | None:
+        """Return id and name; None for a class that the dataset does not have."""
+        if self.to_category is None:
+            return label + 1, self.detector_name(label)
+        index = self.to_category[label] if 0 <= label < len(self.to_category) else -1
+        return None if index < 0 else (self.ids[index], self.names[index])
+
+    def to_coco_categories(self, labels: Iterable[int]) -> list[dict[str, Any]]:
+        """List all categories in COCO's form; those of labels without a name if they are among `labels`."""
+        listed = list(zip(self.ids, self.names, strict=True))
+        if self.to_category is None:
+            listed += [(label + 1, str(label)) for label in sorted(labels) if not 0 <= label < len(self.names)]
+        return [{"id": category, "name": name} for category, name in listed]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ImageResult:
+    """The result of the defended detector for one image or frame.
+
+    `detections` has the `base_boxes` first, which the detector finds in the unmasked image; the others were recovered
+    by masking. `certificates` has the values of `CERTIFICATE` for each of them, if requested. If the image could not be
+    processed, `error` says why, and there are no detections.
+    """
+
+    name: str
+    id: ImageId | None = 1
+    size: tuple[int, int] = (0, 0)
+    detections: Detections = field(default_factory=Detections.empty)
+    base_boxes: int = 0
+    certificates: tuple[tuple[bool | int, ...], ...] | None = None
+    error: str = ""
+    pixels_sha256: str = ""
+    time: float | None = None  # seconds, of a frame
+    masks: str = ""  # the recipe that was used
+    forward_passes: int = 0
+
+    @property
+    def recovered_boxes(self) -> int:
+        """Number of boxes that only masking found."""
+        return len(self.detections) - self.base_boxes
+
+    @property
+    def alert(self) -> bool:
+        """Whether masking found boxes that no base box explains: the sign of a hiding attack."""
+        return self.recovered_boxes > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values that `from_dict` reads back, bit-identical; name and id are those of the source."""
+        boxes = self.detections
+        return {
+            "sha256": self.pixels_sha256,
+            "size": self.size,
+            "xyxy": boxes.xyxy.tolist(),
+            "score": boxes.score.tolist(),
+            "label": boxes.label.tolist(),
+            "base_boxes": self.base_boxes,
+            "certificates": self.certificates,
+        }
+
+    @classmethod
+    def from_dict(cls, line: Mapping[str, Any], name: str, id: ImageId) -> ImageResult:
+        """Read the values of `to_dict`, for the image of this name and id."""
+        certificates = line["certificates"]
+        return cls(
+            name=name,
+            id=id,
+            pixels_sha256=line["sha256"],
+            size=tuple(line["size"]),
+            detections=Detections(line["xyxy"], line["score"], line["label"]),
+            base_boxes=line["base_boxes"],
+            certificates=None if certificates is None else tuple(map(tuple, certificates)),
+        )
+
+    def boxes(self, categories: Categories) -> Iterator[dict[str, Any]]:
+        """Iterate over the boxes whose class has a category, with the columns of boxes.csv.
+
+        `origin` is "base" or "recovered".
+        """
+        boxes = self.detections
+        columns = zip(boxes.xyxy.tolist(), boxes.score.tolist(), boxes.label.tolist(), strict=True)
+        for number, (xyxy, score, label) in enumerate(columns):
+            if (category := categories.find(label)) is None:
+                continue
+            box = {"image": self.name, "category_id": category[0], "class": category[1]}
+            box |= zip(("x1", "y1", "x2", "y2"), xyxy, strict=True)
+            box |= {"score": score, "origin": "base" if number < self.base_boxes else "recovered"}
+            if self.certificates is not None:
+                box |= zip(CERTIFICATE, self.certificates[number], strict=True)
+            yield box
+
+    def coco_results(self, categories: Categories, *, with_image: bool = True) -> Iterator[dict[str, Any]]:
+        """Iterate over the boxes in the form of COCO results; further keys follow COCO's."""
+        for box in self.boxes(categories):
+            x1, y1, x2, y2 = (box[corner] for corner in ("x1", "y1", "x2", "y2"))
+            place = {"bbox": [x1, y1, x2 - x1, y2 - y1], "score": box["score"]}
+            named = {"category_name": box["class"], "origin": box["origin"]}
+            certificate = {key: box[key] for key in CERTIFICATE if key in box}
+            if with_image:
+                yield {
+                    "image_id": self.id,
+                    "category_id": box["category_id"],
+                    **place,
+                    "image": self.name,
+                    **named,
+                    **certificate,
+                }
+            else:
+                yield {"category_id": box["category_id"], **place, **named, **certificate}
+
+    def to_frame_record(self, video: str, categories: Categories, defense_sha256: str | None) -> dict[str, Any]:
+        """Return the line of frames.jsonl; it is complete on its own."""
+        record: dict[str, Any] = {"video": video, "frame": self.id}
+        record |= {} if self.time is None else {"time": round(self.time, 6)}
+        if self.error:
+            return record | {"error": self.error, "defense_sha256": defense_sha256}
+        return record | {
+            "size": self.size,
+            "masks": self.masks,
+            "forward_passes": self.forward_passes,
+            "boxes": list(self.coco_results(categories, with_image=False)),
+            "recovered_boxes": self.recovered_boxes,
+            "alert": self.alert,
+            "defense_sha256": defense_sha256,
+        }
+
+
+def detect_image(
+    seeker: ObjectSeeker, image: Image, name: str = "image", id: ImageId = 1, threat: ThreatModel | None = None
+) -> ImageResult:
+    """Detect in one image; with a threat, certify each box that is output."""
+    return to_image_result(seeker, seeker.defend(image), name, id, threat)
+
+
+def to_image_result(
+    seeker: ObjectSeeker,
+    defended: DefendedImage,
+    name: str,
+    id: ImageId = 1,
+    threat: ThreatModel | None = None,
+    time: float | None = None,
+) -> ImageResult:
+    """Return the result for an image that the seeker has defended; with a threat, certify its boxes."""
+    boxes, rows = defended.detections, None
+    if threat is not None:
+        certificates = seeker.certify(
+            defended.observation,
+            boxes,
+            threat.patches(),
+            certification_threshold=threat.certification_threshold,
+            bound=threat.bound,
+        )
+        vacuous = certificates.vacuous[PATCH_LOCATIONS.index("far")].tolist()
+        columns = (*certificates.certified.tolist(), vacuous, certificates.largest_square.tolist())
+        rows = tuple(zip(*columns, strict=True))
+    height, width = defended.image.shape[:2]
+    return ImageResult(
+        name=name,
+        id=id,
+        size=(width, height),
+        detections=boxes,
+        base_boxes=len(defended.base),
+        certificates=rows,
+        time=time,
+        masks=str(seeker.masks),
+        forward_passes=1 + len(defended.observation.masks),
+    )
+
+
+def error_reason(error: Exception) -> str:
+    """Return the message of a foreign exception; out of memory has none of its own."""
+    return "not enough memory" if isinstance(error, MemoryError) else str(error) or type(error).__name__
+
+
+def annotate_result(
+    image: Image, result: ImageResult, names: Sequence[str], threat: ThreatModel | None = None
+) -> PIL.Image.Image:
+    """Draw the boxes on the image, with their certificates if there are any."""
+    base, recovered = result.detections[: result.base_boxes], result.detections[result.base_boxes :]
+    if result.certificates is None or threat is None:
+        return draw(image, base, names, recovered=recovered)
+    proven = [_certified_locations(dict(zip(CERTIFICATE, row, strict=True))) for row in result.certificates]
+    return draw(image, base, names, recovered=recovered, proven=proven, against=describe_threat(threat))
+
+
+def _certified_locations(certificate: Mapping[str, bool | int]) -> list[str]:
+    """List the locations where no patch can hide the box; not far if no position is far."""
+    vacuous = {"far"} if certificate["vacuous_far"] else set()
+    return [location for location in PATCH_LOCATIONS if certificate[location] and location not in vacuous]
+
+
+def describe_threat(threat: ThreatModel) -> str:
+    """Describe the patches of a threat in a few words."""
+    subject = "a patch" if threat.count == 1 else "two patches"
+    aspect = "" if threat.aspect == 1 else f", aspect {threat.aspect:g}"
+    return f"{subject} of {100 * threat.area:g}%{aspect}"
+
+
+@dataclass(slots=True)
+class DetectionTotals:
+    """The totals of a detection run so far, over images or frames; `unit` says which.
+
+    `flagged` counts images with an alert and `flagged_names` has the first of them. `errors` has the reasons why images
+    failed, by name, and `stop_reason` says why a video ended early. `threat` describes the threat, if boxes are
+    certified.
+    """
+
+    unit: str = "images"
+    source: str | None = None
+    images: int = 0
+    boxes: int = 0
+    recovered_boxes: int = 0
+    forward_passes: int = 0
+    seconds: float = 0.0
+    flagged: int = 0
+    flagged_names: list[str] = field(default_factory=list)
+    certified: Counter[str] = field(default_factory=Counter)  # by the names of COUNTED
+    unmatched: Counter[str] = field(default_factory=Counter)  # boxes without a category, by detector class
+    failed: int = 0
+    errors: dict[str, str] = field(default_factory=dict)
+    annotation_errors: dict[str, str] = field(default_factory=dict)
+    stop_reason: str | None = None
+    interrupted: bool = False
+    threat: dict[str, Any] | None = None
+    out: Path | None = None
+    files: list[str] = field(default_factory=list)  # in `out`
+    defense_sha256: str | None = None
+
+    def add(self, result: ImageResult, categories: Categories, *, count: int = 1) -> None:
+        """Add a result; a failed one may count for several images."""
+        if result.error:
+            self.failed += count
+            if self.unit == "images" or len(self.errors) < MAX_NAMED:
+                self.errors[result.name] = result.error
+            return
+        self.images += 1
+        self.forward_passes += result.forward_passes
+        self.flagged += result.alert
+        if result.alert and len(self.flagged_names) < MAX_NAMED:
+            self.flagged_names.append(result.name)
+        for label in result.detections.label.tolist():
+            if categories.find(label) is None:
+                self.unmatched[categories.detector_name(label)] += 1
+        for box in result.boxes(categories):
+            self.boxes += 1
+            self.recovered_boxes += box["origin"] == "recovered"
+            self.certified.update(key for key in COUNTED if box.get(key))
+
+    def describe(self) -> list[str]:
+        """Return sentences: the boxes, the speed, and what is flagged and certified."""
+        unit = self.unit.removesuffix("s")
+        lines = [
+            f"{self.boxes} boxes in {self.images} {self.unit}, {self.recovered_boxes} of them recovered by masking"
+        ]
+        if self.forward_passes and self.seconds:
+            rate, passes = self.images / self.seconds, self.forward_passes / self.images
+            lines.append(f"{rate:.3g} {self.unit} per second, {passes:.4g} forward passes per {unit}")
+        if self.unmatched:
+            named = ", ".join(f"{name} {count}" for name, count in self.unmatched.most_common())
+            lines.append(f"{self.unmatched.total()} boxes skipped, of classes that the dataset does not have: {named}")
+        if self.threat is not None:
+            lines += [f"certified {key}: {self.certified[key]} of {self.boxes} boxes" for key in PATCH_LOCATIONS]
+            patches = "a patch" if self.threat["patch_count"] == 1 else "two patches"
+            area, aspect = 100 * self.threat["patch_area"], self.threat["patch_aspect"]
+            lines.append(
+                f"{self.certified['vacuous_far']} boxes have no far position and count as certified there; all against "
+                f"{patches} of {area:g}%{'' if aspect == 1 else f', aspect {aspect:g}'}, "
+                f"T = {self.threat['certification_threshold']:g}"
+                f"{', each frame separately' if self.unit == 'frames' else ''}"
+            )
+            lines.append(CERTIFICATE_SCOPE)
+        if self.files:
+            lines.append(f"Written to {self.out}: {', '.join(self.files)}")
+        lines.append(f"{self.flagged} of {self.images} {self.unit} flagged")
+        return lines
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(escape_invisible(line))}</p>" for line in self.describe())
+
+    @property
+    def exit_status(self) -> int:
+        """Return the exit status: 0 all images are done, 1 some failed, 2 all failed."""
+        return 0 if not (self.failed or self.stop_reason) else 1 if self.images else 2
+
+    @property
+    def certificates(self) -> dict[str, Any] | None:
+        """The number of certified boxes by location, with the threat; None without certificates."""
+        if self.threat is None:
+            return None
+        counts = {key: self.certified[key] for key in COUNTED}
+        return {"about": CERTIFICATE_SCOPE, **self.threat, "boxes": self.boxes, **counts}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "source": self.source,
+            self.unit: self.images,
+            "detections": self.boxes,
+            "recovered_boxes": self.recovered_boxes,
+            "alerts": self.flagged,
+            "certificates": self.certificates,
+            "forward_passes": self.forward_passes,
+            "seconds": round(self.seconds, 3),
+            "unmatched_boxes": dict(self.unmatched),
+            "failed": self.failed,
+            "errors": self.errors,
+            "annotation_errors": self.annotation_errors,
+            "stop_reason": self.stop_reason,
+            "interrupted": self.interrupted,
+            "out": None if self.out is None else str(self.out),
+            "defense_sha256": self.defense_sha256,
+        }
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DetectionRun(ABC):
+    """A detection run: iterate over its results, in order, or call `finish` for the totals alone.
+
+    `defense` names the fingerprint of its detector, and `totals` are those so far. Without `out` nothing is written;
+    with it, finished results are kept however the run ends. A run can be iterated over once.
+    """
+
+    seeker: ObjectSeeker
+    categories: Categories
+    totals: DetectionTotals
+    threat: ThreatModel | None = None
+    defense: Defense | None = None
+    out: Path | None = None
+    annotate: bool = True
+
+    resumable: ClassVar[bool] = False  # whether the same run continues where it was interrupted
+
+    @property
+    @abstractmethod
+    def total(self) -> int | None:
+        """Number of images or frames; None if unknown."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> str:
+        """What an interruption leaves, as a sentence."""
+
+    @abstractmethod
+    def results(self, on_start: Callable[[str], None] = lambda cost: None) -> Generator[ImageResult]:
+        """Iterate over the results; `on_start` gets a sentence about the cost before the first."""
+
+    def __iter__(self) -> Iterator[ImageResult]:
+        return self.results()
+
+    def finish(
+        self,
+        on_start: Callable[[str], None] = lambda cost: None,
+        on_progress: Callable[[int, int | None], None] = lambda done, total: None,
+    ) -> DetectionTotals:
+        """Process all images.
+
+        Args:
+            on_start: Called with a sentence about the cost before the first image.
+            on_progress: Called with the number of finished images and their total, if known.
+
+        Returns:
+            The totals; they are also those of an interrupted run.
+        """
+        try:
+            with closing(self.results(on_start)) as results:
+                for number, _ in enumerate(results, 1):
+                    on_progress(number, self.total)
+        except KeyboardInterrupt:
+            self.totals.interrupted = True
+            raise
+        return self.totals
+
+
+def save_results(
+    out: Path, results: Callable[[], Iterable[ImageResult]], categories: Categories, totals: DetectionTotals
+) -> list[str]:
+    """Write the files of a folder of results, each atomically; return their names.
+
+    `results` iterates over all of them each time it is called, so that they are never all in memory.
+    """
+    info: dict[str, Any] = {"defense_sha256": totals.defense_sha256}
+    images, alerts, labels = [], [], set[int]()
+    for result in results():
+        images.append({"id": result.id, "file_name": result.name, "width": result.size[0], "height": result.size[1]})
+        alert = {"image_id": result.id, "image": result.name, "alert": result.alert}
+        alerts.append(alert | {"recovered_boxes": result.recovered_boxes} | info)
+        labels.update(result.detections.label.tolist())
+
+    def write_json(stream: BinaryIO) -> None:
+        before = b"[\n"
+        for result in results():
+            for row in result.coco_results(categories):
+                stream.write(before + json.dumps(row | info).encode())
+                before = b",\n"
+        stream.write(b"\n]\n" if before == b",\n" else b"[]\n")
+
+    def write_csv(stream: BinaryIO) -> None:
+        columns = [*CSV_COLUMNS, *(() if totals.threat is None else CERTIFICATE), *info]
+        text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
+        writer = csv.DictWriter(text, columns, lineterminator="\n", extrasaction="ignore")
+        writer.writeheader()
+        for result in results():
+            for box in result.boxes(categories):
+                untrusted = {key: escape_csv_cell(box[key]) for key in ("image", "class")}  # CSV injection
+                writer.writerow(box | untrusted | info)
+        text.detach()
+
+    listed = categories.to_coco_categories(labels)
+    save_json(out / "images.json", {"info": info, "images": images, "annotations": [], "categories": listed})
+    write_atomic(out / "detections.json", write_json)
+    write_atomic(out / "boxes.csv", write_csv)
+    save_json(out / "alerts.json", alerts)
+    names = ["detections.json", "images.json", "boxes.csv", "alerts.json"]
+    if totals.certificates is None:
+        return names
+    save_json(out / "certificates.json", totals.certificates | info)
+    return [*names, "certificates.json"]
