@@ -319,3 +319,22 @@ def test_every_setting_of_the_file_can_be_set():
     content = Defense.for_detector("builtin").to_dict()
     keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"} | content["rule"].keys()
     assert keys | content["threshold_schedule"].keys() | {"filter_iou"} == set(SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"mask_threshold": 0.6', '"mask_threshold": true', "mask_threshold must be a number, got True"),
+        ('"mask_threshold": 0.6', '"mask_threshold": 0.1, "mask_threshold": 0.6', "has the key 'mask_threshold' twice"),
+        ('"mask_threshold": 0.6', '"mask_threshold": NaN', "has the number NaN"),
+        ("halves:30", "halves:3_0", "cannot read the masks 'halves:3_0'"),
+    ],
+)
+def test_json_that_other_readers_would_take_otherwise_is_rejected(tmp_path, old, new, message):
+    file = tmp_path / "defense.json"
+    Defense(detector="builtin", rule=Rule(base_threshold=0.4, mask_threshold=0.6)).save(file)
+    content = file.read_text()
+    assert old in content
+    file.write_text(content.replace(old, new))
+    with pytest.raises(ObjectSeekerError, match=message):
+        Defense.load(file)

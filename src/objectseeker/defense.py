@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from objectseeker import detectors
+from objectseeker import codec, detectors
 from objectseeker.core.iou_rule import AnyRule, IouRule
 from objectseeker.core.masks import DEFAULT_FILL, require_gray
 from objectseeker.core.recipes import Halves, Recipe, parse_recipe, require_recipe
@@ -251,12 +251,11 @@ class Defense:
         if str(path) in BUILTIN_DEFENSES and not path.is_file():
             return BUILTIN_DEFENSES[str(path)]
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            text = path.read_bytes()
         except OSError as error:
             known = f"; by name there are {', '.join(BUILTIN_DEFENSES)}" if isinstance(error, FileNotFoundError) else ""
             raise ObjectSeekerError(f"cannot read the defense {path}: {error.strerror}{known}") from None
-        except (ValueError, RecursionError):
-            raise ObjectSeekerError(f"{path} is not a defense file: write one with objectseeker tune") from None
+        content = codec.parse_json(text, str(path), fix="it is not a defense file, write one with objectseeker tune")
         if not isinstance(content, dict):
             raise ObjectSeekerError(f"{path} is not a defense file: write one with objectseeker tune")
         defense = cls.from_dict(content, str(path))

@@ -48,16 +48,16 @@ def require_fraction(value: float, name: str) -> float:
 
 
 def require_number(value: float, name: str) -> float:
-    """`value` as a finite float; a text is none."""
+    """Return `value` as a finite float, 0.0 for -0.0; a string or a boolean is an error."""
     try:
-        if isinstance(value, str | bytes):
+        if isinstance(value, str | bytes | bool):
             raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ObjectSeekerError(f"{name} must be a number, got {value!r}") from None
     if not math.isfinite(number):
         raise ObjectSeekerError(f"{name} must be finite, got {value!r}")
-    return number
+    return number + 0.0  # -0.0 + 0.0 is 0.0
 
 
 def require_flag(value: bool, name: str) -> bool:
