@@ -18,7 +18,7 @@ from objectseeker import Defense
 from objectseeker.metrics import EvaluationSettings, ImageSet
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import under
-from objectseeker.metrics.tuning import Measuring, Search
+from objectseeker.metrics.tuning import SearchSpec, SettingsScorer
 from objectseeker.runs.run import open_run
 
 BASE_THRESHOLDS = np.array([0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5])
@@ -34,8 +34,8 @@ def main() -> None:
     for folder in options.runs:
         run = open_run(folder)
         scene = ImageSet.of(under(run.images(), defense.masks), run.vocabulary)
-        search = Search(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
-        clean = Measuring(scene, search).full(settings).figures()
+        search = SearchSpec(mask_floor=run.manifest.observation_settings.mask_floor, losses=())
+        clean = SettingsScorer(scene, search).full(settings).figures()
         print(f"\n{folder.name}: AP50 {clean['ap50']:.1f} defended, {clean['ap50_loss']:.1f} lost\n")
         print("| base_threshold | false alarms an image | objects found | far | close | over |")
         print("|---|---|---|---|---|---|")

@@ -7,15 +7,15 @@ import pytest
 from evaluation_cases import VOCABULARY, image, noisy
 
 from objectseeker.cli import _tuning_tables as frontier
-from objectseeker.metrics import Choices, Search, sweeps, tune
+from objectseeker.metrics import SearchSpace, SearchSpec, sweeps, tune
 
 RECALL = 0.9
 
 
 @pytest.fixture(scope="module")
 def tuning():
-    choices = Choices((0.6,), (1.0,), (0.1,))
-    search = Search(mask_floor=0.15, clean_recall=RECALL, most_loss=5.0, losses=(20.0,), choices=choices)
+    choices = SearchSpace((0.6,), (1.0,), (0.1,))
+    search = SearchSpec(mask_floor=0.15, clean_recall=RECALL, max_ap_loss=5.0, losses=(20.0,), choices=choices)
     return tune(noisy(4, 12), VOCABULARY, search)
 
 
@@ -24,7 +24,7 @@ def test_both_rules_stand_side_by_side_at_every_loss(tuning):
     assert [row["max AP loss"] for row in rows] == ["5", "20"]
     for row, allowed in zip(rows, (5.0, 20.0), strict=True):
         for family in ("paper", "evidence"):
-            (one,) = (one for one in tuning.frontier[family] if one.most_loss == allowed)
+            (one,) = (one for one in tuning.frontier[family] if one.max_ap_loss == allowed)
             assert row[f"{family} AP50"] == f"{one.held_out.outcome.ap50:.1f}"
             assert row[f"{family} far"] == f"{one.held_out.outcome.certified_recall()['far']:.1f}"
 
@@ -60,7 +60,7 @@ def test_what_the_held_out_half_does_not_reach_is_said(tmp_path):
     seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
     first = sweeps.split(2, 2, 0)[0][0]
-    search = Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
     found = tune([seen, blind] if first == 0 else [blind, seen], VOCABULARY, search)
     (why,) = frontier.tuning_caveats(found)
     assert "reaches a clean recall of at most 50.0 %" in why

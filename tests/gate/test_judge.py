@@ -111,7 +111,7 @@ def test_parts_of_a_run_are_joined_as_one(monkeypatch):
     images = evaluation_cases.noisy(3, 5)
     policy = policy_of(CERTIFIED.format("far", "1 %"), 'metric = "clean_ap50"\nat_least = "1 %"')
     whole = measured(images, policy)
-    monkeypatch.setattr("objectseeker.metrics.parallel.TOGETHER", 2)
+    monkeypatch.setattr("objectseeker.metrics.parallel.IMAGES_AT_A_TIME", 2)
     parts = measured(images, policy)
     for name in ("image", "number", "label", "box", "size", "found", "flagged", "false_positives"):
         assert np.array_equal(getattr(whole, name), getattr(parts, name))

@@ -13,16 +13,16 @@ from objectseeker import Detections, ObjectSeekerError
 from objectseeker.cli._tuning_tables import recipe_plot, recipe_rows, save_recipes
 from objectseeker.core.recipes import parse_recipe, subrecipes
 from objectseeker.datasets import DatasetImage
-from objectseeker.metrics import Choices, Search, evaluate_images, sweeps
+from objectseeker.metrics import SearchSpace, SearchSpec, evaluate_images, sweeps
 from objectseeker.metrics.recipe_search import (
     CLOSE,
     SEARCHED,
-    Candidate,
-    Tried,
-    _wanted,
-    fitting,
-    on_line,
-    tune_budgets,
+    RecipeCandidate,
+    RecipeTrial,
+    _finalists,
+    search_recipes,
+    settings_at_alpha,
+    within_budget,
 )
 from objectseeker.metrics.tuning import NO_GAIN
 from objectseeker.runs.manifest import ObservationSettings
@@ -31,13 +31,13 @@ from objectseeker.runs.writer import open_writer
 
 MASKS = parse_recipe("halves:5+bands:4%")
 SIZES = [(100, 100), (200, 60), (60, 60)] * 2
-SEARCH = Search(
+SEARCH = SearchSpec(
     mask_floor=0.1,
     clean_recall=0.9,
     recall_of="undefended",
-    most_loss=20.0,
+    max_ap_loss=20.0,
     families=("paper",),
-    choices=Choices((0.6,), (1.0,), (0.1,)),
+    choices=SearchSpace((0.6,), (1.0,), (0.1,)),
 )
 
 
@@ -79,7 +79,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(run):
-    return tune_budgets(run, SEARCH, [26, 9, 60])
+    return search_recipes(run, SEARCH, [26, 9, 60])
 
 
 def test_what_is_chosen_keeps_its_budget_on_every_image(run, found):
@@ -113,7 +113,7 @@ def test_figures_are_those_of_evaluating_these_views_alone(run, found):
 
 def test_several_processes_find_the_same(run, found):
     steps = []
-    again = tune_budgets(run, SEARCH, [9, 26], processes=2, on_progress=lambda *step: steps.append(step))
+    again = search_recipes(run, SEARCH, [9, 26], processes=2, on_progress=lambda *step: steps.append(step))
     assert [one.to_dict() for one in again.chosen] == [one.to_dict() for one in found.chosen[:2]]
     assert steps[-1][0].startswith("settings tried of")
     assert steps[-1][1] > 42
@@ -121,7 +121,7 @@ def test_several_processes_find_the_same(run, found):
 
 def test_progress_names_recipes_and_settings(run):
     steps = []
-    tune_budgets(run, SEARCH, [9], on_progress=lambda *step: steps.append(step))
+    search_recipes(run, SEARCH, [9], on_progress=lambda *step: steps.append(step))
     assert steps[0] == ("recipes tried", 1, 2)
     assert steps[-1][0] == "settings tried of 1 recipe"
     settings = [done for what, done, _ in steps if what == steps[-1][0]]
@@ -131,36 +131,36 @@ def test_progress_names_recipes_and_settings(run):
 def test_a_budget_that_nothing_keeps_names_the_smallest(run):
     images = list(run.images())
     with pytest.raises(ObjectSeekerError, match=r"needs at most 4 passes .* the fewest are 5, with halves:1$"):
-        fitting(subrecipes(MASKS), images, [40, 4])
+        within_budget(subrecipes(MASKS), images, [40, 4])
     with pytest.raises(ObjectSeekerError, match="passes must be at least 1, got 0"):
-        tune_budgets(run, SEARCH, [0])
+        search_recipes(run, SEARCH, [0])
     with pytest.raises(ObjectSeekerError, match=r"^at most 9 passes: halves:2: no setting loses at most -1 points"):
-        tune_budgets(run, replace(SEARCH, most_loss=-1.0), [9])
+        search_recipes(run, replace(SEARCH, max_ap_loss=-1.0), [9])
 
 
 def test_the_worst_image_decides_and_the_same_masks_are_tried_once(run):
     images = list(run.images())
-    needed = {str(one.recipe): one.passes for one in fitting(subrecipes(MASKS), images, [1000])}
+    needed = {str(one.recipe): one.passes for one in within_budget(subrecipes(MASKS), images, [1000])}
     assert needed["bands:0.04"] == max(parse_recipe("bands:4%").forward_passes(*size) for size in SIZES)
     assert len({parse_recipe("bands:4%").forward_passes(*size) for size in SIZES}) > 1
-    twice = fitting(subrecipes(parse_recipe("halves:5+halves:11")), images, [1000])
+    twice = within_budget(subrecipes(parse_recipe("halves:5+halves:11")), images, [1000])
     masks = [frozenset(one.tobytes() for one in each.recipe.masks(100, 100).removed) for each in twice]
     assert len(set(masks)) == len(masks) < len(subrecipes(parse_recipe("halves:5+halves:11")))
     assert {"halves:1", "halves:5", "halves:11"} < {str(one.recipe) for one in twice}
 
 
 def test_only_recipes_that_may_still_be_the_best_are_searched():
-    line = on_line(SEARCH, 0.5)
+    line = settings_at_alpha(SEARCH, 0.5)
     tried = [
-        Tried(Candidate(parse_recipe(text), passes), line, 0.5, gain)
+        RecipeTrial(RecipeCandidate(parse_recipe(text), passes), line, 0.5, gain)
         for text, passes, gain in (("halves:9", 37, 50.0), ("halves:8", 33, 49.0), ("halves:7", 29, 48.9))
     ]
-    tried.append(Tried(Candidate(parse_recipe("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
-    tried.append(Tried(Candidate(parse_recipe("halves:1"), 5), line, 3.0, NO_GAIN))
+    tried.append(RecipeTrial(RecipeCandidate(parse_recipe("halves:2"), 9), line, 0.5, 48.9 - 2 * CLOSE))
+    tried.append(RecipeTrial(RecipeCandidate(parse_recipe("halves:1"), 5), line, 3.0, NO_GAIN))
     assert sorted(tried, key=lambda one: one.rank) == tried
     assert SEARCHED == 2
-    assert [one.candidate.passes for one in _wanted(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
-    assert [one.candidate.passes for one in _wanted(tried, [29])] == [29]
+    assert [one.candidate.passes for one in _finalists(tried, [5, 9, 29, 40])] == [37, 33, 29, 9, 5]
+    assert [one.candidate.passes for one in _finalists(tried, [29])] == [29]
 
 
 def test_a_search_never_ends_below_what_the_line_gave(run, found):
@@ -168,16 +168,16 @@ def test_a_search_never_ends_below_what_the_line_gave(run, found):
     for one in found.chosen:
         line = gave[str(one.candidate.recipe)]
         assert one.best.searched.gain >= line.gain > NO_GAIN
-        assert line.settings == on_line(found.search, line.settings.threshold_schedule.alpha)
+        assert line.settings == settings_at_alpha(found.search, line.settings.threshold_schedule.alpha)
 
 
 def test_only_the_masks_asked_for(run):
-    only = tune_budgets(run, SEARCH, [60], recipes=[parse_recipe("halves:1")])
+    only = search_recipes(run, SEARCH, [60], recipes=[parse_recipe("halves:1")])
     assert [str(one.candidate.recipe) for one in only.tried] == ["halves:1"]
     with pytest.raises(
         ObjectSeekerError, match=r"^halves:3 is not within the run's masks halves:5\+bands:0.04: observe"
     ):
-        tune_budgets(run, SEARCH, [60], recipes=[parse_recipe("halves:3")])
+        search_recipes(run, SEARCH, [60], recipes=[parse_recipe("halves:3")])
 
 
 def test_tables_and_plot_show_every_budget(found, tmp_path):

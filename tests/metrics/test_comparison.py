@@ -10,13 +10,13 @@ from evaluation_cases import EVIDENCE, PAPER, VOCABULARY, changed, evaluated, no
 
 from objectseeker import Defense, Halves, ObjectSeekerError, Rule
 from objectseeker.cli._evaluation_tables import comparison_rows
-from objectseeker.metrics import Choices, ImageSet, Search, ThreatModel, evaluate_images, tune
+from objectseeker.metrics import ImageSet, SearchSpace, SearchSpec, ThreatModel, evaluate_images, tune
 from objectseeker.metrics.comparison import MeasuredRun, _difference, compare, cross_tune, same_objects
 from objectseeker.metrics.evaluation import evaluation_metrics
 from objectseeker.metrics.sweeps import split
 
-CHOICES = Choices((0.6,), (1.0,), (0.1,))
-SEARCH = Search(mask_floor=0.15, clean_recall=0.9, most_loss=5.0, losses=(), choices=CHOICES, seed=1)
+CHOICES = SearchSpace((0.6,), (1.0,), (0.1,))
+SEARCH = SearchSpec(mask_floor=0.15, clean_recall=0.9, max_ap_loss=5.0, losses=(), choices=CHOICES, seed=1)
 
 
 def measured(images, settings=PAPER, name="run") -> MeasuredRun:
@@ -83,7 +83,7 @@ class TestCrossTuned:
             best = tune(
                 images,
                 VOCABULARY,
-                Search(**{name: getattr(SEARCH, name) for name in SEARCH.__slots__} | {"half": half}),
+                SearchSpec(**{name: getattr(SEARCH, name) for name in SEARCH.__slots__} | {"half": half}),
             ).best
             assert trial.figures() == best.searched.figures()
             assert evaluation.settings == best.settings
@@ -97,7 +97,9 @@ class TestCrossTuned:
 
     def test_a_loss_that_cannot_be_kept_is_an_error(self):
         with pytest.raises(ObjectSeekerError, match="-50"):
-            cross_tune(noisy(4, 14), VOCABULARY, Search(mask_floor=0.15, most_loss=-50.0, losses=(), choices=CHOICES))
+            cross_tune(
+                noisy(4, 14), VOCABULARY, SearchSpec(mask_floor=0.15, max_ap_loss=-50.0, losses=(), choices=CHOICES)
+            )
 
 
 def stored(images, name):

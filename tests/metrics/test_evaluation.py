@@ -112,8 +112,8 @@ def test_classes_add_up_to_the_whole():
 
 
 def test_a_clean_recall_out_of_reach_leaves_gaps_not_numbers():
-    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
-    result = evaluated([unseen], changed(PAPER, clean_recall=0.9))
+    max_unseen_share = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    result = evaluated([max_unseen_share], changed(PAPER, clean_recall=0.9))
     ours = result["defended"]
     assert ours["max_clean_recall"] == 50
     assert ours["base_threshold"] is ours["mask_threshold"] is ours["clean_recall"] is ours["vacuous_far"] is None
@@ -225,15 +225,15 @@ def test_the_iou_variant_can_be_what_is_deployed():
 
 
 def test_a_clean_recall_that_nobody_asked_for_gives_way_to_the_highest():
-    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    max_unseen_share = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
     default = changed(PAPER, clean_recall=0.9, clean_recall_is_default=True)
-    found = evaluate_images([unseen], VOCABULARY, default)
+    found = evaluate_images([max_unseen_share], VOCABULARY, default)
     assert (found.defended.clean_recall, found.defended.base_threshold) == (50, 0.9)
     assert found.caveats == ["clean recall 90% is not reached: measured at the highest that is, 50.0 %"]
-    asked = evaluate_images([unseen], VOCABULARY, changed(PAPER, clean_recall=0.9))
+    asked = evaluate_images([max_unseen_share], VOCABULARY, changed(PAPER, clean_recall=0.9))
     assert asked.defended.point is None
     assert asked.caveats == ["clean recall 90% is not reached, at most 50.0 %: lower --clean-recall"]
-    assert evaluate_images([unseen], VOCABULARY, changed(default, clean_recall=0.5)).caveats == []
+    assert evaluate_images([max_unseen_share], VOCABULARY, changed(default, clean_recall=0.5)).caveats == []
 
 
 def test_a_result_names_the_defense_that_it_is_about():

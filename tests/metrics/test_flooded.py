@@ -24,7 +24,7 @@ def test_every_figure_is_the_same_a_few_boxes_at_a_time_and_without_links(monkey
         at_once = evaluated(images, settings)
         with monkeypatch.context() as patch:
             patch.setattr(core_boxes, "MOST_CELLS", FEW)
-            patch.setattr(parallel, "BOXES_TOGETHER", 1)
+            patch.setattr(parallel, "BOXES_AT_A_TIME", 1)
             patch.setattr(replay, "MOST_LINKS", 40)  # hardly any image keeps its links
             patch.setattr(replay_iou, "MOST_LINKS", 40)
             assert evaluated(images, settings) == at_once

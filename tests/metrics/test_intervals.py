@@ -7,12 +7,12 @@ import pytest
 from interval_coverage import CASES, PAIRS, covered, covered_pairs
 
 from objectseeker.metrics.confidence_intervals import (
+    additional_images,
     bootstrap_interval,
+    effective_images,
     exact_interval,
-    more_images,
+    max_unseen_share,
     resampled,
-    telling,
-    unseen,
 )
 from objectseeker.metrics.proportions import at_least, clopper_pearson
 
@@ -68,12 +68,12 @@ def test_where_nothing_went_wrong_the_interval_is_the_exact_one():
     assert (perfect.value, perfect.high) == (100, 100)
     assert perfect.low == pytest.approx(exact_interval(30, 30, 0.95).low, abs=1e-6)
     same = interval_of(lambda weights: np.zeros(len(weights)), 30, bounds=(-100.0, 100.0))
-    assert same.low == pytest.approx(-100 * unseen(30, 0.95), abs=1e-5)
+    assert same.low == pytest.approx(-100 * max_unseen_share(30, 0.95), abs=1e-5)
 
 
 def test_few_images_that_decide_are_told():
-    assert telling(np.array([0.0, 0, 3, -3, 3])) == pytest.approx(3)
-    assert telling(np.zeros(4)) == 0
+    assert effective_images(np.array([0.0, 0, 3, -3, 3])) == pytest.approx(3)
+    assert effective_images(np.zeros(4)) == 0
     one_bad = np.ones(200)
     one_bad[7] = 0
     found = interval_of(share_of(one_bad, np.ones(200)), 200)
@@ -100,10 +100,10 @@ def test_paired_intervals_cover_as_often_as_they_say():
 def test_how_many_more_images():
     found = np.tile([1.0, 0.0], 50)
     interval = interval_of(share_of(found, np.ones(100)), 100, samples=3000)
-    more = more_images(interval, 45.0, 100)
+    more = additional_images(interval, 45.0, 100)
     reach = interval.value - interval.low
     assert more == math.ceil(100 * (reach / 5) ** 2) - 100
     enough = np.tile([1.0, 0.0], (100 + more) // 2)
     again = interval_of(share_of(enough, np.ones(len(enough))), len(enough), samples=3000)
     assert again.low == pytest.approx(45, abs=0.5)
-    assert more_images(interval, 50.0, 100) is None
+    assert additional_images(interval, 50.0, 100) is None

@@ -90,8 +90,8 @@ def test_an_object_seen_well_is_certified_against_far_patches_only():
 
 
 def test_an_unreached_clean_recall_leaves_gaps():
-    unseen = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
-    row = evaluated([unseen], changed(PAPER, clean_recall=0.9).by_iou())["defended"]
+    max_unseen_share = image([(0, 0, 10, 10, 0.9, 0)], [(0, 0, 10, 10, 0), (50, 50, 60, 60, 0)])
+    row = evaluated([max_unseen_share], changed(PAPER, clean_recall=0.9).by_iou())["defended"]
     assert row["certified_recall"] == dict.fromkeys(PATCH_LOCATIONS)
     assert row["false_alerts"] is row["false_alert_rate"] is None
     assert row["ap50"] == 50

@@ -147,7 +147,7 @@ def test_what_is_certified_is_output_wherever_the_patch_lies():
     observed = dataclasses.replace(image([], [(*OBJECT, 0)], lines=9), observation=observation)
     (row,) = next(certify_images([observed], TWO_NAMES, sure, ThreatModel()))
     assert row.certified["far"]
-    assert row.proven_as["far"] in TWO_NAMES.detector_names
+    assert row.certified_as["far"] in TWO_NAMES.detector_names
     rng = np.random.default_rng(0)
     for x, y in rng.integers(0, 91, (40, 2)).tolist():
         gap = max(40 - (x + 10), x - 60), max(40 - (y + 10), y - 60)
@@ -202,10 +202,10 @@ def test_rows_of_objects_name_what_proves_them():
     seen = [[(40, 40, 60, 60, 0.99, 4)]] * 4
     observed = image([], [(40, 40, 60, 60, 0), (40, 40, 60, 60, 1)], seen * 25, lines=25)
     proven, not_proven = next(certify_images([observed], MANY, PAPER.rule, ThreatModel()))
-    assert set(proven.proven_as.values()) == {"tomcat"}
+    assert set(proven.certified_as.values()) == {"tomcat"}
     assert proven.detector_class == "tomcat"
     assert proven.largest_square > 0
-    assert (not_proven.detector_class, set(not_proven.proven_as.values())) == ("dog", {None})
+    assert (not_proven.detector_class, set(not_proven.certified_as.values())) == ("dog", {None})
     unknown = LabelMap(("dog",), NAMES, np.array([1]))
     row, _ = next(certify_images([image([], [(0, 0, 9, 9, 0), (0, 0, 9, 9, 1)])], unknown, PAPER.rule, ThreatModel()))
     assert (row.detector_class, row.largest_square, row.safe_lines) == (None, 0, (0, 0, 100, 100))

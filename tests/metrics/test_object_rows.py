@@ -12,7 +12,7 @@ from objectseeker import IouRule
 from objectseeker.core.label_map import LabelMap
 from objectseeker.files.tables import to_csv
 from objectseeker.metrics import PATCH_LOCATIONS, ThreatModel, certify_images
-from objectseeker.metrics.object_certificates import certify_outputs
+from objectseeker.metrics.object_certificates import certify_output_boxes
 
 THREAT = ThreatModel(area=0.03)
 
@@ -22,7 +22,7 @@ def test_without_labels_every_output_is_certified_as_what_it_is():
     images = noisy(2, 4)
     seen = set()
     for rule in (PAPER.rule, EVIDENCE.rule, IouRule(ioa_rule=PAPER.rule)):
-        for observed, rows in zip(images, certify_outputs(images, VOCABULARY, rule, THREAT), strict=True):
+        for observed, rows in zip(images, certify_output_boxes(images, VOCABULARY, rule, THREAT), strict=True):
             output = rule.prune(observed.observation)
             threshold = 0.5 if isinstance(rule, IouRule) else 0.0
             wanted = rule.certify(observed.observation, output, THREAT.patches(), certification_threshold=threshold)
@@ -31,7 +31,7 @@ def test_without_labels_every_output_is_certified_as_what_it_is():
             assert [row.box for row in rows] == [tuple(box) for box in output.xyxy.tolist()]
             assert [row.score for row in rows] == output.score.tolist()
             assert [row.class_name for row in rows] == [NAMES[label] for label in output.label]
-            assert {row.object_is for row in rows} <= {"output"}
+            assert {row.object_source for row in rows} <= {"output"}
             seen |= {row.certified["far"] for row in rows}
     assert seen == {True, False}
 
@@ -39,22 +39,22 @@ def test_without_labels_every_output_is_certified_as_what_it_is():
 def test_labels_without_names_are_called_by_their_number():
     thing = (25, 25, 75, 75, 0.9, 7)
     nameless = LabelMap((), (), np.arange(2**15))
-    (row,) = next(certify_outputs([image([thing], [], [[thing]] * 4)], nameless, PAPER.rule, THREAT))
+    (row,) = next(certify_output_boxes([image([thing], [], [[thing]] * 4)], nameless, PAPER.rule, THREAT))
     assert (row.class_name, row.detector_class) == ("7", "7")
     assert row.certified["far"]
 
 
 def test_an_image_without_outputs_has_no_rows():
-    assert next(certify_outputs([image([], [(1, 1, 9, 9, 0)])], VOCABULARY, PAPER.rule, THREAT)) == []
+    assert next(certify_output_boxes([image([], [(1, 1, 9, 9, 0)])], VOCABULARY, PAPER.rule, THREAT)) == []
 
 
 def test_a_table_has_one_column_for_every_number():
     (row,) = next(certify_images(noisy(2, 1), VOCABULARY, PAPER.rule, THREAT))
-    (cells,) = csv.DictReader(io.StringIO(to_csv([row.to_cells()])))
+    (cells,) = csv.DictReader(io.StringIO(to_csv([row.to_csv_row()])))
     assert tuple(float(cells[name]) for name in ("x1", "y1", "x2", "y2")) == row.box
     assert tuple(int(cells[name]) for name in ("XL", "YT", "XR", "YB")) == row.safe_lines
-    assert (cells["object_is"], cells["score"]) == ("labeled", "")
+    assert (cells["object_source"], cells["score"]) == ("labeled", "")
     for where in PATCH_LOCATIONS:
         assert cells[where] == str(row.certified[where])
-        assert cells[f"{where}_proven_as"] == (row.proven_as[where] or "")
+        assert cells[f"{where}_proven_as"] == (row.certified_as[where] or "")
     assert not any("[" in value or "{" in value for value in cells.values())

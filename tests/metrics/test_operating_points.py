@@ -19,7 +19,7 @@ from evaluation_cases import (
 )
 
 from objectseeker import ObjectSeekerError
-from objectseeker.metrics import BASE_THRESHOLDS, Choices, Search, evaluate_images, sweeps, tune
+from objectseeker.metrics import BASE_THRESHOLDS, SearchSpace, SearchSpec, evaluate_images, sweeps, tune
 from objectseeker.metrics.curves import Curve
 
 IMAGES = run(5, 5, generous=1.0, lines=3)
@@ -117,8 +117,8 @@ def test_one_point_that_can_be(point, message):
 
 def test_a_search_at_so_many_fppi_keeps_them():
     images = noisy(4, 8)
-    one = Choices((0.6,), (1.0,), (0.1,))
-    search = Search(mask_floor=0.2, fppi=0.2, losses=(), most_loss=20, families=("paper",), choices=one)
+    one = SearchSpace((0.6,), (1.0,), (0.1,))
+    search = SearchSpec(mask_floor=0.2, fppi=0.2, losses=(), max_ap_loss=20, families=("paper",), choices=one)
     tuning = tune(images, VOCABULARY, search)
     best = tuning.best
     for half, trial in zip(sweeps.split(8, 2, 0), (best.searched, best.held_out), strict=True):

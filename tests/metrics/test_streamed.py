@@ -20,7 +20,7 @@ def test_the_table_does_not_depend_on_how_many_images_are_looked_at_together(set
     empty = image([], [], [[]] * 28, lines=7)
     images = [*run(21, 6, generous=1.0, lines=7), *[empty] * 6, *run(22, 6, generous=1.0, lines=7)]
     whole = evaluated(images, settings)
-    monkeypatch.setattr(parallel, "TOGETHER", together)
+    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", together)
     assert evaluated(images, settings) == whole
 
 
@@ -55,7 +55,7 @@ class Held:
 
 
 def test_no_more_images_are_kept_than_are_looked_at_together(monkeypatch):
-    monkeypatch.setattr(parallel, "TOGETHER", 4)
+    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", 4)
     images = Passing(lambda number: run(number, 1, generous=1.0, lines=3)[0], 40)
     gc.collect()
     evaluate_images(images, VOCABULARY, PAPER)
@@ -84,7 +84,7 @@ def rounded(boxes):
 
 def test_blocks_of_images_without_objects_are_counted_like_any_other(monkeypatch):
     """Their boxes are all wrong; there is nothing to match them with."""
-    monkeypatch.setattr(parallel, "TOGETHER", 2)
+    monkeypatch.setattr(parallel, "IMAGES_AT_A_TIME", 2)
     bare = [image([(0, 0, 9, 9, 0.95, 0)], [], [[(50, 50, 60, 60, 0.99, 1)]] * 4)] * 4
     found = evaluate_images([*bare, image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])], VOCABULARY, PAPER)
     assert (found.images, found.objects, found.defended.base_threshold) == (5, 1, 0.9)

@@ -75,7 +75,7 @@ def test_a_large_run_keeps_sums_only(monkeypatch):
     images = noisy(4, 9)
     small = evaluate_images(images, VOCABULARY, EVIDENCE)
     monkeypatch.setattr(tally, "MAX_TALLIED_IMAGES", 8)
-    monkeypatch.setattr("objectseeker.metrics.parallel.TOGETHER", 2)
+    monkeypatch.setattr("objectseeker.metrics.parallel.IMAGES_AT_A_TIME", 2)
     request = TallyRequest(settings=EVIDENCE, rule=small.defended.point.rule, threats=(EVIDENCE.threat,), curves=True)
     large = tally_images(images, VOCABULARY, request, max_images=8)
     assert not large.per_image

@@ -8,16 +8,16 @@ from evaluation_cases import PAPER, VOCABULARY, evaluated, image, made, noisy
 
 from objectseeker import Defense, ObjectSeekerError
 from objectseeker.cli._tuning_tables import tuning_caveats
-from objectseeker.metrics import Choices, EvaluationSettings, Search, evaluate_images, sweeps, tune
-from objectseeker.metrics.tuning import COARSE, MANY_FPPI, Climb, Trial, grid, moves
+from objectseeker.metrics import EvaluationSettings, SearchSpace, SearchSpec, evaluate_images, sweeps, tune
+from objectseeker.metrics.tuning import COARSE, MAX_USUAL_FPPI, HillClimb, Trial, grid, moves
 
 IMAGES = 20
 FLOOR = 0.15
 MOST_LOSS = 5.0
-CHOICES = Choices((0.6,), (1.0, 0.8), (0.1, 0.3))
-SEARCH = Search(mask_floor=FLOOR, clean_recall=0.9, most_loss=MOST_LOSS, losses=(1.0,), choices=CHOICES, seed=1)
-ONE_CHOICE = Search(
-    mask_floor=0.1, clean_recall=0.9, losses=(), families=("paper",), choices=Choices((0.6,), (1.0,), (0.1,))
+CHOICES = SearchSpace((0.6,), (1.0, 0.8), (0.1, 0.3))
+SEARCH = SearchSpec(mask_floor=FLOOR, clean_recall=0.9, max_ap_loss=MOST_LOSS, losses=(1.0,), choices=CHOICES, seed=1)
+ONE_CHOICE = SearchSpec(
+    mask_floor=0.1, clean_recall=0.9, losses=(), families=("paper",), choices=SearchSpace((0.6,), (1.0,), (0.1,))
 )
 
 
@@ -80,7 +80,7 @@ def test_searching_certifies_where_the_full_protocol_does(images, tuning):
 
 
 def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
-    class Measuring:
+    class SettingsScorer:
         def coarse(self, settings):
             return Trial(settings, None, 0.0, 0.5, settings.threshold_schedule.alpha)
 
@@ -89,7 +89,7 @@ def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
                 settings, None, 0.0, 0.5 + settings.threshold_schedule.alpha, settings.threshold_schedule.alpha
             )
 
-    climb = Climb(Measuring(), ONE_CHOICE)
+    climb = HillClimb(SettingsScorer(), ONE_CHOICE)
     climb.run("paper")
     assert max(settings.threshold_schedule.alpha for settings in climb.trials) == 1.0
     assert climb.pick("paper", 1.0).threshold_schedule.alpha == 0.5
@@ -98,24 +98,24 @@ def test_a_loss_that_only_the_full_protocol_shows_is_not_accepted():
 def test_a_search_refines_what_it_may_use():
     """Everything below an alpha of .53 gains more but loses too much: the best allowed one is found, not the best."""
 
-    class Measuring:
+    class SettingsScorer:
         def coarse(self, settings):
             alpha = settings.threshold_schedule.alpha
             return Trial(settings, None, 0.0, 2.0 * (alpha < 0.53), 100 - alpha)
 
         full = coarse
 
-    climb = Climb(Measuring(), ONE_CHOICE)
+    climb = HillClimb(SettingsScorer(), ONE_CHOICE)
     climb.run("paper")
     assert climb.pick("paper", 1.0).threshold_schedule.alpha == 0.53
 
 
 def test_the_frontier_is_the_best_within_each_loss(tuning):
     for family, points in tuning.frontier.items():
-        assert {one.most_loss for one in points} <= {1.0, MOST_LOSS}
+        assert {one.max_ap_loss for one in points} <= {1.0, MOST_LOSS}
         assert tuning.families[family] is points[-1]
         for one in points:
-            assert one.searched.loss <= one.most_loss
+            assert one.searched.loss <= one.max_ap_loss
         gains = [one.searched.certified_mean for one in points]
         assert gains == sorted(gains)
     assert any(len(points) == 2 for points in tuning.frontier.values())
@@ -134,7 +134,7 @@ def test_only_the_evidence_rule_chooses_factor_and_distance(tuning):
 
 
 def test_choices_move_to_their_neighbors():
-    choices = Choices((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
+    choices = SearchSpace((0.6,), (0.85, 1.0, 0.7), (0.1, 0.2))
     start = choices.start(SEARCH.settings())
     first, *moved = (
         [one.ioa.filter_ioa, one.ioa.edge_factor, one.ioa.cluster_distance] for one in (start, *choices.moves(start))
@@ -143,13 +143,13 @@ def test_choices_move_to_their_neighbors():
     moved = set(map(tuple, moved))
     assert moved == {(0.6, 0.7, 0.1), (0.6, 1.0, 0.1), (0.6, 0.85, 0.2)}
     with pytest.raises(ObjectSeekerError, match="edge_factor must have at least one value"):
-        Choices(edge_factor=())
+        SearchSpace(edge_factor=())
 
 
 def test_the_result_is_plain_and_repeatable(images, tuning):
     assert json.loads(json.dumps(tuning.to_dict())) == tuning.to_dict()
     seen = []
-    again = tune(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_attempt=seen.append)
+    again = tune(images, VOCABULARY, dataclasses.replace(SEARCH, families=("paper",)), on_trial=seen.append)
     assert again.families["paper"].to_dict() == tuning.families["paper"].to_dict()
     assert tuple(seen) == again.trials
     assert [trial.to_row() for trial in seen] == [trial.to_row() for trial in tuning.trials[: len(seen)]]
@@ -177,7 +177,7 @@ def test_a_defense_is_made_of_what_was_chosen(images, tuning):
 
 def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
     half_seen = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)], number=n) for n in range(4)]
-    search = Search(mask_floor=0.1, families=("paper",), losses=())
+    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
     found = tune(half_seen, VOCABULARY, search)
     assert found.search.recall == found.best.settings.clean_recall == 0.5
     assert found.remarks == ("clean recall 80% is not reached: searched at the highest that is, 50%",)
@@ -185,15 +185,15 @@ def test_a_clean_recall_that_nobody_asked_for_is_lowered_to_what_is_reached():
 
 
 def test_a_recall_that_is_bought_with_fppi_is_said_to_be():
-    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MANY_FPPI + 1)]
+    sure, wrong = (0, 0, 9, 9, 0.9, 0), [(20 * n, 30, 20 * n + 5, 35, 0.05, 0) for n in range(MAX_USUAL_FPPI + 1)]
     truth = [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)]
     faint = [image([sure, (50, 50, 60, 60, 0.04, 0), *wrong], truth, number=n) for n in range(4)]
-    search = Search(mask_floor=0.1, families=("paper",), losses=())
+    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=())
     bought = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.9))
-    assert bought.best.searched.outcome.fppi == MANY_FPPI + 1
+    assert bought.best.searched.outcome.fppi == MAX_USUAL_FPPI + 1
     assert "gives 11 wrong boxes an image from a score of 0.04 on: ask for fewer with" in tuning_caveats(bought)[-1]
     modest = tune(faint, VOCABULARY, dataclasses.replace(search, clean_recall=0.5))
-    assert modest.best.flooding is None
+    assert modest.best.fppi_warning is None
     assert not any("wrong boxes" in remark for remark in tuning_caveats(modest))
 
 
@@ -201,23 +201,23 @@ def test_a_half_that_does_not_reach_the_recall_says_so():
     seen = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0)])
     blind = image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])
     order = [seen, blind] if sweeps.split(2, 2, 0)[0][0] == 0 else [blind, seen]
-    found = tune(order, VOCABULARY, Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
+    found = tune(order, VOCABULARY, SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9))
     assert found.best.held_out.outcome.point is None
     why = (
         "the half that was not searched reaches a clean recall of at most 50.0 %, so nothing is certified at 90% there"
     )
-    assert found.best.why_not_held_out == found.best.to_dict()["why"] == why
+    assert found.best.held_out_caveat == found.best.to_dict()["why"] == why
 
 
 def test_one_place_and_several_filters(images):
-    search = Search(
+    search = SearchSpec(
         mask_floor=0.5,
         clean_recall=0.9,
         families=("paper",),
         locations=("over",),
-        most_loss=100,
+        max_ap_loss=100,
         losses=(),
-        choices=Choices(filter_ioa=(0.7, 0.5)),
+        choices=SearchSpace(filter_ioa=(0.7, 0.5)),
     )
     chosen = tune(images, VOCABULARY, search)
     assert set(chosen.families) == {"paper"}
@@ -242,22 +242,22 @@ def test_grid_and_moves_stay_within_their_limits(family):
 
 def test_searches_without_a_result_say_why():
     blind = [image([(0, 0, 9, 9, 0.9, 0)], [(0, 0, 9, 9, 0), (50, 50, 60, 60, 0)])] * 4
-    search = Search(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
+    search = SearchSpec(mask_floor=0.1, families=("paper",), losses=(), clean_recall=0.9)
     with pytest.raises(ObjectSeekerError, match=r"clean recall of 90 %; the highest is 50.00 %"):
         tune(blind, VOCABULARY, search)
     with pytest.raises(ObjectSeekerError, match=r"loses at most -1 points of AP50; the smallest loss found is 0.00"):
-        tune(blind, VOCABULARY, dataclasses.replace(search, clean_recall=0.5, most_loss=-1.0))
+        tune(blind, VOCABULARY, dataclasses.replace(search, clean_recall=0.5, max_ap_loss=-1.0))
 
 
 def test_bad_requests_are_refused(images):
     for options, message in (
         ({"mask_floor": 2}, "mask_floor"),
-        ({"most_loss": float("nan")}, "most_loss"),
+        ({"max_ap_loss": float("nan")}, "max_ap_loss"),
         ({"locations": ["near"]}, r"locations must be some of far, close, over, anywhere, got \['near'\]"),
         ({"families": []}, "families must be some of paper, evidence"),
         ({"half": 2}, "half must be 0 or 1, got 2"),
     ):
         with pytest.raises(ObjectSeekerError, match=message):
-            Search(**({"mask_floor": 0.1} | options))
+            SearchSpec(**({"mask_floor": 0.1} | options))
     with pytest.raises(ObjectSeekerError, match="1 images cannot be split"):
-        tune(images[:1], VOCABULARY, Search(mask_floor=0.1))
+        tune(images[:1], VOCABULARY, SearchSpec(mask_floor=0.1))

@@ -252,8 +252,8 @@ def test_it_opens_with_an_image_that_shows_most(tmp_path):
     over, away, never = (10, 10, 40, 40), (60, 10, 90, 40), (10, 60, 40, 90)
     masked = [[(*over, 0.9, 0), *([(*away, 0.9, 0)] if mask < 9 else [])] for mask in range(36)]
     dull = evaluation_cases.image([], [(*over, 0)], [[(*over, 0.9, 0)]] * 36, lines=9)
-    telling = evaluation_cases.image([], [(*box, 0) for box in (over, away, never)], masked, lines=9)
-    images = [dull, telling, dull, telling]
+    effective_images = evaluation_cases.image([], [(*box, 0) for box in (over, away, never)], masked, lines=9)
+    images = [dull, effective_images, dull, effective_images]
     images = [replace(image, id=str(n), path=tmp_path / f"{n}.png") for n, image in enumerate(images)]
     for image in images[2:]:
         PIL.Image.new("RGB", (100, 100)).save(image.path)
@@ -650,7 +650,7 @@ def test_data_without_labels_on_the_command_line(tmp_path):
     assert "certified far: 1 of 1 boxes that it outputs" in done.stdout
     assert "no recall: an image that is already attacked may hide objects" in done.stdout
     (row,) = csv.DictReader((tmp_path / "boxes.csv").open())
-    assert (row["object_is"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
+    assert (row["object_source"], row["class"], row["x1"], row["score"]) == ("output", "bright", "20.0", "0.9")
     answer = json.loads(run_cli(tmp_path, "report", "run", "--mask-threshold", 0.5, "--json").stdout)
     assert answer["object_source"] == "output"
     page = (tmp_path / "report.html").read_text()

@@ -692,8 +692,8 @@ def test_names_stay_text(opened, tmp_path):
     assert page.locator("#layer-base title").text_content().startswith(f"\u2068{shown}\u2069 0.")
     for place in ("#image-title", "#objects", "#chosen"):
         assert page.locator(f"{place} bdi").first.inner_text() == shown
-    unseen = r"/[\p{Cc}\p{Cs}\u202a-\u202e\u2066-\u2069]/u"
-    found = page.evaluate(f"[...document.body.innerText].filter((letter) => {unseen}.test(letter))")
+    max_unseen_share = r"/[\p{Cc}\p{Cs}\u202a-\u202e\u2066-\u2069]/u"
+    found = page.evaluate(f"[...document.body.innerText].filter((letter) => {max_unseen_share}.test(letter))")
     assert set(found) <= {"\n", "\t"}
     assert page.evaluate("window.hacked") is None
     assert page.locator("img").count() == 0

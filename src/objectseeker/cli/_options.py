@@ -47,7 +47,7 @@ class DetectorOptions:
         str | None, typer.Option("--detector", "-d", help=f"One of {', '.join(detectors.SPECS)}. Default: builtin.")
     ] = None
     layout: Annotated[
-        str | None, typer.Option(help="Family of an ONNX graph, where it cannot be told from the graph.")
+        str | None, typer.Option(help="RuleKind of an ONNX graph, where it cannot be told from the graph.")
     ] = None
     input_size: Annotated[int | None, typer.Option(help="Side of the network input in pixels, where it is free.")] = (
         None

@@ -12,8 +12,8 @@ from objectseeker.core.threats import PatchLocation
 from objectseeker.files.atomic import save_json, save_text
 from objectseeker.files.tables import per_image, percent, to_csv, to_markdown, transpose
 from objectseeker.inference.drawing import BLACK, ORANGE
-from objectseeker.metrics import EvaluationSettings, Tuning
-from objectseeker.metrics.recipe_search import Budgets, Chosen
+from objectseeker.metrics import EvaluationSettings, TuningResult
+from objectseeker.metrics.recipe_search import RecipeChoice, RecipeSearchResult
 from objectseeker.metrics.slices import SliceMetrics
 from objectseeker.metrics.tuning import Trial
 from objectseeker.report import plots
@@ -28,7 +28,7 @@ RECIPE_STEM = "mask-frontier"
 # --- The best rule ----------------------------------------------------------------------------------------------------
 
 
-def tuned_rows(tuning: Tuning) -> list[dict[str, str]]:
+def tuned_rows(tuning: TuningResult) -> list[dict[str, str]]:
     """Return the best setting of each rule, on the half where it was searched and on the held-out half."""
     rows = []
     for kind, tuned in tuning.families.items():
@@ -62,9 +62,9 @@ def _settings_row(settings: EvaluationSettings) -> dict[str, str]:
     return {name: "" if value is None else f"{value:g}" for name, value in values.items()}
 
 
-def frontier_rows(tuning: Tuning) -> list[dict[str, str]]:
+def frontier_rows(tuning: TuningResult) -> list[dict[str, str]]:
     """Return, for each maximal AP loss on the searched half, the metrics of both rules on the held-out half."""
-    best = {kind: {point.most_loss: point for point in points} for kind, points in tuning.frontier.items()}
+    best = {kind: {point.max_ap_loss: point for point in points} for kind, points in tuning.frontier.items()}
     rows = []
     for max_loss in sorted({loss for points in best.values() for loss in points}):
         row = {"max AP loss": f"{max_loss:g}"}
@@ -82,29 +82,29 @@ def _certified(trial: Trial | None) -> dict[str, str]:
     return {location: percent(None if shares is None else shares[location]) for location in LOCATIONS}
 
 
-def tuning_caveats(tuning: Tuning) -> list[str]:
+def tuning_caveats(tuning: TuningResult) -> list[str]:
     """Explain limits of the search, missing metrics of the held-out half, and problems of the best rule."""
     missing = [
-        f"{kind} rule, AP50 loss up to {point.most_loss:g}: {point.why_not_held_out}"
+        f"{kind} rule, AP50 loss up to {point.max_ap_loss:g}: {point.held_out_caveat}"
         for kind, points in tuning.frontier.items()
         for point in points
-        if point.why_not_held_out is not None
+        if point.held_out_caveat is not None
     ]
     unlimited = [
         f"{kind} rule: every allowed loss leads to the same setting, so AP is not the limit"
         for kind, points in tuning.frontier.items()
         if len(points) > 1 and len({point.settings for point in points}) == 1
     ]
-    fppi_warning = tuning.best.flooding
+    fppi_warning = tuning.best.fppi_warning
     return [*tuning.remarks, *missing, *unlimited, *([fppi_warning] if fppi_warning else [])]
 
 
-def tuning_dict(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
+def tuning_dict(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> dict[str, Any]:
     """Return a tuning result and its slices as JSON."""
     return tuning.to_dict() | ({"slices": slices_json(slices)} if slices else {})
 
 
-def frontier_plot(tuning: Tuning) -> Plot:
+def frontier_plot(tuning: TuningResult) -> Plot:
     """Plot certified recall against the AP50 loss, both on the held-out half."""
     panels = []
     for location in (*LOCATIONS, None):  # None: the mean, which the search maximizes
@@ -142,7 +142,7 @@ def _slices_heading(slices: Sequence[SliceMetrics]) -> list[str]:
     return ["The better of the two rules by slice, on the held-out half"] if slices else []
 
 
-def render_tuning(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
+def render_tuning(tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> list[Any]:
     """Return what `tune` prints."""
     rows = tuned_rows(tuning)
     by_rule = [transpose(rows[first : first + 2]) for first in range(0, len(rows), 2)]
@@ -156,7 +156,7 @@ def render_tuning(tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> list[A
     ]
 
 
-def save_tuning(out: Path, tuning: Tuning, slices: Sequence[SliceMetrics] = ()) -> None:
+def save_tuning(out: Path, tuning: TuningResult, slices: Sequence[SliceMetrics] = ()) -> None:
     """Write tuning.json with every setting tried, frontier.csv, tuning.md, slices.csv, and the plot with matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
     save_json(out / "tuning.json", tuning_dict(tuning, slices))
@@ -177,7 +177,7 @@ def _bullets(lines: Sequence[str]) -> str:
 # --- The best masks within a number of forward passes -----------------------------------------------------------------
 
 
-def recipe_rows(result: Budgets) -> list[dict[str, str]]:
+def recipe_rows(result: RecipeSearchResult) -> list[dict[str, str]]:
     """Return, for each budget of forward passes, the chosen recipe and its metrics on the held-out half."""
     rows = []
     for choice in result.chosen:
@@ -196,24 +196,24 @@ def recipe_rows(result: Budgets) -> list[dict[str, str]]:
     return rows
 
 
-def _certified_shares(choice: Chosen) -> dict[str, float | None]:
+def _certified_shares(choice: RecipeChoice) -> dict[str, float | None]:
     """Return certified recall on the held-out half, and its mean, which the search maximizes."""
     shares = choice.best.held_out.outcome.certified_recall()
     return {location: shares[location] for location in LOCATIONS} | {"mean": choice.best.held_out.certified_mean}
 
 
-def recipe_caveats(result: Budgets) -> list[str]:
+def recipe_caveats(result: RecipeSearchResult) -> list[str]:
     """Explain limits of the search, missing metrics of the held-out half, and problems of the chosen rules."""
     reasons = (
         (choice.budget, reason)
         for choice in result.chosen
-        for reason in (choice.best.why_not_held_out, choice.best.flooding)
+        for reason in (choice.best.held_out_caveat, choice.best.fppi_warning)
         if reason
     )
     return [*result.remarks, *(f"at most {budget} passes: {reason}" for budget, reason in reasons)]
 
 
-def recipe_plot(result: Budgets) -> Plot:
+def recipe_plot(result: RecipeSearchResult) -> Plot:
     """Plot certified recall and clean AP50 against the forward passes that the recipes need."""
     passes = [choice.candidate.passes for choice in result.chosen]
     shares = [_certified_shares(choice) for choice in result.chosen]
@@ -242,12 +242,12 @@ def recipe_plot(result: Budgets) -> Plot:
     )
     note = (
         f"At {result.search.point}. For every budget, the recipe and rule with the highest mean certified recall on "
-        f"one half of the images at an AP50 loss of at most {result.search.most_loss:g} points, measured on the other."
+        f"one half of the images with at most {result.search.max_ap_loss:g} points of AP50 lost, measured on the other."
     )
     return Plot("Certified recall against forward passes", [certified, cost], note)
 
 
-def render_recipes(result: Budgets) -> list[Any]:
+def render_recipes(result: RecipeSearchResult) -> list[Any]:
     """Return what `tune` prints for a budget of passes; long recipes are listed below the table."""
     rows = recipe_rows(result)
     short = [{name: cell for name, cell in row.items() if name not in ("masks", "rule")} for row in rows]
@@ -258,7 +258,7 @@ def render_recipes(result: Budgets) -> list[Any]:
     ]
 
 
-def save_recipes(out: Path, result: Budgets) -> None:
+def save_recipes(out: Path, result: RecipeSearchResult) -> None:
     """Write mask-frontier.json with every recipe tried, .csv, .md, and the plot with matplotlib."""
     out.mkdir(parents=True, exist_ok=True)
     rows, caveats = recipe_rows(result), _bullets(recipe_caveats(result))

@@ -32,7 +32,7 @@ def certify(
 ) -> None:
     """The certificate of every object of a run, under the rule of a defense.
 
-    Of data without labels the objects are the boxes that the defended detector outputs (object_is: output): what would
+    Without annotations the objects are the boxes that the defended detector outputs (object_source: output): what would
     remain of each under an attack on the image as it is. An image that is already attacked may hide objects that are
     not among its boxes, and no certificate speaks of them.
 
@@ -42,21 +42,26 @@ def certify(
     from objectseeker.core.threats import PATCH_LOCATIONS
     from objectseeker.files.atomic import save_text
     from objectseeker.files.tables import to_csv
-    from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, ObjectRow, certify_images, certify_outputs
+    from objectseeker.metrics.object_certificates import (
+        ATTACKED_ALREADY,
+        ObjectCertificate,
+        certify_images,
+        certify_output_boxes,
+    )
 
     stored = open_run(run)
     defense = defense_of_run(stored, rule)
     note_masks(defense.masks, threat.patches)
     labeled = stored.labeled
-    certify = certify_images if labeled else certify_outputs
-    rows: list[ObjectRow] = []
+    certify = certify_images if labeled else certify_output_boxes
+    rows: list[ObjectCertificate] = []
     with progress("certifying", len(stored.parts)) as bar:
         for of_image in certify(stored.images(), stored.vocabulary, defense.rule, threat.threat()):
             rows += of_image
             bar.advance()
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
-        save_text(out, to_csv([row.to_cells() for row in rows]))
+        save_text(out, to_csv([row.to_csv_row() for row in rows]))
         defense.save(out.with_name(f"{out.stem}.defense.json"))
     if as_json:
         objects_are = "labeled" if labeled else "output"

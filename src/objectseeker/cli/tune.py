@@ -25,7 +25,7 @@ from objectseeker.cli._options import (
 )
 
 if TYPE_CHECKING:
-    from objectseeker.metrics import Search, Tuning
+    from objectseeker.metrics import SearchSpec, TuningResult
     from objectseeker.metrics.slices import ImageTags, SliceMetrics
     from objectseeker.runs.run import Run
 
@@ -89,21 +89,21 @@ def tune(
     """
     from objectseeker import metrics
     from objectseeker.cli._tuning_tables import render_tuning, save_tuning, tuning_dict
-    from objectseeker.metrics import Choices, Search
+    from objectseeker.metrics import SearchSpace, SearchSpec
 
     stored = open_run(run)
     given = {"filter_ioa": filter_ioa, "edge_factor": edge_factor, "cluster_distance": cluster_distance}
-    search = Search(
+    search = SearchSpec(
         threat=threat.threat(),
         clean_recall=clean_recall,
         fppi=fppi,
-        recall_of=recall_of,  # type: ignore[arg-type]  # Search refuses what it does not know
+        recall_of=recall_of,  # type: ignore[arg-type]  # SearchSpec refuses what it does not know
         locations=tuple(location or ("far", "close", "over")),  # type: ignore[arg-type]
-        most_loss=loss,
+        max_ap_loss=loss,
         mask_floor=stored.manifest.observation_settings.mask_floor,
         base_floor=stored.manifest.observation_settings.base_floor,
         seed=seed,
-        choices=Choices(**{name: tuple(values) for name, values in given.items() if values}),
+        choices=SearchSpace(**{name: tuple(values) for name, values in given.items() if values}),
     )
     if masks and not passes:
         raise ObjectSeekerError(f"--masks {masks[0]} chooses among the run's masks: give --passes, too")
@@ -119,7 +119,7 @@ def tune(
         _within_passes(stored, search, passes, masks or [], processes, out, as_json)
         return
     with progress("settings tried", 0) as bar:
-        tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_attempt=bar.count)
+        tuning = metrics.tune(stored.images(), stored.vocabulary, search, on_trial=bar.count)
     rule = tuning.chosen[0]
     if rule.base_threshold < stored.manifest.observation_settings.base_floor:
         warn(f"base_threshold {rule.base_threshold} is below the lowest score that the run stores of base boxes")
@@ -141,7 +141,7 @@ def tune(
     say(defense)
 
 
-def _sliced(run: Run, tuning: Tuning, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
+def _sliced(run: Run, tuning: TuningResult, tags: ImageTags, requested: list[str]) -> list[SliceMetrics]:
     """The best setting slice by slice, on the images that were not searched, where they have its metrics."""
     from objectseeker.metrics.evaluation import evaluate_images
     from objectseeker.metrics.slices import measure_slices
@@ -159,15 +159,15 @@ def _sliced(run: Run, tuning: Tuning, tags: ImageTags, requested: list[str]) -> 
 
 
 def _within_passes(
-    run: Run, search: Search, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
+    run: Run, search: SearchSpec, passes: list[int], masks: list[str], processes: int, out: Path | None, as_json: bool
 ) -> None:
     """The best recipe for every number of passes, and what was found as a table."""
     from objectseeker.cli._tuning_tables import render_recipes, save_recipes
     from objectseeker.core.recipes import parse_recipe
-    from objectseeker.metrics.recipe_search import tune_budgets
+    from objectseeker.metrics.recipe_search import search_recipes
 
     with Stages() as stages:
-        found = tune_budgets(
+        found = search_recipes(
             run,
             search,
             passes,

@@ -19,7 +19,7 @@ from objectseeker.core.threats import PATCH_LOCATIONS, Patch
 from objectseeker.defense import Defense
 from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics import metric
-from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, bootstrap_interval, more_images
+from objectseeker.metrics.confidence_intervals import NOTHING, ConfidenceInterval, additional_images, bootstrap_interval
 from objectseeker.metrics.metric import Metric, difference_interval
 from objectseeker.metrics.policy import Policy, Requirement, Unit, format_value
 from objectseeker.metrics.settings import ThreatModel, certification_threshold_of
@@ -372,7 +372,7 @@ def _decide(requirement: Requirement, interval: ConfidenceInterval, images: int,
     if meets_limit(worse):
         end = format_value(worse, requirement.unit)
         return replace(result, outcome="pass", reason=f"the worse end, {end}, is good enough")
-    more = more_images(interval, limit, images)
+    more = additional_images(interval, limit, images)
     if more is None or more > MAX_IMAGE_FACTOR * images:
         return replace(result, reason="the value is at the limit itself: no number of images would decide it")
     return replace(result, reason=_undecided_reason(interval, requirement.unit, more, images), additional_images=more)

@@ -9,22 +9,22 @@ from __future__ import annotations
 from objectseeker.core.threats import PATCH_LOCATIONS
 from objectseeker.metrics.evaluation import DefendedOutcome, Evaluation, evaluate, evaluate_images
 from objectseeker.metrics.image_set import ImageSet
-from objectseeker.metrics.object_certificates import ObjectRow, certify_images
+from objectseeker.metrics.object_certificates import ObjectCertificate, certify_images
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
-from objectseeker.metrics.tuning import Choices, Search, Tuning, tune
+from objectseeker.metrics.tuning import SearchSpace, SearchSpec, TuningResult, tune
 
 __all__ = [
     "BASE_THRESHOLDS",
     "PATCH_LOCATIONS",
-    "Choices",
     "DefendedOutcome",
     "Evaluation",
     "EvaluationSettings",
     "ImageSet",
-    "ObjectRow",
-    "Search",
+    "ObjectCertificate",
+    "SearchSpace",
+    "SearchSpec",
     "ThreatModel",
-    "Tuning",
+    "TuningResult",
     "certify_images",
     "evaluate",
     "evaluate_images",

@@ -27,7 +27,7 @@ from objectseeker.metrics.parallel import OnImage
 from objectseeker.metrics.settings import ThreatModel
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tally import Tally
-from objectseeker.metrics.tuning import Search, Trial, tune
+from objectseeker.metrics.tuning import SearchSpec, Trial, tune
 from objectseeker.runs.run import Run
 
 
@@ -134,7 +134,7 @@ def compare(
     threat = ThreatModel() if threat is None else threat
     names = _distinct([run.folder.resolve().name for run in runs])
     if cross_tune is not None:
-        search = {"threat": threat, "clean_recall": clean_recall, "fppi": fppi, "most_loss": cross_tune, "seed": seed}
+        search = {"threat": threat, "clean_recall": clean_recall, "fppi": fppi, "max_ap_loss": cross_tune, "seed": seed}
         measured = [_cross_tuned(name, run, masks, search, on_step) for name, run in zip(names, runs, strict=True)]
         protocol = f"tuned on each half with at most {cross_tune:g} points of AP50 lost, measured on the other"
     else:
@@ -173,7 +173,7 @@ def _cross_tuned(
 ) -> MeasuredRun:
     images = run.images() if masks is None else under(run.images(), masks)
     observing = run.manifest.observation_settings
-    wanted = Search(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
+    wanted = SearchSpec(mask_floor=observing.mask_floor, base_floor=observing.base_floor, losses=(), **search)
     found = cross_tune(images, run.vocabulary, wanted, on_trial=lambda _: on_step())
     metrics = found.metrics()
     return MeasuredRun(
@@ -249,7 +249,7 @@ class CrossTuned:
 def cross_tune(
     images: Sequence[ObservedImage],
     label_map: LabelMap,
-    search: Search,
+    search: SearchSpec,
     *,
     on_trial: Callable[[Trial], None] | None = None,
     on_image: OnImage = lambda: None,
@@ -265,7 +265,7 @@ def cross_tune(
     halves = split(len(images), 2, search.seed)
     evaluations, searched = [], []
     for half in (0, 1):
-        tuning = tune(images, label_map, replace(search, half=half), on_attempt=on_trial)
+        tuning = tune(images, label_map, replace(search, half=half), on_trial=on_trial)
         held_out = [images[n] for n in halves[1 - half]]
         evaluation = evaluate_images(held_out, label_map, tuning.best.settings, intervals=False, on_image=on_image)
         if evaluation.defended.point is None:

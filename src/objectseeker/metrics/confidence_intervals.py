@@ -1,9 +1,9 @@
-"""How sure a figure is: its interval over images, and how many more images would decide.
+"""Confidence intervals of a metric over images, and how many more images would decide a limit.
 
-Images are drawn independently of each other, objects of one image are not: so the bootstrap draws images. Its intervals
-are bias-corrected and accelerated (Efron's BCa). Where nothing ever went wrong a bootstrap sees no spread at all, and
-where few images decide it sees too little: there an interval is at least as wide as if all went wrong with images of a
-kind that is just rare enough not to have been seen (`unseen`). For a share of 100 % that is Clopper and Pearson's.
+The bootstrap resamples images: images are independent, objects of one image are not. Its intervals are bias-corrected
+and accelerated (Efron's BCa). It sees no spread where nothing failed, and too little where few images decide. There, an
+interval is at least as wide as if a kind of image just rare enough to be missing from the sample failed completely
+(`max_unseen_share`; an exact rule of three). For a share of 100 % this is the Clopper-Pearson interval.
 
 Samples come from the raw numbers of PCG64, which NumPy promises never to change, and counts are whole numbers: so the
 same images give the same intervals everywhere, and a verdict can be recomputed.
@@ -67,14 +67,14 @@ def bootstrap_interval(
         return NOTHING
     drawn = np.concatenate([values(weights) for weights in resampled(images, samples, seed)])
     drawn = drawn[~np.isnan(drawn)]
-    apart = _influence(values, images)
-    low, high = _bca(value, drawn, _acceleration(apart), widened(images, confidence))
-    rare = unseen(images, confidence) * min(FEW / max(telling(apart), 1.0), 1.0)
+    apart = _jackknife_influence(values, images)
+    low, high = _bca(value, drawn, _acceleration(apart), student_t_reach(images, confidence))
+    rare = max_unseen_share(images, confidence) * min(FEW / max(effective_images(apart), 1.0), 1.0)
     worst, best = ((1 - rare) * value + rare * bound for bound in bounds)
     return _rounded(value, max(min(low, worst), bounds[0]), min(max(high, best), bounds[1]), "bootstrap")
 
 
-def unseen(images: int, confidence: float) -> float:
+def max_unseen_share(images: int, confidence: float) -> float:
     """The largest share of images of a kind of which none was among so many, at this confidence."""
     return 1.0 - math.exp(math.log((1 - confidence) / 2) / images)
 
@@ -90,7 +90,7 @@ def resampled(images: int, samples: int, seed: int) -> Iterator[Floats]:
         yield np.bincount(cells.ravel(), minlength=count * images).reshape(count, images).astype(np.float64)
 
 
-def more_images(interval: ConfidenceInterval, limit: float, images: int) -> int | None:
+def additional_images(interval: ConfidenceInterval, limit: float, images: int) -> int | None:
     """About how many more images like these would take the limit out of the interval; None if no number would.
 
     An interval shrinks with the square root of the number of images.
@@ -102,13 +102,13 @@ def more_images(interval: ConfidenceInterval, limit: float, images: int) -> int 
     return max(math.ceil(images * (reach / apart) ** 2) - images, 1)
 
 
-def telling(apart: Floats) -> float:
+def effective_images(apart: Floats) -> float:
     """How many images decide a figure, as many as would if all of them had the same influence."""
     fourth = float((apart**4).sum())
     return float((apart**2).sum()) ** 2 / fourth if fourth > 0 else 0.0
 
 
-def _influence(values: Values, images: int) -> Floats:
+def _jackknife_influence(values: Values, images: int) -> Floats:
     """How much the figure changes as images are left out in turn, or groups of them."""
     groups = min(images, MOST_GROUPS)
     of_group = np.arange(images) % groups
@@ -129,7 +129,7 @@ def _acceleration(apart: Floats) -> float:
     return float((apart**3).sum()) / (6 * spread) if spread > 0 else 0.0
 
 
-def widened(images: int, confidence: float) -> float:
+def student_t_reach(images: int, confidence: float) -> float:
     """How far out an end is, in standard deviations: the spread itself is estimated, so as for Student's t.
 
     A bootstrap of n images has n - 1 of n parts of the variance (Hesterberg's correction of both).

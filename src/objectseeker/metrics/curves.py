@@ -277,7 +277,7 @@ def unpruned_curve(images: ImageSet, settings: EvaluationSettings, base_threshol
 
 
 def _unpruned(images: ImageSet, rules: Iterable[Rule]) -> Iterator[BoxTable]:
-    everything = BoxTable.concatenate_boxes([image.observation.all_masked for image in images.images])
+    everything = BoxTable.concatenate([image.observation.all_masked for image in images.images])
     score = {}
     for rule in rules:
         if rule.edge_factor not in score:

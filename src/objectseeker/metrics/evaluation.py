@@ -24,7 +24,7 @@ from objectseeker.metrics.curves import Curve
 from objectseeker.metrics.defended_images import OperatingPoint, operating_row_of
 from objectseeker.metrics.image_set import nothing_counts
 from objectseeker.metrics.metric import Metric
-from objectseeker.metrics.parallel import OnImage, usual_processes
+from objectseeker.metrics.parallel import OnImage, default_process_count
 from objectseeker.metrics.settings import (
     BASE_THRESHOLDS,
     OPERATING_POINT_KEYS,
@@ -305,7 +305,7 @@ def evaluate(
         settings,
         defense=defense,
         intervals=intervals,
-        processes=usual_processes(len(run.parts)) if processes is None else processes,
+        processes=default_process_count(len(run.parts)) if processes is None else processes,
         on_image=on_image,
     )
     if evaluation.defended.base_threshold is not None:

@@ -28,7 +28,7 @@ class BoxTable:
     image: Ints
 
     @classmethod
-    def concatenate_boxes(cls, parts: Sequence[Detections]) -> BoxTable:
+    def concatenate(cls, parts: Sequence[Detections]) -> BoxTable:
         return cls(Detections.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts]))
 
     def __len__(self) -> int:
@@ -82,8 +82,8 @@ class ImageSet:
             vocabulary=vocabulary,
             width=np.array([image.observation.width for image in images]),
             height=np.array([image.observation.height for image in images]),
-            base=BoxTable.concatenate_boxes([image.observation.base for image in images]).in_dataset(vocabulary),
-            truth=BoxTable.concatenate_boxes([image.truth for image in images]),
+            base=BoxTable.concatenate([image.observation.base for image in images]).in_dataset(vocabulary),
+            truth=BoxTable.concatenate([image.truth for image in images]),
             ignore=np.concatenate([np.asarray(image.ignore, dtype=np.bool_) for image in images]),
             crowd=np.concatenate([np.asarray(image.crowd, dtype=np.bool_) for image in images]),
         )

@@ -15,7 +15,7 @@ import numpy as np
 from objectseeker.core.boxes import Bools, Floats, Ints, area, row_blocks
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 
-SMALLEST_OVERLAP = 0.5
+MIN_IOU = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +50,7 @@ def _overlapping(boxes: BoxTable, scene: ImageSet, start: int, box: Ints, n: Int
     shared = np.maximum(width, 0) * np.maximum(height, 0)
     whole = np.where(scene.crowd[n], area(a), area(a) + area(b) - shared)
     overlap = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
-    enough = overlap >= SMALLEST_OVERLAP
+    enough = overlap >= MIN_IOU
     return box[enough], n[enough], overlap[enough]
 
 

@@ -25,10 +25,10 @@ ATTACKED_ALREADY = "an image that is already attacked may hide objects that are 
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectRow:
+class ObjectCertificate:
     """One object of one image and what is certified of it.
 
-    It is certified if it is certified as one of the detector's classes that stand for its own; `proven_as` says as
+    It is certified if it is certified as one of the detector's classes that stand for its own; `certified_as` says as
     which. `safe_lines` and `largest_square` (see `Certificates`) are those of the class that stands up to most,
     `detector_class`; it is None where the detector knows no such class. An object that the defended detector outputs
     has the detector's class and its `score`.
@@ -39,23 +39,23 @@ class ObjectRow:
     class_name: str
     box: tuple[float, ...]
     ignored: bool
-    proven_as: Mapping[PatchLocation, str | None]
+    certified_as: Mapping[PatchLocation, str | None]
     vacuous_far: bool
     detector_class: str | None
     largest_square: int
     safe_lines: tuple[int, ...]
-    object_is: ObjectIs = "labeled"
+    object_source: ObjectIs = "labeled"
     score: float | None = None
 
     @property
     def certified(self) -> dict[PatchLocation, bool]:
-        return {where: name is not None for where, name in self.proven_as.items()}
+        return {where: name is not None for where, name in self.certified_as.items()}
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "image": self.image,
             "object": self.number,
-            "object_is": self.object_is,
+            "object_source": self.object_source,
             "class": self.class_name,
             "box": list(self.box),
             "score": self.score,
@@ -65,39 +65,39 @@ class ObjectRow:
             "largest_square": self.largest_square,
             "safe_lines": list(self.safe_lines),
             "detector_class": self.detector_class,
-            "proven_as": dict(self.proven_as),
+            "certified_as": dict(self.certified_as),
         }
 
-    def to_cells(self) -> dict[str, str]:
+    def to_csv_row(self) -> dict[str, str]:
         """The same as a row of a table: one column for every number."""
         values = self.to_dict()
-        box, lines, proven_as = values.pop("box"), values.pop("safe_lines"), values.pop("proven_as")
+        box, lines, certified_as = values.pop("box"), values.pop("safe_lines"), values.pop("certified_as")
         values |= dict(zip(("x1", "y1", "x2", "y2"), box, strict=True))
         values |= dict(zip(("XL", "YT", "XR", "YB"), lines, strict=True))
-        values |= {f"{where}_proven_as": name for where, name in proven_as.items()}
+        values |= {f"{where}_proven_as": name for where, name in certified_as.items()}
         return {key: "" if value is None else str(value) for key, value in values.items()}
 
 
 def certify_images(
     images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
-) -> Iterator[list[ObjectRow]]:
+) -> Iterator[list[ObjectCertificate]]:
     """For every image, one row per object: its verdicts, safe_lines lines and largest certified square."""
     for image in images:
         targets, object_of = vocabulary.map_to_detector(image.truth, classwise=rule.classwise)
         yield _rows(image, vocabulary, targets, object_of, rule, threat)
 
 
-def certify_outputs(
+def certify_output_boxes(
     images: Iterable[ObservedImage], vocabulary: LabelMap, rule: AnyRule, threat: ThreatModel
-) -> Iterator[list[ObjectRow]]:
+) -> Iterator[list[ObjectCertificate]]:
     """The same for images without labels: one row per box that the defended detector outputs."""
-    for image in (with_outputs(one, rule) for one in images):
+    for image in (with_outputs_as_objects(one, rule) for one in images):
         rows = _rows(image, vocabulary, image.truth, np.arange(len(image.truth)), rule, threat)
         scores = image.truth.score.tolist()
-        yield [replace(row, object_is="output", score=score) for row, score in zip(rows, scores, strict=True)]
+        yield [replace(row, object_source="output", score=score) for row, score in zip(rows, scores, strict=True)]
 
 
-def with_outputs(image: ObservedImage, rule: AnyRule) -> ObservedImage:
+def with_outputs_as_objects(image: ObservedImage, rule: AnyRule) -> ObservedImage:
     """The image with the boxes that the defended detector outputs as its objects, in the detector's labels."""
     boxes = rule.prune(image.observation)
     none = np.zeros(len(boxes), np.bool_)
@@ -106,7 +106,7 @@ def with_outputs(image: ObservedImage, rule: AnyRule) -> ObservedImage:
 
 def _rows(
     image: ObservedImage, vocabulary: LabelMap, targets: Detections, object_of: Ints, rule: AnyRule, threat: ThreatModel
-) -> list[ObjectRow]:
+) -> list[ObjectCertificate]:
     """`targets` are the objects in the detector's labels, and `object_of`, ascending, says which object each one is."""
     observation = image.observation
     threshold = certification_threshold_of(rule, threat.certification_threshold)
@@ -119,21 +119,21 @@ def _rows(
         label = int(targets.label[target])  # -1 where labels play no part and none stands for the class
         return name_of_label(vocabulary.detector_names, label) if label >= 0 else "any class"
 
-    def row_of(n: int) -> ObjectRow:
+    def row_of(n: int) -> ObjectCertificate:
         mine = range(first[n], first[n + 1])
         ranked = sorted(mine, key=lambda t: (-proven.largest_square[t], -proven.certified[:, t].sum()))
         best = ranked[0] if ranked else None
-        proven_as = {
+        certified_as = {
             where: next((name_of(t) for t in ranked if proven.certified[p, t]), None)
             for p, where in enumerate(PATCH_LOCATIONS)
         }
-        return ObjectRow(
+        return ObjectCertificate(
             image=image.id,
             number=n,
             class_name=name_of_label(vocabulary.dataset_names, int(image.truth.label[n])),
             box=tuple(image.truth.xyxy[n].tolist()),
             ignored=bool(image.ignore[n]),
-            proven_as=proven_as,
+            certified_as=certified_as,
             vacuous_far=bool(proven.vacuous[far, first[n] : first[n + 1]].any()),
             detector_class=None if best is None else name_of(best),
             largest_square=0 if best is None else int(proven.largest_square[best]),

@@ -20,10 +20,10 @@ from objectseeker.detectors.onnx import available_cores
 from objectseeker.errors import require_count
 from objectseeker.metrics.image_set import ImageSet
 
-TOGETHER = 256  # images that a process has in memory at a time,
-BOXES_TOGETHER = 2**20  # or as few as have so many masked boxes
+IMAGES_AT_A_TIME = 256  # images that a process has in memory at a time,
+BOXES_AT_A_TIME = 2**20  # or as few as have so many masked boxes
 TURNS = 4  # parts that each process gets, so that none is long done before the others
-WORTH_A_PROCESS = 100  # images: with fewer, starting a process takes longer than looking at them
+MIN_IMAGES_PER_PROCESS = 100  # images: with fewer, starting a process takes longer than looking at them
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # of one process; cores have one each already
 SPAWN = get_context("spawn")  # a forked process would hold the locks of threads that it does not have
 
@@ -33,26 +33,26 @@ Work = Callable[[Iterable[ImageSet], Argument], Found]
 OnImage = Callable[[], None]  # called for every image that was gone through
 
 
-def usual_processes(images: int) -> int:
+def default_process_count(images: int) -> int:
     """As many as there are cores, but none that is not worth starting."""
-    return max(1, min(available_cores(), images // WORTH_A_PROCESS))
+    return max(1, min(available_cores(), images // MIN_IMAGES_PER_PROCESS))
 
 
-def scenes(images: Iterable[ObservedImage], vocabulary: LabelMap) -> Iterator[ImageSet]:
+def iter_image_sets(images: Iterable[ObservedImage], vocabulary: LabelMap) -> Iterator[ImageSet]:
     """Some images after the other, no more at a time than memory is sure to hold."""
     some: list[ObservedImage] = []
     boxes = 0
     for image in images:
         some.append(image)
         boxes += len(image.observation.all_masked)
-        if len(some) == TOGETHER or boxes >= BOXES_TOGETHER:
+        if len(some) == IMAGES_AT_A_TIME or boxes >= BOXES_AT_A_TIME:
             yield ImageSet.part(some, vocabulary)
             some, boxes = [], 0
     if some:
         yield ImageSet.part(some, vocabulary)
 
 
-class Working:
+class ImageWorkers:
     """The images, and who looks at them: this process, or those of a pool."""
 
     def __init__(
@@ -64,17 +64,17 @@ class Working:
         on_image: OnImage,
     ) -> None:
         self._images, self._vocabulary, self._pool, self._on_image = images, vocabulary, pool, on_image
-        size = max(1, min(TOGETHER, -(-len(images) // (TURNS * processes))))
+        size = max(1, min(IMAGES_AT_A_TIME, -(-len(images) // (TURNS * processes))))
         self._parts = [range(len(images))[start : start + size] for start in range(0, len(images), size)]
 
     def each(self, work: Work[Argument, Found], argument: Argument) -> Iterator[Found]:
         """What `work` makes of each part of the images, in their order."""
         if self._pool is None:
-            for scene in scenes(self._images, self._vocabulary):
+            for scene in iter_image_sets(self._images, self._vocabulary):
                 yield work([scene], argument)
                 self._tell(len(scene.images))
             return
-        waiting = [self._pool.submit(_look, work, some, argument) for some in self._parts]
+        waiting = [self._pool.submit(_process_images, work, some, argument) for some in self._parts]
         for some, future in zip(self._parts, waiting, strict=True):
             yield future.result()
             self._tell(len(some))
@@ -85,23 +85,23 @@ class Working:
 
 
 @contextmanager
-def working(
+def open_workers(
     images: Sequence[ObservedImage],
     vocabulary: LabelMap,
     *,
     processes: int = 1,
     on_image: OnImage = lambda: None,
-) -> Iterator[Working]:
+) -> Iterator[ImageWorkers]:
     """The images to go through, once or more, by so many processes; each of them reads its images itself."""
     if require_count(processes, "processes") == 1:
-        yield Working(images, vocabulary, 1, None, on_image)
+        yield ImageWorkers(images, vocabulary, 1, None, on_image)
         return
-    with pool_of(processes, _begin, (images, vocabulary)) as pool:
-        yield Working(images, vocabulary, processes, pool, on_image)
+    with process_pool(processes, _begin, (images, vocabulary)) as pool:
+        yield ImageWorkers(images, vocabulary, processes, pool, on_image)
 
 
 @contextmanager
-def pool_of(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
+def process_pool(processes: int, begin: Callable[..., None], given: tuple[Any, ...]) -> Iterator[ProcessPoolExecutor]:
     """Processes of one thread each that begin with `begin(*given)`; once something fails, nothing more is begun."""
     with _one_thread_each(), ProcessPoolExecutor(processes, SPAWN, _start, (begin, given)) as pool:
         try:
@@ -139,6 +139,6 @@ def _begin(images: Sequence[ObservedImage], vocabulary: LabelMap) -> None:
     _given = images, vocabulary
 
 
-def _look(work: Work[Argument, Found], some: range, argument: Argument) -> Found:
+def _process_images(work: Work[Argument, Found], some: range, argument: Argument) -> Found:
     images, vocabulary = _given
-    return work(scenes(map(images.__getitem__, some), vocabulary), argument)
+    return work(iter_image_sets(map(images.__getitem__, some), vocabulary), argument)

@@ -25,19 +25,19 @@ from objectseeker.core.observation import ObservedImage
 from objectseeker.core.recipes import Recipe, subrecipes
 from objectseeker.errors import ObjectSeekerError, require_count
 from objectseeker.metrics.image_set import ImageSet, under
-from objectseeker.metrics.parallel import SPAWN, pool_of
+from objectseeker.metrics.parallel import SPAWN, process_pool
 from objectseeker.metrics.settings import EvaluationSettings
 from objectseeker.metrics.sweeps import split
 from objectseeker.metrics.tuning import (
     NO_GAIN,
-    Family,
-    Measuring,
-    Search,
-    Tuned,
-    Tuning,
+    RuleKind,
+    SearchSpec,
+    SettingsScorer,
+    TunedRule,
+    TuningResult,
+    relax_target,
     tune,
     with_scores,
-    within_reach,
 )
 from objectseeker.runs.run import Run, open_run
 
@@ -59,7 +59,7 @@ log = logging.getLogger("objectseeker")
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RecipeCandidate:
     """A recipe, and the most passes that it needs for an image of the run."""
 
     recipe: Recipe
@@ -67,10 +67,10 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class RecipeTrial:
     """What a candidate gave along the line of settings, on the searched half."""
 
-    candidate: Candidate
+    candidate: RecipeCandidate
     settings: EvaluationSettings
     loss: float
     gain: float  # mean certified recall; NO_GAIN if nothing on the line keeps the loss and reaches the clean recall
@@ -91,19 +91,19 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chosen:
+class RecipeChoice:
     """What was chosen for a budget: a recipe, what `tune` found for it, and the better rule of these."""
 
     budget: int
-    candidate: Candidate
-    tuning: Tuning
+    candidate: RecipeCandidate
+    tuning: TuningResult
 
     @property
-    def best(self) -> Tuned:
+    def best(self) -> TunedRule:
         return self.tuning.best
 
     @property
-    def family(self) -> Family:
+    def family(self) -> RuleKind:
         return self.best.searched.family
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,12 +112,12 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Budgets:
+class RecipeSearchResult:
     """What was chosen for every budget, ascending, and all recipes that were tried, the best first."""
 
-    search: Search
-    chosen: tuple[Chosen, ...]
-    tried: tuple[Tried, ...]
+    search: SearchSpec
+    chosen: tuple[RecipeChoice, ...]
+    tried: tuple[RecipeTrial, ...]
     remarks: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,47 +128,49 @@ class Budgets:
         }
 
 
-def tune_budgets(
+def search_recipes(
     run: Run,
-    search: Search,
+    search: SearchSpec,
     budgets: Sequence[int],
     *,
     recipes: Sequence[Recipe] = (),
     processes: int = 1,
     on_progress: OnProgress | None = None,
-) -> Budgets:
+) -> RecipeSearchResult:
     """For every budget the recipe within the run's that certifies most with at most so many passes on every image.
 
     Where `recipes` are given, it is one of these. For the same `search` a larger budget never certifies less on the
-    searched half. Losses other than `most_loss` are not searched for.
+    searched half. Losses other than `max_ap_loss` are not searched for.
     """
     images, report = list(run.images()), on_progress or (lambda what, done, total: None)
     allowed = sorted({require_count(budget, "passes") for budget in budgets})
-    candidates = fitting(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
+    candidates = within_budget(_among(run.manifest.observation_settings.masks, recipes), images, allowed)
     scene = ImageSet.of(images, run.vocabulary)
     halves = [scene.subset(index) for index in split(len(images), 2, search.seed)]
-    search, remarks = within_reach(replace(search, losses=()), halves)
-    with crew(run, images, search, processes) as working:
-        tried = working.each(Bench.try_out, candidates, lambda done, _: report("recipes tried", done, len(candidates)))
+    search, remarks = relax_target(replace(search, losses=()), halves)
+    with open_executor(run, images, search, processes) as executor:
+        tried = executor.each(
+            RecipeSearcher.try_out, candidates, lambda done, _: report("recipes tried", done, len(candidates))
+        )
         tried.sort(key=lambda one: one.rank)
-        wanted = _wanted(tried, allowed)
+        wanted = _finalists(tried, allowed)
         log.debug("recipes searched in full: %s", ", ".join(str(one.candidate.recipe) for one in wanted))
         what = f"settings tried of {len(wanted)} recipe{'s' * (len(wanted) > 1)}"
-        found = working.each(Bench.search_all, wanted, lambda _, settings: report(what, settings, 0))
+        found = executor.each(RecipeSearcher.search_all, wanted, lambda _, settings: report(what, settings, 0))
     searched = list(zip((one.candidate for one in wanted), found, strict=True))
-    tunings = {one: tuning for one, tuning in searched if isinstance(tuning, Tuning)}
+    tunings = {one: tuning for one, tuning in searched if isinstance(tuning, TuningResult)}
     chosen, missing = [], []
     for budget in allowed:
         fit = {one: tuning for one, tuning in tunings.items() if one.passes <= budget}
         if fit:
             best = max(fit, key=lambda one: (fit[one].best.searched.gain, -one.passes))
-            chosen.append(Chosen(budget, best, fit[best]))
+            chosen.append(RecipeChoice(budget, best, fit[best]))
         else:
             why = next(str(why) for one, why in searched if one.passes <= budget)
             missing.append(f"at most {budget} passes: {why}")
     if not chosen:
         raise ObjectSeekerError(missing[-1])
-    return Budgets(search, tuple(chosen), tuple(tried), (*remarks, *missing))
+    return RecipeSearchResult(search, tuple(chosen), tuple(tried), (*remarks, *missing))
 
 
 def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
@@ -180,17 +182,19 @@ def _among(masks: Recipe, asked: Sequence[Recipe]) -> list[Recipe]:
     return list(asked) or list(known)
 
 
-def fitting(recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets: Sequence[int]) -> list[Candidate]:
+def within_budget(
+    recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets: Sequence[int]
+) -> list[RecipeCandidate]:
     """The recipes that keep the largest of the budgets on every image; a budget that none keeps is refused.
 
     Of recipes that make the same masks for all of the images, the shortest to write is taken.
     """
     sizes = sorted({(image.observation.width, image.observation.height) for image in images})
-    found: dict[tuple[frozenset[bytes], ...], Candidate] = {}
+    found: dict[tuple[frozenset[bytes], ...], RecipeCandidate] = {}
     for recipe in sorted(recipes, key=lambda one: len(str(one))):
         made = [recipe.masks(*size).removed for size in sizes]
         same = tuple(frozenset(one.tobytes() for one in removed) for removed in made)
-        found.setdefault(same, Candidate(recipe, 1 + max(map(len, made))))
+        found.setdefault(same, RecipeCandidate(recipe, 1 + max(map(len, made))))
     fewest = min(found.values(), key=lambda one: one.passes)
     if fewest.passes > min(budgets):
         raise ObjectSeekerError(
@@ -200,56 +204,56 @@ def fitting(recipes: Sequence[Recipe], images: Sequence[ObservedImage], budgets:
     return [one for one in found.values() if one.passes <= max(budgets)]
 
 
-def _wanted(tried: Sequence[Tried], budgets: Sequence[int]) -> list[Tried]:
+def _finalists(tried: Sequence[RecipeTrial], budgets: Sequence[int]) -> list[RecipeTrial]:
     """The best of every budget, those of all budgets together; the ones that take longest first."""
-    wanted: dict[Candidate, Tried] = {}
+    wanted: dict[RecipeCandidate, RecipeTrial] = {}
     for budget in budgets:
         best, *others = [one for one in tried if one.candidate.passes <= budget][:SEARCHED]
         wanted |= {one.candidate: one for one in (best, *others) if one.gain >= best.gain - CLOSE}
     return sorted(wanted.values(), key=lambda one: (-one.candidate.passes, str(one.candidate.recipe)))
 
 
-class Bench:
+class RecipeSearcher:
     """Tries and searches recipes on the images of one run; one in every process."""
 
     def __init__(
         self,
         images: Sequence[ObservedImage],
         vocabulary: LabelMap,
-        search: Search,
+        search: SearchSpec,
         on_setting: Callable[[object], None] | None = None,
     ) -> None:
         self._images, self._vocabulary, self._search, self._on_setting = images, vocabulary, search, on_setting
 
-    def try_out(self, candidate: Candidate) -> Tried:
+    def try_out(self, candidate: RecipeCandidate) -> RecipeTrial:
         """Along the line of settings: the boldest within the loss, if bolder ones lose more."""
         seen = ImageSet.of(under(self._images, candidate.recipe), self._vocabulary).subset(
             split(len(self._images), 2, self._search.seed)[self._search.half]
         )
-        bench, careful, bold = Measuring(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
+        bench, careful, bold = SettingsScorer(seen, self._search), CAREFUL, max(BOLD, self._search.mask_floor)
         for _ in range(HALVINGS):
             middle = (careful + bold) / 2
-            if bench.loss(on_line(self._search, middle)) <= self._search.most_loss:
+            if bench.loss(settings_at_alpha(self._search, middle)) <= self._search.max_ap_loss:
                 careful = middle
             else:
                 bold = middle
-        best = bench.coarse(on_line(self._search, careful))
-        kept = best.loss <= self._search.most_loss
-        return Tried(candidate, best.settings, best.loss, best.gain if kept else NO_GAIN)
+        best = bench.coarse(settings_at_alpha(self._search, careful))
+        kept = best.loss <= self._search.max_ap_loss
+        return RecipeTrial(candidate, best.settings, best.loss, best.gain if kept else NO_GAIN)
 
-    def search_all(self, tried: Tried) -> Tuning | str:
+    def search_all(self, tried: RecipeTrial) -> TuningResult | str:
         """What `tune` finds, which begins with what the line gave; or why it finds nothing."""
         recipe, search = tried.candidate.recipe, replace(self._search, starts=(tried.settings,))
         try:
-            found = tune(under(self._images, recipe), self._vocabulary, search, on_attempt=self._on_setting)
+            found = tune(under(self._images, recipe), self._vocabulary, search, on_trial=self._on_setting)
         except ObjectSeekerError as error:
             return f"{recipe}: {error}"
         return replace(found, trials=())  # large, and of no use to anybody who waits for it
 
 
-def on_line(search: Search, alpha: float) -> EvaluationSettings:
+def settings_at_alpha(search: SearchSpec, alpha: float) -> EvaluationSettings:
     """The settings of the line at this alpha."""
-    family: Family = "evidence" if "evidence" in search.families else "paper"
+    family: RuleKind = "evidence" if "evidence" in search.families else "paper"
     start, beta = search.choices_of(family).start(search.settings()), BETA_SHARE * alpha
     low = (LOW_SHARE * alpha, LOW_SHARE * beta) if family == "evidence" else None
     return with_scores(start, search.mask_floor, alpha, beta, low, POWER)
@@ -258,16 +262,16 @@ def on_line(search: Search, alpha: float) -> EvaluationSettings:
 # --- processes --------------------------------------------------------------------------------------------------------
 
 Advance = Callable[[int, int], None]  # how much of the work is done, and how many settings were tried
-W = TypeVar("W", Candidate, Tried)
+W = TypeVar("W", RecipeCandidate, RecipeTrial)
 
 
-class Here:
+class SerialExecutor:
     """Works through recipes in this process."""
 
-    def __init__(self, run: Run, images: Sequence[ObservedImage], search: Search) -> None:
-        self._bench = partial(Bench, images, run.vocabulary, search)
+    def __init__(self, run: Run, images: Sequence[ObservedImage], search: SearchSpec) -> None:
+        self._bench = partial(RecipeSearcher, images, run.vocabulary, search)
 
-    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
+    def each(self, work: Callable[[RecipeSearcher, W], T], items: Sequence[W], advance: Advance) -> list[T]:
         done: list[T] = []
         tried = 0
 
@@ -283,16 +287,16 @@ class Here:
         return done
 
 
-_bench: Bench  # of a process of the pool
+_bench: RecipeSearcher  # of a process of the pool
 
 
-class Processes:
+class ProcessExecutor:
     """Works through recipes in several processes, each of which reads the run anew: nothing large travels."""
 
     def __init__(self, pool: ProcessPoolExecutor, tried: Synchronized[int]) -> None:
         self._pool, self._tried = pool, tried
 
-    def each(self, work: Callable[[Bench, W], T], items: Sequence[W], advance: Advance) -> list[T]:
+    def each(self, work: Callable[[RecipeSearcher, W], T], items: Sequence[W], advance: Advance) -> list[T]:
         waiting = [self._pool.submit(_work, work, item) for item in items]
         left: set[Future[T]] = set(waiting)
         while left:
@@ -304,17 +308,19 @@ class Processes:
 
 
 @contextmanager
-def crew(run: Run, images: Sequence[ObservedImage], search: Search, processes: int) -> Iterator[Here | Processes]:
+def open_executor(
+    run: Run, images: Sequence[ObservedImage], search: SearchSpec, processes: int
+) -> Iterator[SerialExecutor | ProcessExecutor]:
     """Who does the work: this process, or several others."""
     if require_count(processes, "processes") == 1:
-        yield Here(run, images, search)
+        yield SerialExecutor(run, images, search)
         return
     tried = SPAWN.Value("q", 0)
-    with pool_of(processes, _begin, (run.folder, search, tried)) as pool:
-        yield Processes(pool, tried)
+    with process_pool(processes, _begin, (run.folder, search, tried)) as pool:
+        yield ProcessExecutor(pool, tried)
 
 
-def _begin(folder: Path, search: Search, tried: Synchronized[int]) -> None:
+def _begin(folder: Path, search: SearchSpec, tried: Synchronized[int]) -> None:
     global _bench
 
     def one_more(_: object) -> None:
@@ -322,8 +328,8 @@ def _begin(folder: Path, search: Search, tried: Synchronized[int]) -> None:
             tried.value += 1
 
     run = open_run(folder)
-    _bench = Bench(list(run.images()), run.vocabulary, search, one_more)
+    _bench = RecipeSearcher(list(run.images()), run.vocabulary, search, one_more)
 
 
-def _work(work: Callable[[Bench, W], T], item: W) -> T:
+def _work(work: Callable[[RecipeSearcher, W], T], item: W) -> T:
     return work(_bench, item)

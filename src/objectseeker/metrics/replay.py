@@ -85,7 +85,7 @@ def find_candidates(
         room -= links if links <= room else 0
     counts = [len(index) for index in kept]
     return PruningCandidates(
-        boxes=BoxTable.concatenate_boxes(boxes),
+        boxes=BoxTable.concatenate(boxes),
         mask_of=np.concatenate([seen.mask_index[index] for seen, index in zip(observations, kept, strict=True)]),
         masks=np.repeat([len(seen.masks) for seen in observations], counts),
         explained=np.concatenate(explained),

@@ -75,7 +75,7 @@ def find_iou_candidates(
         same.append(_suppressing(rule, boxes[order]) if links <= room else None)
         room -= links if links <= room else 0
     return IouCandidates(
-        boxes=BoxTable.concatenate_boxes(parts),
+        boxes=BoxTable.concatenate(parts),
         repeated=np.concatenate(repeated),
         by_score=by_score,
         same=same,

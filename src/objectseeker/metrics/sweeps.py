@@ -34,7 +34,7 @@ SIZE_BINS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Step:
+class SweepPoint:
     """One value of what a sweep varies, and what it gave; `k` where lines are varied as well."""
 
     name: str
@@ -104,12 +104,12 @@ class PrecisionRecall:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[Step]:
+def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iterable[float]) -> list[SweepPoint]:
     """Certified recall against the clean recall it is measured at."""
     replayed = DefendedImageSet.of(scene, settings)
     curve = replayed.curve(settings)
     return [
-        Step(
+        SweepPoint(
             name="asked_clean_recall",
             value=100 * recall,
             outcome=_outcome(settings.at_clean_recall(recall), replayed, curve=curve),
@@ -118,14 +118,14 @@ def by_clean_recall(scene: ImageSet, settings: EvaluationSettings, recalls: Iter
     ]
 
 
-def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI) -> list[Step]:
+def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float] = FPPI) -> list[SweepPoint]:
     """Certified recall against how many wrong boxes an image may have, and the undefended recall with as many."""
     replayed, undefended = DefendedImageSet.of(scene, settings), undefended_curve(scene)
     curve, steps = replayed.curve(settings), []
     for one in most:
         row = undefended.row_at_fppi(one, settings.base_floor)
         steps.append(
-            Step(
+            SweepPoint(
                 name="asked_fppi",
                 value=one,
                 outcome=_outcome(settings.at_fppi(one), replayed, curve=curve),
@@ -135,7 +135,7 @@ def by_fppi(scene: ImageSet, settings: EvaluationSettings, most: Iterable[float]
     return steps
 
 
-def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[Step]:
+def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -> list[SweepPoint]:
     """The effect, and with `forward_passes` the cost, of the number of lines per axis.
 
     The lines are every n-th of the stored ones. They are not those of Halves(k), so no detector can be deployed with
@@ -145,34 +145,36 @@ def by_lines(scene: ImageSet, settings: EvaluationSettings, ks: Iterable[int]) -
     for k in ks:
         of_k = with_lines(scene, k)
         masks = max(len(image.observation.masks) for image in of_k.images)  # an image of few pixels has fewer
-        steps.append(Step(name="k", value=k, forward_passes=1 + masks, outcome=measured(of_k, settings)))
+        steps.append(SweepPoint(name="k", value=k, forward_passes=1 + masks, outcome=measured(of_k, settings)))
     return steps
 
 
-def by_alpha(scene: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[Step]:
+def by_alpha(scene: ImageSet, settings: EvaluationSettings, alphas: Iterable[float]) -> list[SweepPoint]:
     """The effect of the lowest mask_threshold."""
     return _by_follow(scene, settings, "alpha", alphas)
 
 
-def by_beta(scene: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[Step]:
+def by_beta(scene: ImageSet, settings: EvaluationSettings, betas: Iterable[float]) -> list[SweepPoint]:
     """The effect of how far mask_threshold rises above base_threshold."""
     return _by_follow(scene, settings, "beta", betas)
 
 
-def by_filter_ioa(scene: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[Step]:
+def by_filter_ioa(scene: ImageSet, settings: EvaluationSettings, filter_ioas: Iterable[float]) -> list[SweepPoint]:
     """The effect of how much of a masked box a base box must cover to explain it."""
     return [
-        Step(name="filter_ioa", value=ioa, outcome=measured(scene, settings.with_rule(filter_ioa=ioa)))
+        SweepPoint(name="filter_ioa", value=ioa, outcome=measured(scene, settings.with_rule(filter_ioa=ioa)))
         for ioa in filter_ioas
     ]
 
 
-def by_threshold(scene: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS) -> list[Step]:
+def by_threshold(
+    scene: ImageSet, settings: EvaluationSettings, thresholds: Iterable[float] = THRESHOLDS
+) -> list[SweepPoint]:
     """Certified recall against T, what must stay covered of the object; the detector is the same for all."""
     replayed = DefendedImageSet.of(scene, settings)
     curve = replayed.curve(settings)
     return [
-        Step(
+        SweepPoint(
             name="certification_threshold",
             value=t,
             outcome=_outcome(
@@ -183,7 +185,7 @@ def by_threshold(scene: ImageSet, settings: EvaluationSettings, thresholds: Iter
     ]
 
 
-def mean_over_thresholds(steps: Sequence[Step]) -> dict[PatchLocation, float | None]:
+def mean_over_thresholds(steps: Sequence[SweepPoint]) -> dict[PatchLocation, float | None]:
     """The mean certified recall over the rows of `by_threshold`."""
     certified = [step.outcome.certified_recall() for step in steps]
     means: dict[PatchLocation, float | None] = {}
@@ -195,7 +197,7 @@ def mean_over_thresholds(steps: Sequence[Step]) -> dict[PatchLocation, float | N
 
 def by_patch_area(
     scene: ImageSet, settings: EvaluationSettings, areas: Sequence[float] = PATCH_AREAS, *, ks: Sequence[int] = ()
-) -> list[Step]:
+) -> list[SweepPoint]:
     """Certified recall against the patch's share of the image, for several numbers of lines (see `by_lines`).
 
     Of the most lines also the joint certificate: the share of objects that surely remain under any single patch.
@@ -206,7 +208,7 @@ def by_patch_area(
         jointly = k is None or k == max(ks)
         outcomes = _by_patch(scene if k is None else with_lines(scene, k), settings, shapes, jointly=jointly)
         steps += [
-            Step(
+            SweepPoint(
                 name="patch_area",
                 value=one,
                 k=k,
@@ -220,11 +222,11 @@ def by_patch_area(
 
 def by_patch_aspect(
     scene: ImageSet, settings: EvaluationSettings, aspects: Sequence[float] = PATCH_ASPECTS
-) -> list[Step]:
+) -> list[SweepPoint]:
     """Certified recall against the patch's width divided by its height, at equal area."""
     outcomes = _by_patch(scene, settings, [(settings.threat.area, aspect) for aspect in aspects])
     return [
-        Step(name="patch_aspect", value=aspect, outcome=outcome)
+        SweepPoint(name="patch_aspect", value=aspect, outcome=outcome)
         for aspect, outcome in zip(aspects, outcomes, strict=True)
     ]
 
@@ -307,10 +309,10 @@ def _outcome(
     return DefendedOutcome(settings, curve, replayed.at_operating_point(settings, curve))
 
 
-def _by_follow(scene: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]) -> list[Step]:
+def _by_follow(scene: ImageSet, settings: EvaluationSettings, name: str, values: Iterable[float]) -> list[SweepPoint]:
     tried = [(value, settings.following(**{name: value})) for value in values]
     replayed = DefendedImageSet.of(scene, settings, floor=min((one.floor for _, one in tried), default=None))
-    return [Step(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
+    return [SweepPoint(name=name, value=value, outcome=_outcome(one, replayed)) for value, one in tried]
 
 
 def _by_patch(

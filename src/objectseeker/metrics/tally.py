@@ -26,7 +26,7 @@ from objectseeker.metrics.curves import NO_BOXES, CurveTally, tally_curve
 from objectseeker.metrics.defended_images import DefendedImageSet
 from objectseeker.metrics.image_set import NO_IMAGES, BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, false_positives, greedy_match
-from objectseeker.metrics.parallel import OnImage, working
+from objectseeker.metrics.parallel import OnImage, open_workers
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel
 
 MAX_TALLIED_IMAGES = 100_000  # of more images only sums are kept: some 100 MB; there are then no confidence intervals
@@ -286,7 +286,7 @@ def tally_images(
         raise ObjectSeekerError(NO_IMAGES)
     per_image = max_images is None or len(images) <= max_images
     parts: list[RunTally] = []
-    with working(images, label_map, processes=processes, on_image=on_image) as crew:
+    with open_workers(images, label_map, processes=processes, on_image=on_image) as crew:
         for some in crew.each(_tally_parts, (request, per_image)):
             parts += some
             if not per_image and len(parts) > 1:

@@ -29,18 +29,18 @@ from objectseeker.metrics.image_set import ImageSet
 from objectseeker.metrics.settings import BASE_THRESHOLDS, EvaluationSettings, ThreatModel, describe_fppi, require_seed
 from objectseeker.metrics.sweeps import split
 
-Family = Literal["paper", "evidence"]
+RuleKind = Literal["paper", "evidence"]
 RecallOf = Literal["defended", "undefended"]
 
-FAMILIES: tuple[Family, ...] = get_args(Family)
-USUAL_RECALL = 0.8  # where nobody asks for another clean recall
-MANY_FPPI = 10  # an image
+RULE_KINDS: tuple[RuleKind, ...] = get_args(RuleKind)
+DEFAULT_CLEAN_RECALL = 0.8  # where nobody asks for another clean recall
+MAX_USUAL_FPPI = 10  # an image
 NO_GAIN = -1.0  # of settings that do not reach the operating point
 
 # The coarse grid: alphas and betas, and for the evidence rule, which has more to choose, fewer of them. Its
 # evidence_alpha
 # and evidence_beta start as shares of its alpha and beta.
-GRID: dict[Family, tuple[tuple[float, ...], tuple[float, ...]]] = {
+GRID: dict[RuleKind, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "paper": ((0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9), (0.0, 0.1, 0.25, 0.4, 0.55, 0.7)),
     "evidence": ((0.2, 0.35, 0.5, 0.65, 0.8), (0.05, 0.25, 0.45, 0.65)),
 }
@@ -72,8 +72,8 @@ class Trial:
     undefended_clean_recall: float | None = None  # where the undefended detector reaches what was asked for, if it does
 
     @property
-    def family(self) -> Family:
-        return family_of(self.settings)
+    def family(self) -> RuleKind:
+        return rule_kind_of(self.settings)
 
     @property
     def gain(self) -> float:
@@ -89,16 +89,16 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tuned:
+class TunedRule:
     """The best setting of one family within an allowed loss, measured by the full protocol."""
 
-    most_loss: float
+    max_ap_loss: float
     settings: EvaluationSettings
     searched: Trial  # on the half that was searched
     held_out: Trial  # on the other half
 
     @property
-    def why_not_held_out(self) -> str | None:
+    def held_out_caveat(self) -> str | None:
         """Why the held-out half has no certified recall, where it has none."""
         if self.held_out.outcome.point is not None:
             return None
@@ -111,10 +111,10 @@ class Tuned:
         )
 
     @property
-    def flooding(self) -> str | None:
+    def fppi_warning(self) -> str | None:
         """What to say of a setting with which nobody would want to work: a recall can be bought with wrong boxes."""
         point = self.searched.outcome.point
-        if point is None or point.fppi <= MANY_FPPI:
+        if point is None or point.fppi <= MAX_USUAL_FPPI:
             return None
         return (
             f"the defense gives {point.fppi:.0f} wrong boxes an image from a score of {point.rule.base_threshold:g} "
@@ -123,26 +123,26 @@ class Tuned:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "most_loss": self.most_loss,
+            "max_ap_loss": self.max_ap_loss,
             "settings": self.settings.to_dict(),
             "searched": self.searched.figures(),
             "held_out": self.held_out.figures(),
-            "why": self.why_not_held_out,
+            "why": self.held_out_caveat,
         }
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tuning:
+class TuningResult:
     """What `tune` found: the best of each family, its frontier by ascending loss, and everything that was tried."""
 
-    search: Search
-    families: dict[Family, Tuned]
-    frontier: dict[Family, tuple[Tuned, ...]]
+    search: SearchSpec
+    families: dict[RuleKind, TunedRule]
+    frontier: dict[RuleKind, tuple[TunedRule, ...]]
     trials: tuple[Trial, ...]
     remarks: tuple[str, ...] = ()
 
     @property
-    def best(self) -> Tuned:
+    def best(self) -> TunedRule:
         return max(self.families.values(), key=lambda tuned: tuned.searched.gain)
 
     def held_out_images(self, images: int) -> Ints:
@@ -167,7 +167,7 @@ class Tuning:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class SearchSpace:
     """The values a search may choose from, besides scores and power. It starts from the first of each."""
 
     filter_ioa: tuple[float, ...] = (0.6, 0.5, 0.7)
@@ -194,18 +194,18 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SearchSpec:
     """What `tune` looks for, and among what.
 
-    What is maximized is the mean certified recall over `wheres` against `threat` at `clean_recall`, or with at most
+    What is maximized is the mean certified recall over `locations` against `threat` at `clean_recall`, or with at most
     `fppi` wrong boxes an image (see `Settings`), among the settings
-    that lose at most `most_loss` points of AP50 against the undefended detector, and for the frontier at most each of
+    that lose at most `max_ap_loss` points of AP50 against the undefended detector, and for the frontier at most each of
     `losses`. No masked score below `mask_floor`, where the run's stored boxes end, is used. With `recall_of`
     "undefended" the clean recall is that of the undefended detector: masks find objects, too, so this is at a lower
     base_threshold. A search begins with a coarse grid and `starts`. `seed` splits the images, `half`, 0 or 1, is the
     half
     that is searched. Without a clean recall it is
-    USUAL_RECALL, or what the undefended detector reaches on both halves if that is less.
+    DEFAULT_CLEAN_RECALL, or what the undefended detector reaches on both halves if that is less.
     """
 
     mask_floor: float
@@ -213,11 +213,11 @@ class Search:
     clean_recall: float | None = None
     fppi: float | None = None
     base_floor: float = 0.0
-    most_loss: float = 1.0
+    max_ap_loss: float = 1.0
     losses: tuple[float, ...] = LOSSES
-    families: tuple[Family, ...] = FAMILIES
+    families: tuple[RuleKind, ...] = RULE_KINDS
     locations: tuple[PatchLocation, ...] = ("far", "close", "over")
-    choices: Choices = field(default_factory=Choices)
+    choices: SearchSpace = field(default_factory=SearchSpace)
     starts: tuple[EvaluationSettings, ...] = ()
     recall_of: RecallOf = "defended"
     seed: int = 0
@@ -229,9 +229,9 @@ class Search:
         if self.fppi is not None and (self.clean_recall is not None or self.recall_of != "defended"):
             asked = f"clean_recall={self.clean_recall!r}, recall_of={self.recall_of!r}"
             raise ObjectSeekerError(f"give a clean recall or wrong boxes, one of them: got fppi={self.fppi!r}, {asked}")
-        for loss in (self.most_loss, *self.losses):
-            require_number(loss, "most_loss")
-        _require_some(self.families, FAMILIES, "families")
+        for loss in (self.max_ap_loss, *self.losses):
+            require_number(loss, "max_ap_loss")
+        _require_some(self.families, RULE_KINDS, "families")
         _require_some(self.locations, PATCH_LOCATIONS, "locations")
         _require_some([self.recall_of], get_args(RecallOf), "recall_of")
         require_seed(self.seed)
@@ -241,15 +241,15 @@ class Search:
     @property
     def recall(self) -> float:
         """The clean recall to search at."""
-        return USUAL_RECALL if self.clean_recall is None else self.clean_recall
+        return DEFAULT_CLEAN_RECALL if self.clean_recall is None else self.clean_recall
 
     @property
     def every_loss(self) -> list[float]:
-        return sorted({self.most_loss, *self.losses})
+        return sorted({self.max_ap_loss, *self.losses})
 
-    def choices_of(self, family: Family) -> Choices:
+    def choices_of(self, family: RuleKind) -> SearchSpace:
         """The paper's rule knows neither an edge_factor nor another cluster_distance than its own."""
-        return Choices(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
+        return SearchSpace(self.choices.filter_ioa, (1.0,), (0.1,)) if family == "paper" else self.choices
 
     def settings(self) -> EvaluationSettings:
         """Where a search starts from."""
@@ -268,49 +268,51 @@ class Search:
 def tune(
     images: Sequence[ObservedImage],
     vocabulary: LabelMap,
-    search: Search,
+    search: SearchSpec,
     *,
-    on_attempt: Callable[[Trial], None] | None = None,
-) -> Tuning:
+    on_trial: Callable[[Trial], None] | None = None,
+) -> TuningResult:
     """Search alpha, beta and filter_ioa and, for the evidence rule, evidence_alpha, evidence_beta, power and the other
     choices.
 
-    `on_attempt` is called after every setting.
+    `on_trial` is called after every setting.
     """
     scene = ImageSet.of(images, vocabulary)
     halves = [scene.subset(index) for index in split(len(scene.images), 2, search.seed)]
-    search, remarks = within_reach(search, halves)
-    both = [Measuring(half, search) for half in halves]
-    seen, unseen = both[search.half], both[1 - search.half]
-    climb = Climb(seen, search, on_attempt)
-    frontier: dict[Family, tuple[Tuned, ...]] = {}
+    search, remarks = relax_target(search, halves)
+    both = [SettingsScorer(half, search) for half in halves]
+    seen, max_unseen_share = both[search.half], both[1 - search.half]
+    climb = HillClimb(seen, search, on_trial)
+    frontier: dict[RuleKind, tuple[TunedRule, ...]] = {}
     for family in search.families:
         climb.run(family)
         best = {loss: climb.pick(family, loss) for loss in search.every_loss}
         frontier[family] = tuple(
-            Tuned(loss, settings, seen.full(settings), unseen.full(settings))
+            TunedRule(loss, settings, seen.full(settings), max_unseen_share.full(settings))
             for loss, settings in best.items()
             if settings is not None
         )
-    tuned = {family: one for family, points in frontier.items() for one in points if one.most_loss == search.most_loss}
+    tuned = {
+        family: one for family, points in frontier.items() for one in points if one.max_ap_loss == search.max_ap_loss
+    }
     if not tuned:
         raise ObjectSeekerError(climb.why_nothing())
-    return Tuning(search, tuned, frontier, tuple(climb.trials.values()), remarks)
+    return TuningResult(search, tuned, frontier, tuple(climb.trials.values()), remarks)
 
 
-def within_reach(search: Search, halves: Sequence[ImageSet]) -> tuple[Search, tuple[str, ...]]:
+def relax_target(search: SearchSpec, halves: Sequence[ImageSet]) -> tuple[SearchSpec, tuple[str, ...]]:
     """The search at a clean recall that can be reached, if nobody asked for this one; and what to say about it."""
     if search.clean_recall is not None or search.fppi is not None:
         return search, ()
     highest = min(undefended_curve(half).max_clean_recall for half in halves)
-    if highest >= 100 * USUAL_RECALL:
+    if highest >= 100 * DEFAULT_CLEAN_RECALL:
         return search, ()
     instead = int(highest) / 100  # a whole percentage, to be asked for again
-    remark = f"clean recall {USUAL_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
+    remark = f"clean recall {DEFAULT_CLEAN_RECALL:.0%} is not reached: searched at the highest that is, {instead:.0%}"
     return replace(search, clean_recall=instead), (remark,)
 
 
-class Remembering(DefendedImageSet):
+class CachedImageSet(DefendedImageSet):
     """Certifies a rule once: certificates hold for any base_threshold, and many settings differ in that alone."""
 
     @cached_property
@@ -326,10 +328,10 @@ class Remembering(DefendedImageSet):
         return self._known[key]
 
 
-class Measuring:
+class SettingsScorer:
     """Measures settings on one scene, and keeps what they share."""
 
-    def __init__(self, scene: ImageSet, search: Search) -> None:
+    def __init__(self, scene: ImageSet, search: SearchSpec) -> None:
         self._scene = scene
         self._search = search
         self._replayed: dict[Rule, DefendedImageSet] = {}
@@ -416,24 +418,26 @@ class Measuring:
         ioa = settings.ioa
         key = Rule(filter_ioa=ioa.filter_ioa, edge_factor=ioa.edge_factor, cluster_distance=ioa.cluster_distance)
         if key not in self._replayed:
-            self._replayed[key] = Remembering.of(self._scene, settings, floor=self._search.mask_floor)
+            self._replayed[key] = CachedImageSet.of(self._scene, settings, floor=self._search.mask_floor)
         return self._replayed[key]
 
 
-class Climb:
+class HillClimb:
     """The settings tried so far, and which to try next."""
 
-    def __init__(self, bench: Measuring, search: Search, on_attempt: Callable[[Trial], None] | None = None) -> None:
+    def __init__(
+        self, bench: SettingsScorer, search: SearchSpec, on_trial: Callable[[Trial], None] | None = None
+    ) -> None:
         self.trials: dict[EvaluationSettings, Trial] = {}
         self._bench = bench
         self._search = search
-        self._on_attempt = on_attempt
+        self._on_attempt = on_trial
 
-    def run(self, family: Family) -> None:
+    def run(self, family: RuleKind) -> None:
         """Try the grid, then for each loss steps from the best settings within it, for as long as they help."""
         choices, floor = self._search.choices_of(family), self._search.mask_floor
         self._try(grid(choices.start(self._search.settings()), family, floor))
-        self._try(start for start in self._search.starts if family_of(start) == family)
+        self._try(start for start in self._search.starts if rule_kind_of(start) == family)
         for step, loss in product(STEPS, self._search.every_loss):
             for _ in range(MOST_ROUNDS):
                 best = self._ranked(family, loss)[:STARTS]
@@ -443,7 +447,7 @@ class Climb:
                 if self._ranked(family, loss)[0] is best[0]:
                     break
 
-    def pick(self, family: Family, loss: float) -> EvaluationSettings | None:
+    def pick(self, family: RuleKind, loss: float) -> EvaluationSettings | None:
         """The best settings that keep within the loss by the full protocol, too."""
         for trial in self._ranked(family, loss):
             if _within(trial, loss) and _within(self._bench.full(trial.settings), loss):
@@ -455,7 +459,7 @@ class Climb:
         reached = [trial.loss for trial in self.trials.values() if self._bench.reaches(trial)]
         if reached:
             return (
-                f"no setting loses at most {self._search.most_loss:g} points of AP50; "
+                f"no setting loses at most {self._search.max_ap_loss:g} points of AP50; "
                 f"the smallest loss found is {min(reached):.2f}, so allow more"
             )
         if self._search.fppi is not None:
@@ -473,13 +477,13 @@ class Climb:
                 if self._on_attempt is not None:
                     self._on_attempt(trial)
 
-    def _ranked(self, family: Family, loss: float) -> list[Trial]:
+    def _ranked(self, family: RuleKind, loss: float) -> list[Trial]:
         """The family's trials: those within the loss by falling gain, then the others by rising loss."""
         mine = [trial for trial in self.trials.values() if trial.family == family]
         return sorted(mine, key=lambda one: (0, -one.gain, one.loss) if _within(one, loss) else (1, one.loss, 0))
 
 
-def family_of(settings: EvaluationSettings) -> Family:
+def rule_kind_of(settings: EvaluationSettings) -> RuleKind:
     return "paper" if settings.threshold_schedule.evidence_alpha is None else "evidence"
 
 
@@ -487,7 +491,7 @@ def _within(trial: Trial, loss: float) -> bool:
     return trial.gain > NO_GAIN and trial.loss <= loss
 
 
-def grid(settings: EvaluationSettings, family: Family, floor: float) -> Iterator[EvaluationSettings]:
+def grid(settings: EvaluationSettings, family: RuleKind, floor: float) -> Iterator[EvaluationSettings]:
     """Where a search begins."""
     for alpha, beta in product(*GRID[family]):
         if family == "paper":

@@ -10,7 +10,7 @@ from objectseeker.core.iou_rule import IOU_THRESHOLD, IouRule
 from objectseeker.core.threats import PATCH_LOCATIONS, PatchLocation
 from objectseeker.metrics import DefendedOutcome, sweeps
 from objectseeker.metrics.settings import certification_threshold_of, describe_fppi
-from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, Step
+from objectseeker.metrics.sweeps import Part, PrecisionRecall, SizeBin, SweepPoint
 from objectseeker.report import figure_rows
 from objectseeker.report.figure_rows import CLEAN_RECALLS, FigureContext, MeanOverT, Variant
 from objectseeker.report.plots import (
@@ -70,14 +70,14 @@ def _precision_recall(context: FigureContext, rows: list[PrecisionRecall]) -> Pl
     return Plot("Precision and recall", [panel], f"One point per base_threshold. {note}")
 
 
-def _clean_recall(context: FigureContext, steps: list[Step]) -> Plot:
+def _clean_recall(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     x = [step.outcome.clean_recall for step in steps]
     panel = _certified(x, _outcomes(steps), "clean recall (mean over classes), %")
     note = _note(context, hide=("point",))
     return Plot("Certified recall against clean recall", [replace(panel, x_limits=(0, 100))], note)
 
 
-def _fppi(context: FigureContext, steps: list[Step]) -> Plot:
+def _fppi(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     x: list[Value] = [step.value for step in steps]
     ticks = {step.value: f"{step.value:g}" for step in steps}
     clean = [
@@ -101,26 +101,26 @@ def _fppi(context: FigureContext, steps: list[Step]) -> Plot:
     return Plot("Clean and certified recall against FPPI", panels, f"{OWN_THRESHOLDS} {note}")
 
 
-def _lines(context: FigureContext, steps: list[Step]) -> Plot:
+def _lines(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     plot = _sweep(context, steps, "k", "k, lines per axis", "Effect of the number of lines", context.lines)
     ticks = {step.value: f"{step.value:g}" for step in steps}
     panels = [replace(panel, ticks=ticks) for panel in plot.panels]
     return replace(plot, panels=panels, note=f"{LINE_SUBSET_SENTENCE} {plot.note}")
 
 
-def _alpha(context: FigureContext, steps: list[Step]) -> Plot:
+def _alpha(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     used = context.settings.threshold_schedule.alpha
     return _sweep(context, steps, "alpha", "alpha, the lowest mask_threshold", "Effect of alpha", used)
 
 
-def _beta(context: FigureContext, steps: list[Step]) -> Plot:
+def _beta(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     used = context.settings.threshold_schedule.beta
     return _sweep(
         context, steps, "beta", "beta, how far mask_threshold rises above base_threshold", "Effect of beta", used
     )
 
 
-def _filter_ioa(context: FigureContext, steps: list[Step]) -> Plot:
+def _filter_ioa(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     label, used = (
         "filter_ioa, the IoA above which a base box filters a masked box",
         context.settings.ioa.filter_ioa,
@@ -128,8 +128,8 @@ def _filter_ioa(context: FigureContext, steps: list[Step]) -> Plot:
     return _sweep(context, steps, "filter_ioa", label, "Effect of the filter", used)
 
 
-def _threshold(context: FigureContext, rows: list[Step | MeanOverT]) -> Plot:
-    steps = [row for row in rows if isinstance(row, Step)]
+def _threshold(context: FigureContext, rows: list[SweepPoint | MeanOverT]) -> Plot:
+    steps = [row for row in rows if isinstance(row, SweepPoint)]
     means = next(row.certified for row in rows if isinstance(row, MeanOverT))
     by_iou = isinstance(context.settings.rule, IouRule)
     label = "T, IoU with the object" if by_iou else "T, covered share of the object"
@@ -168,7 +168,7 @@ def _variants(context: FigureContext, rows: list[Variant]) -> Plot:
     return Plot("IoA or IoU, per class or class-agnostic", [panel], note)
 
 
-def _iou_threshold(context: FigureContext, steps: list[Step]) -> Plot:
+def _iou_threshold(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     panel = _by_value(steps, "T, IoU with the object", marked=IOU_THRESHOLD)
     rule = context.settings.by_iou().rule
     assert isinstance(rule, IouRule)
@@ -176,7 +176,7 @@ def _iou_threshold(context: FigureContext, steps: list[Step]) -> Plot:
     return Plot("IoU rule: effect of the certification threshold", [panel], note)
 
 
-def _patch_area(context: FigureContext, steps: list[Step]) -> Plot:
+def _patch_area(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     ks = list(dict.fromkeys(step.k for step in steps))
     panels = []
     for where in PATCH_LOCATIONS:
@@ -213,7 +213,7 @@ def _patch_area(context: FigureContext, steps: list[Step]) -> Plot:
     )
 
 
-def _patch_aspect(context: FigureContext, steps: list[Step]) -> Plot:
+def _patch_aspect(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     ticks = {aspect: f"{aspect:g}:1" if aspect >= 1 else f"1:{1 / aspect:g}" for aspect in sweeps.PATCH_ASPECTS}
     panel = _by_value(steps, "patch width : height", marked=context.settings.threat.aspect)
     note = _note(context, _outcomes(steps), hide=("aspect",))
@@ -249,7 +249,7 @@ def _object_size(context: FigureContext, bins: list[SizeBin]) -> Plot:
     return Plot("Objects by size", [objects, certified], _note(context, unreached=unreached))
 
 
-def _cost(context: FigureContext, steps: list[Step]) -> Plot:
+def _cost(context: FigureContext, steps: list[SweepPoint]) -> Plot:
     passes: list[Value] = [step.forward_passes for step in steps]
     ticks = {float(step.forward_passes or 0): f"{step.forward_passes}\nk = {step.value:g}" for step in steps}
     panel = replace(_certified(passes, _outcomes(steps), "forward passes per image"), ticks=ticks)
@@ -280,7 +280,9 @@ def _splits(context: FigureContext, parts: list[Part]) -> Plot:
     return Plot("Two disjoint random halves of the images", [panel], note)
 
 
-def _sweep(context: FigureContext, steps: list[Step], hide: str, x_label: str, title: str, used: float | None) -> Plot:
+def _sweep(
+    context: FigureContext, steps: list[SweepPoint], hide: str, x_label: str, title: str, used: float | None
+) -> Plot:
     """Plot what a setting costs in AP, and what it gains in certified recall."""
     x: list[Value] = [step.value for step in steps]
     series = [
@@ -301,7 +303,7 @@ def _sweep(context: FigureContext, steps: list[Step], hide: str, x_label: str, t
     return Plot(title, [cost, gain], _note(context, _outcomes(steps), hide=hidden))
 
 
-def _by_value(steps: Sequence[Step], x_label: str, *, marked: float | None) -> Panel:
+def _by_value(steps: Sequence[SweepPoint], x_label: str, *, marked: float | None) -> Panel:
     """Plot certified recall against the value that a sweep varies."""
     return replace(_certified([step.value for step in steps], _outcomes(steps), x_label), marked=marked)
 
@@ -316,7 +318,7 @@ def _certified(x: Sequence[Value], outcomes: Sequence[DefendedOutcome], x_label:
     )
 
 
-def _outcomes(steps: Sequence[Step]) -> list[DefendedOutcome]:
+def _outcomes(steps: Sequence[SweepPoint]) -> list[DefendedOutcome]:
     return [step.outcome for step in steps]
 
 

@@ -14,7 +14,7 @@ from objectseeker.core.recipes import Halves, Pairs, Recipe
 from objectseeker.core.threats import PATCH_LOCATIONS, Patch, PatchLocation
 from objectseeker.metrics import DefendedOutcome, EvaluationSettings, ImageSet, evaluate_images, sweeps
 from objectseeker.metrics.curves import undefended_curve
-from objectseeker.metrics.sweeps import Step
+from objectseeker.metrics.sweeps import SweepPoint
 
 CLEAN_RECALLS = tuple(step / 20 for step in range(2, 20))
 TENTHS = tuple(step / 10 for step in range(10))
@@ -38,7 +38,7 @@ class FigureContext:
         return self.masks.lines if isinstance(self.masks, Halves | Pairs) else None
 
     @cached_property
-    def by_lines(self) -> list[Step]:
+    def by_lines(self) -> list[SweepPoint]:
         assert self.lines is not None
         return self.with_mask_names(sweeps.by_lines(self.image_set, self.settings, line_counts(self.lines, LINE_STEPS)))
 
@@ -59,10 +59,10 @@ class FigureContext:
         _, vacuous = decide(np.zeros((len(box), 4), np.int64), box, width, height, far, _not_called, beyond_lines=False)
         return int(vacuous.sum())
 
-    def with_undefended_ap50(self, steps: Sequence[Step]) -> list[Step]:
+    def with_undefended_ap50(self, steps: Sequence[SweepPoint]) -> list[SweepPoint]:
         return [replace(step, undefended_ap50=self.undefended_ap50) for step in steps]
 
-    def with_mask_names(self, steps: Sequence[Step]) -> list[Step]:
+    def with_mask_names(self, steps: Sequence[SweepPoint]) -> list[SweepPoint]:
         """Name the masks of steps over numbers of lines."""
 
         def masks(k: int) -> str:
@@ -117,29 +117,29 @@ class Variant:
         }
 
 
-def lines(context: FigureContext) -> list[Step]:
+def lines(context: FigureContext) -> list[SweepPoint]:
     return context.with_undefended_ap50(context.by_lines)
 
 
-def alpha(context: FigureContext) -> list[Step]:
+def alpha(context: FigureContext) -> list[SweepPoint]:
     alphas = _values_with(
         [one for one in TENTHS if one >= context.mask_floor], context.settings.threshold_schedule.alpha
     )
     return context.with_undefended_ap50(sweeps.by_alpha(context.image_set, context.settings, alphas))
 
 
-def beta(context: FigureContext) -> list[Step]:
+def beta(context: FigureContext) -> list[SweepPoint]:
     betas = _values_with(TENTHS, context.settings.threshold_schedule.beta)
     kept = [one for one in betas if context.settings.following(beta=one).floor >= context.mask_floor]
     return context.with_undefended_ap50(sweeps.by_beta(context.image_set, context.settings, kept))
 
 
-def filter_ioa(context: FigureContext) -> list[Step]:
+def filter_ioa(context: FigureContext) -> list[SweepPoint]:
     filter_ioas = _values_with(FILTER_IOAS, context.settings.ioa.filter_ioa)
     return context.with_undefended_ap50(sweeps.by_filter_ioa(context.image_set, context.settings, filter_ioas))
 
 
-def threshold(context: FigureContext) -> list[Step | MeanOverT]:
+def threshold(context: FigureContext) -> list[SweepPoint | MeanOverT]:
     steps = sweeps.by_threshold(context.image_set, context.settings)
     return [*steps, MeanOverT(sweeps.mean_over_thresholds(steps), tuple(steps[0].to_row()))]
 
@@ -159,7 +159,7 @@ def variants(context: FigureContext) -> list[Variant]:
     return [undefended, *rows]
 
 
-def patch_area(context: FigureContext) -> list[Step]:
+def patch_area(context: FigureContext) -> list[SweepPoint]:
     areas = _values_with(sweeps.PATCH_AREAS, context.settings.threat.area)
     if context.lines is None:
         return sweeps.by_patch_area(context.image_set, context.settings, areas)
@@ -167,7 +167,7 @@ def patch_area(context: FigureContext) -> list[Step]:
     return context.with_mask_names(sweeps.by_patch_area(context.image_set, context.settings, areas, ks=ks))
 
 
-def patch_aspect(context: FigureContext) -> list[Step]:
+def patch_aspect(context: FigureContext) -> list[SweepPoint]:
     aspects = _values_with(sweeps.PATCH_ASPECTS, context.settings.threat.aspect)
     return sweeps.by_patch_aspect(context.image_set, context.settings, aspects)
 

@@ -22,7 +22,7 @@ from objectseeker.errors import ObjectSeekerError
 from objectseeker.metrics.evaluation import evaluate_images
 from objectseeker.metrics.image_set import BoxTable, ImageSet
 from objectseeker.metrics.matching import candidate_pairs, greedy_match
-from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs
+from objectseeker.metrics.object_certificates import ATTACKED_ALREADY, name_of_label, with_outputs_as_objects
 from objectseeker.metrics.settings import (
     EvaluationSettings,
     certification_threshold_of,
@@ -191,7 +191,7 @@ def _unlabeled_data(source: ReportSource) -> ReportData:
     if rule is None:
         point = describe_operating_point(source.settings)
         raise ObjectSeekerError(f"a point {point} cannot be found without annotations: give a base threshold instead")
-    images = [with_outputs(image, rule) for image in source.images]
+    images = [with_outputs_as_objects(image, rule) for image in source.images]
     image_set = ImageSet.part(images, LabelMap.from_names(_detector_names(source.label_map, images)))
     if not len(image_set.truth):
         raise ObjectSeekerError(
@@ -246,7 +246,7 @@ def found_columns(data: ReportData, outputs: Sequence[Detections], *, is_labeled
 
 def _match(image_set: ImageSet, boxes: Sequence[Detections]) -> tuple[Bools, Floats]:
     """Return which objects some box matches, and the highest score of such a box; 0 for the others."""
-    table = BoxTable.concatenate_boxes(boxes).in_dataset(image_set.vocabulary)
+    table = BoxTable.concatenate(boxes).in_dataset(image_set.vocabulary)
     matched = greedy_match(table.detections.score, candidate_pairs(table, image_set), image_set)
     score = np.full(len(image_set.truth), -1.0)
     np.maximum.at(score, matched[matched >= 0], table.detections.score[matched >= 0])
