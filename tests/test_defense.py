@@ -293,6 +293,14 @@ def test_a_setting_changes_what_its_key_says():
     assert by_iou.rule == IouRule(ioa_rule=defense.rule, filter_iou=0.8)
     assert set_defense_value(by_iou, "edge_factor=1").rule.ioa_rule.edge_factor == 1
     assert set_defense_value(by_iou, "filter_iou=none") == defense
+    paper = set_defense_value(by_iou, "rule=paper")
+    assert paper.rule == ThresholdSchedule(alpha=0.8, beta=0.5).rule(Rule(), defense.rule.base_threshold)
+    assert (paper.rule.filter_ioa, paper.rule.edge_factor, paper.rule.cluster_distance) == (0.6, 1, 0.1)
+    assert set_defense_value(paper, "alpha=0.7").rule == ThresholdSchedule(alpha=0.7, beta=0.5).rule(
+        Rule(), defense.rule.base_threshold
+    )
+    default = Defense.load("builtin-fast")
+    assert set_defense_value(set_defense_value(default, "rule=paper"), "rule=evidence") == default
     assert not set_defense_value(defense, "classwise=false").rule.classwise
     assert set_defense_value(defense, "masks=pairs:4").masks == Pairs(4)
     assert set_defense_value(defense, "fill = 0").fill == 0
@@ -307,7 +315,7 @@ def test_a_setting_changes_what_its_key_says():
     [
         *("", "mask_threshold", "size=3", "mask_threshold=1.5", "mask_threshold=high", "masks=3", "classwise=7"),
         *("fill=[1]", "alpha=x", "filter_iou=[]", "fingerprint=1", "input_size=big", "class_names=3"),
-        "base_threshold=none",
+        *("base_threshold=none", "rule=", "rule=best", "rule=[1]"),
     ],
 )
 def test_an_unknown_setting_or_value_is_rejected(setting):
@@ -318,7 +326,7 @@ def test_an_unknown_setting_or_value_is_rejected(setting):
 def test_every_setting_of_the_file_can_be_set():
     content = Defense.for_detector("builtin").to_dict()
     keys = content.keys() - {"rule", "threshold_schedule", "format", "fingerprint", "sha256"} | content["rule"].keys()
-    assert keys | content["threshold_schedule"].keys() | {"filter_iou"} == set(SETTINGS)
+    assert keys | content["threshold_schedule"].keys() | {"filter_iou", "rule"} == set(SETTINGS)
 
 
 @pytest.mark.parametrize(

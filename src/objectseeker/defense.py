@@ -341,7 +341,8 @@ def spec_resolved_from(spec: str, folder: Path) -> str:
 SCHEDULE_SETTINGS = tuple(item.name for item in fields(ThresholdSchedule))
 RULE_SETTINGS = tuple(item.name for item in fields(Rule))
 DETECTOR_SETTINGS = ("detector", *detectors.OPTIONS)
-SETTINGS = ("masks", "fill", *RULE_SETTINGS, "filter_iou", *SCHEDULE_SETTINGS, *DETECTOR_SETTINGS)  # of --set
+RULES = ("paper", "evidence")
+SETTINGS = ("masks", "fill", "rule", *RULE_SETTINGS, "filter_iou", *SCHEDULE_SETTINGS, *DETECTOR_SETTINGS)  # of --set
 
 
 def set_defense_value(defense: Defense, setting: str) -> Defense:
@@ -349,7 +350,9 @@ def set_defense_value(defense: Defense, setting: str) -> Defense:
 
     Keys are those of the defense file. `base_threshold` moves the mask thresholds along the threshold schedule;
     `mask_threshold` and `evidence_threshold` replace the schedule; alpha, beta, `evidence_alpha` and `evidence_beta`
-    change it. `filter_iou` selects the IoU rule. Values are numbers, true, false, none, lists as in JSON, or text.
+    change it. `rule` replaces the rule and its schedule, but not base_threshold: `paper` is the paper's rule,
+    `evidence` the default rule of the detector and the masks. `filter_iou` selects the IoU rule. Values are numbers,
+    true, false, none, lists as in JSON, or text.
     A defense with another detector or other detector options loses its fingerprint.
 
     Raises:
@@ -382,6 +385,8 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
         return replace(defense, masks=parse_recipe(str(value)))
     if key == "fill":
         return replace(defense, fill=value)
+    if key == "rule":
+        return _with_rule(defense, value)
     if key in DETECTOR_SETTINGS:
         if key == "detector":
             value = resolve_local_spec(str(value))
@@ -408,6 +413,18 @@ def _with_setting(defense: Defense, key: str, value: Any) -> Defense:
             defense, rule=replace(rule, ioa_rule=replace(rule.ioa_rule, **{key: value})), threshold_schedule=schedule
         )
     return replace(defense, rule=replace(rule, **{key: value}), threshold_schedule=schedule)
+
+
+def _with_rule(defense: Defense, name: Any) -> Defense:
+    if name not in RULES:
+        raise ObjectSeekerError(f"unknown rule: got {name!r}. Use {' or '.join(RULES)}.")
+    new, schedule = Rule(), ThresholdSchedule()  # the paper's
+    if name == "evidence":
+        default = Defense.for_detector(defense.detector, masks=defense.masks)
+        assert isinstance(default.rule, Rule)
+        new, schedule = default.rule, default.resolved_schedule
+    old = defense.rule.ioa_rule if isinstance(defense.rule, IouRule) else defense.rule
+    return replace(defense, rule=schedule.rule(new, old.base_threshold), threshold_schedule=schedule)
 
 
 # What `Defense.load` and --defense take by name: the built-in detector's own defense, one of a quarter of its cost, and

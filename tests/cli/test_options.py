@@ -1,9 +1,9 @@
-"""Options that several commands share: class names from a file."""
+"""Settings on the command line: class names from a file."""
 
 import pytest
 
 from objectseeker import ObjectSeekerError
-from objectseeker.cli._options import read_names
+from objectseeker.cli._settings import read_names
 
 
 def test_names_are_lines(tmp_path):
@@ -14,7 +14,7 @@ def test_names_are_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", r"names\.txt has 0 lines: write one class name a line"),
+        ("", r"names\.txt has 0 lines: write one class name per line"),
         ("\n\n", "has 0 lines"),
         ("a\n" * 65_537, "has 65537 lines"),
         ("a\n\nb\n", "line 2 of .* is empty"),

@@ -23,6 +23,7 @@ from objectseeker.cli._console import escape
 PROGRAM = """
 import json, logging, os, sys, threading, time
 from objectseeker.cli import app, main
+from objectseeker.cli._app import Interrupted
 from objectseeker.cli._console import printed, progress, warn
 from objectseeker.errors import ObjectSeekerError
 
@@ -84,7 +85,7 @@ RAISED = [
     ("raise ObjectSeekerError('one\\ntwo\\x1b[31m[/foo]' + 'x' * 5000)", 2, r"one\ntwo\x1b[31m[/foo]xxx"),
     ("[][3]", 70, "please report it with what --verbose prints: IndexError in <string>, line 1: list index"),
     ("raise BrokenPipeError(32, 'Broken pipe')", 1, ""),
-    ("raise KeyboardInterrupt('7 of 30 images are kept.')", 130, "Stopped by Ctrl-C. 7 of 30 images are kept.\n"),
+    ("raise Interrupted('7 of 30 images are kept.')", 130, "Stopped by Ctrl-C. 7 of 30 images are kept.\n"),
 ]
 
 

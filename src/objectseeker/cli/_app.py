@@ -67,14 +67,31 @@ def _root(
 
 
 def program() -> Any:
-    """The command line, ready to be called: flags show no type in the help, and what is for all verbs follows them."""
+    """Return the command line, ready to be called.
+
+    In the help of every verb, flags show no type, options of all verbs come last, and examples follow the options.
+    """
     root: Any = typer.main.get_command(app)
     shared = [option for option in root.params if option.name in EVERYWHERE]
-    for command in root.commands.values():
-        command.params += shared
     context = root.context_class(root, **root.context_settings)
-    for command in (root, *root.commands.values()):
+    for command in (root, *commands(root).values()):
+        command.params += [] if command is root else shared
+        description, example, examples = (command.help or "").partition("Example:")
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in description.split("\n\n"))
+        command.epilog = "\n\n".join(f"Example:{line.rstrip()}" for line in examples.split("Example:") if example)
         for option in command.get_params(command.context_class(command, parent=context)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
+            if command is not root and option.name in (*EVERYWHERE, "help"):
+                option.rich_help_panel = "All verbs"
     return root
+
+
+def commands(group: Any, before: str = "") -> dict[str, Any]:
+    """Return all commands below a group by their words; a verb with subcommands is followed by them."""
+    found = {}
+    for name, command in group.commands.items():
+        found[f"{before}{name}"] = command
+        if hasattr(command, "commands"):
+            found |= commands(command, f"{before}{name} ")
+    return found

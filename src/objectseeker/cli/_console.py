@@ -157,6 +157,11 @@ def _literal(found: re.Match[str]) -> str:
     return (f"{backslashes * 2}[none][/none]" if backslashes else "") + (f"\\{bracket}" if bracket else "")
 
 
+def print_next(command: str) -> None:
+    """Print the command to run next; every verb ends with one."""
+    printed.print(f"Next: {escape(command)}")
+
+
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2))
 

@@ -15,13 +15,12 @@ import typer
 
 from objectseeker import Defense, IouRule, ObjectSeekerError, Patch, Rule, detectors
 from objectseeker.cli._console import notes, warn
+from objectseeker.cli._settings import change_settings, complete_defense, complete_setting, default_defense, read_names
 from objectseeker.core.iou_rule import AnyRule
 from objectseeker.core.masks import DEFAULT_FILL
 from objectseeker.core.recipes import Recipe, parse_recipe
 from objectseeker.core.threats import parse_area
 from objectseeker.core.threshold_schedule import ThresholdSchedule
-from objectseeker.defense import set_defense_value
-from objectseeker.detectors.network.class_names import MAX_CLASSES
 
 if TYPE_CHECKING:
     from objectseeker.metrics import EvaluationSettings, ThreatModel
@@ -35,7 +34,9 @@ DATASETS = (
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines instead of tables.")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document instead of tables.", rich_help_panel="Output")
+]
 Lines = Annotated[int, typer.Option(help="Mask lines per axis; 4 masks each.")]
 
 
@@ -159,35 +160,84 @@ class ThreatOptions:
         return Patch(self.area, self.aspect, location, self.patches)  # type: ignore[arg-type]  # likewise
 
 
+DefenseName = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE|NAME",
+        help="Defense file or packaged name. Default: that of the run or detector.",
+        autocompletion=complete_defense,
+        rich_help_panel="Defense",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting; repeatable. Keys: objectseeker defense show builtin.",
+        autocompletion=complete_setting,
+        rich_help_panel="Defense",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseOptions:
     """The defense, in one file or by name, with settings changed one by one."""
 
-    defense: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE|NAME", help="Defense file or name. Default: that of the run or detector."),
-    ] = None
+    defense: DefenseName = None
     detector: Annotated[
         str | None,
-        typer.Option("--detector", "-d", metavar="SPEC", help="Detector, with its default defense. Default: builtin."),
+        typer.Option(
+            "--detector",
+            "-d",
+            metavar="SPEC",
+            help="Detector, with its default defense. Default: builtin.",
+            rich_help_panel="Defense",
+        ),
     ] = None
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting of the defense file; repeatable."),
-    ] = None
+    settings: Settings = None
 
     def build(self, run: Run | None = None) -> Defense:
         """Return the defense; with a run, by default the one for the run's detector and masks."""
         if self.detector is not None and (run is not None or self.defense is not None):
             owner = "run" if run is not None else "defense"
             raise ObjectSeekerError(f"--detector {self.detector}: the {owner} has its own detector. Omit the option.")
+        settings = self.settings or ()
         if self.defense is not None:
-            defense = Defense.load(self.defense)
-        else:
-            defense = Defense.for_detector(self.detector or "builtin") if run is None else run.defense()
-        for setting in self.settings or ():
-            defense = set_defense_value(defense, setting)
-        return defense
+            return change_settings(Defense.load(self.defense), settings)
+        if run is not None:
+            return change_settings(run.defense(), settings)
+        return default_defense(self.detector or "builtin", settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreatModelOptions:
+    """The threat model of certificates: the patch, wherever it is, and T."""
+
+    patch_area: Annotated[
+        str, typer.Option(metavar="SHARE", help="Patch area: 1% or 0.01 of the image.", rich_help_panel="Threat")
+    ] = "1%"
+    patch_aspect: Annotated[
+        float, typer.Option(help="Patch width divided by its height.", rich_help_panel="Threat")
+    ] = 1.0
+    patch_count: Annotated[
+        int, typer.Option(help="Number of patches at the same time, 1 or 2.", rich_help_panel="Threat")
+    ] = 1
+    certification_threshold: Annotated[
+        float | None,
+        typer.Option(help="T: overlap with the object to exceed. Default: the rule's.", rich_help_panel="Threat"),
+    ] = None
+
+    def threat_model(self) -> ThreatModel:
+        from objectseeker.metrics import ThreatModel
+
+        return ThreatModel(
+            area=parse_area(self.patch_area),
+            aspect=self.patch_aspect,
+            count=self.patch_count,
+            certification_threshold=self.certification_threshold,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +289,14 @@ ClassMap = Annotated[
     str | None,
     typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
 ]
-Outside = Annotated[bool, typer.Option("--outside", help="Allow annotations to name images outside the folder.")]
+AllowOutsidePaths = Annotated[
+    bool,
+    typer.Option(
+        "--allow-outside-paths",
+        help="Allow annotations to name images outside the folder.",
+        rich_help_panel="Advanced",
+    ),
+]
 TrustDetector = Annotated[
     bool,
     typer.Option(
@@ -352,26 +409,6 @@ def refuse_beside_run(folder: Path, *groups: Any) -> None:
     given = [name for group in groups for name in _given(group)]
     if given:
         raise ObjectSeekerError(f"{folder} has its own detector and masks: leave out {_options(given)}")
-
-
-def read_names(file: Path) -> tuple[str, ...]:
-    """Class names, one a line; blank lines at the end do not count."""
-    try:
-        lines = file.read_text(encoding="utf-8").rstrip().splitlines()
-    except OSError as error:
-        raise ObjectSeekerError(f"cannot read the class names in {file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ObjectSeekerError(f"{file} is no text: write one class name a line, in UTF-8") from None
-    names = tuple(line.strip() for line in lines)
-    if not 0 < len(names) <= MAX_CLASSES:
-        raise ObjectSeekerError(f"{file} has {len(names)} lines: write one class name a line, by label")
-    before: set[str] = set()
-    for number, name in enumerate(names, 1):
-        if not name or name in before:
-            what = f"repeats {name[:80]!r}" if name else "is empty"
-            raise ObjectSeekerError(f"line {number} of {file} {what}: write every class name once, by label")
-        before.add(name)
-    return names
 
 
 def read_class_map(text: str) -> dict[str, str]:

@@ -11,12 +11,12 @@ from objectseeker import ObjectSeekerError
 from objectseeker.cli._app import Interrupted, app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress
 from objectseeker.cli._options import (
+    AllowOutsidePaths,
     ClassMap,
     DetectorOptions,
     Device,
     Json,
     MaskOptions,
-    Outside,
     RuleOptions,
     ThreatOptions,
     defense_of,
@@ -47,7 +47,7 @@ def detect(
     threat: ThreatOptions,
     certify: Annotated[bool, typer.Option("--certify", help="Certify the boxes that are output.")] = False,
     class_map: ClassMap = None,
-    outside: Outside = False,
+    allow_outside_paths: AllowOutsidePaths = False,
     stride: Annotated[int, typer.Option(help="Of a video: use every n-th frame.")] = 1,
     start: Annotated[
         str | None, typer.Option(metavar="TIME", help="Of a video: start here, in seconds or as h:mm:ss.")
@@ -98,7 +98,7 @@ def detect(
         end=None if end is None else _seconds(end, "--end"),
         fps=fps,
         class_map=None if class_map is None else read_class_map(class_map),
-        allow_outside_paths=outside,
+        allow_outside_paths=allow_outside_paths,
         device=device,
         trust_detector=trust_detector,
     )

@@ -12,11 +12,11 @@ from objectseeker.cli._app import Interrupted, app
 from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
 from objectseeker.cli._options import (
     DATASETS,
+    AllowOutsidePaths,
     ClassMap,
     DetectorOptions,
     Json,
     MaskOptions,
-    Outside,
     grouped,
     read_class_map,
     what_is_observed,
@@ -43,7 +43,7 @@ def observe(
     strict: Annotated[
         bool, typer.Option("--strict", help="Refuse a dataset with unusable annotations instead of leaving them out.")
     ] = False,
-    outside: Outside = False,
+    allow_outside_paths: AllowOutsidePaths = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
     sample: Annotated[int | None, typer.Option(min=1, help="Only so many images, drawn by --seed.")] = None,
     seed: Annotated[
@@ -102,7 +102,7 @@ def observe(
         raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {shown(engine)}")
     if given and engine != "ray":
         raise ObjectSeekerError(f"{', '.join(given)} can only be requested of a Ray cluster: add --engine ray")
-    data = open_dataset(dataset, strict=strict, allow_outside_paths=outside)
+    data = open_dataset(dataset, strict=strict, allow_outside_paths=allow_outside_paths)
     chosen = what_is_observed(detector, masks, defense)
     settings = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
     plan = plan_run(data, settings, limit=count)

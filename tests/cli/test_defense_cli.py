@@ -1,0 +1,109 @@
+"""objectseeker defense new, show and set; shell completion of verbs, settings and names."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from command import run
+
+from objectseeker import Defense, Rule
+from objectseeker.cli._app import commands, program
+from objectseeker.cli._settings import MEANINGS, VALUES, change_settings, setting_values
+from objectseeker.core.threshold_schedule import ThresholdSchedule
+from objectseeker.defense import BUILTIN_DEFENSES, SETTINGS
+
+
+def test_new_show_and_set_work_on_one_file(tmp_path):
+    paper = ["--set", "rule=paper", "--set", "alpha=0.7"]
+    done = run(tmp_path, "defense", "new", "onnx:model.onnx", *paper, "--set", "masks=halves:6")
+    assert done.stdout.endswith("Next: objectseeker check --defense defense.json\n")
+    defense = Defense.load(tmp_path / "defense.json")
+    assert defense.rule == ThresholdSchedule(alpha=0.7, beta=0.5).rule(Rule(), 0.5)
+    assert str(defense.masks) == "halves:6"
+    shown = run(tmp_path, "defense", "show", "defense.json").stdout
+    lines = {line.split()[0]: line for line in shown.splitlines()}
+    assert all(meaning in lines[key] for key, meaning in MEANINGS.items())
+    assert lines["mask_threshold"].split()[1] == "0.75"
+    assert json.loads(run(tmp_path, "defense", "show", "defense.json", "--json").stdout)["sha256"] == defense.sha256
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    run(tmp_path, "defense", "set", "defense.json", "class_names=@names.txt", "edge_factor=0.9", "--out", "b.json")
+    changed = Defense.load(tmp_path / "b.json")
+    assert (changed.class_names, changed.rule.edge_factor) == (("cat", "dog"), 0.9)
+    assert Defense.load(tmp_path / "defense.json") == defense
+    run(tmp_path, "defense", "set", "defense.json", "fill=0")
+    assert Defense.load(tmp_path / "defense.json").fill == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "nowhere.json"], "cannot read the defense nowhere.json"),
+        (["set", "builtin", "fill=0"], "builtin is a packaged defense, not a file: name one with --out"),
+        (["set", "builtin", "size=3", "--out", "x.json"], "not a setting of a defense: got 'size=3'"),
+        (["new", "yolo"], "unknown detector 'yolo'"),
+        (["new", "builtin", "--set", "rule=best"], "unknown rule: got 'best'. Use paper or evidence."),
+        (["new", "builtin", "--out", "."], "--out must name a new file: got ."),
+        (["new", "onnx:a.onnx", "--set", "class_names=@none.txt"], "cannot read the class names in none.txt"),
+    ],
+)
+def test_invalid_arguments_are_one_sentence(tmp_path, arguments, message):
+    done = run(tmp_path, "defense", *arguments, code=2)
+    assert done.stderr.startswith("error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_takes_a_packaged_name(tmp_path):
+    run(tmp_path, "defense", "new", "builtin-fast", "--out", "fast.json", "--json")
+    assert Defense.load(tmp_path / "fast.json") == Defense.load("builtin-fast")
+
+
+def test_every_setting_has_a_meaning_and_a_value():
+    assert set(MEANINGS) == set(SETTINGS)
+    assert all(len(meaning) <= 80 for meaning in MEANINGS.values())
+    for defense in BUILTIN_DEFENSES.values():
+        values = {key: value for key, value in setting_values(defense).items() if key != "rule"}
+        typed = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
+        kept = [
+            one for one in typed if not one.startswith(("mask_threshold", "evidence_threshold")) and "null" not in one
+        ]
+        assert change_settings(defense, kept) == defense
+    assert VALUES.keys() <= MEANINGS.keys()
+
+
+def complete(folder, *words):
+    """Return what bash offers after these words."""
+    program_text = "import sys; sys.argv = ['objectseeker']; from objectseeker.cli import main; main()"
+    line = " ".join(["objectseeker", *words])
+    asked = {"_OBJECTSEEKER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+    command = [sys.executable, "-c", program_text]
+    done = subprocess.run(command, cwd=folder, env=os.environ | asked, capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    return done.stdout.split()
+
+
+def test_the_shell_completes_verbs_settings_and_defenses(tmp_path):
+    (tmp_path / "mine.json").write_text("{}")
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "notes.txt").write_text("")
+    assert {"observe", "defense", "serve"} <= set(complete(tmp_path, ""))
+    assert complete(tmp_path, "defense", "s") == ["show", "set"]
+    assert complete(tmp_path, "attack", "--set", "mask_") == ["mask_mode=", "mask_threshold="]
+    assert complete(tmp_path, "defense", "set", "mine.json", "rule=") == ["rule=paper", "rule=evidence"]
+    assert complete(tmp_path, "attack", "--defense", "") == [*BUILTIN_DEFENSES, "mine.json", "tuned/"]
+    assert complete(tmp_path, "defense", "show", "builtin-") == ["builtin-fast", "builtin-video"]
+
+
+@pytest.mark.parametrize(("verb", "most"), [("defense new", 20), ("defense show", 20), ("defense set", 20)])
+def test_a_verb_fits_on_a_screen(verb, most):
+    """At most so many options, each with one line of help in a panel, and examples at the end."""
+    command = commands(program())[verb]
+    options = [one for one in command.params if one.param_type_name == "option"]
+    own = [one for one in options if one.rich_help_panel != "All verbs"]
+    assert len(own) <= most
+    assert all(0 < len(one.help) <= 100 and one.rich_help_panel for one in own)
+    assert "Example:" not in command.help
+    assert command.epilog.startswith(f"Example:  objectseeker {verb}")
