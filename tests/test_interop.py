@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from objectseeker import Detections, ObjectSeekerError
-from objectseeker.interop import of_coco, of_fiftyone, of_supervision, to_coco, to_fiftyone, to_supervision
+from objectseeker.interop import from_coco, from_fiftyone, from_supervision, to_coco, to_fiftyone, to_supervision
 
 NAMES = ("cat", "dog", "cow")
 IDS = (7, 21, 900)
@@ -28,9 +28,9 @@ detections = st.lists(st.tuples(boxes, st.floats(0, 1), st.integers(0, 2)), max_
 @given(detections, st.sampled_from([None, IDS]))
 def test_coco_and_fiftyone_keep_all_but_the_last_digit(given, ids):
     rows = json.loads(json.dumps(to_coco(given, "street.jpg", ids)))
-    back = of_coco(rows, ids).get("street.jpg", EMPTY)
+    back = from_coco(rows, ids).get("street.jpg", EMPTY)
     fields = json.loads(json.dumps(to_fiftyone(given, 640, 427, NAMES)))
-    for boxes in (back, of_fiftyone(fields, 640, 427, NAMES)):
+    for boxes in (back, from_fiftyone(fields, 640, 427, NAMES)):
         assert np.array_equal(boxes.label, given.label)
         assert np.array_equal(boxes.score, given.score)
         np.testing.assert_allclose(boxes.xyxy, given.xyxy, rtol=0, atol=1e-12 * 1000)
@@ -48,11 +48,11 @@ def test_what_the_rows_say():
 
 def test_images_are_kept_apart_and_truth_has_a_score_of_one():
     rows = [*to_coco(BOXES, 2), *to_coco(BOXES[:1], 1), {"image_id": 1, "category_id": 2, "bbox": [1, 2, 3, 4]}]
-    found = of_coco(rows)
+    found = from_coco(rows)
     assert list(found) == [2, 1]
     assert found[1].score.tolist() == [0.9, 1.0]
     assert found[1].label.tolist() == [2, 1]
-    assert of_fiftyone([{"label": "cow", "bounding_box": [0, 0, 1, 1]}], 10, 10, NAMES).score.tolist() == [1.0]
+    assert from_fiftyone([{"label": "cow", "bounding_box": [0, 0, 1, 1]}], 10, 10, NAMES).score.tolist() == [1.0]
 
 
 def test_pycocotools_loads_the_rows():
@@ -61,17 +61,17 @@ def test_pycocotools_loads_the_rows():
     truth.dataset = {"images": [{"id": 42}], "categories": [{"id": number} for number in IDS], "annotations": []}
     truth.createIndex()
     loaded = truth.loadRes(to_coco(BOXES, 42, IDS))
-    back = of_coco(loaded.loadAnns(loaded.getAnnIds(imgIds=[42])), IDS)[42]
+    back = from_coco(loaded.loadAnns(loaded.getAnnIds(imgIds=[42])), IDS)[42]
     np.testing.assert_allclose(back.xyxy, BOXES.xyxy, atol=1e-9)
     assert back.label.tolist() == BOXES.label.tolist()
 
 
-def test_anything_with_the_fields_of_supervision_will_do():
+def test_anything_with_the_fields_from_supervision_will_do():
     theirs = SimpleNamespace(xyxy=np.array([[1, 2, 3, 4]], np.float32), confidence=None, class_id=np.array([1]))
-    assert of_supervision(theirs) == Detections([[1, 2, 3, 4]], [1], [1])
+    assert from_supervision(theirs) == Detections([[1, 2, 3, 4]], [1], [1])
     theirs.class_id = None
     with pytest.raises(ObjectSeekerError, match="no class_id"):
-        of_supervision(theirs)
+        from_supervision(theirs)
 
 
 @pytest.mark.parametrize("given", [BOXES, EMPTY])
@@ -80,18 +80,18 @@ def test_supervision_itself(given):
     theirs = to_supervision(given, NAMES)
     assert isinstance(theirs, supervision.Detections)
     assert theirs["class_name"].tolist() == [NAMES[label] for label in given.label]
-    assert of_supervision(theirs) == given  # bit for bit
-    assert of_supervision(theirs[theirs.confidence > 0.5]) == given.with_min_score(0.51)
+    assert from_supervision(theirs) == given  # bit for bit
+    assert from_supervision(theirs[theirs.confidence > 0.5]) == given.with_min_score(0.51)
     before = given.xyxy.tolist()
     theirs.xyxy[:] = 0  # theirs to change: ours stay
     assert given.xyxy.tolist() == before
-    assert of_supervision(supervision.Detections.empty()) == EMPTY
+    assert from_supervision(supervision.Detections.empty()) == EMPTY
 
 
 def test_fiftyone_itself():
     fiftyone = pytest.importorskip("fiftyone")
     theirs = fiftyone.Detections(detections=[fiftyone.Detection(**row) for row in to_fiftyone(BOXES, 64, 64, NAMES)])
-    back = of_fiftyone(theirs, 64, 64, NAMES)
+    back = from_fiftyone(theirs, 64, 64, NAMES)
     np.testing.assert_allclose(back.xyxy, BOXES.xyxy, atol=1e-9)
     assert back.label.tolist() == BOXES.label.tolist()
 
@@ -100,14 +100,17 @@ def test_fiftyone_itself():
     ("make", "message"),
     [
         (lambda: to_coco(BOXES, 1, [5]), "label 2 has no category id: there are 1"),
-        (lambda: of_coco([{"image_id": 1}]), "a row needs image_id, category_id and bbox, got {'image_id': 1}"),
-        (lambda: of_coco([{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}], IDS), "category 5 is not among"),
-        (lambda: of_coco([{"image_id": 1, "category_id": 5, "bbox": "x" * 900}]), "a box is four numbers.*x...$"),
-        (lambda: of_coco([{"image_id": 1, "category_id": 0, "bbox": [0, 0, 1, 1]}]), "category_id.*at least 1, got 0"),
+        (lambda: from_coco([{"image_id": 1}]), "a row needs image_id, category_id and bbox, got {'image_id': 1}"),
+        (lambda: from_coco([{"image_id": 1, "category_id": 5, "bbox": [0, 0, 1, 1]}], IDS), "category 5 is not among"),
+        (lambda: from_coco([{"image_id": 1, "category_id": 5, "bbox": "x" * 900}]), "a box is four numbers.*x...$"),
+        (
+            lambda: from_coco([{"image_id": 1, "category_id": 0, "bbox": [0, 0, 1, 1]}]),
+            "category_id.*at least 1, got 0",
+        ),
         (lambda: to_fiftyone(BOXES, 9, 9, ["cat"]), "label 2 has no name: there are 1 names"),
         (lambda: to_fiftyone(BOXES, 0, 9, NAMES), "width must be at least 1, got 0"),
-        (lambda: of_fiftyone([{"label": "elk", "bounding_box": [0, 0, 1, 1]}], 9, 9, NAMES), "class 'elk' is not"),
-        (lambda: of_fiftyone([{"label": "cat"}], 9, 9, NAMES), "a box is four numbers"),
+        (lambda: from_fiftyone([{"label": "elk", "bounding_box": [0, 0, 1, 1]}], 9, 9, NAMES), "class 'elk' is not"),
+        (lambda: from_fiftyone([{"label": "cat"}], 9, 9, NAMES), "a box is four numbers"),
     ],
 )
 def test_what_cannot_be_used_is_refused(make, message):

@@ -1,4 +1,4 @@
-"""The one codec for JSON and TOML documents: dataclasses in, dataclasses out, strict on reading, canonical on writing.
+"""The one codec for JSON and TOML documents: dataclasses in and out, strict, canonical.
 
 A document is a dataclass whose fields are its keys. Reading rejects what a careless reader would accept: unknown keys,
 keys that occur twice, true and false as numbers, numbers as strings, NaN, infinity, and values of another type. -0.0
@@ -128,7 +128,7 @@ def from_plain(values: Any, kind: type[T], document: str, *, format: int | None 
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a typed value into dicts, lists, strings and numbers that `from_plain` reads back to an equal one."""
+    """Turn a typed value into dicts, lists, strings and numbers that `from_plain` turns back."""
     if isinstance(value, Recipe):
         return str(value)
     if is_dataclass(value):

@@ -1,8 +1,8 @@
 """A defense: a detector with everything that decides its output, as one object and one file.
 
-What is certified is what is deployed: `tune` writes a defense, every command takes one (`--defense FILE`), every result
-names the one it is about, and a defense whose detector, masks, fill or way of masking is not what a run was observed
-with is refused.
+The certified defense is the deployed one: `tune` writes a defense, every command takes one (`--defense FILE`), every
+result names the one it was computed with, and a run rejects a defense whose detector, masks, fill or mask mode is not
+the run's.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Defense:
         require_recipe(self.masks)
         for name in ("layout", "mask_mode", "precision", "fingerprint"):
             if not isinstance(getattr(self, name), str | None):
-                raise ObjectSeekerError(f"{name} must be a text, got {getattr(self, name)!r}")
+                raise ObjectSeekerError(f"{name} must be a string, got {getattr(self, name)!r}")
         # Stored as checked: equal defenses are then written alike, and have one checksum.
         checked: dict[str, object] = {"fill": require_gray(self.fill), "class_names": _names(self.class_names)}
         if self.batch_size is not None:
@@ -113,7 +113,7 @@ class Defense:
 
     @classmethod
     def for_detector(cls, detector: str | Detector, **options: Any) -> Defense:
-        """What is used where nobody says otherwise: the built-in detector's own rule, or the one for all others.
+        """Return the default defense of a detector: the built-in detector's own rule, else the general one.
 
         With the masks of `builtin-fast` or `builtin-video` it is theirs: a run observed with one is evaluated by it.
         """
@@ -129,7 +129,7 @@ class Defense:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `detectors.load_detector` is given beside the spec and the device."""
+        """Return the options of `detectors.load_detector`, without the spec and the device."""
         return {name: getattr(self, name) for name in detectors.OPTIONS if getattr(self, name) is not None}
 
     @property
@@ -139,7 +139,7 @@ class Defense:
 
     @property
     def resolved_schedule(self) -> ThresholdSchedule:
-        """How scores follow base_threshold."""
+        """Return the thresholds by base threshold."""
         return self.threshold_schedule or ThresholdSchedule.from_rule(self.rule)
 
     @property
@@ -149,9 +149,9 @@ class Defense:
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
 
     def build(self, device: str | None = None, *, trust_detector: bool = False) -> ObjectSeeker:
-        """The defended detector; refuses a detector that is not the one this defense is about.
+        """Build the defended detector; reject a detector that is not the one of this defense.
 
-        `trust_detector` is your word that it gives the same boxes on this CPU as on the one it was observed on, where
+        `trust_detector` confirms that it returns the same boxes on this CPU as on the one it was observed on, where
         that is the only difference.
         """
         detector = self.load_detector(device, trust_detector=trust_detector)
@@ -200,12 +200,12 @@ class Defense:
         )
 
     def to_public_dict(self) -> dict[str, Any]:
-        """The settings and their checksum, for results that are passed on: not where the detector's file lies."""
+        """Return the settings and their checksum without the path of the detector's file, to be shared."""
         return self.to_dict() | {"detector": spec_without_path(self.detector_name), "sha256": self.sha256}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], source: str = "the defense") -> Defense:
-        """What `to_dict` gave; `source` is named where it is something else."""
+        """Parse what `to_dict` returned; errors name `source`."""
         values = {key: value for key, value in dict(content).items() if key != "sha256"}
         written_as = values.pop("format", None)
         if written_as != FORMAT:
@@ -243,9 +243,9 @@ class Defense:
 
     @classmethod
     def load(cls, path: str | Path) -> Defense:
-        """The defense in a file, or one of the package's own by its name (`PACKAGED`), where no file has that name.
+        """Load a defense from a file, or a built-in one by its name unless a file has that name.
 
-        Refuses a file whose settings were edited without its checksum.
+        Rejects a file whose settings were edited without its checksum.
         """
         path = Path(path)
         if str(path) in BUILTIN_DEFENSES and not path.is_file():
@@ -270,7 +270,7 @@ def _names(names: Any) -> tuple[str, ...] | None:
     if names is None:
         return None
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ObjectSeekerError(f"class_names must be texts, got {str(names)[:80]!r}")
+        raise ObjectSeekerError(f"class_names must be strings, got {str(names)[:80]!r}")
     if not 0 < len(names) <= MAX_CLASSES:
         raise ObjectSeekerError(
             f"class_names must name 1 to {MAX_CLASSES:,} classes, got {len(names)}: or leave them out"
@@ -295,41 +295,41 @@ def _rule_of(values: Mapping[str, Any]) -> AnyRule:
 
 
 def _file_of(spec: str) -> tuple[str, str]:
-    """A spec as what comes before the path of its file or folder, and that path; no path where it names none."""
+    """Split a spec before the path of its file or folder; the path is empty if it has none."""
     kind, _, name = spec.partition(":")
     if kind == "torchvision":
         before, own, file = spec.partition(detectors.WEIGHTS)
         return f"{before}{own}", file
-    hub = kind == "transformers" and not name.startswith((".", "/"))  # an owner is no folder
+    hub = kind == "transformers" and not name.startswith((".", "/"))  # OWNER/NAME, not a folder
     return (f"{kind}:", name) if kind in FILE_KINDS and not hub else (spec, "")
 
 
 def _moved(spec: str, move: Any) -> str:
-    """The spec with the place of its file changed; what is no file stays as it is."""
+    """Return the spec with the path of its file changed; a spec without a file is returned unchanged."""
     before, name = _file_of(spec)
     return _at(before, os.path.normpath(move(name))) if name else spec
 
 
 def _at(before: str, name: str) -> str:
-    """A folder of transformers that is no name on the hub says so by its first character, whoever reads it where."""
+    """Join a spec; the path of a transformers folder begins with ./ where it could be a name on the hub."""
     hub_like = before == "transformers:" and not name.startswith((".", "/"))
     return f"{before}./{name}" if hub_like else f"{before}{name}"
 
 
 def resolve_local_spec(spec: str) -> str:
-    """A spec that somebody typed here: the only time that the disk is asked whether a folder is meant, or the hub."""
+    """Return a spec typed by a user with ./ before a local folder: only here does the disk decide."""
     kind, _, name = spec.partition(":")
     return _at(f"{kind}:", name) if kind == "transformers" and Path(name).is_dir() else spec
 
 
 def spec_without_path(spec: str) -> str:
-    """A spec as it is compared: the run and the defense may have been written in different places."""
+    """Return a spec to compare: runs and defenses may have been written in different places."""
     before, name = _file_of(spec)
     return _at(before, Path(name).name) if name else spec
 
 
 def spec_relative_to(spec: str, folder: Path) -> str:
-    """A spec with the path of its file as seen from `folder`, so that both can move together."""
+    """Return a spec whose path is relative to `folder`, so that both can move together."""
     return _moved(resolve_local_spec(spec), lambda file: os.path.relpath(file, folder))
 
 

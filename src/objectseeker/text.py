@@ -1,4 +1,4 @@
-"""Untrusted strings, made safe to show: in messages, in pages and files that are passed on, and in CSV cells."""
+"""Make untrusted strings safe to show: in messages, in shared pages and files, and in CSV cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 CSV_FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")  # how a cell begins that a spreadsheet computes
 NEGATIVE = re.compile(r"-(\d+(\.\d+)?(e[+-]?\d+)?)?", re.ASCII)  # a number, or the dash for one that is not there
-# Control codes, ends of lines, halves of characters, and all that is not seen itself, such as what turns the direction
+# Control codes, ends of lines, lone surrogates, and all that is not seen itself, such as what turns the direction
 # of writing. Two of the last belong into words of Persian and Hindi, and into emoji.
 UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 JOINERS = "\u200c\u200d"
@@ -26,7 +26,7 @@ LONGEST, LONGEST_PATH = 80, 300  # characters
 
 
 def writable(text: str) -> bool:
-    """Whether the text is UTF-8: a file's name may hold other bytes, and JSON can spell halves of characters."""
+    """Return whether a string is UTF-8: file names may hold other bytes, and JSON lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -58,7 +58,7 @@ def _cut(text: str, longest: int = LONGEST) -> str:
 
 
 def escape_invisible(content: Any) -> Any:
-    """`content`, in all texts that JSON would hold, with what cannot be seen spelled out as Python does: \\u202e."""
+    """Escape what cannot be seen, in all strings of a JSON document, as Python does: \\\\u202e."""
     if isinstance(content, str):
         return content if content.isascii() and content.isprintable() else "".join(map(_seen, content))
     if isinstance(content, dict):
@@ -87,7 +87,7 @@ def redact_path(text: str) -> str:
 
 
 def _tells(piece: str) -> bool:
-    """Whether a path tells more than its own folder."""
+    """Return whether a path names more than the last folder."""
     return piece.startswith(("/", "\\", "~")) or ".." in _FOLDER.split(piece)
 
 
@@ -109,7 +109,7 @@ def redact_ids(ids: Iterable[str]) -> list[str]:
 
 
 def escape_csv_cell(cell: str) -> str:
-    """Text for a CSV file that a spreadsheet does not take for a formula: it then begins with an apostrophe."""
+    """Escape a cell against CSV injection: prefix an apostrophe if a spreadsheet would evaluate it."""
     computed = cell.startswith(CSV_FORMULA_PREFIXES) and not NEGATIVE.fullmatch(cell)
     return f"'{cell}" if computed else cell
 

@@ -115,7 +115,7 @@ def test_yaml_that_leads_out(tmp_path: Path) -> None:
         ("", "has no images for val; it has none of train, val and test"),
         ("train: images", "has no images for val; it has train"),
         ("val: gone", "val: gone is neither a folder nor a list of images"),
-        ("val: *anchor", r"line 2 cannot be read as YAML: the alias \*anchor stands for a value; write the value"),
+        ("val: *anchor", r"line 2 cannot be read as YAML: the alias \*anchor repeats a value; write the value"),
         ("val: a\n  b", "val: a b is neither a folder nor a list of images"),
         ("val: {a: b}", "has val: {'a': 'b'}. Write one path or a list of paths"),
         ("val: [a, [b]]", "has val: .*Write one path or a list of paths"),

@@ -134,7 +134,7 @@ def test_names_stay_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: &a [x, x]\nb: &b [*a, *a]\nnames: *b", r"line 2 cannot be read as YAML: the alias \*a stands for a value"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nnames: *b", r"line 2 cannot be read as YAML: the alias \*a repeats a value"),
         ("a: &a\n  b: *a\nnames: [x]", "the alias"),
         ("base: &base {nc: 1}\n<<: *base\nnames: [x]", "the alias"),
         ("a: " + "[" * 10_000, "nested more than 20 deep"),
@@ -166,7 +166,7 @@ def test_names_with_signs_in_them(tmp_path: Path) -> None:
         ("names:\nnc: 0", "no class names"),
         ("names: ['']", "an empty name for class 0"),
         ("names: coco.names", r"has names: 'coco.names'. Write names: \[a, b\]"),
-        ("names: *classes", r"line 1 cannot be read as YAML: the alias \*classes stands for a value; write the value"),
+        ("names: *classes", r"line 1 cannot be read as YAML: the alias \*classes repeats a value; write the value"),
         ("names: [a, [b, c]]", "as the name of class 1"),
         ("names: [a, b", "cannot be read as YAML: expected"),
         ('names: ["a\\nb"]', r"has 'a\\nb' as the name of class 0"),

@@ -105,7 +105,7 @@ def test_cancelled_images_release_their_bytes(held, leaves):
         gc.collect()
         assert kept() is None
         held.free.set()
-        assert len((await first).image.boxes) == 1
+        assert len((await first).image.detections) == 1
 
     asyncio.run(come_and_leave())
     workers.close()

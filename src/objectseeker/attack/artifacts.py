@@ -1,4 +1,4 @@
-"""Files of an attack: loss curves, adversarial and annotated images, and the reproduction of a broken guarantee."""
+"""Files of an attack: loss curves, images, and the reproduction of a broken guarantee."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from objectseeker.inference.drawing import (
     with_legend,
 )
 
-# The files of a reproduction: all that is needed to see a broken guarantee again, and nothing else.
+# The files of a reproduction: only what is needed to see a broken guarantee again.
 CLEAN, ATTACKED, CASE, DEFENSE, SCRIPT = "clean.png", "attacked.png", "case.json", "defense.json", "check.py"
 SCRIPT_TEXT = '''"""Does the defended detector lose an object that it certified? Run: python check.py"""
 
@@ -164,7 +164,7 @@ def save_image(file: Path, image: PIL.Image.Image) -> None:
 
 
 def draw_comparison(pipeline: Pipeline, outcome: AttackOutcome, class_names: Sequence[str]) -> PIL.Image.Image:
-    """Draw three panels: without attack, the undefended detector under attack, and the defended one under attack.
+    """Draw three panels: without attack, the undefended detector attacked, the defended one attacked.
 
     Each panel under attack is the image that decides whether the object survived. Only boxes of the object's class and
     boxes of others that fit it are drawn, in their colors, the object itself in thin white on black, the patch in
@@ -239,7 +239,7 @@ def curve_rows(outcomes: Iterable[AttackOutcome]) -> list[dict[str, Any]]:
 
 
 def median_curves(outcomes: Sequence[AttackOutcome]) -> dict[str, list[float]]:
-    """Return, per attacked system, the median over objects of the best loss so far as a share of the first loss."""
+    """Return, per attacked system, the median over objects of the best loss so far over the first loss."""
     medians: dict[str, list[float]] = {}
     for system in ATTACKED_SYSTEMS:
         images = [outcome.attack_on(system) for outcome in outcomes]

@@ -1,4 +1,4 @@
-"""Attack a defense: choose objects, optimize patches, evaluate them by the real pipeline, compare with certificates.
+"""Attack a defense: choose objects, optimize patches, evaluate them, compare with certificates.
 
 The threat model is a `Patch`: its area, aspect, count and location. The attack is adaptive: it knows the defense and
 goes where the certificate is weakest.
@@ -117,7 +117,7 @@ def attack(
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> AttackResult:
-    """Try to hide objects with a patch, from the detector and from the defense, and to refute their certificates.
+    """Try to hide objects with a patch and to refute their certificates.
 
     Args:
         source: A run or its folder, which provides images, annotations, detector and masks; or images without
@@ -143,9 +143,9 @@ def attack(
         >>> from objectseeker import Patch
         >>> from objectseeker.attack import AttackBudget, attack
         >>> from objectseeker.demo.samples import samples
-        >>> photo = next(sample.path for sample in samples() if sample.name == "lunch")
+        >>> image = next(sample.path for sample in samples() if sample.name == "lunch")
         >>> quick = AttackBudget(steps=1, restarts=1)
-        >>> result = attack(photo, "builtin-fast", Patch(0.01), mode="black-box", max_objects=1, budget=quick)
+        >>> result = attack(image, "builtin-fast", Patch(0.01), mode="black-box", max_objects=1, budget=quick)
         >>> result.broken_guarantees
         0
     """
@@ -370,7 +370,7 @@ def falsify(
     seed: int = 0,
     on_progress: Progress = no_progress,
 ) -> list[AttackOutcome]:
-    """Attack every target, first the undefended detector, then the defense; outcomes in the order of the targets."""
+    """Attack every target, first undefended, then defended; outcomes in the order of the targets."""
     statuses = [pipeline.found_status(target, target.observation) for target in targets]
     certificates = [pipeline.certify(target, patch) for target in targets]
 
@@ -463,7 +463,7 @@ def _severity(image: EvaluatedImage, system: AttackedSystem) -> tuple[bool, bool
 
 
 def _evaluate(pipeline: Pipeline, solutions: Sequence[Solution], system: AttackedSystem) -> Iterator[EvaluatedImage]:
-    """Evaluate each solution by the real pipeline; images for the undefended detector go through it in batches."""
+    """Evaluate each solution by the real pipeline; in batches for the undefended detector."""
     size = int(getattr(pipeline.seeker.detector, "batch_size", pipeline.seeker.batch_size))
     for start in range(0, len(solutions), size):
         batch = solutions[start : start + size]

@@ -34,7 +34,7 @@ FILTER_EXCESS = 1.03  # a planted box filters by this factor more than pruning r
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LossTargets:
-    """One row per view: the object in network pixels, its classes, the score a box needs to count, and the tactic.
+    """One row per view: the object in network pixels, its classes, the required score, and the tactic.
 
     `lines` are those of the view's mask along x and y, infinity where there is none; a box within `edge` of one has its
     score multiplied by `edge_factor` before it counts.
@@ -152,7 +152,7 @@ def _intersection(a: Tensor, b: Tensor) -> Tensor:
 
 
 def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
-    """Return base boxes that would filter the masked boxes of views that do not see the patch: (P, 4), raw pixels.
+    """Return base boxes that would filter masked boxes of views without the patch: (P, 4), raw pixels.
 
     `immune` (M,) are the masks of these views. There is one box for each masked box that finds the object and can be
     filtered without finding it.
@@ -175,7 +175,7 @@ def boxes_to_plant(pipeline: Pipeline, target: Target, immune: Bools) -> Floats:
 def least_covering_part(
     masked: Floats, box: Floats, share: float, measure: Callable[[Floats, Floats], Floats] = ioa
 ) -> Floats:
-    """Return the part of a masked box, `share` of its area, that covers least of `box`: a slice from one side."""
+    """Return the slice of a masked box, `share` of its area, from the side that covers least of `box`."""
     x1, y1, x2, y2 = masked
     wide, tall = share * (x2 - x1), share * (y2 - y1)
     from_sides = [(x1, y1, x1 + wide, y2), (x2 - wide, y1, x2, y2)]

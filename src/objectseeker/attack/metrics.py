@@ -1,4 +1,4 @@
-"""Attack outcomes as numbers: success rates with confidence intervals, effects of the patches, recall between bounds.
+"""Metrics of attacks: success rates with confidence intervals, effects, and bounds of recall.
 
 Certified recall is a lower bound of recall under the worst patch, recall under this attack an upper one.
 """
@@ -59,7 +59,7 @@ class EvaluatedImage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttackOutcome:
-    """The outcome for one object: on each side the image of the strongest attack, None where there was no attack."""
+    """The outcome for one object: per attacked system the image of the strongest attack, or None."""
 
     target: Target
     certified: bool
@@ -88,7 +88,7 @@ class AttackOutcome:
 
     @property
     def undefended_survived(self) -> bool | None:
-        """Whether the undefended detector still finds the object, under the worst of all patches tried."""
+        """Return whether the undefended detector finds the object under the worst of all patches tried."""
         worst = self.worst_for_undefended
         return None if worst is None else worst.undefended
 
@@ -108,7 +108,7 @@ class AttackOutcome:
 
     @property
     def guarantee_broken(self) -> bool:
-        """Whether the object was hidden though certified, or at a position where it is proven; or a view leaks."""
+        """Return whether the object was hidden though certified or proven there, or a view leaks."""
         hidden = self.defended_survived is False
         proven = self.certified or (self.on_defended is not None and self.on_defended.position.proven)
         return (hidden and proven) or self.leaking_views > 0
@@ -155,7 +155,7 @@ def outcome_row(outcome: AttackOutcome, pipeline: Pipeline) -> dict[str, Any]:
 
 
 def object_effects(outcome: AttackOutcome, pipeline: Pipeline) -> dict[str, Any]:
-    """Return the effect of the worst patch on each side, in the image that decides whether the object survived there.
+    """Return the effect of the worst patch on each system, in the image that decides the outcome.
 
     The object is found; or it is misclassified: a box of another class fits it (IoU 0.5) that was not there without the
     patch; or, if neither, it has disappeared. A box is fabricated if it neither finds the object nor fits it, nor was
@@ -260,7 +260,7 @@ def recall_bounds(rows: Sequence[Row]) -> dict[str, Any]:
 def read_recall(
     path: Path, defense: Defense, patches: Patch | Sequence[Patch], *, certification_threshold: float
 ) -> dict[str, Any]:
-    """Read `recall_bounds` and `attack_effects` from an attack.json, with the patch and the T of that attack.
+    """Read `recall_bounds` and `attack_effects` from an attack.json, with its patch and its T.
 
     Raises:
         ObjectSeekerError: The file is not an attack.json, or is about another defense, about a patch that is not among
@@ -297,7 +297,7 @@ def read_recall(
 
 
 def defense_differences(attacked: Defense, requested: Defense) -> list[str]:
-    """Return the settings in which the requested defense differs from the attacked one, each as a short phrase.
+    """Return the settings in which the requested defense differs from the attacked one, as phrases.
 
     A detector's fingerprint identifies its weights and options. Where one of the defenses has none, its spec and its
     options are compared.

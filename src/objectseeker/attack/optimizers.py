@@ -200,7 +200,7 @@ class _AttackBatch:
         any_shown = _any_by_owner(shown, owner, len(task_indices))
         self._keep_best(task_indices[is_complete], values[is_complete], ~any_shown[is_complete])
         self.velocity[rows] = velocity
-        # Beyond a patch's own size there is no gradient, so no velocity, and sign(0) moves nothing.
+        # Beyond a patch's own size the gradient is zero, so the velocity is, and sign(0) moves nothing.
         self.patch[rows] = (self.patch[rows] - rate * velocity.sign()).clamp(0, 255)
 
     def _check_all_views(self, task_indices: Ints) -> None:
@@ -280,7 +280,7 @@ class _AttackBatch:
         )
 
     def _choose_views(self, n: int) -> Ints:
-        """Return the untouched view, and masked ones of task n: half those with the highest loss, half at random."""
+        """Return the untouched view, and masked ones: half those with the highest loss, half at random."""
         masks, count = len(self.views[n].views) - 1, self.budget.views_per_step
         if masks <= count:
             return np.arange(1 + masks)
@@ -356,7 +356,7 @@ def attack_by_random_search(
     seed: int = 0,
     on_progress: Progress = lambda done, total: None,
 ) -> list[Solution]:
-    """Run the black-box attack on every task, `budget.steps` trials each; solutions in the order of the tasks.
+    """Run the black-box attack on every task, `budget.steps` trials each; solutions in task order.
 
     Raises:
         ObjectSeekerError: The budget has jitter, which needs gradients.
@@ -391,7 +391,7 @@ def attack_by_random_search(
 def _detect_on_images(
     pipeline: Pipeline, tasks: Sequence[PatchTask], patches: Sequence[Patches]
 ) -> list[tuple[float, bool]]:
-    """Return how clearly the undefended detector sees each object, and whether it is hidden: all images in one call."""
+    """Return how clearly the undefended detector sees each object and if it is hidden, in one call."""
     images = [_attacked_image(task, patch) for task, patch in zip(tasks, patches, strict=True)]
     return [
         (pipeline.detection_strength(task.target, boxes), not pipeline.base_status(task.target, boxes)[0])

@@ -62,7 +62,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Top left corner of each patch, whether the object is proven there, and the sum of the evidence for it."""
+    """Top left corner of each patch, whether the object is proven there, and the sum of its evidence."""
 
     corners: Corners
     proven: bool
@@ -108,7 +108,7 @@ class AttackBudget:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatchTask:
-    """One restart: the position of the patches, their initial pixels (K x height x width x 3), and the tactic.
+    """One restart: the patches' position, initial pixels (K x height x width x 3), and tactic.
 
     `relabels` also pushes another class up; `attacks_immune_views` also attacks views that our own margin calls immune.
     """
@@ -127,7 +127,7 @@ class PatchTask:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Solution:
-    """The best patches of a task, their loss, the loss at every step, and whether the attack believes it succeeded."""
+    """The best patches of a task, their loss, the loss per step, and if the attack expects success."""
 
     task: PatchTask
     patches: Patches
@@ -138,7 +138,7 @@ class Solution:
 
 @dataclass(frozen=True, slots=True)
 class FoundStatus:
-    """Whether the object is still found: by the undefended detector, by it with an IoU of 0.5, by the defended one."""
+    """The systems that find the object: the undefended detector (also at IoU 0.5), the defended one."""
 
     undefended: bool
     undefended_fitting: bool
@@ -169,7 +169,7 @@ class Pipeline:
 
     @classmethod
     def from_seeker(cls, seeker: ObjectSeeker, certification_threshold: float | None = None) -> Pipeline:
-        """Return the pipeline of a defended detector; T is the default of its rule unless another one is passed."""
+        """Return the pipeline of a defended detector; T is its rule's default unless passed."""
         default = IOU_THRESHOLD if isinstance(seeker.rule, IouRule) else 0.0
         return cls(seeker, default if certification_threshold is None else certification_threshold)
 
@@ -184,7 +184,7 @@ class Pipeline:
 
     @property
     def uses_iou(self) -> bool:
-        """Whether IoU decides if an object is found, instead of covered area."""
+        """Return whether IoU decides if an object is found, instead of covered area."""
         return isinstance(self.rule, IouRule)
 
     def observe(self, image: Image) -> Observation:
@@ -204,7 +204,7 @@ class Pipeline:
         return FoundStatus(undefended, fitting, self.is_found(target, self.output(self.rule, observation)))
 
     def base_status(self, target: Target, base: Detections) -> tuple[bool, bool]:
-        """Return `undefended` and `undefended_fitting` of the status, from the boxes of the unmasked image alone."""
+        """Return `undefended` and `undefended_fitting` of the status, from the unmasked image's boxes."""
         base = base.with_min_score(self.rule.base_threshold)
         fits = iou(target.box[None], base.xyxy)[0] >= FITTING_IOU
         return self.is_found(target, base), bool((fits & self.has_label(target, base)).any())
@@ -228,7 +228,7 @@ class Pipeline:
         return iou if self.uses_iou else ioa
 
     def detection_strength(self, target: Target, boxes: Detections) -> float:
-        """Return how clearly boxes show the object: the best score of one that finds it, and 1 % of the score sum."""
+        """Return how clearly boxes show the object: the best finding score, and 1 % of the score sum."""
         scores = boxes.score[self.finding_boxes(target, boxes)]
         return float(scores.max(initial=0.0) + 0.01 * scores.sum())
 
@@ -255,7 +255,7 @@ def paste(image: Image, patch: Image, x: int, y: int) -> Image:
 
 
 def pixels_under(image: Image, x: int, y: int, size: tuple[int, int]) -> Image:
-    """Return the pixels under a patch of `size` = width, height at (x, y); beyond the border its pixels repeat."""
+    """Return the pixels under a patch of `size` (width, height) at (x, y), repeated beyond the border."""
     height, width = image.shape[:2]
     columns, rows = np.arange(x, x + size[0]).clip(0, width - 1), np.arange(y, y + size[1]).clip(0, height - 1)
     return np.asarray(image[rows[:, None], columns[None]])

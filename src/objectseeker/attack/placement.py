@@ -85,7 +85,7 @@ def weakest_positions(
     *,
     proven_only: bool = False,
 ) -> list[Position]:
-    """Choose `count` allowed positions, in the order in which to attack the defense; none if none is allowed.
+    """Choose `count` allowed positions in the order in which to attack; none if none is allowed.
 
     Candidates are random positions, those that touch a line of a mask, and those nearest the object. The weakest proof
     comes first; among equals, the one that is flush with most of the lines that make it, then the one that fewest
@@ -120,7 +120,7 @@ def weakest_positions(
 def nearest_positions(
     pipeline: Pipeline, target: Target, patch: Patch, count: int, rng: np.random.Generator
 ) -> list[Position]:
-    """Choose `count` allowed positions for an attack on the detector alone: the nearest first, then others."""
+    """Choose `count` allowed positions to attack the undefended detector: the nearest first."""
     size = patch.size(*target.image_size)
     corners = _candidate_corners(target, patch, size, rng)
     certificates = PositionCertificates.from_target(pipeline, target)
@@ -167,7 +167,7 @@ def _proven_rows(
 
 
 def _diverse(positions: Ints, count: int, size: tuple[int, int]) -> list[Ints]:
-    """Of positions (P, K, 2), the first and those at least a quarter of a patch away from all chosen before.
+    """Select the first of positions (P, K, 2), and those a quarter of a patch away from all selected.
 
     They are repeated if there are too few.
     """

@@ -107,7 +107,7 @@ class WhiteBox:
 
 
 class PatchRenderer:
-    """Images on the device, ready for patches to be drawn on them; all must have the same network input size."""
+    """Images on the device, ready to draw patches on; all have one network input size."""
 
     def __init__(self, white: WhiteBox, images: Sequence[Image]) -> None:
         import torch
@@ -174,11 +174,11 @@ class PatchRenderer:
         return rows @ change @ columns
 
     def view_plan(self, image: int, removed: Ints) -> ViewPlan:
-        """Return what the detector fills and cuts away in views without the raw rectangles `removed` N x R x 4."""
+        """Return what the detector fills and crops in views without the raw rectangles (N, R, 4)."""
         return self.white.detector.plan(self.images[image], removed)[1]
 
     def leak_rectangles(self, image: int, removed: Ints) -> tuple[Ints, Ints]:
-        """Return what would be filled if the margin leaked: twice (N, R, 4), an empty rectangle where nothing is.
+        """Return what would be filled if the margin leaked: twice (N, R, 4), an empty rectangle for none.
 
         First with one pixel less at every line than the weights of the resize require; then up to the scaled line only,
         where half of a pixel's weight is on removed pixels.

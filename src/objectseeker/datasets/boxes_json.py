@@ -1,4 +1,4 @@
-"""Sequences as boxes.json: a folder with that file and the frames it names, or a folder of such folders.
+"""Sequences as boxes.json: folders with that file and the frames it names, or a folder of those.
 
     {"name": "street", "fps": 30, "frames": ["000001.jpg", ...], "boxes": [[0, 7, "person", x1, y1, x2, y2], ...]}
 

@@ -66,7 +66,7 @@ class ClassMatch:
 def match_classes(
     dataset_names: Sequence[str], detector_names: Sequence[str], *, class_map: Mapping[str, str] | None = None
 ) -> ClassMatch:
-    """Match a detector's classes to a dataset's by `class_map`, and the classes that it does not name by their names.
+    """Match a detector's classes to a dataset's by `class_map`, and those it omits by their names.
 
     A detector class that two dataset classes match equally well stays unmatched.
 
@@ -132,7 +132,7 @@ def _require(name: str, names: Sequence[str], whose: str) -> None:
 
 
 def _suggestions(spare: Sequence[str], unknown: Sequence[str]) -> dict[str, str]:
-    """Return the most similar unmatched detector class of the first unmatched dataset classes: detector to dataset."""
+    """Return the most similar unmatched detector class of the first unmatched dataset classes."""
     pairs = ((_nearest(name, spare), name) for name in unknown[:MAX_LISTED])
     return {near: name for near, name in pairs if near is not None}
 

@@ -1,4 +1,4 @@
-"""COCO: one JSON file with images, annotations (x, y, width, height) and categories, and a folder of images.
+"""COCO: a JSON file with images, annotations (x, y, width, height) and categories, and a folder.
 
 The folder may be an address such as s3://bucket/val2017; its files are then not checked before they are observed.
 """
@@ -24,9 +24,10 @@ JsonObject = dict[str, Any]
 
 
 def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """Read a COCO file: labels are its categories in file order, crowds are ignored, images without objects are kept.
+    """Read a COCO file: labels are its categories in file order, and crowds are ignored.
 
-    The dataset's spec names the file and the folder, also where `path_spec` names only a root folder.
+    Images without objects are kept. The dataset's spec names the file and the folder, also where `path_spec` names
+    only a root folder.
     """
     file, images = _find_files(spec, path_spec)
     content = read_json(file)
@@ -46,7 +47,7 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
 
 
 def _find_files(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
-    """Return annotation file and image folder; paths may contain colons themselves, so what exists decides."""
+    """Return annotation file and image folder; paths may contain colons, so what exists decides."""
     parts = path_spec.rstrip(":").split(":")
     for count in range(1, len(parts) + 1):
         path, rest = Path(":".join(parts[:count])).expanduser(), ":".join(parts[count:])
@@ -64,7 +65,7 @@ def _find_files(spec: str, path_spec: str) -> tuple[Path, Path | Url]:
 
 
 def _find_in_root(spec: str, root: Path, split: str) -> tuple[Path, Path]:
-    """Return annotation file and image folder of the one split that has both, or of the split that is named."""
+    """Return annotation file and image folder of the one split that has both, or of the named split."""
     files = sorted((root / ANNOTATIONS).glob(f"{PREFIX}*.json"))
     splits = {file.stem.removeprefix(PREFIX): file for file in files}
     if not splits:
@@ -88,7 +89,7 @@ def _find_in_root(spec: str, root: Path, split: str) -> tuple[Path, Path]:
 
 
 def _items(content: JsonObject, key: str, file: Path) -> Iterator[tuple[str, JsonObject, str]]:
-    """Yield the id, the item and its place (for messages) for one of the file's lists; no id may occur twice."""
+    """Yield the id, the item and its place (for messages) of one of the file's lists; ids are unique."""
     items = content.get(key)
     if not isinstance(items, list):
         raise ObjectSeekerError(f"{file} is not a COCO annotation file: it has no list {key!r}")

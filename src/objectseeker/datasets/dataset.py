@@ -35,8 +35,8 @@ class DatasetImage:
     """One image and its objects.
 
     `ground_truth` has labels into the dataset's names. `ignore` marks the objects that are neither to be found nor
-    false positives when found (VOC difficult, COCO crowd, KITTI DontCare); `crowd`, a subset of it, those that stand
-    for any number of objects, so that a detection is matched by how much of the detection is inside, not by IoU.
+    false positives when found (VOC difficult, COCO crowd, KITTI DontCare); `crowd`, a subset of it, those that
+    represent any number of objects, so that a detection is matched by how much of it is inside, not by IoU.
     `frame` and `track` are those of `ObservedImage`.
     """
 
@@ -60,7 +60,7 @@ class DatasetImage:
 
 
 def load_sized(path: Path | Url, size: tuple[int, int] | None) -> Image:
-    """Load an image; raise an error if its size is not the one that its annotation states, if it states one."""
+    """Load an image; raise an error if its size is not the one that its annotation states, if any."""
     image = load_image(path)
     require_size(image, path, size)
     return image
@@ -111,7 +111,7 @@ class Dataset:
 
     @property
     def has_ground_truth(self) -> bool:
-        """Whether there are annotations at all."""
+        """Return whether there are annotations."""
         return bool(self.names)
 
     @property
@@ -242,7 +242,7 @@ def _check_box(box: Annotation, size: tuple[int, int] | None) -> None:
 
 
 def _file_size(record: ImageRecord) -> int | None:
-    """Return the bytes of the image file: the check that it exists, and a cheap sign that it is still the same image.
+    """Return the bytes of the image file: it exists, and is probably the same image.
 
     None for one at an address, where asking for each would take as long as reading it.
     """
@@ -287,7 +287,7 @@ def _reject_duplicates(values: Sequence[str], opening: str) -> None:
 
 
 def _line(value: object) -> bytes:
-    """Return one canonical line of JSON, the same on every machine: Python prints floats so that they read back."""
+    """Return one canonical line of JSON, equal on every machine: Python prints floats exactly."""
     return json.dumps(value, separators=(",", ":")).encode() + b"\n"
 
 

@@ -1,4 +1,4 @@
-"""MOTChallenge: one folder per sequence, with img1/000001.jpg, gt/gt.txt and seqinfo.ini; or a folder of such folders.
+"""MOTChallenge: one folder per sequence, with img1/000001.jpg, gt/gt.txt and seqinfo.ini.
 
 A line of gt.txt is `frame,track,left,top,width,height,counts,class,visibility` (2016 and later), or without a class
 (2015, ten columns that end in world coordinates, or fewer). Frames and pixels are counted from 1. Objects that do not

@@ -1,4 +1,4 @@
-"""Reading untrusted annotation files: plain data or a one-line error that names the file and the place.
+"""Parse untrusted annotation files: plain data, or a one-line error that names file and place.
 
 Limits are checked while reading: path traversal, YAML aliases, XML entity expansion, depth and size. What cannot be
 used but does not spoil the rest is skipped and counted in a `SkipLog`.
@@ -92,7 +92,7 @@ class SkipLog:
         return False
 
     def resolve_inside(self, folder: Path | Url, name: str, source: str) -> Path | Url:
-        """Return the path of file `name` in `folder`; reject path traversal out of it unless the user allows it."""
+        """Return the path of file `name` in `folder`; reject path traversal unless the user allows it."""
         if isinstance(folder, Url):
             steps = name.replace("\\", "/").split("/")
             if self.allow_outside_paths or not (".." in steps or "::" in name):
@@ -216,7 +216,7 @@ def _yaml_document(events: Iterator[yaml.Event]) -> YamlValue:
 
 def _yaml_value(event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> YamlValue:
     if isinstance(event, yaml.AliasEvent):
-        raise _yaml_error(f"the alias *{event.anchor} stands for a value; write the value", event)
+        raise _yaml_error(f"the alias *{event.anchor} repeats a value; write the value", event)
     assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
     if event.tag is not None:
         raise _yaml_error(f"a value has the tag {event.tag}; remove the tag", event)
@@ -290,7 +290,7 @@ def parse_number(text: str, name: str, source: str) -> float:
 
 
 def parse_digits(text: str) -> int | None:
-    """Return the number that ASCII digits spell; None for anything else and for one too long to count anything."""
+    """Return the number that ASCII digits spell; None for anything else and for too many digits."""
     digits = text.lstrip("0") or text[-1:]
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 10 else None
 

@@ -68,7 +68,7 @@ def number_frames(images: Sequence[Path | Url]) -> list[int]:
 
 
 def mot_number(stem: str) -> int | None:
-    """Return the number, from 0, of the frame that MOTChallenge calls 000001 and so on; None for other names."""
+    """Return the number, from 0, of a frame that MOTChallenge calls 000001; None for other names."""
     number = parse_digits(stem) if stem else None
     return number - 1 if number else None
 
@@ -78,7 +78,7 @@ def _folder_of(image: Path | Url) -> Path | str:
 
 
 def _is_mot_folder(folder: Path | str) -> bool:
-    """Return whether it is called img1, or seqinfo.ini next to it names it as imDir; links are resolved first."""
+    """Return whether it is called img1, or seqinfo.ini next to it names it as imDir, links resolved."""
     if isinstance(folder, str):
         return folder.rpartition("/")[2] == MOT_IMAGES
     real = folder.resolve()
@@ -87,7 +87,7 @@ def _is_mot_folder(folder: Path | str) -> bool:
 
 
 def read_seqinfo(folder: Path) -> dict[str, str] | None:
-    """Return the values in a MOTChallenge sequence's seqinfo.ini: empty without the file, None if it is damaged."""
+    """Return the values of a sequence's seqinfo.ini: empty without the file, None if it is damaged."""
     file = folder / "seqinfo.ini"
     if not file.is_file():
         return {}
@@ -134,7 +134,7 @@ def natural_sort_key(text: str) -> list[tuple[int, str]]:
 
 
 def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, form: str) -> list[tuple[str, Path]]:
-    """Return names and folders of the sequences: `root`, else those in it, else those one folder further down."""
+    """Return names and folders of the sequences: `root`, else those in it, else those one level down."""
     if not root.is_dir():
         raise ObjectSeekerError(f"{spec!r}: {str(root)!r} is not a folder. Give {form}.")
     if is_sequence(root):
@@ -146,7 +146,7 @@ def sequences_below(root: Path, is_sequence: Callable[[Path], bool], spec: str, 
 
 
 def as_sequences(spec: str, dataset: Dataset, skip_log: SkipLog) -> Dataset:
-    """Return the dataset with the images of each folder as the frames of a sequence, objects linked by overlap."""
+    """Turn the images of each folder into the frames of a sequence, with objects linked by overlap."""
     folders: dict[str, list[ImageRecord]] = {}
     for image in sorted(dataset.images, key=lambda image: natural_sort_key(image.id)):
         boxes = [
@@ -220,8 +220,8 @@ def link_by_overlap(records: Sequence[ImageRecord]) -> list[ImageRecord]:
     """Return the frames of one sequence with objects linked to tracks by overlap.
 
     From each frame to the next the pairs of boxes of one class whose IoU is at least LINK_IOU are linked, the largest
-    IoU first, each box once. A box that no pair links begins a track, and one that is not continued ends. Crowds are no
-    objects: they have no track. Missing frames end all tracks.
+    IoU first, each box once. A box that no pair links begins a track, and one that is not continued ends. Crowds
+    are not objects: they have no track. Missing frames end all tracks.
     """
     linked: list[ImageRecord] = []
     next_track = 0

@@ -1,4 +1,4 @@
-"""Images without ground truth: a folder (or one image), on disk or at an address, and `list:` files of paths.
+"""Images without ground truth: a folder (or one image), local or remote, and `list:` files.
 
 A list has one path or address per line, or is a Parquet file with a column `path` and perhaps `id`; paths are relative
 to its folder. Lists are read piece by piece and their images are not checked before they are observed, so a list may be
@@ -59,7 +59,7 @@ def _walk_address(url: str, skip_log: SkipLog) -> Iterator[ImageFile]:
 
 
 def read_list(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
-    """Read a list of images; an image's id is its line, or its `id` in a Parquet file that has this column."""
+    """Read a list of images; an image's id is its line, or its `id` in a Parquet file with that column."""
     rows = _parquet_rows if path_spec.endswith(".parquet") else _text_rows
     _reject_duplicates(path_spec, rows)
     return stream_dataset(
@@ -125,7 +125,7 @@ def _resolve(path: str, file: str) -> Path | Url:
 
 
 def _reject_duplicates(file: str, rows: Callable[[str], Iterator[tuple[str, str]]]) -> None:
-    """Reject an id that occurs twice. Keeps eight bytes per image, and compares ids in full only if these agree."""
+    """Reject an id that occurs twice, with eight bytes per image; equal hashes compare ids in full."""
     hashes = array("Q", (_hash(image_id) for image_id, _ in rows(file)))
     values, counts = np.unique(np.frombuffer(hashes, np.uint64) if hashes else np.empty(0), return_counts=True)
     repeated = set(values[counts > 1].tolist())

@@ -60,7 +60,7 @@ def _split(spec: str, path_spec: str) -> tuple[Path, str]:
 
 
 def _flat(spec: str, root: Path, skip_log: SkipLog) -> Iterator[ImageRecord]:
-    """Yield every image with an XML file; one without may not be annotated yet, which is not the same as empty."""
+    """Yield every image with an XML file; without one it may not be annotated yet, unlike empty."""
     if splits := _splits(_year_folders(root)):
         raise ObjectSeekerError(f"{spec!r} names no split; it has {', '.join(splits)}. Give {FORM}.")
     annotations, folder = (

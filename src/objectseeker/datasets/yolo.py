@@ -72,7 +72,7 @@ def read(spec: str, path_spec: str, skip_log: SkipLog) -> Dataset:
 
 
 def _parse_spec(spec: str, path_spec: str) -> tuple[Path, str]:
-    """Split DIR or a YAML file from SPLIT (empty if none); a path may contain a colon, so what exists decides."""
+    """Split DIR or a YAML file from SPLIT (or empty); a path may contain a colon: what exists decides."""
     directory, _, split = path_spec.rpartition(":")
     for text, part in ((path_spec, ""), (directory, split)):
         path = Path(text).expanduser()
@@ -86,7 +86,7 @@ def _parse_spec(spec: str, path_spec: str) -> tuple[Path, str]:
 
 
 def find_names(root: Path) -> tuple[str, ...]:
-    """Return the class names of the dataset in `root`, from its YAML file, classes.txt or the folder above."""
+    """Return the class names of the dataset in `root`: from YAML, classes.txt or the folder above."""
     for folder in (root, root / "labels", root.parent):
         file = _find_yaml(folder)
         if file is not None:
@@ -267,7 +267,7 @@ def _resolve(value: str, base: Path, file: Path, skip_log: SkipLog) -> Path | No
 
 
 def _images_of_list(listing: Path, root: Path, skip_log: SkipLog) -> Iterator[LabeledImage]:
-    """Yield the images in a text file, one path per line, relative to the file."""
+    """Yield the images in a text file, one path per line, relative to that file."""
     for line, text in read_lines(listing):
         source, name = f"{listing} line {line}", text.strip()
         path = listing.parent / name

@@ -1,1 +1,1 @@
-"""The demonstration, and the photographs that come with the package."""
+"""The demonstration, and the sample images of the package."""

@@ -93,7 +93,7 @@ def evaluate_sample(seeker: ObjectSeeker, sample: Sample, patch_area: float) -> 
 
 
 def draw_verdicts(image: Image, truth: Detections, certified: Bools) -> PIL.Image.Image:
-    """Draw objects in the color of their certificate: over (green), only away from the object (orange), none (red).
+    """Draw objects in the color of their certificate: over green, only away from it orange, none red.
 
     Objects without a certificate are often many and tiny, so they have no caption. A legend explains the colors.
     """

@@ -1,4 +1,4 @@
-"""DetectorGuard (Xiang and Mittal, CCS 2021), prior work, compared with ObjectSeeker on the same images.
+"""DetectorGuard (Xiang and Mittal, CCS 2021), prior work, compared with ObjectSeeker.
 
 objectness       the objectness map, its votes and alerts
 features         the deployed guard, its network, and features stored in a run

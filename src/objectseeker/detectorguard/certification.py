@@ -110,7 +110,7 @@ def reached_rectangles(grid: Grid, patch: tuple[int, int], allowed: Ints) -> lis
 
 
 def maximal_intervals(intervals: Ints) -> Ints:
-    """Return the intervals (n, 2) that no other one contains, each once; an empty one only if all are empty."""
+    """Return the intervals (n, 2) that no other one contains, each once; an empty one only if all are."""
     # By first ascending and end descending: an interval is contained in an earlier one iff its end exceeds none.
     ordered = intervals[np.lexsort((-intervals[:, 1], intervals[:, 0]))]
     ordered = np.where((ordered[:, 0] < ordered[:, 1])[:, None], ordered, 0)
@@ -121,7 +121,7 @@ def maximal_intervals(intervals: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageVotes:
-    """What the proofs of all objects of an image share, at one threshold."""
+    """The votes of an image at one threshold, shared by the proofs of all its objects."""
 
     features: Ints  # classes, rows, columns; WINDOW_REACH zeros around
     votes: Ints  # classes, rows, columns
@@ -140,13 +140,13 @@ class ImageVotes:
         return rows, columns
 
     def keeps_cluster(self, object_range: Ints, threats: Sequence[Sequence[Rectangles]]) -> Bools:
-        """Return whether, for each threat, a cluster remains among an object's positions whatever the patch reaches."""
+        """Return, per threat, whether a cluster remains at an object's positions whatever the patch reaches."""
         left, top, right, bottom = object_range.tolist()
         rows, columns = slice(top, bottom), slice(left, right)
         enough = self.votes[:, rows, columns] > self.required
         if not has_cluster(np.asarray(enough.any(axis=0))):
             return np.zeros(len(threats), np.bool_)
-        # A patch can only remove votes here: a class that says object nowhere without a patch says so nowhere with one.
+        # A patch can only remove votes here: a class without an object vote without a patch has none with one.
         classes = np.flatnonzero(enough.any(axis=(1, 2)))
         near = [_within(rectangles, object_range, self.shape) for rectangles in threats]
         down = _distinct([rectangle[1] for rectangles in near for rectangle in rectangles])
@@ -178,7 +178,7 @@ class ImageVotes:
 
 
 def weighted_window_sums(values: Ints, weights: Ints) -> Ints:
-    """Return sums of values times weights over the first 0, 1, ..., 15 offsets around n positions: (..., n, 16).
+    """Return sums of values times weights over the first 0 to 15 offsets around n positions: (..., n, 16).
 
     `values` is (..., n + 14), `weights` (n, 15): position p uses offsets p to p + 14.
     """
@@ -189,7 +189,7 @@ def weighted_window_sums(values: Ints, weights: Ints) -> Ints:
 
 
 def interval_sums(sums: Ints, intervals: Ints, positions: Ints) -> Ints:
-    """Return what `weighted_window_sums` sums over the offsets in each interval alone: (..., intervals, n).
+    """Sum as `weighted_window_sums` over only the offsets in each interval: (..., intervals, n).
 
     Offset number k around position p is grid position p + k - 7.
     """
@@ -200,7 +200,7 @@ def interval_sums(sums: Ints, intervals: Ints, positions: Ints) -> Ints:
 
 
 def _within(rectangles: Sequence[Rectangles], object_range: Ints, shape: tuple[int, int]) -> list[Rectangles]:
-    """Clip the rectangles to what can change a vote of the object: a window further away covers none of it."""
+    """Clip the rectangles to what can change a vote of the object: windows further away cover none of it."""
     left, top, right, bottom = object_range.tolist()
     rows, columns = shape
     return [
@@ -225,7 +225,7 @@ def _index(among: Ints, intervals: Ints) -> Ints:
 def certify_published(
     grid: Grid, features: Features, objects: Detections, patches: Sequence[Patch], *, threshold: int
 ) -> Bools:
-    """Certify as `certify_guarded`, under the published threat model: (P, N); vacuously if no position is allowed."""
+    """Certify as `certify_guarded`, in the published threat model: (P, N); vacuously without positions."""
     width, height = grid.placement.x.resampling.raw, grid.placement.y.resampling.raw
     image = ImageVotes.from_features(features, threshold)
     around = positions_in_view(grid, objects.xyxy)
@@ -249,7 +249,7 @@ def patch_side(grid: Grid, patch: Patch) -> int:
 
 
 def positions_in_view(grid: Grid, objects: Floats) -> Ints:
-    """Return the positions whose view meets each object: (N, 4), first column, first row, end column, end row."""
+    """Return the positions whose view meets each object (N, 4): first column and row, end column and row."""
     ends = []
     for axis, along in enumerate((grid.placement.x, grid.placement.y)):
         scale = along.resampling.resized / along.resampling.raw
@@ -262,7 +262,7 @@ def positions_in_view(grid: Grid, objects: Floats) -> Ints:
 
 
 def allowed_squares(location: PatchLocation, around: Ints, side: int, shape: tuple[int, int]) -> list[Rectangles]:
-    """Return the squares of `side` positions allowed at a location, for an object seen by the positions `around`."""
+    """Return the allowed squares of `side` positions, for an object seen by the positions `around`."""
     rows, columns = shape
     everywhere = (0, 0, max(columns - side, 0), max(rows - side, 0))  # inclusive: of the first column and row
     left, top, right, bottom = around.tolist()

@@ -1,4 +1,4 @@
-"""Compare DetectorGuard with the undefended detector and ObjectSeeker on the same images, in one table."""
+"""Compare DetectorGuard with the undefended detector and ObjectSeeker on the same images."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LINE_SUBSET_NOTE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefenseRow:
-    """The metrics of one defense. APs, recalls and rates are percentages; None means that it does not apply.
+    """The metrics of one defense: APs, recalls and rates in percent; None means that it does not apply.
 
     - certified_recall: the share of objects that no patch hides; with DetectorGuard, without an alert.
     - certified_and_found: the share of objects that are certified and in the output of the clean image (found by the
@@ -339,7 +339,7 @@ def _rule_name(settings: EvaluationSettings) -> str:
 
 
 def cost_rows(image_set: ImageSet, comparison: DetectorGuardComparison, ks: Iterable[int]) -> list[dict[str, Any]]:
-    """Return certified recall by forward passes: DetectorGuard as compared, ObjectSeeker with k lines per axis.
+    """Return certified recall by forward passes: DetectorGuard, and ObjectSeeker with k lines per axis.
 
     The lines are every n-th of the stored ones: show `LINE_SUBSET_NOTE` with these rows.
     """

@@ -1,4 +1,4 @@
-"""DetectorGuard measured as ObjectSeeker is: AP, false alerts and certified recall at one clean recall.
+"""The metrics of DetectorGuard as of ObjectSeeker: AP, false alerts and certified recall.
 
 The output at a base threshold is the base boxes of at least that score, or an alert instead of them. On a clean image
 an alert is false: its boxes are lost and its objects are missed (as published). The higher the base threshold, the
@@ -39,7 +39,7 @@ OBJECTNESS_THRESHOLDS: Ints = np.unique(np.rint(np.geomspace(16, 2048, 141)).ast
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObjectnessMaps:
-    """What alerts depend on, for every image of an image set, at all thresholds and base thresholds."""
+    """Everything that alerts depend on, for every image of a set, at all thresholds and base thresholds."""
 
     image_set: ImageSet
     grids: tuple[Grid, ...]
@@ -66,7 +66,7 @@ class ObjectnessMaps:
         return ObjectnessMaps(self.image_set.subset(index), pick(self.grids), pick(self.votes), pick(self.explained))
 
     def first_alert(self, thresholds: Ints, base_thresholds: Floats = BASE_THRESHOLDS) -> Ints:
-        """Return the first of the ascending `base_thresholds` at which each image alerts: (thresholds, images).
+        """Return the first of ascending `base_thresholds` at which each image alerts: (thresholds, images).
 
         It is len(base_thresholds) if an image never alerts. Bisection finds it, since alerts never vanish again.
         """
@@ -150,7 +150,7 @@ def tune_thresholds(
     max_false_alert_rate: float = MAX_FALSE_ALERT_RATE,
     thresholds: Ints = OBJECTNESS_THRESHOLDS,
 ) -> list[int | None]:
-    """Return, for each allowed AP loss in points, the lowest threshold with few enough false alerts, or None.
+    """Return, per allowed AP loss in points, the lowest threshold with few enough false alerts, or None.
 
     Where the clean recall is reached, the false alert rate is at most `max_false_alert_rate`. Lower thresholds certify
     more. The AP is over all base thresholds: at high ones fewer boxes explain, more images alert, and a low threshold

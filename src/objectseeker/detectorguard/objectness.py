@@ -80,7 +80,7 @@ class Grid:
         return len(self.centers[1]), len(self.centers[0])
 
     def reached_positions(self, axis: int, start: Ints, stop: Ints) -> Ints:
-        """Return the positions [first, end) along an axis (0: x, 1: y) that raw pixels [start, stop) reach: (..., 2).
+        """Return the positions [first, end) of an axis (0: x) that raw pixels [start, stop) reach: (..., 2).
 
         A position is reached if its view meets a network pixel into which one of these raw pixels was blended. Pixels
         outside the image do not exist; where nothing is reached, first equals end.
@@ -127,7 +127,7 @@ def running_sums(values: Ints, length: int, axis: int) -> Ints:
 
 @lru_cache(maxsize=64)
 def shared_windows(count: int) -> Ints:
-    """Return how many windows of one axis cover both position i and position i + o - 7: [i, o], o from 0 to 14."""
+    """Return how many windows of one axis cover positions i and i + o - 7: [i, o], o from 0 to 14."""
     i = np.arange(count)[:, None]
     j = i + np.arange(2 * WINDOW - 1) - (WINDOW - 1)
     first = np.maximum(np.maximum(i, j) - WINDOW + 1, 0)

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def write_atomic(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
-    """Write a file atomically: if the process or machine stops at any time, it is either complete or unchanged.
+    """Write a file atomically: whenever the process or machine stops, it is complete or unchanged.
 
     Returns what `write` returns.
     """
@@ -37,7 +37,7 @@ def write_atomic(file: Path, write: Callable[[BinaryIO], _T]) -> _T:
 
 
 def save_text(file: Path, text: str) -> None:
-    """Write a text file atomically, in UTF-8."""
+    """Write a string to a file atomically, in UTF-8."""
     write_atomic(file, lambda stream: stream.write(text.encode()))
 
 

@@ -150,7 +150,7 @@ def require_size(image: Image, path: AnyPath, size: tuple[int, int] | None) -> N
 
 
 def image_size(path: AnyPath) -> tuple[int, int]:
-    """Return width and height of what `load_image` returns; JPEG and most PNG files are not decoded for it."""
+    """Return width and height of an image; JPEG and most PNG files are not decoded for it."""
     with _opened_file(path) as file, _decoding(file, path) as image:
         if image.format in ("JPEG", "MPO"):
             turned = _orientation(image) in (5, 6, 7, 8)
@@ -166,7 +166,7 @@ def image_size(path: AnyPath) -> tuple[int, int]:
 def expand_image_paths(paths: AnyPath | Iterable[AnyPath]) -> list[Path]:
     """Return the image files that `paths` name, each once, in the order of `paths`.
 
-    A folder stands for the images in and below it, known by their suffix and sorted by path, without hidden files and
+    A folder means the images in and below it, known by their suffix and sorted by path, without hidden files and
     folders. A file may have any name.
     """
     sources = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -259,7 +259,7 @@ def _hash(file: BinaryIO, path: AnyPath) -> str:
 
 
 class _PillowLimit:
-    """Context without Pillow's own pixel limit and warnings: it warns far below our limit and names no size.
+    """Context without Pillow's pixel limit and warnings, which are far below ours and name no size.
 
     Both are process-wide: the first thread to enter sets them, the last to leave restores them. No thread waits for
     another one's image.
@@ -348,7 +348,7 @@ def _scans(content: bytes) -> int:
 def _decoded_upright(image: PIL.Image.Image, file: BinaryIO, path: AnyPath) -> PIL.Image.Image:
     if image.format in ("JPEG", "MPO"):
         _reject_many_scans(file, path)
-    # Not ImageOps.exif_transpose: it writes the EXIF block anew, and fails where a tag nobody needs is damaged.
+    # Not ImageOps.exif_transpose: it rewrites the EXIF block, and fails where a tag that is not used is damaged.
     image.load()  # first, because Pillow itself turns a TIFF upright here and then drops the tag
     turn = _TO_UPRIGHT.get(_orientation(image))
     return image if turn is None else image.transpose(turn)

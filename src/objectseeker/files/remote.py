@@ -170,7 +170,7 @@ def _walk(system: Any, folder: str) -> Iterator[tuple[str, int]]:
 
 
 def _address(system: Any, path: str, root: str, url: str) -> str:
-    """Return the address of a file below `url`, which has more than the path: host, and the links of a chain."""
+    """Return the address of a file below `url`, with its host and the links of a chain."""
     first, *rest = url.split("::")
     if rest:
         return "::".join([f"{first.partition(':')[0]}://{path.lstrip('/')}", *rest])

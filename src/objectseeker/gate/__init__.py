@@ -1,4 +1,4 @@
-"""The release gate: hold a run against a policy, with a verdict for people, for build servers and for a safety case."""
+"""The release gate: apply a policy to a run, with a verdict for people and for build servers."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
     verdict.json, certificates.csv, images.csv, assurance.json, README.md     what follows from them
     software.json     the versions that made it: a record, from which nothing follows
 
-The same release gives the same bytes. A bundle is untrusted input, and reading it fails closed: members are stored
+The same release yields the same bytes. A bundle is untrusted input, and reading it fails closed: members are stored
 uncompressed and have one of the names above, so nothing that is extracted can be larger than the file (no decompression
 bomb) or be written outside its folder (no path traversal).
 """
@@ -57,7 +57,7 @@ Content = bytes | Path
 
 
 class BundleMismatchError(ObjectSeekerError):
-    """The content of an audit bundle differs from what was written, or gives another verdict than it states.
+    """The content of an audit bundle differs from what was written, or implies another verdict.
 
     `differences` names what differs.
     """
@@ -102,7 +102,7 @@ def derived_files(files: ReleaseFiles, gate: GateResult, measurements: Tally) ->
 
 
 def verify_bundle(file: Path) -> GateResult:
-    """Recompute the verdict of a bundle from its content; reject a bundle that differs, naming the differences.
+    """Recompute the verdict of a bundle from its content; reject a bundle that differs.
 
     Raises:
         BundleMismatchError: The content differs from what was written.
@@ -180,7 +180,7 @@ def _extract(archive: zipfile.ZipFile, file: Path, folder: Path) -> list[str]:
             raise ObjectSeekerError(f"{readable(file)} has a member {plain(entry.filename)}: no audit bundle has that")
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise ObjectSeekerError(
-                f"{readable(file)} has {entry.filename} compressed: gate stores members as they are"
+                f"{readable(file)} has {entry.filename} compressed: gate stores members uncompressed"
             )
     if len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > file.stat().st_size:
         raise ObjectSeekerError(f"{readable(file)} has members twice or on top of each other: gate writes each once")
@@ -377,7 +377,7 @@ def _readme(gate: GateResult) -> str:
         "# Audit bundle of a release gate",
         "",
         "`objectseeker verify FILE.zip` recomputes the verdict from the boxes in here, without detector or images, and",
-        "rejects the file if anything in it differs. The file carries no signature: anyone who can write it can write",
+        "rejects the file if anything in it differs. The file carries no signature: anyone with write access can write",
         "another one. Keep its SHA-256 elsewhere, or sign it.",
         "",
         verdict_markdown(gate),

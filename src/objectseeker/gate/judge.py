@@ -126,7 +126,7 @@ class AttackResults:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DetectorCheckReport:
-    """The printed result of `objectseeker check --json`: the detector, masks and fill it ran with, and if it passed."""
+    """The result of `objectseeker check --json`: the detector, masks and fill it used, and if it passed."""
 
     detector: str
     masks: str | None
@@ -191,7 +191,7 @@ class GateResult:
         return sum(result.outcome == outcome for result in self.results)
 
     def summarize(self) -> str:
-        """Return the verdict in one sentence."""
+        """Return the verdict as one sentence."""
         if self.refuted:
             return f"{len(self.refuted)} certificates are refuted by an attack: the guarantee does not hold here"
         counts = {outcome: self.count(outcome) for outcome in WORST_FIRST}
@@ -404,7 +404,7 @@ def _detector_check_result(requirement: Requirement, release: Release) -> Requir
 
 
 def _attack_result(requirement: Requirement, policy: Policy, release: Release) -> RequirementResult:
-    """Measure the recall of the defended detector on the attacked objects: an upper bound under the worst patch.
+    """Measure recall of the defended detector on attacked objects, an upper bound for the worst patch.
 
     An object that several attacks target counts as detected if it survives all of them. Objects that are not in the run
     are skipped.
@@ -495,7 +495,7 @@ def _common_images(measurements: Tally, baseline: Tally) -> tuple[Ints, Ints]:
 
 
 def _object_numbers(measurements: Tally) -> dict[tuple[Any, ...], int]:
-    """Return the index of every object of a run, by image, class and box, as rows of attack.json name them."""
+    """Return the index of every object of a run by image, class and box, as attack.json names them."""
     columns = (measurements.image.tolist(), measurements.label.tolist(), measurements.box.tolist())
     return {
         (measurements.ids[image], measurements.names[label], *box): n

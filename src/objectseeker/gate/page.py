@@ -1,4 +1,4 @@
-"""The files of a verdict: gate.json, junit.xml, gate.md, and gate.html with images of the largest failing objects.
+"""The files of a verdict: gate.json, junit.xml, gate.md, and gate.html with failing objects.
 
 The page stands alone, in light and dark, on paper and on a phone. It runs no script.
 """
@@ -55,7 +55,7 @@ section { border: 1px solid var(--line); border-left: .4rem solid var(--mark); b
 .limit { top: 0; height: 1.6rem; border-left: 2px dashed var(--ink); }
 .value { top: .45rem; width: .7rem; height: .7rem; margin-left: -.35rem; border-radius: 50%; background: var(--mark); }
 .ends { display: flex; justify-content: space-between; gap: 1rem; margin: 0; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); gap: .6rem; }
+.examples { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(15rem, 100%), 1fr)); gap: .6rem; }
 figure { margin: 0; } img { width: 100%; height: auto; display: block; border-radius: 4px; }
 figcaption { font-size: .85rem; color: var(--soft); }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -79,7 +79,7 @@ def write_reports(
 def render_examples(
     gate: GateResult, images: Sequence[ObservedImage], label_map: LabelMap, rule: AnyRule
 ) -> dict[FailureExample, bytes | str]:
-    """Draw every failure example of every requirement: missed objects, uncertified objects, flagged images."""
+    """Draw every failure example: missed objects, uncertified objects and flagged images."""
     wanted: dict[str, list[FailureExample]] = {}
     for result in gate.results:
         for example in result.failure_examples:
@@ -99,7 +99,7 @@ def _render_example(image: ObservedImage, example: FailureExample, label_map: La
     except ObjectSeekerError as error:
         return str(error)
     if pixels.shape[1::-1] != (image.observation.width, image.observation.height):
-        return f"{image.path} is no longer the image that was observed"
+        return f"{image.path} is not the image that was observed"
     base = image.observation.base.with_min_score(rule.base_threshold)
     boxes, names = rule.prune(image.observation), label_map.detector_names
     if example.box is None:
@@ -204,7 +204,7 @@ def _examples(result: RequirementResult, examples: RenderedExamples) -> str:
     figures = "".join(_figure(example, examples.get(example, "")) for example in result.failure_examples)
     opened = "" if result.outcome == "pass" else " open"
     title = "Largest failing objects" if result.failure_examples[0].box else "Failing images"
-    return f'<details{opened}><summary>{title}</summary><div class="pictures">{figures}</div></details>'
+    return f'<details{opened}><summary>{title}</summary><div class="examples">{figures}</div></details>'
 
 
 def _figure(example: FailureExample, rendered: bytes | str) -> str:

@@ -1,6 +1,6 @@
-"""A release as files: the runs, defenses, policy and reports that a verdict is made from, and how it is judged.
+"""A release as files, and how it is judged: the runs, defenses, policy and reports of a verdict.
 
-Everything that a verdict depends on is in these files, so a copy of them gives the same verdict anywhere.
+A verdict depends on nothing else, so a copy of these files has the same verdict anywhere.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read_policy(file: Path) -> Policy:
 
 
 def load_bound_defense(run: Run, source: Defense | Path | str | None, template: Defense | None = None) -> Defense:
-    """Return a defense bound to the run: the given one, else the rule of `template` or the run's default rule."""
+    """Return `source` bound to the run, else the rule of `template`, else the run's default rule."""
     if source is not None:
         return run.bind_defense(source if isinstance(source, Defense) else Defense.load(source))
     if template is not None:
@@ -150,7 +150,7 @@ def run_files(run: Run) -> list[Path]:
 
 
 def without_path(defense: Defense) -> Defense:
-    """Return the defense without the path of its detector's file, which decides nothing and may be private."""
+    """Return the defense without the path of its detector's file, which may be private."""
     spec = defense.detector
     return replace(defense, detector=spec_without_path(spec)) if isinstance(spec, str) else defense
 
@@ -160,7 +160,7 @@ def _describe_defense(defense: Defense) -> dict[str, Any]:
 
 
 def _describe_run(run: Run) -> dict[str, Any]:
-    """Describe a run; the name of a part has the checksum of its content, verified when the run was opened."""
+    """Describe a run; a part's name has the checksum of its content, verified when the run was opened."""
     names = [f"{path.parent.name}/{path.name}" for path in run_files(run)[2:]]
     content = "\n".join([file_sha256(run.folder / MANIFEST), *names])
     return {
@@ -211,7 +211,7 @@ def _require_complete(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AttackedObject:
-    """What the gate reads of a row of attack.json."""
+    """The fields of a row of attack.json that the gate reads."""
 
     image: str
     object: int
@@ -224,7 +224,7 @@ class _AttackedObject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Attack:
-    """What the gate reads of attack.json."""
+    """The fields of attack.json that the gate reads."""
 
     patch: Patch
     certification_threshold: float

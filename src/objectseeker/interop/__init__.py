@@ -14,7 +14,7 @@ import numpy as np
 from objectseeker.core.boxes import Detections, Floats
 from objectseeker.errors import ObjectSeekerError, require_count, sanitize_line
 
-__all__ = ["of_coco", "of_fiftyone", "of_supervision", "to_coco", "to_fiftyone", "to_supervision"]
+__all__ = ["from_coco", "from_fiftyone", "from_supervision", "to_coco", "to_fiftyone", "to_supervision"]
 
 
 def to_supervision(detections: Detections, names: Sequence[str] | None = None) -> Any:
@@ -34,10 +34,10 @@ def to_supervision(detections: Detections, names: Sequence[str] | None = None) -
     )
 
 
-def of_supervision(theirs: Any) -> Detections:
-    """The boxes of anything with xyxy, confidence and class_id, as `supervision.Detections` has them.
+def from_supervision(theirs: Any) -> Detections:
+    """Convert from anything with xyxy, confidence and class_id, such as `supervision.Detections`.
 
-    Lost: masks, tracks and whatever else lies beside the boxes. Without confidence, as in ground truth, scores are 1.
+    Lost: masks, tracks and all other data. Without confidence, as in ground truth, scores are 1.
     """
     boxes, labels = theirs.xyxy, theirs.class_id
     if labels is None and len(boxes):
@@ -49,7 +49,7 @@ def of_supervision(theirs: Any) -> Detections:
 def to_coco(
     detections: Detections, image_id: Hashable, category_ids: Sequence[int] | None = None
 ) -> list[dict[str, Any]]:
-    """Rows of COCO results, as `COCO.loadRes` takes them.
+    """Convert to rows of COCO results, as `COCO.loadRes` takes them.
 
     `category_ids` are the ids of the labels in the dataset; without them label 0 is category 1, as COCO counts.
     """
@@ -65,8 +65,10 @@ def to_coco(
     ]
 
 
-def of_coco(rows: Iterable[Mapping[str, Any]], category_ids: Sequence[int] | None = None) -> dict[Hashable, Detections]:
-    """The boxes of each image, by its id, of COCO results or annotations; `category_ids` as in `to_coco`.
+def from_coco(
+    rows: Iterable[Mapping[str, Any]], category_ids: Sequence[int] | None = None
+) -> dict[Hashable, Detections]:
+    """Convert from COCO results or annotations: detections by image id; `category_ids` as in `to_coco`.
 
     Widths and heights were rounded when they were written: the right and the lower side may differ in the last digit.
     Lost: every entry but image_id, category_id, bbox and score; without a score, as in annotations, it is 1.
@@ -89,7 +91,7 @@ def of_coco(rows: Iterable[Mapping[str, Any]], category_ids: Sequence[int] | Non
 
 
 def to_fiftyone(detections: Detections, width: int, height: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The fields of one `fiftyone.Detection` per box: `[fo.Detection(**fields) for fields in to_fiftyone(...)]`.
+    """Convert to `fiftyone.Detection` fields: `[fo.Detection(**fields) for fields in to_fiftyone(...)]`.
 
     FiftyOne keeps boxes as shares of an image of width x height pixels, and class names instead of labels.
     """
@@ -100,8 +102,8 @@ def to_fiftyone(detections: Detections, width: int, height: int, names: Sequence
     ]
 
 
-def of_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) -> Detections:
-    """The boxes of a `fiftyone.Detections`, or of a list of `fiftyone.Detection` or of their fields.
+def from_fiftyone(theirs: Any, width: int, height: int, names: Sequence[str]) -> Detections:
+    """Convert from `fiftyone.Detections`, or from a list of `fiftyone.Detection` or of their fields.
 
     Pixels come back up to rounding: shares of the image were stored. Lost: every other field; without a confidence, as
     in ground truth, the score is 1.

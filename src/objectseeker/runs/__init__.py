@@ -1,1 +1,1 @@
-"""A run: what a detector saw of every view of every image, written by `observe`, read by everything after it."""
+"""Runs: a detector's boxes in every view of every image, written by `observe` and read by the rest."""

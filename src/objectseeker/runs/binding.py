@@ -1,4 +1,4 @@
-"""A run and a defense: what is certified from a run must be what is deployed.
+"""Bind a defense to a run: the certified defense must be the deployed one.
 
 All checks are here: whether a defense is that of a run, and whether a run stores scores low enough for what uses it.
 """
@@ -45,7 +45,7 @@ def run_defense(
 
 
 def bind_defense(manifest: Manifest, defense: Defense, folder: Path) -> Defense:
-    """Return `defense` with the fingerprint of the run's detector; reject another defense, naming each difference."""
+    """Return `defense` with the fingerprint of the run's detector; reject another one and say why."""
     settings = manifest.observation_settings
     differences = [
         *_detector_differences(manifest, defense),

@@ -83,7 +83,7 @@ def open_engine(
     cluster: ClusterRequest | None = None,
     on_warning: Callable[[str], None] = lambda message: None,
 ) -> Iterator[Engine]:
-    """Open the engine for the detector that `load_detector(spec, **options)` returns: this machine, or a Ray cluster.
+    """Open the engine for the detector `load_detector(spec, **options)`: this machine, or a Ray cluster.
 
     The option `device` may name several devices of this machine, with commas; cuda means all GPUs.
     """
@@ -104,7 +104,7 @@ def open_engine(
 
 
 def all_gpus() -> list[str]:
-    """Return the CUDA devices of this machine by name; plain cuda if there is one, or if torch does not say."""
+    """Return the CUDA devices of this machine by name; plain cuda if there is one, or torch is missing."""
     if find_spec("torch") is None:
         return ["cuda"]
     import torch
@@ -131,7 +131,7 @@ def _ray_engine(
 
 @dataclass(frozen=True, slots=True)
 class LocalEngine:
-    """Distributes images over `detectors`: the same detector on several GPUs, or just one; one thread for each.
+    """Distributes images over `detectors`, the same detector on each GPU, with one thread for each.
 
     Which of them observes an image changes nothing, so they must have the same fingerprint. `spec` and `options` are
     the arguments of `load_detector` that made them, if it did.
@@ -159,7 +159,7 @@ class LocalEngine:
 def _dispatch(
     detectors: Sequence[LoadedDetector], job: ObservationJob, tasks: Iterator[ImageTask]
 ) -> Generator[StoredBoxes, None, None]:
-    """Observe every task with whichever detector is free. A failure or an interrupt does not wait for the rest."""
+    """Observe every task with any free detector. A failure or an interrupt does not wait for the rest."""
     lock, stopped, images = threading.Lock(), threading.Event(), prefetch_images(tasks)
     results: Queue[StoredBoxes | BaseException | None] = Queue(maxsize=2 * len(detectors))
     awaited: dict[int, Reading] = {}  # by thread: the image it may be waiting for

@@ -37,7 +37,7 @@ OptionValue = str | int | float | tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ObservationSettings:
-    """How images are observed: under which masks, in which batches, and down to which scores boxes are stored.
+    """The settings of observing images: masks, batch size, and the lowest scores that are stored.
 
     `batch_size` is the number of views per call of the detector, None for a detector that makes its own batches. Boxes
     with scores below `base_floor` (unmasked image) or `mask_floor` (masked views) are not stored, so no threshold below

@@ -66,7 +66,7 @@ def observe(
     on_progress: Progress = lambda done, total: None,
     on_warning: Warn = lambda message: None,
 ) -> Run:
-    """Run a detector on every view of every image and store its boxes, from which everything else is computed.
+    """Run a detector on every view of every image and store its boxes, for all that follows.
 
     It can be interrupted at any time: call it again with the same arguments to resume. A run grows if `limit` is larger
     than before, and ends as one that was made at once; it is never made smaller.
@@ -150,7 +150,7 @@ def observe(
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The size of a job; `reason` is one sentence on the number of views."""
+    """The size of a job; `reason` explains the number of views."""
 
     images: int
     views_per_image: int
@@ -160,7 +160,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class TimeEstimate:
-    """How long a plan takes on this machine."""
+    """The time that a plan takes on this machine."""
 
     plan: RunPlan
     seconds_per_view: float
@@ -177,7 +177,7 @@ class TimeEstimate:
 def plan_run(
     dataset: Dataset, settings: ObservationSettings = DEFAULT_SETTINGS, *, limit: int | None = None
 ) -> RunPlan:
-    """Return the size of the job without doing anything; reject rolling masks for images that are not frames."""
+    """Return the size of the job without running it; reject rolling masks for images without frames."""
     if isinstance(settings.masks, Rolling) and next(iter(dataset.images)).frame is None:
         raise ObjectSeekerError(
             f"{settings.masks} is for sequences, and {dataset.spec} has none: use {settings.masks.recipe}, or put "
@@ -277,7 +277,7 @@ def _as_dataset(images: str | Path | Dataset | Iterable[Image], out: Path) -> Da
 def _defense_and_settings(
     detector: str | Defense | Detector | Engine, options: Mapping[str, Any], base_floor: float, mask_floor: float
 ) -> tuple[Defense | None, ObservationSettings]:
-    """Return the defense to observe, if the detector can be loaded again, and the settings to observe with."""
+    """Return the defense to observe, if its detector can be loaded again, and the observation settings."""
     given = {name: value for name, value in options.items() if value is not None}
     if isinstance(given.get("masks"), str):
         given["masks"] = parse_recipe(given["masks"])

@@ -1,4 +1,4 @@
-"""A Ray cluster: long-lived workers that load the detector once, and a driver that assigns images and collects boxes.
+"""A Ray cluster: workers that load the detector once, and a driver that assigns them images.
 
 At most `QUEUED_TASKS` tasks of a worker are under way, so neither side ever holds more than a few images' worth. A
 worker that dies costs what it had under way: these images go to others, one at a time, and a new worker replaces it. An
@@ -93,7 +93,7 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """The boxes of some tasks, one item per part. With a `failure`, only of those before the one that failed."""
+    """The boxes of some tasks, per part. With a `failure`, only of those before the one that failed."""
 
     stored: list[StoredBoxes]
     seconds: float
@@ -189,7 +189,7 @@ class RayEngine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(Exception):  # a lost cluster cannot be told, and there is another error to show
+        with suppress(Exception):  # a lost cluster does not respond, and there is another error to show
             for slot in self._slots:
                 self._ray.kill(slot.actor)
         self._slots.clear()
@@ -333,7 +333,7 @@ class RayEngine:
                 yield slot, images, result
 
     def _remove_worker(self, slot: _Slot, error: Exception) -> None:
-        """Give the images of a lost worker to others; end the run if an image, or loading, ends worker after worker."""
+        """Reassign the images of a lost worker; end the run if an image, or loading, ends worker after worker."""
         self._slots.remove(slot)
         self._rescaled_at = -math.inf  # replace it at once
         self._ray.kill(slot.actor)  # it may only be unreachable

@@ -1,6 +1,6 @@
-"""Whether a run may be resumed with the settings requested, and what it becomes.
+"""Resume a run: may the requested settings continue it, and what it becomes.
 
-Whether the images are still those that were observed is decided without reading all of them again. A run stores a hash
+A check decides, without reading all images again, whether they are still those that were observed. A run stores a hash
 of every image's file with its boxes. A file that changed since its boxes were written, or shortly before, according to
 the file system, is read again and must have that hash; so must a few others, spread over the run, in case a whole
 folder was replaced. Images at addresses are not checked.
@@ -66,7 +66,7 @@ def resumed_manifest(run: Run, requested: Manifest) -> Manifest:
 
 
 def first_changed_image(run: Run, entries: Iterable[DatasetImage]) -> Path | None:
-    """Return the first image that is not the one that was observed; `entries` are the images as they are now."""
+    """Return the first image that is not the one observed; `entries` are the images as of now."""
     if not run.parts:
         return None
     step = max(len(run.manifest.images) // SPOT_CHECKS, 1)
@@ -89,7 +89,7 @@ def first_changed_image(run: Run, entries: Iterable[DatasetImage]) -> Path | Non
 
 
 def _finished(run: Run, number: int, part: Iterable[tuple[int, DatasetImage]]) -> Iterator[tuple[int, Path, Path]]:
-    """Iterate over the finished images of a part that are local files, each with the file that holds its boxes."""
+    """Iterate over a part's finished images that are local files, each with the file with its boxes."""
     finished = set(run.parts.images_of(number))
     for index, entry in part:
         if index in finished and not isinstance(entry.path, Url):
@@ -126,7 +126,7 @@ def _setting_differences(old: Manifest, new: Manifest) -> list[str]:
 
 
 def _identifying_settings(manifest: Manifest) -> dict[str, object]:
-    """Return what must be equal to resume a run: everything else follows from it, or is only for the reader."""
+    """Return the settings that must be equal to resume a run; all others follow or only inform."""
     observed = {
         item.name.replace("_", " "): getattr(manifest.observation_settings, item.name)
         for item in fields(ObservationSettings)
@@ -145,7 +145,7 @@ def _class_differences(old: tuple[str, ...], new: tuple[str, ...]) -> list[str]:
 
 
 def _software_differences(old: Manifest, new: Manifest) -> list[str]:
-    """Name packages of another version than when the run began: they may round differently, or write other bytes.
+    """Name packages of another version than when the run began: rounding or bytes may differ.
 
     A package that only one side has installed was not used. Python itself computes nothing here.
     """

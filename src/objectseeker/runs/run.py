@@ -1,4 +1,4 @@
-"""Observations on disk: a folder that `observe` writes, that can be interrupted and resumed, and that everything reads.
+"""Runs on disk: folders that `observe` writes, and resumes after an interrupt, and all else reads.
 
     run.json                         settings (see `manifest`)
     images.parquet                   images and ground truth (see `tables`)
@@ -121,7 +121,7 @@ class PartIndex(Mapping[int, Path]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run as it is on disk; `observe` and `open_run` return one.
+    """A run on disk; `observe` and `open_run` return one.
 
     `parts` are the intact parts by image number and `damaged` the files that are not intact. `unreadable` states why
     images could not be read, by number. `orphaned` are pending files whose images are in a part already: the run was
@@ -176,7 +176,7 @@ class Run:
 
     @property
     def labeled(self) -> bool:
-        """Whether the dataset has ground truth."""
+        """Return whether the dataset has ground truth."""
         return self.manifest.dataset_labels is not None
 
     @property
@@ -188,7 +188,7 @@ class Run:
         return LabelMap(names, self.manifest.dataset_names, np.array(labels, np.int64))
 
     def defense(self, rule: AnyRule | None = None, threshold_schedule: ThresholdSchedule | None = None) -> Defense:
-        """Return the defense that was observed: the run's detector, masks, fill and batch size, with this rule.
+        """Return the defense that was observed: the run's detector, masks, fill and batch size, with a rule.
 
         The default rule is that of the detector, with thresholds by `threshold_schedule` if that is given.
         """
@@ -221,7 +221,7 @@ class Run:
         return bind_defense(self.manifest, defense, self.folder)
 
     def images(self) -> Sequence[ObservedImage]:
-        """Return the finished images, in dataset order: boxes with the detector's labels, objects with the dataset's.
+        """Return the finished images in dataset order: detector labels on boxes, dataset labels on objects.
 
         Objects of classes the detector does not know are omitted; boxes of classes the dataset lacks are kept, since
         the deployed detector has them, too. Images are read on access, and only those of one part are kept.
@@ -348,7 +348,7 @@ class StoredImages(Sequence[ObservedImage]):
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open the run in `folder` and verify every part's checksum; it may be unfinished or have damaged parts.
+    """Open the run in `folder` and verify its checksums; it may be unfinished or have damaged parts.
 
     Args:
         folder: What `observe` wrote.

@@ -1,4 +1,4 @@
-"""The Parquet files of a run: images.parquet, its images and their ground truth, and parts, the boxes of its images.
+"""The Parquet files of a run: images.parquet (images and ground truth), and the parts (boxes).
 
 images.parquet has one row per image: id, path, width and height (null if no annotation states them) and, with one entry
 per object, ground_truth (x1, y1, x2, y2 of all of them in a row), label, ignore and crowd. Images of sequences also
@@ -276,7 +276,7 @@ class StoredBoxes:
 
 
 def encode_boxes(stored: StoredBoxes) -> bytes:
-    """Encode boxes as a part: equal boxes are equal bytes. Floats split by byte take less space, with equal values."""
+    """Encode boxes as a part: equal boxes are equal bytes. Floats split by byte take less space."""
     floats = [*COORDINATES, "score"]
     boxes = stored.boxes
     columns = [stored.image, stored.mask, *boxes.xyxy.T, boxes.score, boxes.label]

@@ -1,4 +1,4 @@
-"""Observing images with a detector: what is done (`ImageTask`, `ObservationJob`) and how (`observe_tasks`)."""
+"""Observe images with a detector: the work (`ImageTask`, `ObservationJob`) and `observe_tasks`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Reading = Future[LoadedImage | StoredBoxes]  # the latter says that the image is
 
 @dataclass(frozen=True, slots=True)
 class ObservationJob:
-    """What all images of a run have in common; `names` are the detector's."""
+    """The settings that all images of a run share; `names` are the detector's."""
 
     settings: ObservationSettings
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class ObservationJob:
 
 @dataclass(frozen=True, slots=True)
 class DetectorDescription:
-    """What a run states about its detector, and about the environment it runs in.
+    """The detector of a run, and the environment it runs in.
 
     `spec` and `options` are what `load_detector` made it of, without what only says where it runs (device, workers);
     spec is None for a detector that was passed as an object. `unverified_reason` says why its fingerprint may not tell
@@ -84,7 +84,7 @@ class DetectorDescription:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Observes images somewhere. Whatever the engine, only the process that called `observe` writes the run."""
+    """Observes images anywhere. Only the process that called `observe` writes the run."""
 
     def describe(self) -> DetectorDescription:
         """Describe the detector that is used."""
@@ -93,7 +93,7 @@ class Engine(Protocol):
     def observe(self, job: ObservationJob, tasks: Iterator[ImageTask]) -> Generator[StoredBoxes, None, None]:
         """Yield the boxes of the tasks, in any order; each result is about images of one part.
 
-        Tasks are taken only as fast as they are processed, and closing the generator ends the work.
+        Tasks are taken only when the previous ones are done, and closing the generator ends the work.
         """
         ...
 
@@ -116,7 +116,7 @@ def describe_detector(
 
 
 def prefetch_images(tasks: Iterable[ImageTask]) -> Iterator[tuple[ImageTask, Reading]]:
-    """Iterate over tasks with what `load_task` returns, reading the next few while the detector works on one.
+    """Iterate over tasks with the result of `load_task`, reading ahead while the detector works.
 
     These threads never block: neither when this generator is closed, in whatever thread, nor when the process ends. A
     storage that does not answer must not keep it.
@@ -149,7 +149,7 @@ def _read(queue: SimpleQueue[tuple[ImageTask, Reading] | None]) -> None:
             finish = partial(future.set_result, load_task(task))
         except BaseException as error:  # raised again where the image is used
             finish = partial(future.set_exception, error)
-        with suppress(InvalidStateError):  # cancelled meanwhile
+        with suppress(InvalidStateError):  # canceled meanwhile
             finish()
 
 

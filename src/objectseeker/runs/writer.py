@@ -133,9 +133,9 @@ class RunWriter:
 
 @contextmanager
 def open_writer(folder: str | Path, manifest: Manifest) -> Iterator[RunWriter]:
-    """Open the run in `folder`, new or started with the same settings, locked against other writers; it may grow.
+    """Open the run in `folder`, new or with the same settings, and lock it against other writers.
 
-    Damaged parts are removed, so that their images count as not finished; the writer's run lists them.
+    It may grow. Damaged parts are removed, so that their images count as not finished; the writer's run lists them.
     """
     folder = Path(folder)
     with _locked(folder):

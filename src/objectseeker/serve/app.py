@@ -216,7 +216,7 @@ class AccessLogMiddleware:
 
 
 def _query_flags(request: Request, *flags: str) -> bool:
-    """Return whether one of these flags is 1; reject any other query, which would otherwise be ignored silently."""
+    """Return whether one of these flags is 1; reject any other query instead of ignoring it."""
     items = request.query_params.multi_items()
     names = [name for name, _ in items]
     for name, value in items:

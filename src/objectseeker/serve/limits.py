@@ -52,7 +52,7 @@ class ServerLimits:
         max_concurrent_requests: Requests at a time, including those still being received; each may hold `max_body_mb`.
         max_body_mb: Size of a request body, in million bytes.
         max_megapixels: Size of an image.
-        queue_timeout: Seconds an image may wait until detection starts.
+        queue_timeout: Seconds that an image may wait until detection starts.
         receive_timeout: Seconds to receive a request, and to deliver its response.
 
     Raises:
@@ -180,7 +180,7 @@ def allowed_hosts(listener: socket.socket, host: str) -> tuple[str, ...] | None:
 
 
 def is_allowed_host(host_header: str, hosts: Sequence[str]) -> bool:
-    """Return whether a Host header, with or without a port, is localhost, a loopback address, or one of `hosts`."""
+    """Return whether a Host header, with or without a port, is a loopback address or one of `hosts`."""
     name = host_header.strip()
     if name.startswith("["):
         name = name[1:].partition("]")[0]

@@ -23,7 +23,7 @@ log = logging.getLogger(f"{PACKAGE_LOGGER}.serve")
 
 
 class JsonLogHandler(logging.Handler):
-    """Writes each record as a JSON line: time, level, event, and the fields passed as `extra={"fields": {...}}`."""
+    """Writes records as JSON lines: time, level, event, and fields passed as `extra={"fields": ...}`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         line: dict[str, Any] = {
@@ -34,12 +34,12 @@ class JsonLogHandler(logging.Handler):
         }
         if record.exc_info:
             line["traceback"] = "".join(traceback.format_exception(*record.exc_info))[-8 * MAX_EVENT_LENGTH :]
-        with suppress(OSError):  # a full disk or a closed pipe is no reason to stop serving
+        with suppress(OSError):  # keep serving with a full disk or a closed pipe
             print(json.dumps(line), file=sys.stdout, flush=True)
 
 
 def log_as_json() -> None:
-    """Log everything from this package and its server as JSON lines, and nothing else."""
+    """Log this package and its server as JSON lines; silence everything else."""
     for name in (PACKAGE_LOGGER, *SERVER_LOGGERS):
         logger = logging.getLogger(name)
         logger.handlers[:], logger.propagate = [JsonLogHandler()], False

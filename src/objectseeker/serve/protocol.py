@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, version 2, with its binary tensor extension; and the JSON response to an image file.
+"""The Open Inference Protocol v2 with binary tensors, and the JSON response to an image file.
 
 A request is a JSON document, or one followed by the bytes of its tensors; the header Inference-Header-Content-Length
 is then the length of the document. https://github.com/kserve/open-inference-protocol
@@ -62,7 +62,7 @@ OUTPUTS_BY_NAME = {output.name: output for output in (*OUTPUTS, *CERTIFIED_OUTPU
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """The served defense with its detector's fingerprint, the class names, and the threat model of certificates."""
+    """The served defense, its detector's fingerprint, the class names, and the threat model."""
 
     name: str
     defense: Defense
@@ -246,7 +246,7 @@ def _flatten(data: Any, sides: Sequence[int]) -> list[Any] | None:
 def write_response(
     request: InferenceRequest, tensors: Mapping[str, Array], header: Mapping[str, Any]
 ) -> tuple[bytes, int | None]:
-    """Return the response body, which begins with the fields of `header`, and its JSON length if tensors follow."""
+    """Return the body, which begins with `header`, and its JSON length if tensors follow."""
     outputs, binary = [], []
     for output, is_binary in request.outputs:
         tensor = np.ascontiguousarray(tensors[output.name], DATATYPES[output.datatype])

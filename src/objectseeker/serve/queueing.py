@@ -35,7 +35,7 @@ class InferenceResult(NamedTuple):
 
 
 class _QueuedImage:
-    """An image in the queue. An executor keeps even cancelled work, so `drop` releases the image's bytes."""
+    """An image in the queue. An executor keeps even canceled work, so `drop` releases the image's bytes."""
 
     def __init__(self, load: Callable[[], Image], threat: ThreatModel | None) -> None:
         self.load, self.threat, self.enqueued = load, threat, time.monotonic()
@@ -132,7 +132,7 @@ class Workers:
             self._metrics.alerts.inc()
 
     def close(self) -> None:
-        """Finish what has started, and nothing else."""
+        """Finish what has started; start nothing else."""
         self._reader.shutdown(cancel_futures=True)
         self._devices.shutdown(cancel_futures=True)
 

@@ -111,7 +111,7 @@ class _LimitedProtocol(H11Protocol):  # type: ignore[misc]  # Any where uvicorn 
             self.transport.abort()
 
     def _answer(self, status: int, message: str, *headers: tuple[bytes, bytes]) -> None:
-        """Respond without the application and hang up; abort after a moment if the client does not read even that."""
+        """Respond without the application and hang up; abort after a moment if the client does not read."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
             body = json.dumps({"error": message}).encode()
             fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *headers]

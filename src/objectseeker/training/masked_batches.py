@@ -57,7 +57,7 @@ def kept_parts(masked: Tensor, axis: Tensor, start: Tensor, end: Tensor, width: 
 
 
 def visible_targets(boxes: Tensor, present: Tensor, kept: Tensor, min_visible: float) -> tuple[Tensor, Tensor]:
-    """Return the visible parts of boxes (N, M, 4) inside their samples, and which of those `present` remain targets.
+    """Return the visible parts of boxes (N, M, 4) in their samples, and which `present` ones stay targets.
 
     Decided in float64, as for a single image.
     """
@@ -66,7 +66,7 @@ def visible_targets(boxes: Tensor, present: Tensor, kept: Tensor, min_visible: f
 
 
 def mask_and_move(images: Tensor, kept: Tensor, shift: Tensor | None = None, *, fill: float | None = None) -> Tensor:
-    """Fill everything outside the kept parts of samples (N, C, H, W), then move each left and up by its `shift`.
+    """Fill samples (N, C, H, W) outside their kept parts, then move each left and up by its `shift`.
 
     `shift` (N, 2) is in whole pixels; pixels that move in from outside are filled as well.
     """

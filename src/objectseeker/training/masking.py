@@ -32,7 +32,7 @@ MaskMode = Literal["fill", "crop"]
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A mask: the columns (`axis` 0) or rows (`axis` 1) from `start` up to, not including, `end` are removed."""
+    """A mask that removes the columns (`axis` 0) or rows (`axis` 1) in [`start`, `end`)."""
 
     axis: int
     start: int
@@ -106,7 +106,7 @@ def draw_strip(
 def strip_from_numbers(
     numbers: Any, width: int, height: int, *, probability: float, band_fraction: float, band_widths: tuple[float, float]
 ) -> tuple[Any, Any, Any, Any]:
-    """Map four random numbers from [0, 1) to a mask: whether there is one, its axis, its start and its end.
+    """Map four random numbers from [0, 1) to a mask: whether it exists, its axis, start and end.
 
     Takes numbers, or four arrays or tensors, and returns the same.
     """
@@ -312,7 +312,7 @@ def fill_value(is_float: bool, fill: float | None) -> float:
 
 
 def intersect_boxes(boxes: Any, rectangles: Any) -> Any:
-    """Return the part of every box (..., 4) within its rectangle (..., 4), with zero area if they are disjoint."""
+    """Return the part of every box (..., 4) within its rectangle (..., 4), of zero area if disjoint."""
     corners = boxes.reshape(*boxes.shape[:-1], 2, 2)
     return corners.clip(rectangles[..., None, :2], rectangles[..., None, 2:]).reshape(boxes.shape)
 
