@@ -338,7 +338,7 @@ def test_by_default_all_verbs_use_one_rule(workplace):
     counted = [row for row in certified["objects"] if not row["ignored"]]
     for where in ("far", "close", "over"):
         share = 100 * sum(row[where] for row in counted) / len(counted)
-        assert evaluated["objectseeker"]["certified_recall"][where] == pytest.approx(share)
+        assert evaluated["defended"]["certified_recall"][where] == pytest.approx(share)
 
 
 @pytest.mark.parametrize(("masks", "fill"), [("pairs:2", 114), ("halves:4", 0), ("bands:5%", 30)])
@@ -385,5 +385,5 @@ def test_tune_ends_with_a_file_that_detect_takes(workplace):
     assert answer["defense"]["sha256"] == defense.sha256
     run(workplace, "detect", "photos/1.png", "--defense", "tuned/defense.json", "--out", "by-tuned")
     evaluated = json.loads(run(workplace, "evaluate", out.name, "--defense", "tuned/defense.json", "--json").stdout)
-    assert evaluated["objectseeker"]["mask_threshold"] == defense.rule.mask_threshold  # to the last bit
-    assert evaluated["objectseeker"]["base_threshold"] == defense.rule.base_threshold
+    assert evaluated["defended"]["mask_threshold"] == defense.rule.mask_threshold  # to the last bit
+    assert evaluated["defended"]["base_threshold"] == defense.rule.base_threshold

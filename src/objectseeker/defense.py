@@ -365,7 +365,8 @@ def set_defense_value(defense: Defense, setting: str) -> Defense:
     key, equals, text = (part.strip() for part in setting.partition("="))
     if not equals or key not in SETTINGS:
         raise ObjectSeekerError(
-            f"not a setting of a defense: got {setting!r}. Use KEY=VALUE with {', '.join(SETTINGS)}."
+            f"not a setting of a defense: got {setting[:80]!r}. Use KEY=VALUE, with a key that "
+            "`objectseeker defense show builtin` lists."
         )
     try:
         value = None if text.lower() == "none" else json.loads(text)

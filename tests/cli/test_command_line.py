@@ -106,17 +106,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(workplace, arguments, message
 
 
 def test_check_passes_and_fails(workplace):
-    done = run(workplace, "check", "python:mine:detect", "photos/one.png", "--masks", "halves:2")
+    done = run(workplace, "check", "python:mine:detect", "photos/one.png", "--set", "masks=halves:2")
     assert "All checks passed." in done.stdout
     assert "FAIL" not in done.stdout
     assert "cost  an image of " in done.stdout
     assert "defended with halves:2 (9 forward passes)" in done.stdout
-    following = "objectseeker observe IMAGES --out run --detector python:mine:detect --masks halves:2"
-    assert done.stdout.endswith(f"All checks passed. Next: {following}\n")
-    done = run(workplace, "check", "python:mine:broken", "photos/one.png", "--masks", "halves:2", "--json", code=1)
+    following = "objectseeker observe IMAGES --detector python:mine:detect --set masks=halves:2 --out run"
+    assert done.stdout.endswith(f"All checks passed.\nNext: {following}\n")
+    done = run(workplace, "check", "python:mine:broken", "photos/one.png", "--set", "masks=halves:2", "--json", code=1)
     answer = json.loads(done.stdout)
     assert not answer["passed"]
     assert any(f["passed"] is False and "batch" in f["name"] for f in answer["checks"])
+    run(workplace, "defense", "new", "python:mine:detect", "--set", "masks=halves:2", "--out", "d.json")
+    done = run(workplace, "check", "--defense", "d.json", "photos/one.png", "--set", "batch_size=4")
+    following = "objectseeker detect IMAGES --defense d.json --set batch_size=4 --out results"
+    assert done.stdout.endswith(f"All checks passed.\nNext: {following}\n")
+    done = run(workplace, "check", "builtin", "photos/one.png", "--defense", "d.json", code=2)
+    assert "SPEC and --defense name a detector each: got builtin and d.json. Omit one." in done.stderr
 
 
 def test_demo_certifies_the_photographs(tmp_path):

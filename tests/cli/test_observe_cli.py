@@ -29,10 +29,11 @@ def workplace(tmp_path_factory):
 def test_a_run_grows_and_says_how_far_it_was(workplace):
     """Its folder may look like markup."""
     done = run(workplace, *OBSERVE, "--out", "run[test]", "--limit", 2)
-    assert done.stdout == "2 images observed in run[test]\n"
+    following = "Next: objectseeker tune 'run[test]' --out tuned\n"
+    assert done.stdout == f"2 images observed in run[test]\n{following}"
     done = run(workplace, *OBSERVE, "--out", "run[test]")
     assert "2 of 6 images are done already" in done.stderr
-    assert done.stdout == "6 images observed in run[test]\n"
+    assert done.stdout == f"6 images observed in run[test]\n{following}"
 
 
 def test_a_sample_is_recorded_and_shown(workplace):
@@ -47,9 +48,9 @@ def test_a_sample_is_recorded_and_shown(workplace):
         (["--limit", 2, "--sample", 2], "give --limit (the first images) or --sample (some of all), not both"),
         (["--seed", 2], "--seed draws a sample: say with --sample of how many images"),
         (["--sample", 2, "--seed", -1], "0"),  # in the words of whichever Typer there is
-        (["--engine", "ray", "--cpus-per-worker", "1e-8"], "cpus-per-worker must have at most 4 decimals"),
-        (["--fill", "99999999999999999999", "--estimate"], "fill must be a gray value within 0 to 255"),
-        (["--engine", "x" * 10_000], "engine must be one of local, ray, got 'xxx"),
+        (["--workers", 2], "--workers 2 needs a Ray cluster: add --ray auto or --ray local"),
+        (["--set", "fill=99999999999999999999", "--estimate"], "fill must be a gray value within 0 to 255"),
+        (["--set", "x" * 10_000], "not a setting of a defense: got 'xxx"),
     ],
 )
 def test_bad_options_are_one_sentence(workplace, options, named, monkeypatch):

@@ -22,7 +22,7 @@ def test_own_names_and_odd_annotations_get_through(tmp_path):
     annotations.append({"id": 1, "image_id": 7, "category_id": 44, "bbox": [3, 3, 5, 0], "iscrowd": 0})
     content = {"images": images, "annotations": annotations, "categories": [{"id": 44, "name": "bright"}]}
     (tmp_path / "truth.json").write_text(json.dumps(content))
-    detector = ["-d", "python:mine:detect", "--names", "names.txt", "--masks", "halves:6"]
+    detector = ["-d", "python:mine:detect", "--set", "class_names=@names.txt", "--masks", "halves:6"]
     done = run(tmp_path, "observe", "coco:truth.json:photos", *detector, "--out", "run", code=2)
     assert "the detector knows none of the dataset's classes" in done.stderr
     arguments = ["observe", "coco:truth.json:photos", *detector, "--class-map", "hell=bright", "--out", "run"]

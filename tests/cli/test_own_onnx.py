@@ -88,10 +88,10 @@ def test_from_check_detector_to_report(tmp_path, call):
     write_graph(tmp_path / "blobs.onnx")
     truth = write_data(tmp_path)
     (tmp_path / "names.txt").write_text("\n".join(NAMES))
-    graph = ("onnx:blobs.onnx", "--names", "names.txt")
+    graph = ("onnx:blobs.onnx", "--set", "class_names=@names.txt")
     data, masks = "coco:own.json:photos", ("--masks", "halves:6")
 
-    checked = json.loads(call("check", *graph, "photos/7.png", "--json")[0])
+    checked = json.loads(call("check", "onnx:blobs.onnx", "photos/7.png", *graph[1:], "--json")[0])
     assert checked["passed"]
 
     observe = ("observe", data, "--detector", *graph, *masks, "--out", "run")
@@ -105,8 +105,8 @@ def test_from_check_detector_to_report(tmp_path, call):
     answer = json.loads(call("evaluate", "run", *tuned, "--json")[0])
     assert (answer["images"], answer["objects"]) == (7, len(truth))
     assert {row["class"] for row in answer["per_class"]} == set(CATEGORIES.values())
-    assert answer["undefended"]["ap50"] == answer["objectseeker"]["ap50"] == pytest.approx(100)
-    assert answer["objectseeker"]["certified_recall"]["far"] > 90
+    assert answer["undefended"]["ap50"] == answer["defended"]["ap50"] == pytest.approx(100)
+    assert answer["defended"]["certified_recall"]["far"] > 90
 
     rows = json.loads(call("certify", "run", *tuned, "--json")[0])["objects"]
     assert sorted({row["class"] for row in rows}) == sorted(CATEGORIES.values())

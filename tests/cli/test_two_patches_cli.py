@@ -34,10 +34,10 @@ def test_evaluate_and_certify_against_two_patches_agree(workplace):
         arguments = ["--patch", 0.03, "--patches", count, "--alpha", 0.5, "--beta", 0, "--json"]
         found = json.loads(run(workplace, "evaluate", "run", *arguments).stdout)
         assert found["settings"]["patch_count"] == count
-        arguments = ["--patch", 0.03, "--patches", count, "--mask-threshold", found["objectseeker"]["mask_threshold"]]
+        arguments = ["--patch", 0.03, "--patches", count, "--mask-threshold", found["defended"]["mask_threshold"]]
         run(workplace, "certify", "run", *arguments, "--out", f"{count}.csv")
         rows = list(csv.DictReader((workplace / f"{count}.csv").open()))
-        shares = found["objectseeker"]["certified_recall"]
+        shares = found["defended"]["certified_recall"]
         for where in ("far", "close", "over"):
             assert shares[where] == 100 * np.mean([row[where] == "True" for row in rows])
         return shares

@@ -214,7 +214,7 @@ def test_a_guess_at_the_pixels_is_said_and_what_to_write_for_others_can_be_read(
 
     (said,) = warnings_of(caplog)
     assert said.startswith(f"{layout}.onnx: its input is prepared as for ")
-    assert parse_layout(said.rsplit("--layout ", 1)[1]).mean != LAYOUTS[layout].mean
+    assert parse_layout(said.rsplit("--set layout=", 1)[1]).mean != LAYOUTS[layout].mean
 
 
 def test_a_head_that_lists_every_cell_of_a_small_input_is_not_yolox_with_one_class():
@@ -400,7 +400,7 @@ def test_classes_that_are_guessed_are_said(tmp_path, caplog):
     load_detector(f"onnx:{path}")
     assert warnings_of(caplog) == [
         "detr.onnx does not name its classes: its classes, which it does not count, are taken for those of COCO; "
-        "--names FILE (class_names) gives others"
+        "--set class_names=@FILE gives others"
     ]
     caplog.clear()
     load_detector(f"onnx:{path}", class_names=["a"])

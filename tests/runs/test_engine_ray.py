@@ -265,8 +265,8 @@ def test_a_job_that_is_given_up_leaves_nothing_for_the_next(spec, undisturbed, t
     ("asked", "options", "message"),
     [
         ({"workers": 0}, {}, "workers must be at least 1, got 0"),
-        ({"cpus": -1}, {}, "cpus-per-worker must not be negative, got -1"),
-        ({"cpus": 1e-8}, {}, "cpus-per-worker must have at most 4 decimals, got 1e-08"),
+        ({"cpus": -1}, {}, "cpus must not be negative, got -1"),
+        ({"cpus": 1e-8}, {}, "cpus must have at most 4 decimals, got 1e-08"),
         ({"cpus": 0}, {}, "some CPU or GPU"),
         ({"gpus": 1}, {}, "would not use them: add --device cuda"),
         ({}, {"device": "cuda:0,cuda:1"}, "Ray assigns the GPUs; got 'cuda:0,cuda:1'"),
@@ -284,7 +284,7 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(spec, tmp_path):
     arguments = ["observe", spec, "-d", "python:ray_detectors:spotting", "--out", str(tmp_path / "run")]
     arguments += ["--masks", "halves:2"]
     done = subprocess.run(
-        [sys.executable, "-m", "objectseeker.cli", *arguments, "--engine", "ray", "--address", "127.0.0.1:9"],
+        [sys.executable, "-m", "objectseeker.cli", *arguments, "--ray", "127.0.0.1:9"],
         cwd=HERE,
         capture_output=True,
         text=True,

@@ -78,7 +78,7 @@ def program() -> Any:
         command.params += [] if command is root else shared
         description, example, examples = (command.help or "").partition("Example:")
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in description.split("\n\n"))
-        command.epilog = "\n\n".join(f"Example:{line.rstrip()}" for line in examples.split("Example:") if example)
+        command.epilog = "\n".join(f"Example:{line.rstrip()}" for line in examples.split("Example:") if example)
         for option in command.get_params(command.context_class(command, parent=context)):
             if getattr(option, "is_flag", False):
                 option.metavar = ""

@@ -27,11 +27,7 @@ if TYPE_CHECKING:
     from objectseeker.metrics.slices import ImageTags
     from objectseeker.runs.run import Run
 
-DATASETS = (
-    "coco:ANNOTATIONS.json:IMAGES, coco:ROOT, voc:VOCDIR:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt, list:FILE.parquet, "
-    "or a folder of images; sequences: mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or frames: before any other; "
-    "images may be at addresses such as s3://bucket/folder."
-)
+DATASET = "coco:FILE.json:IMAGES, voc:DIR:SPLIT, kitti:DIR, yolo:DIR, mot:DIR, a folder, ..."
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that observe wrote.")]
 Json = Annotated[
@@ -174,7 +170,7 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Change a setting; repeatable. Keys: objectseeker defense show builtin.",
+        help="Change a setting; repeatable. See objectseeker defense show.",
         autocompletion=complete_setting,
         rich_help_panel="Defense",
     ),
@@ -284,10 +280,14 @@ Slices = Annotated[
 Processes = Annotated[
     int | None, typer.Option(help="How many processes share the images. Default: as many as there are cores.")
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.", rich_help_panel="Advanced")]
 ClassMap = Annotated[
     str | None,
-    typer.Option(metavar="DETECTOR=DATASET,...", help="Classes that names do not match; or a file, one a line."),
+    typer.Option(
+        metavar="DETECTOR=DATASET,...",
+        help="Dataset class by detector class, if names differ; or a file of such lines.",
+        rich_help_panel="Input",
+    ),
 ]
 AllowOutsidePaths = Annotated[
     bool,
@@ -300,7 +300,9 @@ AllowOutsidePaths = Annotated[
 TrustDetector = Annotated[
     bool,
     typer.Option(
-        "--trust-detector", help="Your word that the detector gives the same boxes on this CPU as on the defense's own."
+        "--trust-detector",
+        help="Confirm that the detector gives the same boxes on another CPU.",
+        rich_help_panel="Advanced",
     ),
 ]
 

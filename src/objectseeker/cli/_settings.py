@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def change_settings(defense: Defense, settings: Sequence[str]) -> Defense:
     for setting in settings:
         key, value = _split(setting)
         if key == "class_names" and value.startswith("@"):
-            setting = f"class_names={','.join(read_names(Path(value[1:])))}"
+            setting = f"class_names={json.dumps(read_names(Path(value[1:])))}"
         defense = set_defense_value(defense, setting)
     return defense
 

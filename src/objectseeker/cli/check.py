@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import fields
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
-from objectseeker import Defense, ObjectSeekerError, Rule, detectors
+from objectseeker import Defense, ObjectSeekerError, detectors
 from objectseeker.cli._app import app
-from objectseeker.cli._console import escape, print_json, printed, progress, warn
-from objectseeker.cli._options import DetectorOptions, Device, Json, TrustDetector, grouped, refuse_beside
-from objectseeker.core.recipes import Halves, parse_recipe
+from objectseeker.cli._console import escape, print_json, print_next, printed, progress, warn
+from objectseeker.cli._options import DefenseName, Device, Json, Settings, TrustDetector
+from objectseeker.cli._settings import change_settings, default_defense
+from objectseeker.core.recipes import Halves
+
+CHECKED_MASKS = Halves(4)  # few views, unless the user chooses masks
 
 
-@app.command(name="check")
-@grouped
+@app.command()
 def check(
-    options: DetectorOptions,
     spec: Annotated[
-        str | None, typer.Argument(metavar="[SPEC]", help=f"One of {', '.join(detectors.SPECS)}; or --defense.")
+        str | None, typer.Argument(metavar="[SPEC]", help="Detector, such as onnx:FILE; omit it with --defense.")
     ] = None,
-    image: Annotated[Path | None, typer.Argument(help="An image with clear objects; default: a bundled one.")] = None,
-    defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Check the detector of this defense, with its own masks.")
+    image: Annotated[
+        Path | None, typer.Argument(metavar="[IMAGE]", help="Image with clear objects. Default: a bundled one.")
     ] = None,
-    masks: Annotated[str | None, typer.Option(help="Masks whose views are checked. Default: halves:4.")] = None,
+    defense: DefenseName = None,
+    settings: Settings = None,
+    as_json: Json = False,
     device: Device = None,
     trust_detector: TrustDetector = False,
-    as_json: Json = False,
 ) -> None:
     """Check that a detector depends only on the pixels it is shown, and measure what an image costs.
 
-    Certificates rest on that. Exit code 1 if a check fails.
+    Certificates rest on that. The detector's views are checked with the masks of the defense, or with halves:4 if
+    neither --defense nor --set masks=RECIPE chooses masks. Exit code 1: a check failed.
 
-    Example:  objectseeker check builtin
+    SPEC is builtin, onnx:FILE, torchvision:NAME, transformers:NAME, ultralytics:FILE or python:MODULE:FUNCTION.
+
     Example:  objectseeker check onnx:model.onnx street.jpg
+    Example:  objectseeker check transformers:FOLDER --set mask_mode=drop
     Example:  objectseeker check --defense tuned/defense.json
     """
     from objectseeker.demo.samples import samples
@@ -45,24 +50,20 @@ def check(
     from objectseeker.detectors.check import check as check_detector
     from objectseeker.files.images import load_image
 
+    changes = settings or []
     if defense is not None:
-        if masks is not None:
-            raise ObjectSeekerError(f"--masks {masks} cannot be combined with --defense {defense}: omit one of them")
-        if spec is not None:  # the only argument is the image then
-            image = Path(spec)
-        refuse_beside(defense, options)
-        checked = deployed = Defense.load(defense)
-        following = f"objectseeker detect IMAGES --out results --defense {shlex.quote(str(defense))}"
+        if image is not None:
+            raise ObjectSeekerError(f"SPEC and --defense name a detector each: got {spec} and {defense}. Omit one.")
+        image = None if spec is None else Path(spec)  # the only argument
+        checked = deployed = change_settings(Defense.load(defense), changes)
+        following = f"detect IMAGES --defense {shlex.quote(str(defense))}{_repeated(changes)} --out results"
     else:
-        named, given = options.given()
-        if (spec or named) is None:
+        if spec is None:
             raise ObjectSeekerError(f"name a detector to check, one of {', '.join(detectors.SPECS)}, or --defense FILE")
-        spec = str(spec or named)
-        checked = Defense.for_detector(
-            spec, rule=Rule(), threshold_schedule=None, masks=parse_recipe(masks or "halves:4"), **given
-        )
-        deployed = Defense.for_detector(spec, masks=Halves() if masks is None else checked.masks, **given)
-        following = f"objectseeker observe IMAGES --out run --detector {shlex.quote(spec)}{_repeated(options, masks)}"
+        checked = deployed = default_defense(spec, changes)
+        if not any(change.startswith("masks") for change in changes):
+            checked = replace(deployed, masks=CHECKED_MASKS)
+        following = f"observe IMAGES --detector {shlex.quote(spec)}{_repeated(changes)} --out run"
     seeker = checked.build(device, trust_detector=trust_detector)
     loaded = cast(detectors.LoadedDetector, seeker.detector)
     if reason := detectors.unverified_reason(loaded):
@@ -91,15 +92,13 @@ def check(
         if report.cost is not None:
             printed.print(f"cost  {report.cost}")
         if report.passed:
-            printed.print(f"All checks passed. Next: {escape(following)}")
+            printed.print("All checks passed.")
+            print_next(f"objectseeker {following}")
         else:
             printed.print(f"{len(report.failed)} checks failed: certificates for this detector would not hold.")
     if not report.passed:
         raise typer.Exit(1)
 
 
-def _repeated(options: DetectorOptions, masks: str | None) -> str:
-    """Return the detector options and masks of this call as they are typed, without the detector itself."""
-    given = {field.name: getattr(options, field.name) for field in fields(options) if field.name != "detector"}
-    given["masks"] = masks
-    return "".join(f" --{n.replace('_', '-')} {shlex.quote(str(v))}" for n, v in given.items() if v is not None)
+def _repeated(settings: Sequence[str]) -> str:
+    return "".join(f" --set {shlex.quote(setting)}" for setting in settings)

@@ -2,88 +2,117 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from objectseeker import detectors
 from objectseeker.cli._app import Interrupted, app
-from objectseeker.cli._console import escape, notes, print_json, printed, progress, warn
+from objectseeker.cli._console import escape, notes, print_json, print_next, printed, progress, warn
 from objectseeker.cli._options import (
-    DATASETS,
+    DATASET,
     AllowOutsidePaths,
     ClassMap,
-    DetectorOptions,
+    DefenseOptions,
     Json,
-    MaskOptions,
     grouped,
     read_class_map,
-    what_is_observed,
 )
 from objectseeker.errors import ObjectSeekerError
-from objectseeker.text import shown
 
-ENGINES = ("local", "ray")
+INPUT, OUTPUT, ADVANCED = "Input", "Output", "Advanced"
 
 
 @app.command()
 @grouped
 def observe(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASETS)],
-    out: Annotated[
-        Path, typer.Option(help="Folder of the run; an unfinished one is continued, a larger --limit makes it grow.")
-    ],
-    detector: DetectorOptions,
-    masks: MaskOptions,
-    defense: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Observe with the detector and the masks of this defense.")
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help=DATASET)],
+    *,
+    limit: Annotated[int | None, typer.Option(min=1, help="Number of images to observe.", rich_help_panel=INPUT)] = (
+        None
+    ),
+    sample: Annotated[
+        int | None, typer.Option(min=1, help="Number of images to draw at random.", rich_help_panel=INPUT)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Seed of --sample; a larger sample adds to a smaller. Default: 0.", rich_help_panel=INPUT
+        ),
     ] = None,
     class_map: ClassMap = None,
+    defense: DefenseOptions,
+    out: Annotated[
+        Path, typer.Option(help="Folder of the run, new or one to resume or enlarge.", rich_help_panel=OUTPUT)
+    ],
+    masks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="Masks, such as halves:30, pairs:10 or bands:1%. Default: the defense's.",
+            rich_help_panel="Defense",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda (all GPUs of this machine), or named: cuda:0,cuda:1.", rich_help_panel=ADVANCED),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS|auto|local",
+            help="Observe on a Ray cluster; local starts one on this machine.",
+            rich_help_panel=ADVANCED,
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, help="Number of Ray workers. Default: as many as fit.", rich_help_panel=ADVANCED),
+    ] = None,
+    base_floor: Annotated[
+        float, typer.Option(help="Lowest score that is stored for base boxes.", rich_help_panel=ADVANCED)
+    ] = 0.01,
+    mask_floor: Annotated[
+        float, typer.Option(help="Lowest score that is stored for masked boxes.", rich_help_panel=ADVANCED)
+    ] = 0.1,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse a dataset with unusable annotations instead of leaving them out.")
+        bool,
+        typer.Option(
+            "--strict", help="Reject unusable annotations instead of skipping them.", rich_help_panel=ADVANCED
+        ),
     ] = False,
     allow_outside_paths: AllowOutsidePaths = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many images.")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="Only so many images, drawn by --seed.")] = None,
-    seed: Annotated[
-        int | None, typer.Option(min=0, help="Of --sample: the same draws the same, and more of them. Default: 0.")
-    ] = None,
     trust_detector: Annotated[
         bool,
         typer.Option(
-            "--trust-detector", help="Continue a run though it cannot be told that the detector is still the same."
+            "--trust-detector",
+            help="Resume a run though the detector cannot be verified to be the same.",
+            rich_help_panel=ADVANCED,
         ),
     ] = False,
-    base_floor: Annotated[float, typer.Option(help="Smallest score of a base box that is stored.")] = 0.01,
-    mask_floor: Annotated[float, typer.Option(help="Smallest score of a masked box that is stored.")] = 0.1,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda (every GPU of this machine), or named: cuda:0,cuda:1.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="local: this machine. ray: a Ray cluster.")] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="Of the Ray cluster: auto or HOST:PORT. Default: start one on this machine.")
-    ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Ray: how many workers. Default: as many as fit.")] = None,
-    cpus_per_worker: Annotated[float | None, typer.Option(help="Ray: cores of a worker. Default: 1.")] = None,
-    gpus_per_worker: Annotated[
-        float | None, typer.Option(help="Ray: GPUs of a worker. Default: 1 with --device cuda, else 0.")
-    ] = None,
-    estimate: Annotated[bool, typer.Option("--estimate", help="Print how long it would take, and exit.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate", help="Print how long it takes, and exit.", rich_help_panel=OUTPUT)
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show a detector every masked view of every image and store what it finds, for evaluate, tune and figures.
+    """Run a detector on every masked view of every image, and store its boxes for all other verbs.
 
-    It may be killed at any moment: the same command goes on where it stopped, with a larger --limit or --sample also
-    when it was done.
+    It can be interrupted at any time; the same command resumes, and a larger --limit or --sample enlarges the run.
+    Settings of the rule play no part.
+
+    DATASET is coco:FILE.json:IMAGES, coco:ROOT, voc:VOCDEVKIT:SPLIT, kitti:DIR, yolo:DIR, list:FILE.txt,
+    list:FILE.parquet, or a folder of images; of sequences mot:DIR, cvat:FILE.xml:IMAGES, boxes:DIR, or any other after
+    frames:. Images may be at addresses such as s3://bucket/folder.
 
     Example:  objectseeker observe voc:VOCdevkit:val --out runs/voc --estimate
     Example:  objectseeker observe coco:instances_val2017.json:val2017 --detector onnx:yolox_nano.onnx --out runs/coco
-    Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --names n.txt --class-map Pkw=car --out own
+    Example:  objectseeker observe yolo:data.yaml:val -d onnx:own.onnx --class-map Pkw=car --out own
     Example:  objectseeker observe voc:VOCdevkit:val --masks pairs:10 --sample 200 --out runs/voc-pairs
-    Example:  objectseeker observe voc:VOCdevkit:val --defense tuned/defense.json --out runs/voc
     Example:  objectseeker observe mot:MOT17/train --masks rolling:8:halves:30 --out runs/mot
-    Example:  objectseeker observe s3://fleet/2026 --device cuda --engine ray --address auto --out runs/fleet
+    Example:  objectseeker observe s3://fleet/2026 --device cuda --ray auto --out runs/fleet
     """
     from objectseeker.datasets import open_dataset
     from objectseeker.runs.engines import ClusterRequest
@@ -96,21 +125,19 @@ def observe(
     if seed is not None and sample is None:
         raise ObjectSeekerError("--seed draws a sample: say with --sample of how many images")
     count, order = (limit, None) if sample is None else (sample, seed or 0)
-    wishes = {"address": address, "workers": workers, "cpus": cpus_per_worker, "gpus": gpus_per_worker}
-    given: dict[str, Any] = {name: value for name, value in wishes.items() if value is not None}
-    if engine not in ENGINES:
-        raise ObjectSeekerError(f"engine must be one of {', '.join(ENGINES)}, got {shown(engine)}")
-    if given and engine != "ray":
-        raise ObjectSeekerError(f"{', '.join(given)} can only be requested of a Ray cluster: add --engine ray")
+    if workers is not None and ray is None:
+        raise ObjectSeekerError(f"--workers {workers} needs a Ray cluster: add --ray auto or --ray local")
+    cluster = None if ray is None else ClusterRequest(address=None if ray == "local" else ray, workers=workers)
     data = open_dataset(dataset, strict=strict, allow_outside_paths=allow_outside_paths)
-    chosen = what_is_observed(detector, masks, defense)
-    settings = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
-    plan = plan_run(data, settings, limit=count)
+    settings = [*(defense.settings or ()), *([] if masks is None else [f"masks={masks}"])]
+    chosen = replace(defense, settings=settings).build()
+    stored = ObservationSettings.from_defense(chosen, base_floor=base_floor, mask_floor=mask_floor)
+    plan = plan_run(data, stored, limit=count)
     drawn = "" if sample is None else f" drawn with seed {order} from {len(data):,}"
     cost = f"{plan.images:,} images{drawn} x {plan.views_per_image:,} views = {plan.forward_passes:,} forward passes"
     if estimate:
         loaded = detectors.load_detector(chosen.detector, device=device and device.split(",")[0], **chosen.options)
-        expected = estimate_time(data, loaded, settings, limit=count, seed=order)
+        expected = estimate_time(data, loaded, stored, limit=count, seed=order)
         if as_json:
             print_json({"images": plan.images, "forward_passes": plan.forward_passes, "hours": expected.hours})
         else:
@@ -141,7 +168,7 @@ def observe(
                 seed=order,
                 class_map=None if class_map is None else read_class_map(class_map),
                 device=device,
-                cluster=ClusterRequest(**given) if engine == "ray" else None,
+                cluster=cluster,
                 trust_detector=trust_detector,
                 on_progress=step,
                 on_warning=warn,
@@ -153,6 +180,9 @@ def observe(
     else:
         skipped = f", {len(run.unreadable):,} skipped" if run.unreadable else ""
         printed.print(f"{len(run.parts):,} images observed in {escape(str(out))}{skipped}")
+        folder = shlex.quote(str(out))
+        annotated, unannotated = f"tune {folder} --out tuned", f"report {folder} --out report.html"
+        print_next(f"objectseeker {annotated if run.labeled else unannotated}")
 
 
 def _how_far(steps: list[tuple[int, int]]) -> str:

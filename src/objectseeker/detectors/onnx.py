@@ -150,7 +150,7 @@ class Graph:
         if name is None:
             raise ObjectSeekerError(
                 f"cannot tell the layout of {self.path} from its outputs ({_listed(self.outputs)}): "
-                f"choose one with layout (--layout), of {', '.join(LAYOUTS)}"
+                f"choose one with layout (--set layout=NAME), of {', '.join(LAYOUTS)}"
             )
         if name in ("yolox", "yolov8") and not exported_by_yolo:
             name = self._disambiguate_layout(name, self.choose_size(size, LAYOUTS[name]))
@@ -173,8 +173,8 @@ class Graph:
             return {"yolox": "picodet", "yolov8": "yolov9"}[name]
         if found == "centers" and name == "yolox":
             raise ObjectSeekerError(
-                f"{self.path} has YOLOX's shapes, but its boxes are decoded already: choose a layout (--layout), "
-                "yolov5 for YOLOv6, yolov5,fit=top-left,channels=bgr,std=1 for YOLOX"
+                f"{self.path} has YOLOX's shapes, but its boxes are decoded already: choose a layout "
+                "(--set layout=NAME), yolov5 for YOLOv6, yolov5,fit=top-left,channels=bgr,std=1 for YOLOX"
             )
         return name
 
@@ -294,7 +294,7 @@ def _guess_class_names(path: Path, labels: int | None, layout: Layout) -> tuple[
     which = "its classes, which it does not count," if labels is None else f"its {count} classes"
     dataset = "PASCAL VOC" if count == len(class_names.VOC_20) else "COCO"
     taken = f"{which} are taken for those of {dataset}"
-    log.warning("%s does not name its classes: %s; --names FILE (class_names) gives others", path.name, taken)
+    log.warning("%s does not name its classes: %s; --set class_names=@FILE gives others", path.name, taken)
     return class_names.BY_COUNT[count]
 
 

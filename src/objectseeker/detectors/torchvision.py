@@ -163,6 +163,6 @@ def _names(file: str, classes: int, class_names: Sequence[str] | None) -> tuple[
             )
         return tuple(class_names)
     if classes == len(COCO_91):
-        log.warning("%s does not name its 91 classes: COCO's are assumed; name others with --names FILE", file)
+        log.warning("%s does not name its 91 classes: COCO's are assumed; others: --set class_names=@FILE", file)
         return COCO_91
     return numbered_names(0, classes)

@@ -56,7 +56,7 @@ class ClusterRequest:
             object.__setattr__(self, "workers", require_count(self.workers, "workers"))
         for name in ("cpus", "gpus"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _require_amount(getattr(self, name), f"{name}-per-worker"))
+                object.__setattr__(self, name, _require_amount(getattr(self, name), name))
         if self.cpus == self.gpus == 0:
             raise ObjectSeekerError("a worker must request some CPU or GPU, got 0 of both")
 
@@ -120,7 +120,7 @@ def _ray_engine(
 
     device = options.get("device", "cpu")
     if "," in device or ":" in device:
-        raise ObjectSeekerError(f"with --engine ray the device is cpu or cuda, Ray assigns the GPUs; got {device!r}")
+        raise ObjectSeekerError(f"with --ray the device is cpu or cuda, Ray assigns the GPUs; got {device!r}")
     if device == "cpu" and cluster.gpus:
         raise ObjectSeekerError(f"workers of {cluster.gpus:g} GPUs would not use them: add --device cuda")
     loader = DetectorLoader(spec, options, str(Path.cwd()), cores=max(int(cluster.cpus), 1))

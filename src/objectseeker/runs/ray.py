@@ -400,7 +400,7 @@ def import_ray(address: str | None) -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise ObjectSeekerError("--engine ray needs Ray: pip install 'objectseeker[ray]'") from None
+        raise ObjectSeekerError("--ray needs Ray: pip install 'objectseeker[ray]'") from None
     _require_authentication(ray.__version__)
     return ray
 
@@ -445,7 +445,7 @@ def _require_answer(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT).close()
     except OSError as error:
         raise ObjectSeekerError(
-            f"no Ray cluster answers at {address} ({error}): start one with ray start --head, or omit --address"
+            f"no Ray cluster answers at {address} ({error}): start one with ray start --head, or use --ray local"
         ) from None
 
 

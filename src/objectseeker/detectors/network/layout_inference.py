@@ -32,12 +32,12 @@ LIBREYOLO_LAYOUTS = {
 # Layouts for which a graph does not say how pixels are normalized: the assumption, and what to write for others.
 GUESSED_INPUTS = {
     "queries": "for RT-DETR, D-FINE and DEIM, pixels within 0..1: if it expects them normalized, name the layout, for "
-    "example --layout rfdetr",
-    "picodet": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --layout picodet,mean=0,std=255",
-    "ppyoloe": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --layout ppyoloe,mean=0,std=255",
-    "paddle": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ and RT-DETR use --layout "
+    "example --set layout=rfdetr",
+    "picodet": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --set layout=picodet,mean=0,std=255",
+    "ppyoloe": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ use --set layout=ppyoloe,mean=0,std=255",
+    "paddle": "for PicoDet and PP-YOLOE, pixels normalized: for PP-YOLOE+ and RT-DETR use --set layout="
     "paddle,mean=0,std=255",
-    "mmdeploy": "for most detectors of mmdet, RGB pixels normalized: for RTMDet use --layout mmdeploy,channels=bgr,"
+    "mmdeploy": "for most detectors of mmdet, RGB pixels normalized: for RTMDet use --set layout=mmdeploy,channels=bgr,"
     "mean=103.53/116.28/123.675,std=57.375/57.12/58.395",
 }
 
@@ -64,7 +64,7 @@ def layout_from_metadata(metadata: Mapping[str, str]) -> str | None:
     if family not in LIBREYOLO_LAYOUTS or task != "detect":
         what = f"{family[:40]!r} ({task[:20]})"
         raise ObjectSeekerError(
-            f"unknown libreyolo model {what}: choose a layout (--layout), or wrap it as a python: detector"
+            f"unknown libreyolo model {what}: choose a layout (--set layout=NAME), or wrap it as a python: detector"
         )
     text = LIBREYOLO_LAYOUTS[family]
     if family.startswith("yolo9"):
